@@ -13,7 +13,7 @@ MAKEFLAGS += --no-print-directory
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help venv demo check lab lab-down whole-lab test test-with-lab tests-side-by-side lint test-long long-together long-alone report faults chaos \
-	test-jupyterlab dist evidence bench bench-peers survey docs
+	test-jupyterlab dist evidence bench bench-peers files survey docs
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,7 @@ demo: $(STAMP)  ## a function runs on this machine and its value comes back
 HOSTS_OWN = clusterfn/(bridge/(agent/|builder/|kernel/|login_shell|queue/|schedulers/|session/|supervisor/|stubs/|worker/)|hosts/transports/standby_keeper)
 lint: venv  ## ruff, mypy for each platform, and shellcheck where it is installed
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy --platform linux
 	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
 	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32 --exclude '$(HOSTS_OWN)'
@@ -62,7 +63,6 @@ test: venv  ## everything: as root on Debian with the lab, elsewhere `check`
 # Made before any test: under the load of all parts they outlast the limit of the test that needs them first.
 whole-lab: lab
 	$(BIN)/python -m tests.lab torch
-	$(BIN)/python -m tests.lab.conda36
 	$(BIN)/python -m tests.lab.channel
 
 test-with-lab: whole-lab
@@ -125,6 +125,9 @@ bench: venv  ## measure again what the documentation claims; ROWS="calls:1-100 b
 
 bench-peers: venv  ## a thousand calls by us and by others, in ten minutes
 	$(BIN)/python -m benchmarks peers
+
+files: venv  ## how the environment files of public projects are read and locked: a section of docs/explanation/compatibility.md
+	$(BIN)/python -m benchmarks.files
 
 survey: venv  ## what of 344 packages survives the way to a job and back, in an hour: docs/explanation/compatibility.md
 	$(BIN)/python -m benchmarks.survey

@@ -1,7 +1,13 @@
-"""Many submits: calls in a loop from one program, on a new root and on a used one, and on slow hosts."""
+"""Many submits: calls in a loop from one program, on a new root and on a used one, and on slow hosts.
+
+`python -m benchmarks.submits bare 20000 2400` submits so many calls. After so many seconds, it cancels those that have
+not ended. `slurm` does the same on a SLURM of its own.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -23,7 +29,7 @@ _SLOW: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "150 ms away": ({"one_way_s": 0.075}, {"count": 100}),
     "1 MB/s": ({"bytes_per_s": 1e6}, {"count": 100}),
     "a disk that syncs in 2 s, SLURM": ({"alias": "slurm-bash", "sync_s": 2.0}, {"count": 60}),
-    "20 programs, of each": ({"limits": ""}, {"count": 20, "programs": 20}),
+    "20 programs, of each": ({}, {"count": 20, "programs": 20}),
 }
 _LATE_S, _AGENT_MB, _FORKS, _REQUESTS = 5, 40, 3, 9
 
@@ -82,3 +88,17 @@ def _rows(what: str, took: Submitted, late_s: float | None = _LATE_S, many_of_th
         Row(f"{what}: {name}", Series((value,)), unit, limit=limit if "each" not in name or many_of_them else None)
         for name, value, unit, limit in values
     ]
+
+
+def _main(scheduler: str, count: str, most_s: str) -> None:
+    lab = Lab()
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        settings = {"MaxJobCount": 50_000, "SelectTypeParameters": "CR_Core"}
+        site = stack.enter_context(lab.own_slurm(settings, nodes=1)) if scheduler == "slurm" else None
+        host = stack.enter_context(many_submits(lab, folder, site=site))
+        print(f"{count} calls, {scheduler}: {host.submit(int(count), most_s=float(most_s))}")
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -19,18 +19,15 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"  # setup.cfg reads it here, without importing the package
 
 if TYPE_CHECKING:
+    from clusterfn.api.command import command, run
     from clusterfn.api.configure import configure
-    from clusterfn.api.dask.client import dask_client
     from clusterfn.api.decorator import ClusterFunction, cluster
     from clusterfn.api.executor import Executor
     from clusterfn.api.in_job.checkpoint import checkpoint
     from clusterfn.api.in_job.ending import TimeAlmostUp, on_warning
     from clusterfn.api.in_job.training import load_training, save_training
-    from clusterfn.api.launchers import register_joblib
     from clusterfn.api.login import login, logout
     from clusterfn.api.session import Session
-    from clusterfn.api.sweep.report import SweepResult
-    from clusterfn.api.sweep.search import sweep
     from clusterfn.calls.attach import attach, jobs
     from clusterfn.calls.files import Directory, File
     from clusterfn.calls.group import JobGroup
@@ -40,6 +37,7 @@ if TYPE_CHECKING:
         AuthenticationError,
         Cancelled,
         ClusterfnError,
+        CommandFailed,
         ConfigError,
         DependencyFailed,
         DiskFull,
@@ -67,6 +65,10 @@ if TYPE_CHECKING:
         Unsatisfiable,
         WorkerLost,
     )
+    from clusterfn.integrations.dask.client import dask_client
+    from clusterfn.integrations.register_joblib import register_joblib
+    from clusterfn.sweeps.report import SweepResult
+    from clusterfn.sweeps.search import sweep
 
 __all__ = [
     "ActorLost",
@@ -74,6 +76,7 @@ __all__ = [
     "Cancelled",
     "ClusterFunction",
     "ClusterfnError",
+    "CommandFailed",
     "ConfigError",
     "DependencyFailed",
     "Directory",
@@ -112,6 +115,7 @@ __all__ = [
     "attach",
     "checkpoint",
     "cluster",
+    "command",
     "configure",
     "dask_client",
     "jobs",
@@ -120,6 +124,7 @@ __all__ = [
     "logout",
     "on_warning",
     "register_joblib",
+    "run",
     "save_training",
     "sweep",
 ]
@@ -129,13 +134,15 @@ _HOMES = {
     "ClusterFunction": "api.decorator",
     "cluster": "api.decorator",
     "attach": "calls.attach",
+    "command": "api.command",
+    "run": "api.command",
     "configure": "api.configure",
-    "dask_client": "api.dask.client",
+    "dask_client": "integrations.dask.client",
     "jobs": "calls.attach",
     "login": "api.login",
     "logout": "api.login",
     "Executor": "api.executor",
-    "register_joblib": "api.launchers",
+    "register_joblib": "integrations.register_joblib",
     "File": "calls.files",
     "Directory": "calls.files",
     "Job": "calls.job",
@@ -146,14 +153,14 @@ _HOMES = {
     "on_warning": "api.in_job.ending",
     "load_training": "api.in_job.training",
     "save_training": "api.in_job.training",
-    "SweepResult": "api.sweep.report",
-    "sweep": "api.sweep.search",
+    "SweepResult": "sweeps.report",
+    "sweep": "sweeps.search",
 }
 
 
 def load_ipython_extension(shell: Any) -> None:
     """Add `%%cluster` to IPython: `%load_ext clusterfn`."""
-    from clusterfn.jupyter import cell_magic
+    from clusterfn.integrations.jupyter import cell_magic
 
     cell_magic.load(shell)
 
@@ -173,12 +180,18 @@ def __getattr__(name: str) -> Any:
 
 
 def _not_in_jobs(name: str) -> Any:
-    """Return what stands for a function that does not travel with jobs: a module may import it there."""
+    """Return what stands for a function or a class that does not travel with jobs.
+
+    A module may import it there, and make an object of the class; who uses one gets an error.
+    """
 
     def reject(*_: object, **__: object) -> None:
-        raise RuntimeError(f"clusterfn.{name}() inside a job: call it on your own machine")
+        from clusterfn.config import import_time
 
-    return reject
+        import_time.reject_sending_in_job(f"clusterfn.{name}()", "call it on your own machine")
+
+    unused = {"__init__": lambda *_, **__: None, "__getattr__": reject, "__enter__": reject, "__aenter__": reject}
+    return type(name, (), {**unused, "__module__": __name__}) if name[0].isupper() else reject
 
 
 def __dir__() -> list[str]:

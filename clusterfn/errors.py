@@ -15,13 +15,15 @@
     │   └── HostDiskFull
     └── JobError              the job ended without a value
         ├── FunctionError     the function's own exception could not be rebuilt locally, or it called sys.exit
+        ├── CommandFailed     the command that the job ran has failed
         ├── ResultError       the value cannot be pickled in the job or loaded locally, or is damaged
         │   └── ResultTooLarge
         ├── Unsatisfiable     the scheduler will never start it
         ├── DependencyFailed  a job whose value it takes has none; the cause is that job's exception
         ├── Cancelled         also a concurrent.futures.CancelledError
         └── WorkerLost        the process that ran the function is gone
-            ├── ExitedEarly  KilledBySignal  OutOfMemory  TimeLimit  Stalled  Preempted  NodeFailed  DiskFull
+            ├── ExitedEarly  KilledBySignal  OutOfMemory  TimeLimit  Stalled  Preempted  NodeFailed
+            ├── DiskFull      also an OSError, as the one that the function met
             └── ActorLost
 
 A function's own exception is re-raised with its own type, not as one of these. Every error pickles with all its facts.
@@ -30,6 +32,8 @@ A function's own exception is re-raised with its own type, not as one of these. 
 from __future__ import annotations
 
 import concurrent.futures
+import errno
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -127,7 +131,7 @@ class HostError(ClusterfnError):
 
     Attributes:
         kind: What went wrong, as the agent on the host reports it ("missing", "denied", "full", …); else "".
-        path: The file on the host that caused the error; of a root that has moved ("moved"), where it is now.
+        path: The file on the host that caused the error.
     """
 
     kind: str = ""
@@ -164,6 +168,18 @@ class FunctionError(JobError):
 
     type_name: str = ""
     traceback: str = ""
+
+
+class CommandFailed(JobError):
+    """The command that the job ran has failed; `evidence` has the last lines of its stderr.
+
+    Attributes:
+        exit_status: As a shell says it: 128 and the signal's number for one that a signal ended.
+        signal: The signal, such as "SIGSEGV"; "" if it ended by itself.
+    """
+
+    exit_status: int = 1
+    signal: str = ""
 
 
 class ResultError(JobError):
@@ -232,8 +248,18 @@ class NodeFailed(WorkerLost):
     """The machine that ran the job went down."""
 
 
-class DiskFull(WorkerLost):
-    """The host ran out of space, inodes or quota while the function ran."""
+class DiskFull(WorkerLost, OSError):
+    """The host ran out of space, inodes or quota while the function ran.
+
+    Attributes:
+        errno: As of the function's own OSError: ENOSPC, or EDQUOT for a quota.
+        strerror: The system's words for it.
+        filename: The file that could not be written, if that error named it.
+    """
+
+    errno: int = errno.ENOSPC
+    strerror: str | None = os.strerror(errno)
+    filename: Any = None
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

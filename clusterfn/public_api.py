@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge.attributes import signature_of
 from clusterfn.config import options as call_options
+from clusterfn.config.quiet import is_verbose
 from clusterfn.errors import ClusterfnError, JobError, MapError, SweepError
 
 if TYPE_CHECKING:
@@ -36,24 +38,29 @@ def public_api(function: Callable[P, R]) -> Callable[P, R]:
     *_, around, name = f".{function.__qualname__}".split(".")
     called = around if name == "__init__" else name
 
-    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        __tracebackhide__ = True  # for IPython and pytest
-        try:
+    def call_clusterfn(*args: P.args, **kwargs: P.kwargs) -> R:
+        __tracebackhide__ = True  # for IPython and pytest, below Python 3.11
+        with _HideOurFrames():
             _refuse_unknown(called, kwargs, known)
             return function(*args, **kwargs)
-        except BaseException as error:  # every kind is passed on
-            raise without_frames_of_clusterfn(error)  # CLUSTERFN_DEBUG=1 shows them
 
-    def checked_iterator(*args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
+    def iterate_clusterfn(*args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
         __tracebackhide__ = True
-        try:
+        with _HideOurFrames():
             _refuse_unknown(called, kwargs, known)
             yield from function(*args, **kwargs)  # type: ignore[misc]
-        except BaseException as error:  # as above
-            raise without_frames_of_clusterfn(error)  # CLUSTERFN_DEBUG=1 shows them
 
-    outside: Any = checked_iterator if inspect.isgeneratorfunction(function) else checked
-    outside.__code__ = outside.__code__.replace(co_name=name)  # which a traceback shows
+    async def await_clusterfn(*args: P.args, **kwargs: P.kwargs) -> Any:
+        __tracebackhide__ = True
+        with _HideOurFrames():
+            _refuse_unknown(called, kwargs, known)
+            return await function(*args, **kwargs)  # type: ignore[misc]
+
+    outside: Any = call_clusterfn
+    if inspect.isgeneratorfunction(function):
+        outside = iterate_clusterfn
+    elif inspect.iscoroutinefunction(function):
+        outside = await_clusterfn
     return functools.wraps(function)(outside)
 
 
@@ -107,51 +114,95 @@ def check_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs:
     try:
         signature.bind(*args, **kwargs)
     except TypeError as refused:
-        error = _as_python_says_it(plain, signature, args, kwargs) or TypeError(f"{plain.__name__}() {refused}")
+        name = plain.__qualname__ if sys.version_info >= (3, 10) else plain.__name__
+        message = f"{name}() {_misfit(signature, args, kwargs) or refused}"
         if option := next(
             (each for each in kwargs if each not in signature.parameters and call_options.is_option(each)), None
         ):
             where = f"@cluster({option}=…) or {plain.__name__}.with_options({option}=…)"
-            error = TypeError(f"{error}; {option}= is an option of clusterfn: write {where}")
-        raise error from None
+            message += f"; {option}= is an option of clusterfn: write {where}"
+        raise TypeError(message) from None
 
 
-def _as_python_says_it(
-    function: types.FunctionType, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> TypeError | None:
-    """Return what Python raises at a call of an empty function with this signature."""
-    bare = [
-        each.replace(annotation=each.empty, default=each.default if each.default is each.empty else None)
-        for each in signature.parameters.values()
-    ]
-    scope: dict[str, Any] = {}
-    try:
-        exec(f"def empty{inspect.Signature(bare)}: pass", scope)
-    except (SyntaxError, ValueError):  # a name that only byte code can have
-        return None
-    empty = scope["empty"]
-    empty.__name__, empty.__qualname__ = function.__name__, function.__qualname__
-    empty.__code__ = empty.__code__.replace(co_name=function.__name__)  # Python 3.9 says this one
-    try:
-        empty(*args, **kwargs)
-    except TypeError as error:
-        return error.with_traceback(None)
-    return None
+def _misfit(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Say, as a call in Python does, why arguments do not fit; "" for what only `bind` can say."""
+    parameters = signature.parameters.values()
+    takes_any = {each.kind for each in parameters} & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+    nameless = [each.name for each in parameters if each.kind is each.POSITIONAL_ONLY]
+    placed = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    named = [each for each in parameters if each.kind is each.KEYWORD_ONLY]
+    filled = {each.name for each in placed[: len(args)]}
+    for name in kwargs:
+        if inspect.Parameter.VAR_KEYWORD not in takes_any and name not in signature.parameters:
+            return f"got an unexpected keyword argument {name!r}"
+        if name in nameless:
+            return ""
+        if name in filled:
+            return f"got multiple values for argument {name!r}"
+    if len(args) > len(placed) and inspect.Parameter.VAR_POSITIONAL not in takes_any:
+        return _too_many(placed, len(args), sum(each.name in kwargs for each in named))
+    for parts, kind in (placed[len(args) :], "positional"), (named, "keyword-only"):
+        missing = [repr(each.name) for each in parts if each.default is each.empty and each.name not in kwargs]
+        if missing:
+            *most, last = missing
+            these = f"{', '.join(most)}{',' if len(most) > 1 else ''} and {last}" if most else last
+            return f"missing {len(missing)} required {kind} argument{'s' if most else ''}: {these}"
+    return ""
 
 
-def without_frames_of_clusterfn(error: BaseException) -> BaseException:
-    """The error with the user's frames alone, and without what we met on the way: its message says it all."""
-    if os.environ.get("CLUSTERFN_DEBUG"):
-        return error
-    if _has_the_users(error):  # such as those of a function that we were given
-        return error.with_traceback(_linked(error.__traceback__))
+def _too_many(placed: list[inspect.Parameter], given: int, named: int) -> str:
+    most, least = len(placed), sum(each.default is each.empty for each in placed)
+    takes = f"{most} positional argument{'' if most == 1 else 's'}"
+    if least < most:
+        takes = f"from {least} to {most} positional arguments"
+    were = "was" if given == 1 and not named else "were"
+    also = f"(and {named} keyword-only argument{'' if named == 1 else 's'}) "
+    also = f"positional argument{'' if given == 1 else 's'} {also}" if named else ""
+    return f"takes {takes} but {given} {also}{were} given"
+
+
+class _HideOurFrames:
+    """Removes our frames from the error that leaves the block; CLUSTERFN_DEBUG=1 keeps them.
+
+    What raises an error again after a block adds no line to its traceback, other than `raise error`. So from Python
+    3.11 on the function around the block is not in it either. Python 3.9 and 3.10 show that one function.
+    """
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
+    ) -> None:
+        if error is None or is_verbose():
+            return
+        kept = None
+        if _has_the_users(error):  # such as those of a function that we were given
+            kept = _linked(frames)
+        else:
+            _drop_what_we_met(error)
+        error.with_traceback(kept)  # which a frozen dataclass cannot refuse
+        if frames is not None:
+            frames.tb_next = kept  # Python 3.9 and 3.10 raise with these frames again
+        _link_chain(error.__cause__ or error.__context__)
+
+
+def _drop_what_we_met(error: BaseException) -> None:
+    """Leave out the errors that we met on the way to this one: its message says it all."""
     of_a_job = isinstance(error, (JobError, MapError, SweepError))  # its cause is the user's
     if isinstance(error, ClusterfnError) and not of_a_job and not _has_the_users(error.__cause__):
         error.__cause__, error.__suppress_context__ = None, True
     met = error.__context__
     while met is not None and met.__traceback__ is not None and not _has_the_users(met):
         error.__context__ = met = met.__context__
-    return error.with_traceback(None)
+
+
+def _link_chain(error: BaseException | None) -> None:
+    """Remove our frames from an error, and from all that it came from."""
+    seen = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        error.with_traceback(_linked(error.__traceback__))
+        error = error.__cause__ or error.__context__
 
 
 def _linked(first: TracebackType | None) -> TracebackType | None:

@@ -1,6 +1,6 @@
 """Where Hydra looks for launchers: `hydra/launcher=clusterfn`."""
 
-from clusterfn.api.hydra_launcher import ClusterfnLauncher
+from clusterfn.integrations.hydra_launcher import ClusterfnLauncher
 
 __all__ = ["ClusterfnLauncher"]
 

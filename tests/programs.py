@@ -1,9 +1,11 @@
-"""Programs that tests write."""
+"""Programs that tests write or start."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+
+from clusterfn.cli import main as main  # the command `clusterfn`, in the process of the test
 
 
 def python_program(path: Path, source: str, *flags: str) -> Path:

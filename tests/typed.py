@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine, Iterator
+from typing import Any
+
 from typing_extensions import assert_type
 
-from clusterfn import Executor, Job, Session, cluster
+from clusterfn import Executor, Job, Session, SweepResult, cluster, sweep
 
 
 @cluster
@@ -28,9 +31,11 @@ def third(x: float) -> float:
 
 
 def check_types() -> None:
-    assert_type(awaited(1), str)  # it runs to its end on the host
-    assert_type(awaited_too(1), str)
+    coroutines = [assert_type(awaited(1), Coroutine[Any, Any, str])]  # as without the decorator
+    coroutines += [assert_type(awaited_too(1), Coroutine[Any, Any, str])]
     assert_type(awaited_too.submit(1), Job[str])
+    assert_type(awaited_too.map([1]).results(), list[str | Exception])
+    assert_type(awaited_too.map([1], on_error="raise").results(), list[str])
     assert_type(third(1.0), float)
     assert_type(half(1.0), float)
     assert_type(half.submit(1.0), Job[float])
@@ -40,6 +45,20 @@ def check_types() -> None:
     assert_type(half.map([1.0], on_error="raise").results(), list[float])
     for index, value in collected:
         assert_type((index, value), tuple[int, float | Exception])
+
+
+def check_other_callers() -> None:
+    """They give the value of an `async def` function, too."""
+    executor, session = Executor(), Session()
+    assert_type(executor.submit(awaited, 1), Job[str])
+    assert_type(executor.map(awaited, [1]), Iterator[str])
+    assert_type(executor.submit(half, 1.0), Job[float])
+    assert_type(session.submit(awaited, 1), Job[str])
+    assert_type(session.call(awaited, 1), str)
+    assert_type(session.map(awaited, [1]), Iterator[str])
+    assert_type(session.call(half, 1.0), float)
+    assert_type(sweep(awaited, {"x": [1]}), SweepResult[str])
+    assert_type(sweep(half, {"x": [1.0]}), SweepResult[float])
 
 
 class Model:
@@ -64,7 +83,8 @@ class Model:
 
 def check_methods() -> None:
     assert_type(Model().fit(0.1), str)
-    assert_type(Model().fit_later(0.1), str)
+    assert_type([Model().fit_later(0.1)], list[Coroutine[Any, Any, str]])
+    assert_type(Model().fit_later.submit(0.1), Job[str])
     assert_type(Model().fit.submit(rate=0.1), Job[str])
     assert_type(Model().fit.map([0.1]).results(), list[str | Exception])
     assert_type(Model().fit.on("tensor01")(0.1), str)

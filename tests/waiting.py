@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 WAIT_S = 150.0  # below the limit of a test
 
@@ -22,3 +25,13 @@ def until(look: Callable[[], Any], what: str = "") -> Any:
             return found
         assert began < deadline, f"not within {WAIT_S} s: {what or look}"
         time.sleep(max(0.005, 3 * (time.monotonic() - began)))  # some look at every process
+
+
+def replace_here(patch: pytest.MonkeyPatch, module: Any, name: str, replacement: Callable[..., Any]) -> None:
+    """Replace a function for the calling thread alone: threads that other tests left pause and read clocks, too."""
+    real, here = getattr(module, name), threading.get_ident()
+
+    def either(*args: Any) -> Any:
+        return (replacement if threading.get_ident() == here else real)(*args)
+
+    patch.setattr(module, name, either)

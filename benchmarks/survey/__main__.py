@@ -1,17 +1,18 @@
 """`python -m benchmarks.survey [WORDS]`: survey, keep the results below .survey, and write the page and the report.
 
 Words choose a part: `values`, `functions`, `pairs`, `classes`, or names of packages. `sample` takes a few packages.
-`--workers=N` says how many processes to keep busy. What an earlier run of the same code has found is not found again.
+`--workers=N` says how many processes to keep busy. What an earlier run of the same code has found is not found again:
+after an interruption, the same command resumes.
 """
 
 from __future__ import annotations
 
 import ast
 import concurrent.futures
-import contextlib
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,16 +21,13 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from benchmarks.survey import environments, objects, report
+from benchmarks.survey import environments, objects, report, runs
 from benchmarks.survey.environments import CACHE, HERE, ROOT, NotInstalled
 from benchmarks.survey.functions import VERSIONS
-
-TOOLS = ("clusterfn", "cloudpickle", "dill")
+from benchmarks.survey.runs import TOOLS, survey
 
 PARTS = ("values", "functions", "pairs", "classes")
 SAMPLE = ("python", "attrs", "numpy", "requests", "click", "networkx", "pydantic")
-_STILL_S = 300  # without a new line, a process is taken for stuck
-_RESTARTS = 25
 _FUNCTIONS_OF_EACH = 300
 Task = tuple[str, Callable[[Path], None]]
 
@@ -52,12 +50,20 @@ def main(words: Sequence[str]) -> int:
             tasks.update({folder / f"{name}.json": work for name, work in _TASKS[part](packages)})
         except NotInstalled as lacking:  # the other parts may have what they need
             missing.append(f"{part}: {lacking}")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         running = {pool.submit(_run, work, path): path.stem for path, work in tasks.items()}
-        for number, done in enumerate(concurrent.futures.as_completed(running), 1):
-            if done.exception() is not None:
-                missing.append(f"{running[done]}: {done.exception()}")
-            print(f"{number}/{len(tasks)} {running[done]} ({time.monotonic() - began:.0f} s)", flush=True)
+        try:
+            for number, done in enumerate(concurrent.futures.as_completed(running), 1):
+                if done.exception() is not None:
+                    missing.append(f"{running[done]}: {done.exception()}")
+                print(f"{number}/{len(tasks)} {running[done]} ({time.monotonic() - began:.0f} s)", flush=True)
+        except KeyboardInterrupt:
+            runs.stopping.set()
+            pool.shutdown(cancel_futures=True)
+            kept = sum(path.exists() for path in tasks)
+            print(f"Interrupted: {kept} of {len(tasks)} are kept. The same command resumes.")
+            return 130
     if not names and "sample" not in words:
         print(report.write(tasks, missing, time.monotonic() - began))
     totals = report.totals(tasks)
@@ -75,8 +81,11 @@ def _of_code(part: str) -> str:
 
 
 def _run(work: Callable[[Path], None], results: Path) -> None:
+    """Do one task; its results are there as a whole or not at all."""
     if not results.exists():
-        work(results)
+        growing = results.with_suffix(".new")
+        work(growing)
+        growing.replace(results)
 
 
 def _python(packages: Sequence[str]) -> str:
@@ -89,7 +98,7 @@ def _python(packages: Sequence[str]) -> str:
 def _values(packages: Sequence[str]) -> Iterator[Task]:
     python = _python(packages)
     for package in packages:
-        yield f"values-{package}", lambda results, name=package: _survey(name, python, python, (3, 11), results)
+        yield f"values-{package}", lambda results, name=package: survey(name, python, python, (3, 11), results)
 
 
 def _pairs(packages: Sequence[str]) -> Iterator[Task]:
@@ -102,7 +111,7 @@ def _pairs(packages: Sequence[str]) -> Iterator[Task]:
 
             def work(results: Path, here: Path = here, there: Path = there, script: Path = script) -> None:
                 pythons = [environments.environment(each.stem, each.read_text()) for each in (here, there)]
-                _survey(str(script), *pythons, (3, 11), results)
+                survey(str(script), *pythons, (3, 11), results)
 
             yield name, work
 
@@ -128,7 +137,7 @@ def _classes(packages: Sequence[str]) -> Iterator[Task]:
                     pythons = [environments.environment("classes", needed[each], each) for each in (here, there)]
                 if all(_has(python, _needs(script)) for python in pythons):
                     tools = TOOLS if here == there else TOOLS[:1]  # the others send byte code, which crashes there
-                    _survey(str(script), *pythons, (3, there), results, tools)
+                    survey(str(script), *pythons, (3, there), results, tools)
                 else:
                     results.write_text("[]")
 
@@ -148,63 +157,6 @@ def _has(python: str, libraries: Sequence[str]) -> bool:
         [python, "-c", "\n".join(f"import {name}" for name in libraries)], capture_output=True, check=False
     )
     return tried.returncode == 0
-
-
-def _survey(
-    name: str, here: str, there: str, version: tuple[int, int], results: Path, tools: Sequence[str] = TOOLS
-) -> None:  # fmt: skip
-    """Survey a package by all tools in one process, or a script by each in its own: they change its classes."""
-    if not name.endswith(".py"):
-        results.write_text(json.dumps(_lines(name, here, there, version, results, tools)))
-        return
-    found: dict[str, dict[str, str]] = {}
-    for tool in tools:
-        for line in _lines(name, here, there, version, results, [tool]):
-            found.setdefault(line["name"], {}).update(line)
-    results.write_text(json.dumps(list(found.values())))
-
-
-def _lines(
-    name: str, here: str, there: str, version: tuple[int, int], results: Path, tools: Sequence[str]
-) -> list[dict[str, str]]:  # fmt: skip
-    """Run clients until one comes to the end: one that ends before leaves out the object at which it ended."""
-    growing = results.with_suffix(".jsonl")
-    facts = {"name": name, "python": there, "version": version, "bridge": str(environments.bridge()), "tools": tools}
-    argv = [here, "-m", "benchmarks.survey.client", json.dumps({**facts, "results": str(growing)})]
-    lines: list[dict[str, str]] = []
-    for _ in range(_RESTARTS):
-        with tempfile.TemporaryDirectory(prefix="survey-") as cwd:
-            _watched(argv, cwd, growing)
-        lines = [json.loads(line) for line in growing.read_text().splitlines()] if growing.exists() else []
-        if any(line["kind"] == "end" for line in lines):
-            break
-    else:
-        lines.append({"name": "*", "kind": "unfinished"})
-    for path in (growing, growing.with_suffix(".begun")):
-        path.unlink(missing_ok=True)
-    return lines
-
-
-def _watched(argv: Sequence[str], cwd: str, growing: Path) -> None:
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "CLUSTERFN"))}
-    environ.update(PYTHONPATH=str(ROOT), HOME=cwd, OMP_NUM_THREADS="1", MPLBACKEND="Agg", TQDM_DISABLE="1")
-    log = growing.with_suffix(".log").open("ab")
-    process = subprocess.Popen(argv, cwd=cwd, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                               start_new_session=True)  # fmt: skip
-    begun = growing.with_suffix(".begun")
-    changed = time.monotonic()
-    size = -1
-    while process.poll() is None:
-        time.sleep(0.05)
-        found = begun.stat().st_size if begun.exists() else 0
-        if found != size:
-            size, changed = found, time.monotonic()
-        if time.monotonic() - changed > _STILL_S:
-            break
-    with contextlib.suppress(ProcessLookupError):  # the process, and what it started
-        os.killpg(process.pid, 9)
-    process.wait()
-    log.close()
 
 
 def _functions(packages: Sequence[str]) -> Iterator[Task]:
@@ -243,13 +195,13 @@ def _send_and_load(files: Sequence[str], python: str, pythons: dict[tuple[int, i
         listed = Path(folder) / "files"
         listed.write_text("\n".join(files))
         sent = [python, script, "send", bridge, folder, "1", str(listed)]
-        subprocess.run(sent, check=True, capture_output=True)
+        subprocess.run(sent, check=True, capture_output=True, timeout=runs.LIMITS.task_s)
         found = {}
         for version, there in pythons.items():
             name = f"{version[0]}.{version[1]}"
             result = Path(folder) / "result.json"
             argv = [there, script, "load", bridge, f"{folder}/to-{name}", str(result)]
-            subprocess.run(argv, check=True, capture_output=True)
+            subprocess.run(argv, check=True, capture_output=True, timeout=runs.LIMITS.task_s)
             found[name] = json.loads(result.read_text())
     results.write_text(json.dumps(found))
 

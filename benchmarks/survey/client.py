@@ -85,6 +85,7 @@ class Results:
         self.done = {line["name"] for line in lines}
         self._file = path.open("a")
         begun = path.with_suffix(".begun")
+        self._survey = os.getppid()
         self._begun = begun.open("a+")
         self._begun.seek(0)
         earlier = self._begun.read().splitlines()
@@ -94,7 +95,9 @@ class Results:
         self.done.update(earlier)
 
     def begin(self, name: str) -> bool:
-        """Note that an object is begun; return whether it is new."""
+        """Note that an object is begun; return whether it is new. A process whose survey was killed ends here."""
+        if os.getppid() != self._survey:
+            os._exit(1)
         if name in self.done:
             return False
         self._begun.write(name + "\n")

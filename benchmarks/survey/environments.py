@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,6 +25,9 @@ _NEEDED_BY_A_FEW = (
     "typing-extensions", "typing-inspection", "urllib3",
 )  # fmt: skip
 _UV = Path(sys.executable).with_name("uv")
+
+
+_making = threading.RLock()  # of an environment, or the bridge: two tasks may need the same one
 
 
 class NotInstalled(Exception):
@@ -61,16 +65,17 @@ def environment(name: str, requirements: str, minor: int = 11) -> str:
     """
     folder = CACHE / "environments" / f"{name}-{hashlib.sha256(requirements.encode()).hexdigest()[:8]}-3.{minor}"
     python, complete = folder / "bin" / "python", folder / "complete"
-    if not complete.exists():
-        base = interpreter(minor)
-        if base is None:
-            raise NotInstalled(f"no Python 3.{minor} was found")
-        print(f"Installing {folder.name}", flush=True)
-        _uv("venv", "--clear", "--python", base, str(folder))
-        listed = folder / "requirements.txt"
-        listed.write_text(requirements)
-        _uv("pip", "install", "--no-deps", "--only-binary", ":all:", "--python", str(python), "-r", str(listed))
-        complete.touch()
+    with _making:
+        if not complete.exists():
+            base = interpreter(minor)
+            if base is None:
+                raise NotInstalled(f"no Python 3.{minor} was found")
+            print(f"Installing {folder.name}", flush=True)
+            _uv("venv", "--clear", "--python", base, str(folder))
+            listed = folder / "requirements.txt"
+            listed.write_text(requirements)
+            _uv("pip", "install", "--no-deps", "--only-binary", ":all:", "--python", str(python), "-r", str(listed))
+            complete.touch()
     return str(python)
 
 
@@ -91,12 +96,13 @@ def bridge() -> Path:
     """Return a folder with the files that a host has of clusterfn."""
     bundle = bridge_bundle.bridge()
     folder = CACHE / "bridge" / bundle.digest[:16]
-    if not folder.exists():
-        making = folder.with_suffix(".new")
-        shutil.rmtree(making, ignore_errors=True)
-        for name, data in bundle.files.items():
-            path = making / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
-        making.rename(folder)
+    with _making:
+        if not folder.exists():
+            making = folder.with_suffix(".new")
+            shutil.rmtree(making, ignore_errors=True)
+            for name, data in bundle.files.items():
+                path = making / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
+            making.rename(folder)
     return folder

@@ -31,16 +31,20 @@ def _names(bridge):
     return container, source
 
 
-def functions(code, inside=""):
-    """Yield the code of each function in another, with its dotted path."""
+def functions(code, inside="", seen=None):
+    """Yield the code of each function in another, with its dotted path; of several in one line, each has a number."""
+    seen = {} if seen is None else seen
     for part in code.co_consts:
         if isinstance(part, types.CodeType):
             # One version has a code of its own for what another has not: it is no part of the path.
             passed = part.co_name in _NOT_COUNTED or part.co_name.startswith("<generic")
             path = inside if passed else f"{inside}.{part.co_name}:{part.co_firstlineno}"
+            if not passed:
+                seen[path] = seen.get(path, 0) + 1
+                path = path if seen[path] == 1 else f"{path}#{seen[path]}"
             if part.co_flags & _OPTIMIZED and not passed:
                 yield path, part
-            yield from functions(part, path)
+            yield from functions(part, path, seen)
 
 
 def read(file):

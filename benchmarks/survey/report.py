@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.files.report import SECTION
 from benchmarks.report import commit, machine
 from benchmarks.survey import environments
 from benchmarks.survey.environments import HERE, ROOT
@@ -20,6 +21,7 @@ from benchmarks.survey.environments import HERE, ROOT
 PAGE = ROOT / "docs" / "explanation" / "compatibility.md"
 RESULTS = ROOT / "benchmarks" / "results"
 _TEMPLATE = HERE / "page.md"
+_SUITES = HERE.parent / "suites" / "section.md"  # what another command has found
 _TOOLS = ("clusterfn", "cloudpickle", "dill", "pickle")
 _WRONG = ("rejected wrongly", "rejected without a line", "does not load", "differs")
 
@@ -167,12 +169,13 @@ def _page(found: Totals, report: str, ended: Sequence[str]) -> str:
     return _TEMPLATE.read_text().format(
         packages=len(surveyed), all=len(pinned), more=len(pinned) - 300, report=report,
         when=datetime.date.today().isoformat(), machine=f"{platform.system()} with {os.cpu_count()} cores",
-        figures=_figures(found), functions=_functions(found), goals=_goals(found),
+        suites=_SUITES.read_text(), figures=_figures(found), functions=_functions(found), goals=_goals(found),
         exceptions=_listed([(name, why) for name, why, _ in found.exceptions.failed]),
         values=_listed(found.values.only_others("cloudpickle")),
         nobody=_by_package(name for name, _, other in found.values.failed if not other),
         pairs=_of_groups(found.pairs), classes=_of_groups(found.classes),
         rejected=_listed([(each, f"{n} functions") for each, n in syntax.most_common()]),
+        files=SECTION.read_text(),
         ended=_fenced(ended) if ended else "None.", versions=_fenced([line.replace("==", " ") for line in surveyed]),
     )  # fmt: skip
 

@@ -37,8 +37,9 @@ class Actor:
     """An object on the host: `session.actor(Model, path)` constructs it, and its methods run there, in their order.
 
     `model.predict(batch)` shows what the method prints, and returns its value or raises its exception.
-    `model.predict.submit(batch)` returns a Job. The object keeps its state from one call to the next. It ends with
-    `close()`, with its `with` block, when nothing refers to the actor here, and with its session.
+    `model.predict.submit(batch)` returns a Job. The call of an `async def` method is awaited. The object keeps its
+    state from one call to the next. It ends with `close()`, with its `with` block, when nothing refers to the actor
+    here, and with its session.
 
     Example:
         >>> with session.actor(Classifier, "weights.pt") as model:
@@ -122,14 +123,22 @@ class ActorMethod:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method, show what it prints, and return its value or raise its exception.
 
+        The call of an `async def` method returns a coroutine for the value, and shows nothing.
+
         Ctrl-C stops the call. This ends the actor if the call is running, but not if it is still waiting.
 
         Raises:
             ActorLost: The actor is closed, or gone with its state.
             Exception: What the method raises, or one of `clusterfn.errors`.
         """
+        if self._handle.kind.method(self._name).is_async:
+            return self._run_awaited(*args, **kwargs)
         job = self._send(args, kwargs, follow=True)
         return job_display.result(job, "", "stop")
+
+    @public_api
+    async def _run_awaited(self, *args: Any, **kwargs: Any) -> Any:
+        return await self.submit(*args, **kwargs)
 
     @public_api
     def submit(self, *args: Any, **kwargs: Any) -> Job[Any]:

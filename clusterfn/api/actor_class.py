@@ -97,6 +97,7 @@ class ActorFunction:
 
     Attributes:
         options: Those of its decorator.
+        is_async: Whether its calls are awaited.
     """
 
     def __init__(self, name: str, found: Any) -> None:
@@ -106,6 +107,7 @@ class ActorFunction:
             plain, self.options = undecorated(plain)
         self._name = name
         self._plain = plain
+        self.is_async = inspect.iscoroutinefunction(plain)
         self._first = () if isinstance(found, staticmethod) else (None,)  # for the object itself
         self._signature = signature_of(plain) if isinstance(plain, types.FunctionType) else None
 

@@ -5,31 +5,33 @@ Options are checked at decoration; the configuration is read at the first call.
 
 from __future__ import annotations
 
-import dis
 import functools
 import inspect
 import os
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, overload
 
 from clusterfn.bridge import layout
+from clusterfn.config import import_time
 from clusterfn.config.options import HOST_NAME, HOST_VARIABLE, CallOptions, Options, changed, parse_options
 from clusterfn.errors import ConfigError
 from clusterfn.public_api import public_api, show_options
 
 if TYPE_CHECKING:
-    from typing_extensions import Concatenate, ParamSpec, Unpack
+    from typing_extensions import Concatenate, ParamSpec, TypeAlias, Unpack
 
     from clusterfn.calls.group import JobGroup
     from clusterfn.calls.job import Job
 
     P = ParamSpec("P")
     Q = ParamSpec("Q")
+    _Async: TypeAlias = "ClusterFunction[..., Coroutine[Any, Any, T]]"
 else:
     P = TypeVar("P")  # typing.ParamSpec is of Python 3.10
 R = TypeVar("R")
 T = TypeVar("T")
+IN_JOB_INSTEAD = "call the function directly, it runs in this process"
 # What functions have in submitit, Modal and Ray (docs/how-to/migrate.md) -> what to call
 _INSTEAD = {
     "remote": "f(...) itself, or f.submit(...), which returns a Job at once",
@@ -42,6 +44,8 @@ _INSTEAD = {
 
 class ClusterFunction(Generic[P, R]):
     """A decorated function. Calling it runs it on its host and returns its value, or raises its own exception.
+
+    The call of an `async def` function returns a coroutine, as without the decorator: `await` it for the value.
 
     Attributes:
         options: What the decorator said.
@@ -57,21 +61,20 @@ class ClusterFunction(Generic[P, R]):
     @public_api
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if inside_job():
+            import_time.reject_call_in_job(f"{self.__name__}()", f"{self.__name__}.local(…)")
             return self.__wrapped__(*args, **kwargs)
         if inspect.iscoroutinefunction(self.__wrapped__):
-            # Only the caller's byte code says, before anything is sent, whether the value is to be awaited.
-            caller = sys._getframe(2)  # above is `public_api`
-            code = dis.get_instructions(caller.f_code)
-            if next((each.opname for each in code if each.offset > caller.f_lasti), "") == "GET_AWAITABLE":
-                name = self.__name__
-                raise ConfigError(
-                    f"await {name}(…): the call itself returns the function's value, which cannot be awaited",
-                    hint=f"write await {name}.submit(…), or {name}(…) without await",
-                )
+            called: Any = self._run_awaited(*args, **kwargs)
+            called.__qualname__ = self.__qualname__  # of the warning that it was never awaited
+            return called  # type: ignore[no-any-return]
         _begin_first_call(self.__wrapped__, args, kwargs, self.options)
         from clusterfn.calls import call
 
         return call.run_call(self.__wrapped__, tuple(args), dict(kwargs), self.options)
+
+    @public_api
+    async def _run_awaited(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return await self.submit(*args, **kwargs)
 
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> Any: ...  # mypy asks this below @classmethod too
@@ -82,8 +85,12 @@ class ClusterFunction(Generic[P, R]):
     def __get__(self, instance: object, owner: type | None = None) -> ClusterFunction[..., R]:
         return self if instance is None else BoundFunction(self, instance)
 
+    @overload
+    def submit(self: ClusterFunction[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Job[T]: ...
+    @overload
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
     @public_api
-    def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job[Any]:
         """Send the call and return at once.
 
         Returns:
@@ -99,9 +106,7 @@ class ClusterFunction(Generic[P, R]):
             >>> job.result()
         """
         if inside_job():
-            raise RuntimeError(
-                f"{self.__name__}.submit() inside a job: call the function directly, it runs in this process"
-            )
+            import_time.reject_sending_in_job(f"{self.__name__}.submit()", IN_JOB_INSTEAD)
         _begin_first_call(self.__wrapped__, args, kwargs, self.options)
         from clusterfn.calls import call
 
@@ -109,24 +114,26 @@ class ClusterFunction(Generic[P, R]):
 
     @overload
     def map(
-        self,
-        *iterables: Iterable[Any],
-        max_parallel: int = 50,
-        chunksize: int | Literal["auto"] = "auto",
-        on_error: Literal["raise"],
-        sequential_up_to: int | None = None,
-        **constants: Any,
-    ) -> JobGroup[R, NoReturn]: ...
+        self: _Async[T], *iterables: Iterable[Any], max_parallel: int = 50, chunksize: int | Literal["auto"] = "auto",
+        on_error: Literal["raise"], sequential_up_to: int | None = None, strict: bool = True, **constants: Any,
+    ) -> JobGroup[T, NoReturn]: ...  # fmt: skip
     @overload
     def map(
-        self,
-        *iterables: Iterable[Any],
-        max_parallel: int = 50,
-        chunksize: int | Literal["auto"] = "auto",
-        on_error: Literal["collect"] = "collect",
-        sequential_up_to: int | None = None,
+        self: _Async[T], *iterables: Iterable[Any], max_parallel: int = 50, chunksize: int | Literal["auto"] = "auto",
+        on_error: Literal["collect"] = "collect", sequential_up_to: int | None = None, strict: bool = True,
         **constants: Any,
-    ) -> JobGroup[R, Exception]: ...
+    ) -> JobGroup[T, Exception]: ...  # fmt: skip
+    @overload
+    def map(
+        self, *iterables: Iterable[Any], max_parallel: int = 50, chunksize: int | Literal["auto"] = "auto",
+        on_error: Literal["raise"], sequential_up_to: int | None = None, strict: bool = True, **constants: Any,
+    ) -> JobGroup[R, NoReturn]: ...  # fmt: skip
+    @overload
+    def map(
+        self, *iterables: Iterable[Any], max_parallel: int = 50, chunksize: int | Literal["auto"] = "auto",
+        on_error: Literal["collect"] = "collect", sequential_up_to: int | None = None, strict: bool = True,
+        **constants: Any,
+    ) -> JobGroup[R, Exception]: ...  # fmt: skip
     @public_api
     def map(
         self,
@@ -135,17 +142,20 @@ class ClusterFunction(Generic[P, R]):
         chunksize: int | Literal["auto"] = "auto",
         on_error: Literal["collect", "raise"] = "collect",
         sequential_up_to: int | None = None,
+        strict: bool = True,
         **constants: Any,
-    ) -> JobGroup[R, Any]:
+    ) -> JobGroup[Any, Any]:
         """Call the function with each item, each call in a process of its own, and return at once.
 
         Args:
-            iterables: One for each argument; as for the builtin `map`, the shortest decides how many calls there are.
+            iterables: One for each argument. Lists must have the same length; an iterator such as `itertools.count()`
+                may be longer.
             max_parallel: Calls that run side by side, at most; fewer where the host has no room for as many.
             chunksize: Items that are taken from the queue at a time.
             on_error: "collect": an exception takes the place of a result; "raise": the first one is raised.
             sequential_up_to: Up to this many items run one at a time, more run side by side. Without it, two items that
                 would have to share a GPU of a machine without a scheduler run one at a time.
+            strict: False lets the shortest list decide how many calls there are, as the builtin `map` does.
             constants: Keyword arguments of the function that are the same for all calls, sent once. To pass one with
                 the name of an option above, use `itertools.repeat(x)` as an iterable.
 
@@ -162,12 +172,10 @@ class ClusterFunction(Generic[P, R]):
             >>> group.results()
         """
         if inside_job():
-            raise RuntimeError(
-                f"{self.__name__}.map() inside a job: call the function directly, it runs in this process"
-            )
+            import_time.reject_sending_in_job(f"{self.__name__}.map()", IN_JOB_INSTEAD)
         from clusterfn.calls import mapping
 
-        how = mapping.parse_map_options(max_parallel, chunksize, sequential_up_to)
+        how = mapping.parse_map_options(max_parallel, chunksize, sequential_up_to, strict=strict)
         mapping.check_constants(self.__wrapped__, constants)
         return mapping.run(self.__wrapped__, iterables, self.options, how, on_error, constants)
 
@@ -314,28 +322,18 @@ def undecorated(function: Callable[..., R]) -> tuple[Callable[..., R], Options]:
     return function, called.options if isinstance(called, ClusterFunction) else Options()
 
 
-class Decorator(Protocol):
-    """What `cluster(...)` with options gives."""
-
-    @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> ClusterFunction[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> ClusterFunction[P, R]: ...
-
-
-@overload
-def cluster(function: Callable[P, Coroutine[Any, Any, R]]) -> ClusterFunction[P, R]: ...
 @overload
 def cluster(function: Callable[P, R]) -> ClusterFunction[P, R]: ...
 @overload
-def cluster(function: None = None, **options: Unpack[CallOptions]) -> Decorator: ...
+def cluster(
+    function: None = None, **options: Unpack[CallOptions]
+) -> Callable[[Callable[P, R]], ClusterFunction[P, R]]: ...
 @show_options(CallOptions)  # above, so that `parse_options` rejects a keyword that is unknown
 @public_api
 def cluster(function: Any = None, **options: Any) -> Any:
     """Run a function on a host of clusterfn.yml; without a host, on this machine in a process of its own.
 
-    An `async def` function runs to its end on the host. Its call returns the value, not a coroutine; to await a call,
-    write `await f.submit(...)`. A generator function is rejected.
+    An `async def` function runs to its end on the host; write `await f(...)`. A generator function is rejected.
 
     Args:
         function: The function, if you decorate it without options.

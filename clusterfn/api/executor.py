@@ -6,16 +6,17 @@ import concurrent.futures
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from clusterfn.api.decorator import inside_job, undecorated
+from clusterfn.api.decorator import IN_JOB_INSTEAD, inside_job, undecorated
 from clusterfn.calls import call, mapping
+from clusterfn.calls.at_once import at_once
 from clusterfn.calls.group import JobGroup, state_of_group
-from clusterfn.calls.job import Job, describe_open_jobs
+from clusterfn.calls.job import Job, describe_open_jobs, entry_of
 from clusterfn.calls.worker_limit import WorkerLimit
+from clusterfn.config import import_time
 from clusterfn.config.options import SESSION_IS_ONE, JobOptions, Options, changed, parse_options
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import spoken_wait
@@ -71,13 +72,17 @@ class Executor(concurrent.futures.Executor):
         self._max_workers = max_workers  # dask reads it
         self._limit = WorkerLimit(max_workers) if max_workers else None
         self._sent = 0
-        self._jobs: dict[Future[Any], None] = {}  # that have not ended: dropping a Job drops its value
+        self._jobs: dict[Job[Any], None] = {}  # that have not ended: dropping a Job drops its value
         self._groups: list[JobGroup[Any, Any]] = []
         self._lock = threading.Lock()
         self._closed = False
 
+    @overload
+    def submit(self, fn: Callable[..., Coroutine[Any, Any, R]], /, *args: Any, **kwargs: Any) -> Job[R]: ...
+    @overload
+    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Job[R]: ...
     @public_api
-    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Job[R]:
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Job[Any]:
         """Send `fn(*args, **kwargs)` and return its Job.
 
         Raises:
@@ -86,21 +91,30 @@ class Executor(concurrent.futures.Executor):
         """
         self._check()
         plain, options = self._with_options(fn)
-        job: Job[R] = call.submit_call(plain, args, kwargs, options, self._limit)
+        job: Job[Any] = call.submit_call(plain, args, kwargs, options, self._limit)
         with self._lock:
             self._sent += 1
             self._jobs[job] = None
         job.add_done_callback(self._ended)
         return job
 
-    def _ended(self, job: Future[Any]) -> None:
+    def _ended(self, job: Any) -> None:
         with self._lock:
             self._jobs.pop(job, None)
 
-    @public_api
+    @overload
+    def map(
+        self, fn: Callable[..., Coroutine[Any, Any, R]], *iterables: Iterable[Any], timeout: float | None = None,
+        chunksize: int = 1,
+    ) -> Iterator[R]: ...  # fmt: skip
+    @overload
     def map(
         self, fn: Callable[..., R], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
-    ) -> Iterator[R]:
+    ) -> Iterator[R]: ...
+    @public_api
+    def map(
+        self, fn: Callable[..., Any], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
+    ) -> Iterator[Any]:
         """Send `fn(*each)` for each tuple of `zip(*iterables)` in one round trip; the values in order, as they come.
 
         All calls keep running when you stop iterating, after an exception or a timeout too.
@@ -133,7 +147,7 @@ class Executor(concurrent.futures.Executor):
 
     def _check(self) -> None:
         if inside_job():
-            raise RuntimeError("an Executor inside a job: call the function directly, it runs in this process")
+            import_time.reject_sending_in_job("an Executor", IN_JOB_INSTEAD)
         if self._closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
 
@@ -150,15 +164,28 @@ class Executor(concurrent.futures.Executor):
         with self._lock:
             jobs = list(self._jobs)
         if cancel_futures:
-            for job in reversed(jobs):  # else the end of one would send another
-                job.cancel()
-            for group in self._groups:
-                group.withdraw()
+            self._withdraw(jobs)
         if wait:
             spoken_wait.wait_for(jobs, lambda: describe_open_jobs(jobs))
             for group in self._groups:
                 with contextlib.suppress(ClusterfnError):  # the host is lost: `result` says so
                     group.wait()
+
+    def _withdraw(self, jobs: list[Job[Any]]) -> None:
+        """Withdraw these and each group, though one of them fails; then raise the first error."""
+        held = dict.fromkeys(job for job in reversed(jobs) if entry_of(job).tracker.is_held_back)
+        failures: list[ClusterfnError] = []
+        for job in held:  # first: the end of another would send them
+            try:
+                job.cancel()
+            except ClusterfnError as error:  # it was sent at this moment, and its host is lost
+                failures.append(error)
+        each: list[Callable[[], object]] = [job.cancel for job in jobs if job not in held]
+        each += [group.withdraw for group in self._groups]
+        for answer in list(at_once(each, lambda withdraw: withdraw(), "withdrawing calls")):
+            answer.result()
+        for failure in failures:
+            raise failure
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -8,24 +8,25 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from clusterfn.api.decorator import inside_job, reject_generator, undecorated
+from clusterfn.api.decorator import IN_JOB_INSTEAD, inside_job, reject_generator, undecorated
 from clusterfn.api.session_map import SessionMap, parse_size
 from clusterfn.bridge.job_states import CANCELLED, DIED, RAISED
-from clusterfn.bridge.supervisor.text import duration
+from clusterfn.bridge.supervisor.text import format_duration
 from clusterfn.calls import console, job_display
 from clusterfn.calls import payload as payloads
 from clusterfn.calls.call import prepare_packed
-from clusterfn.calls.dependencies import NotEnded
+from clusterfn.calls.dependencies import NotEnded, as_lists
 from clusterfn.calls.job import Job
 from clusterfn.calls.notebook_display import NotebookDisplay
 from clusterfn.calls.summary import Summary
+from clusterfn.config import import_time
 from clusterfn.config.job_spec import JobSpec, SessionSpec
 from clusterfn.config.options import JobOptions, Options, Time, keyword_of, parse_options
-from clusterfn.config.units import parse_time, shown_memory, shown_time
+from clusterfn.config.units import exact_memory, exact_time, parse_time
 from clusterfn.errors import ConfigError
 from clusterfn.hosts import exit_flush
 from clusterfn.hosts.host_state import CALLER
@@ -47,7 +48,7 @@ _SHARED = ("cores", "memory_bytes", "gpus")  # by the workers
 _OF_EACH_CALL = ("host", "name", "on_interrupt")  # all others are the session's
 _NO_OPTIONS = Options()
 _SHOWN: dict[str, Callable[[Any], Any]] = {
-    "memory_bytes": shown_memory, "gpu_memory_bytes": shown_memory, "time_s": shown_time, "stall_s": shown_time,
+    "memory_bytes": exact_memory, "gpu_memory_bytes": exact_memory, "time_s": exact_time, "stall_s": exact_time,
     "scheduler_options": lambda given: dict(*given.values()),
 }  # fmt: skip
 
@@ -98,8 +99,12 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         """The job that holds the GPUs; None before the first call."""
         return self._holding.job if self._holding else None
 
+    @overload
+    def call(self, fn: Callable[..., Coroutine[Any, Any, R]], /, *args: Any, **kwargs: Any) -> R: ...
+    @overload
+    def call(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> R: ...
     @public_api
-    def call(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
+    def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Run `fn(*args, **kwargs)` in the session, show what it prints, and return its value or raise its exception.
 
         Ctrl-C ends the call; the session keeps running.
@@ -107,8 +112,12 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         call = self._call(fn, args, kwargs, follow=True)
         return job_display.result(call, f"{call.name} in a session on {call.host}", "stop")
 
+    @overload
+    def submit(self, fn: Callable[..., Coroutine[Any, Any, R]], /, *args: Any, **kwargs: Any) -> Job[R]: ...
+    @overload
+    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Job[R]: ...
     @public_api
-    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Job[R]:
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Job[Any]:
         """Send `fn(*args, **kwargs)` to the session and return its Job.
 
         Raises:
@@ -117,16 +126,26 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         """
         return self._call(fn, args, kwargs, follow=False)
 
+    @overload
+    def map(
+        self, fn: Callable[..., Coroutine[Any, Any, R]], *iterables: Iterable[Any], timeout: float | None = None,
+        chunksize: int = 1, buffersize: int | None = None, on_error: Literal["raise", "collect"] = "raise",
+    ) -> Iterator[R]: ...  # fmt: skip
+    @overload
+    def map(
+        self, fn: Callable[..., R], *iterables: Iterable[Any], timeout: float | None = None,
+        chunksize: int = 1, buffersize: int | None = None, on_error: Literal["raise", "collect"] = "raise",
+    ) -> Iterator[R]: ...  # fmt: skip
     @public_api
     def map(
         self,
-        fn: Callable[..., R],
+        fn: Callable[..., Any],
         *iterables: Iterable[Any],
         timeout: float | None = None,
         chunksize: int = 1,
         buffersize: int | None = None,
         on_error: Literal["raise", "collect"] = "raise",
-    ) -> Iterator[R]:
+    ) -> Iterator[Any]:
         """Send `fn(*each)` for each tuple of `zip(*iterables)`; the values in order, as they come.
 
         Each call has a process of its own. After an exception or a timeout, or if you stop iterating, clusterfn
@@ -160,10 +179,11 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             raise ConfigError(f"timeout={timeout!r} is not a number of seconds", hint="give seconds: timeout=60")
         most = None if buffersize is None else parse_size("buffersize", buffersize)
 
-        def send(*args: Any) -> Job[R]:
+        def send(*args: Any) -> Job[Any]:
             return self._call(fn, args, {}, follow=False)
 
-        return SessionMap(send, iterables, timeout, most, on_error == "collect").values()
+        lists = as_lists(iterables, getattr(fn, "__name__", "the function"))
+        return SessionMap(send, lists, timeout, most, on_error == "collect").values()
 
     @public_api
     def actor(self, cls: type, /, *args: Any, **kwargs: Any) -> Actor:
@@ -212,7 +232,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         def abandon(number: int) -> None:
             holding = self._holding
             if holding is not None and holding.job is call.held:
-                holding.abandon(number)
+                holding.actors.abandon(number)
 
         try:
             job_display.result(call, f"{kind.name} as an actor in a session on {call.host}", "stop")
@@ -236,7 +256,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
     ) -> SessionCallJob[R]:  # fmt: skip
         """Send a call with these options to the session's job, or to the one that `holding` returns."""
         if inside_job():
-            raise RuntimeError("a session inside a job: call the function directly, it runs in this process")
+            import_time.reject_sending_in_job("a session", IN_JOB_INSTEAD)
         self._check_process()
         while True:
             try:
@@ -361,9 +381,10 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
     def _summary(self) -> Summary:
         if self.job is None:
             return Summary("session: not begun", lines=["its first call starts it"])
-        ends = f"ends after {duration(self._idle_s)} without a call"
+        ends = f"ends after {format_duration(self._idle_s)} without a call"
         held = self.job._summary()
-        return held._replace(title=f"session on {held.title.partition(' on ')[2]}", lines=[*held.lines, ends])
+        title = f"session on {held.title.partition(' on ')[2]}"
+        return held._replace(title=title, lines=[*held.lines, ends], watch_output=None)
 
     def __repr__(self) -> str:
         return f"<Session {self.job.id} on {self.job.host}: {self.job.status}>" if self.job else "<Session: unused>"
@@ -372,7 +393,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
 def _await_end(open_one: NotEnded) -> None:
     """Wait for what a call needs; say which actor it waits for if that takes longer than a moment."""
     source = open_one.source
-    actors = [source] if open_one.leaving and isinstance(source, concurrent.futures.Future) else []
+    actors = [source.argument] if open_one.leaving else []
     if concurrent.futures.wait(actors, _MOMENT_S).not_done:
         console.tell(f"waiting for the worker of the actor {open_one.leaving}, which is ending")
     source.await_end()

@@ -6,8 +6,8 @@ import collections
 import itertools
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from clusterfn.calls.job import Job
 from clusterfn.errors import ClusterfnError, ConfigError
@@ -15,12 +15,6 @@ from clusterfn.hosts import exit_flush
 from clusterfn.public_api import public_api
 
 R = TypeVar("R")
-
-
-class Submit(Protocol):
-    """`Session.submit` for one function."""
-
-    def __call__(self, *args: Any) -> Job[Any]: ...
 
 
 def parse_size(name: str, value: object) -> int:
@@ -38,7 +32,7 @@ class SessionMap:
     """One map over a session.
 
     Args:
-        submit: Sends one call.
+        submit: Sends one call, with these arguments, and returns its Job.
         iterables: One for each argument.
         timeout: Seconds from now after which waiting for a value ends; None: no limit.
         buffersize: How many calls are sent whose values were not taken; None: all at once.
@@ -46,8 +40,8 @@ class SessionMap:
     """
 
     def __init__(
-        self, submit: Submit, iterables: Sequence[Iterable[Any]], timeout: float | None, buffersize: int | None,
-        collects: bool,
+        self, submit: Callable[..., Job[Any]], iterables: Sequence[Iterable[Any]], timeout: float | None,
+        buffersize: int | None, collects: bool,
     ) -> None:  # fmt: skip
         self._pid = os.getpid()
         self._until = None if timeout is None else time.monotonic() + timeout

@@ -16,7 +16,26 @@ PENDING, STARTING, RUNNING, SUSPENDED = "PENDING", "STARTING", "RUNNING", "SUSPE
 RETURNED, RAISED, DIED, CANCELLED, UNKNOWN = "RETURNED", "RAISED", "DIED", "CANCELLED", "UNKNOWN"
 # Other kinds: DIED. A value that cannot be pickled is lost, but its function has returned.
 FINAL = {
-    layout.RETURNED: RETURNED, layout.RESULT: RETURNED, layout.RAISED: RAISED, layout.CANCELLED: CANCELLED,
+    layout.RETURNED: RETURNED, layout.RESULT: RETURNED, layout.RAISED: RAISED, layout.COMMAND: RAISED,
+    layout.CANCELLED: CANCELLED,
+}  # fmt: skip
+_LIVE, _ENDED = (PENDING, STARTING, RUNNING, SUSPENDED), (RETURNED, RAISED, DIED, CANCELLED, UNKNOWN)
+# The state of a job -> the states that may follow it, and what brings a job into it. The client's follower reads the
+# events, and the supervisor writes them. `Job` takes no other step; docs/architecture.md shows this table.
+JOB_STATES = {
+    PENDING: ((*_LIVE, *_ENDED), "it was sent; or an attempt was preempted or requeued"),
+    STARTING: ((*_LIVE, *_ENDED), "the event `starting`, the first output, or a retry"),
+    RUNNING: ((*_LIVE, *_ENDED), "the event `running` or `resumed`"),
+    SUSPENDED: ((*_LIVE, *_ENDED), "the event `suspended`, or the scheduler says so"),
+    RETURNED: ((RETURNED,), "the final outcome; again when a value that stayed on the host is fetched"),
+    RAISED: ((), "the final outcome"),
+    DIED: ((), "the final outcome, or the host rejects the job"),
+    CANCELLED: ((), "the final outcome, or `Job.cancel` before the job starts"),
+    UNKNOWN: ((), "nothing more can be received; a display also says it of a job without a heartbeat"),
+}
+# An event of an attempt -> the state that it means.
+OF_EVENT = {
+    "pending": PENDING, "starting": STARTING, "running": RUNNING, "suspended": SUSPENDED, "resumed": RUNNING,
 }  # fmt: skip
 HAS_NOT_STARTED = "has not started"  # of a job of which its host knows no more than that
 SHORT = 4  # digits of an id, of sixteen, that people read and write
@@ -34,8 +53,8 @@ def seen_state(state: str, reason: str, silent_s: float) -> "tuple[str, str]":
     """
     if silent_s < SILENT_AFTER_S or state == SUSPENDED:
         return state, reason
-    told = "no heartbeat from its supervisor for %d s: it is stopped, or its file system hangs" % silent_s
-    return (UNKNOWN if silent_s > layout.STALE_AFTER_S else state), told
+    detail = "no heartbeat from its supervisor for %d s: it is stopped, or its file system hangs" % silent_s
+    return (UNKNOWN if silent_s > layout.STALE_AFTER_S else state), detail
 
 
 class Silence(namedtuple("Silence", ("since", "until"))):

@@ -22,15 +22,12 @@ PACKAGES = "pkgs"  # <sha256 of the archive>: unpacked once, shared by hard link
 ENVIRONMENTS = "envs"
 BUILDS = "builds"
 USES = "uses"
-PACKED = "packed"  # environments as one archive each, for the nodes
 CARDS = "cards"  # <partition>.json: what the last job there saw
 DEFAULT = "default"  # SLURM's own partition
+ASIDE = ".aside-"  # before its name: what may have to go, and is looked at once more
+REMOVED = ".expired-"  # before its name: what is being removed
 CACHE = "cache"  # of Hugging Face, PyTorch and others, where the home directory has no room
 LOOKED, LOOKED_SOON = "expired", "expired-soon"  # dated when it was last looked for what is no longer needed
-# Notes that `clusterfn move` leaves, JSON with `from` and `to`; agent/moved.py reads the first two.
-MOVING = "moving"  # in both roots, until the new one is whole
-MOVED = "moved"  # in the old root, from then on
-ARRIVED = "moved-from"  # in the new root, until the old one is removed
 
 # below machines/<machine>
 QUEUE = "queue"  # <job>: one that waits; of an element <job>.<k>
@@ -63,7 +60,8 @@ CLAIM = "claim"
 CANCEL = "cancel"
 STACK = "stack"  # a request for its stacks, 16 hex digits; answered by stack.<digits>
 SECRETS = "secrets"
-REMOVED = ".expired-"  # before its id: a job's folder that is being removed
+NOTIFY = "notify"  # whom to notify of the end; removed afterwards, because it may have the address of a webhook
+NOTIFIED = "notified.json"  # who was told, and what went wrong
 BUILDER_LOG = "builder.jsonl"  # what the builder of its environment has said, also below attempts/<n>
 SCHEDULER_LOG = "scheduler.log"
 CHECKPOINT = "checkpoint"
@@ -124,6 +122,7 @@ HOLD_RELEASE = "release"  # asks it to end
 STEP = "CLUSTERFN_STEP"  # the variable of a job that is a step of such an allocation
 BUILD = "build.py"
 WORKER = "worker.py"
+TEMPLATE = "template"  # its word for a process that forks workers
 
 HEARTBEAT_S = 5.0
 STALE_AFTER_S = 90.0
@@ -153,6 +152,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXP
 # Kinds of outcomes (mechanisms: which error a fault gives). The library maps each to one class of its error tree.
 RETURNED = "returned"
 RAISED = "raised"
+COMMAND = "command"  # the command that a job ran has failed: its `code`, or the `signal` that ended it
 RESULT = "result"  # ran to its end, but its value cannot be pickled
 PAYLOAD_BROKEN = "payload"  # the call could not be loaded in the environment
 ENVIRONMENT = "environment"  # the environment's interpreter is missing or another one
@@ -175,8 +175,8 @@ SUPERSEDED = "superseded"  # not final: a later attempt took over
 NOT_FINAL = frozenset([PREEMPTED, SUPERSEDED])
 KINDS = frozenset(
     [
-        RETURNED, RAISED, RESULT, PAYLOAD_BROKEN, ENVIRONMENT, EXITED, SIGNAL, MEMORY, TIME, STALLED, NODE, DISK,
-        HOST_DISK, LOST, ACTOR_LOST, CANCELLED, UNSATISFIABLE, DEPENDENCY, PREEMPTED, SUPERSEDED,
+        RETURNED, RAISED, COMMAND, RESULT, PAYLOAD_BROKEN, ENVIRONMENT, EXITED, SIGNAL, MEMORY, TIME, STALLED, NODE,
+        DISK, HOST_DISK, LOST, ACTOR_LOST, CANCELLED, UNSATISFIABLE, DEPENDENCY, PREEMPTED, SUPERSEDED,
     ]
 )  # fmt: skip
 
@@ -193,11 +193,6 @@ STAGES = (
 
 def blob(root, digest):  # type: (str, str) -> str
     return posixpath.join(root, BLOBS, digest)
-
-
-def pieces_dir(root, digest):  # type: (str, str) -> str
-    """The folder of the pieces in which the bytes with this SHA-256 are sent, each named `<n>-of-<count>`."""
-    return blob(root, digest) + ".pieces"
 
 
 def sources_dir(root, digest):  # type: (str, str) -> str
@@ -263,8 +258,8 @@ def stack_answer(token):  # type: (str) -> str
 
 
 def job_name(name, job_id):  # type: (str, str) -> str
-    """The name by which a scheduler knows the job: its own, with "_" for letters outside ASCII, and its id."""
-    if name and max(name) >= "\x80":
+    """The name by which a scheduler knows the job: its own, "_" for blanks and letters outside ASCII, and its id."""
+    if name and (max(name) >= "\x80" or " " in name):
         name = "_".join("".join(sign if sign < "\x80" else " " for sign in name).split()).strip("_.-") or "function"
         name = "_" + name if name[0].isdigit() else name
     return "%s.%s" % (name, job_id)

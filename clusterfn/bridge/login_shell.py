@@ -44,21 +44,21 @@ class LoginShell:
 
     def variables(self, interactive: bool, modules: "Any" = ()) -> "list[Variables]":
         """Return its variables, and those after each of these modules was loaded."""
-        mark = "clusterfn-%s" % os.urandom(12).hex()
-        told = "%s -I -S -c %s" % (shlex.quote(sys.executable), _quoted(
-            "import json,os; print(chr(10) + %r + %r + json.dumps(dict(os.environ)))" % (mark[:9], mark[9:])
+        tag = "clusterfn-%s" % os.urandom(12).hex()
+        probe = "%s -I -S -c %s" % (shlex.quote(sys.executable), _quoted(
+            "import json,os; print(chr(10) + %r + %r + json.dumps(dict(os.environ)))" % (tag[:9], tag[9:])
         ))  # fmt: skip
-        lines = [told]
+        lines = [probe]
         for name in modules:
-            lines += ["module load %s" % name, told]
-        lines += ["echo %s.about; type %s; alias %s; echo %s.end" % (mark, each, each, mark) for each in self.programs]
+            lines += ["module load %s" % name, probe]
+        lines += ["echo %s.about; type %s; alias %s; echo %s.end" % (tag, each, each, tag) for each in self.programs]
         printed = self.ask(interactive, lines)
         decoder, found = json.JSONDecoder(), []
-        for piece in printed.split(mark + "{")[1:]:
+        for piece in printed.split(tag + "{")[1:]:
             with contextlib.suppress(ValueError):  # cut off: it did not end in time
                 found.append(decoder.raw_decode("{" + piece)[0])
-        for program, about in zip(self.programs, printed.split("%s.about" % mark)[1:]):
-            about_it = [line.strip() for line in about.partition(mark)[0].splitlines() if not _UNKNOWN.search(line)]
+        for program, about in zip(self.programs, printed.split("%s.about" % tag)[1:]):
+            about_it = [line.strip() for line in about.partition(tag)[0].splitlines() if not _UNKNOWN.search(line)]
             self.aliases[program] = " ".join(about_it) or self.aliases.get(program, "")
         return found
 

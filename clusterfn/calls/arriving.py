@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.calls import outcome
 from clusterfn.calls.outcome import JobLocation
 from clusterfn.config import units
 from clusterfn.errors import ResultError
 from clusterfn.hosts import landing, serialization
 from clusterfn.hosts.landing import Landing, Value
+from clusterfn.hosts.rpc.requests import MemorySink
 
+RECEIVING = "receiving its value:"
 _SMALL = 1 << 20  # bytes for which any machine has room; the first line of a value that comes early is no longer
 
 
-class Arriving:
+class Arriving(MemorySink):
     """As many bytes as the outcome announces, and no more than this machine has room for.
 
     A large value may begin to come while the host still writes it. Its first line then says how large it will be, and
@@ -162,7 +165,7 @@ class Arriving:
                 folder = landing.folder_for(size)
             if folder is None:
                 raise self._refused(
-                    f"the value is {size / 1e9:.1f} GB, and this machine has {max(0, free) / 1e9:.1f} GB of free"
+                    f"the value is {format_size(size)}, and this machine has {format_size(max(0, free))} of free"
                     " memory",
                     self._elsewhere(),
                 )

@@ -11,19 +11,28 @@ import posixpath
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.job_states import HAS_NOT_STARTED, PENDING, SHORT
-from clusterfn.bridge.supervisor.text import in_one_line
-from clusterfn.calls import console, history, remote_state
-from clusterfn.calls.job import Job
+from clusterfn.bridge.job_states import (
+    CANCELLED,
+    DIED,
+    HAS_NOT_STARTED,
+    PENDING,
+    RAISED,
+    RETURNED,
+    SHORT,
+    clock,
+)
+from clusterfn.bridge.supervisor.text import format_duration, in_one_line
+from clusterfn.calls import console, history, outcome, remote_state
+from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.notebook_display import NotebookDisplay
-from clusterfn.calls.summary import Summary
+from clusterfn.calls.summary import Summary, short_usage
 from clusterfn.config import config_file
 from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import SPEC_OF_JOB, known_fields, read_spec
@@ -56,13 +65,17 @@ class JobInfo:
 
     Attributes:
         host: The one that it was sent to, if clusterfn.yml has it: several hosts may show one home. Else the one asked.
-        started: Seconds since 1970, by the host's clock, at which it was sent.
+        started: When it was sent, in seconds since 1970, by the clock of this machine.
         state: As `Job.state`.
         message: One line about how it ended, or why it waits.
-        since: Seconds since 1970, by the host's clock, since when it is in that state; None if that is not known.
+        since: Since when it is in that state, as `started`; None if that is not known.
         gpus: How many it asked for, on all nodes; of a map, for each of its processes. None if that is not known.
         ran_s: For how many seconds it has run, or ran; None before it started, and if that is not known.
         inputs: The ids of the jobs whose values it takes.
+        arguments: Those of the call in a short line; of a map, those of the first and the last item.
+        ended: When it ended, as `started`; None if it has not.
+        asked: What it asked for, by the names of `Resources`.
+        usage: As `Job.usage`, while it runs, too. Of a map it is that of all items.
     """
 
     id: str
@@ -75,18 +88,40 @@ class JobInfo:
     ran_s: float | None = None
     inputs: Sequence[str] = ()
     since: float | None = None
+    arguments: str = ""
+    ended: float | None = None
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    usage: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def detail(self) -> str:
+        """What a table says last: how it ended, or since when it waits or runs, and why."""
+        if self.state in (RETURNED, RAISED, DIED, CANCELLED) or self.since is None:
+            return self.message
+        return f"since {clock(self.since)}{f': {self.message}' if self.message else ''}"
 
 
 class JobList(list[JobInfo], NotebookDisplay):
     """Jobs of a host, which a notebook shows as a table."""
 
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> JobInfo: ...
+    @overload
+    def __getitem__(self, index: slice) -> JobList: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> JobInfo | JobList:
+        """Return a job; of a slice, a list that is also shown as a table."""
+        return JobList(list(self).__getitem__(index)) if isinstance(index, slice) else super().__getitem__(index)
+
     def _summary(self) -> Summary:
         def row(job: JobInfo) -> list[str]:
             sent = time.strftime("%d %b %H:%M", time.localtime(job.started))
-            return [job.id, job.name, job.host, job.state, sent, job.message]
+            ran, uses = "" if job.ran_s is None else format_duration(round(job.ran_s)), short_usage(job.usage)
+            shown = [job.id, job.name, job.arguments, job.host, job.state, sent, ran, str(job.gpus or ""), uses]
+            return [*shown, job.detail]
 
         title = f"{len(self)} job{'' if len(self) == 1 else 's'}"
-        return Summary(title, columns=("id", "name", "host", "state", "sent", ""), rows=[row(each) for each in self])
+        columns = ("id", "name", "arguments", "host", "state", "sent", "ran", "GPUs", "uses", "")
+        return Summary(title, columns=columns, rows=[row(each) for each in self])
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Take precedence over what IPython prints for a list."""
@@ -135,13 +170,15 @@ def attach(
     keeps = spec.get("keep_value", False)
     tracker = Tracker(session, spec["id"], spec["name"], live, spec["bridge"], keeps=keeps, results=accepted)
     job: Job[Any] = Job(spec["id"], spec["name"], session.host.name, folder, tracker)
+    tracker.entry = entry = entry_of(job)
     with reading(session.host.name, SPEC_OF_JOB):
-        job.sent_here, job.asked = False, Resources(**known_fields(Resources, spec["resources"]))
-        tracker.time_s = None if job.asked.time_s is None else float(job.asked.time_s)
-    tracker.attach(job, claim or b"", started or b"")
+        entry.sent_here, entry.asked = False, Resources(**known_fields(Resources, spec["resources"]))
+        tracker.time_s = None if entry.asked.time_s is None else float(entry.asked.time_s)
+    entry.has_value = bool(spec.get("has_value", True))
+    tracker.attach(claim or b"", started or b"")
     if not live:
         sizes = remote_state.read_sizes(attempts, asked)
-        remote_state.wait_until_caught_up(lambda: tracker.is_caught_up(job, sizes))
+        remote_state.wait_until_caught_up(lambda: job.done() or tracker.is_caught_up(sizes))
     return job
 
 
@@ -173,14 +210,14 @@ def jobs(host: str | None = None) -> list[JobInfo]:
     chosen, _ = known.resolve(host)
     session = open_session(chosen)
     told = list_host_jobs(session)
-    _say_why_they_wait(session, told)
+    say_why_they_wait(session, told)
     with reading(chosen.name, "its list of jobs"):
         hosts = [job["host"] if job["host"] in known.hosts else chosen.name for job in told]
-        found = [JobInfo(**{**job, "host": name}) for job, name in zip(told, hosts)]
+        found = [JobInfo(**{**by_own_clock(session, job), "host": name}) for job, name in zip(told, hosts)]
     return JobList(sorted(found, key=lambda job: job.started, reverse=True))
 
 
-def _say_why_they_wait(session: HostState, told: Sequence[dict[str, Any]]) -> None:
+def say_why_they_wait(session: HostState, told: Sequence[dict[str, Any]]) -> None:
     """Add to the jobs that wait in a scheduler's queue why they do, in the words that a waiting call shows."""
     waiting = [job for job in told if job.get("state") == PENDING]
     if not waiting or not session.scheduler.has_nodes:
@@ -192,10 +229,10 @@ def _say_why_they_wait(session: HostState, told: Sequence[dict[str, Any]]) -> No
             why = in_one_line(states)
         elif seen is None or seen.phase != base.PENDING:
             continue
-        elif job.get("inputs") and session.scheduler.waits_for_jobs(seen):
+        elif job.get("inputs") and seen.waits_for_jobs:
             continue  # the host has named them
         else:
-            why = session.scheduler.in_words(seen)
+            why = seen.in_words
         known = "" if job["message"] == HAS_NOT_STARTED else job["message"]
         job["message"] = "; ".join(filter(None, [known, why]))
 
@@ -205,7 +242,7 @@ def list_host_jobs(session: HostState) -> list[dict[str, Any]]:
     told: list[dict[str, Any]] = []
     after = ""
     while True:
-        answer = session.supervise("list", session.root, *([after] if after else [])).result(_TIMEOUT_S)
+        answer = session.bridge.supervise("list", session.root, *([after] if after else [])).result(_TIMEOUT_S)
         if answer.rc != 0:
             said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
             raise ClusterfnError("the host could not list its jobs", host=session.host.name, evidence=said)
@@ -214,23 +251,41 @@ def list_host_jobs(session: HostState) -> list[dict[str, Any]]:
             following = str(page.pop()["after"]) if page and "after" in page[-1] else ""
             if following and not page:
                 raise ValueError("a page without jobs that promises more")  # it could do so for ever
-            page = [_checked_job(each) for each in page]
+            page = [checked_job(each) for each in page]
         told += page
         if following <= after:  # the last page names no job after which to continue
             return told
         after = following
 
 
-_TEXTS, _NUMBERS = ("id", "name", "host", "state", "message"), ("started", "gpus", "ran_s")
+def by_own_clock(session: HostState, told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job of a host's list with its times by the clock of this machine: that of the host may be another."""
+    known = {name: told[name] for name in ("started", "since", "ended") if told.get(name) is not None}
+    return {**told, **{name: session.here(when) for name, when in known.items()}}
+
+
+_TEXTS, _NUMBERS = ("id", "name", "host", "state", "message"), ("started", "gpus", "ran_s", "since", "ended")
+_MOST = 1 << 63  # bytes of memory
 _LATEST = 1 << 40  # seconds since 1970: a time that `time.localtime` takes
 
 
-def _checked_job(told: dict[str, Any]) -> dict[str, Any]:
+def checked_job(told: dict[str, Any]) -> dict[str, Any]:
+    """Return a job of a host's list.
+
+    Raises:
+        ValueError, KeyError, TypeError: The host has sent something else.
+    """
     numbers = [told["started"], *(told[name] for name in _NUMBERS if told.get(name) is not None)]
     if not all(type(each) in (int, float) and -_LATEST < each < _LATEST for each in numbers):
         raise ValueError("a number")
-    if not all(type(each) is str for each in [*(told[name] for name in _TEXTS), *told.get("inputs", ())]):
+    texts = [*(told[name] for name in _TEXTS), *told.get("inputs", ()), told.get("arguments", "")]
+    if not all(type(each) is str for each in texts):
         raise ValueError("a text")
+    asked, usage = told.get("asked") or {}, told.get("usage") or {}
+    if not all(type(each) in (int, float) and 0 <= each < _MOST for each in asked.values()):
+        raise ValueError("what it asked for")
+    if not outcome.is_usage(usage):
+        raise ValueError("what it uses")
     return told
 
 
@@ -416,7 +471,8 @@ def find_folders(session: HostState, job_id: str) -> list[tuple[str, bool]]:
     """
     folder = posixpath.join(session.root, layout.JOBS)
     argv = ["find", folder, "-maxdepth", "1", "-name", job_id + "*", "-print", "-mmin", "-2", "-print"]
-    printed = session.connection.run(argv).result(_TIMEOUT_S).out.decode().splitlines()
+    found = session.connection.run(argv).result(_TIMEOUT_S).out
+    printed = found.decode("utf-8", "surrogateescape").split("\n")[:-1]
     return [(path, printed.count(path) > 1) for path in dict.fromkeys(printed)]
 
 
@@ -436,7 +492,7 @@ def _candidates(job_id: str, name: str | None) -> tuple[list[Host], list[Host]]:
     return (remembered, [host for host in present if host not in remembered]) if remembered else (present, [])
 
 
-def _hosts_of(entry: history.Entry) -> Mapping[str, Host]:
+def _hosts_of(entry: history.LedgerEntry) -> Mapping[str, Host]:
     """Return the hosts of the file with which a job was sent, or of the present one if that file is of no use.
 
     Raises:

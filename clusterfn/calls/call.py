@@ -15,21 +15,23 @@ import secrets
 import time
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import attribute
-from clusterfn.calls import checkpoint, console, files, history, job_display, user_modules
+from clusterfn.bridge.supervisor.text import format_size
+from clusterfn.calls import checkpoint, console, files, history, job_display, labels, own_modules, payload_items
 from clusterfn.calls import payload as payloads
 from clusterfn.calls import submit as submission
 from clusterfn.calls.dependencies import Place
-from clusterfn.calls.job import Job
+from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls.job_entry import JobEntry
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config import config_file
+from clusterfn.config.forms import is_set_by_clusterfn
 from clusterfn.config.job_spec import JobSpec
-from clusterfn.config.options import is_set_by_clusterfn, may_be_in_a_name
+from clusterfn.config.options import may_be_in_a_name
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts.environment_choice import EnvironmentRequest, ResolvedEnvironment
@@ -39,6 +41,7 @@ from clusterfn.scheduler import scheduler_for
 
 if TYPE_CHECKING:
     from clusterfn.calls.environment_upload import EnvironmentUpload
+    from clusterfn.calls.group_state import GroupState
     from clusterfn.calls.worker_limit import WorkerLimit
     from clusterfn.config.options import Options
     from clusterfn.scheduler.base import Scheduler
@@ -80,17 +83,7 @@ def run_call(
 
 def _run_live(prepared: Prepared, options: Options) -> Any:
     job, _ = send_call(prepared, live=True)
-    try:
-        return job_display.result(job, prepared.where, options.on_interrupt)
-    finally:
-        _learn_gpus(prepared.session, job)
-
-
-def _learn_gpus(session: HostState, job: Future[Any]) -> None:
-    """Choose the environment of the next call again if this one was made for other GPUs than its job has seen."""
-    error = job.exception() if job.done() and not job.cancelled() else None
-    if isinstance(error, EnvironmentBuildError) and error.stage == layout.CARDS_STAGE:
-        session.forget_environments()
+    return job_display.result(job, prepared.where, options.on_interrupt)
 
 
 def submit_call(
@@ -103,8 +96,8 @@ def submit_call(
         limit: Decides when it is sent; None sends it now.
     """
     prepared = prepare(function, args, kwargs, options)
-    job, _ = send_call(prepared._replace(payload=prepared.payload.with_own_buffers()), limit=limit)
-    job.on_interrupt = options.on_interrupt
+    job, _ = send_call(prepared._replace(payload=prepared.payload.with_own_buffers()), limit=limit, in_turn=True)
+    entry_of(job).on_interrupt = options.on_interrupt
     return job
 
 
@@ -138,9 +131,13 @@ def prepare(
 ) -> Prepared:  # fmt: skip
     """Find the host and the environment, pack the call, and check all of it; raises as `prepare_packed`."""
     check_arguments(function, args, kwargs)
-    return prepare_packed(
+    prepared = prepare_packed(
         function, lambda target, place: payloads.pack(function, args, kwargs, target, imports, place), options
     )
+    # Of a command without values, its own words.
+    said = labels.labels(payload_items.rows_to_show(function, [args], kwargs))[0]
+    arguments = said or labels.cut(str(attribute(function, "command_line", "")))
+    return prepared._replace(job=prepared.job._replace(arguments=arguments))
 
 
 def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -> Prepared:
@@ -158,8 +155,8 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
         if options.scheduler_options:
             host = chosen.called
             rules = scheduler_for(host)
-        host = session.limit(host)
-        resources = session.limit_time(resources_of(options, host, rules))
+        host = session.capacity.limit(host)
+        resources = session.capacity.limit_time(resources_of(options, host, rules))
         if options.warn_s is not None:
             checkpoint.check_warning(options, resources, rules)
         if options.requeue:
@@ -169,18 +166,18 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
                 f"priority={options.priority} is for clusterfn's own queue, and {host.name} has a scheduler",
                 host=host.name, hint=rules.priority_hint,
             )  # fmt: skip
-        name = job_name(options.name or str(attribute(function, "__name__", "function")))
+        name = options.name or job_name(str(attribute(function, "__name__", "function")))
         secret, usual = _variables_of(host, options)
-        session.enough(resources)  # before an environment for it is solved, which takes minutes
+        session.capacity.enough(resources)  # before an environment for it is solved, which takes minutes
         payload, ready = _pack_for_environment(session, pack, options, resources, name)
-        for warning in session.warnings(resources):
+        for warning in session.capacity.warnings(resources):
             console.warn(warning)
         job = JobSpec(
             id=secrets.token_hex(8),
             name=name,
             host=host,
             root=session.root,
-            bridge=session.bridge,
+            bridge=session.bridge.folder,
             host_python=session.connection.facts.python,
             resources=resources,
             interpreter=ready.interpreter,
@@ -200,6 +197,8 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
             after=payload.after,
             keep_value=options.keep,
             priority=options.priority,
+            has_value=not attribute(function, "is_without_value", False),
+            notify=whom_to_tell(host, options),
             results=host.result_policy(options.results, options.max_result_bytes),
         )
         job = job._replace(sys_path=submission.module_folders(job, payload))
@@ -228,9 +227,9 @@ def _pack_for_environment(
     request = EnvironmentRequest(
         options.environment, options.packages, resources.gpus, lambda: payloads.imports_of(pack_for(expected))
     )
-    expected = session.expected_python(request) or CALLER
+    expected = session.environments.expected_python(request) or CALLER
     payload = pack_for(expected)
-    ready = session.environment(request, console.tell)
+    ready = session.environments.find(request, console.tell)
     tell_decisions(payload, submission.is_in_place(session.host, ready.interpreter))
     if ready.interpreter.version != expected:
         payload = pack_for(ready.interpreter.version)._replace(edited=payload.edited)
@@ -291,14 +290,14 @@ def tell_left_out(payload: payloads.Payload) -> None:
 
     Such files that the user passed are sent, and named too.
     """
-    large = sorted(user_modules.too_large - _told)
+    large = sorted(own_modules.too_large - _told)
     if large:
         more = f" and {len(large) - _NAMED} more" if len(large) > _NAMED else ""
         console.warn(
-            f"not sent, because data files of your packages are limited to {user_modules.MAX_DATA_FILE >> 20} MB: "
+            f"not sent, because data files of your packages are limited to {format_size(own_modules.MAX_DATA_FILE)}: "
             f"{', '.join(map(str, large[:_NAMED]))}{more}. To send one, pass clusterfn.File(PATH)"
         )
-    withheld = sorted(user_modules.withheld - _told)
+    withheld = sorted(own_modules.withheld - _told)
     if withheld:
         console.warn(
             f"not sent, because they look like keys or passwords: {', '.join(map(str, withheld))}. "
@@ -311,52 +310,58 @@ def tell_left_out(payload: payloads.Payload) -> None:
     _told.update(large, withheld, sent)
 
 
-def send_call(prepared: Prepared, live: bool = False, limit: WorkerLimit | None = None) -> tuple[Job[Any], Tracker]:
+def send_call(
+    prepared: Prepared, live: bool = False, limit: WorkerLimit | None = None, in_turn: bool = False
+) -> tuple[Job[Any], Tracker]:  # fmt: skip
     """Send a prepared call, start it, and follow it; return its Job and what follows it.
 
     Args:
         live: Whether what it prints is followed.
         limit: Decides when it is sent; None sends it now.
+        in_turn: Whether to follow it only once it is one of the oldest jobs of its host, or begins.
     """
     session, spec = prepared.session, prepared.job
     tracker = Tracker(session, spec.id, spec.name, live, keeps=spec.keep_value, results=spec.results)
     job: Job[Any] = Job(spec.id, spec.name, spec.host.name, tracker.folder, tracker)
-    job.fetch_when_done(spec.outputs)
-    job.asked, tracker.time_s = spec.resources, spec.resources.time_s
+    tracker.entry = entry = entry_of(job)
+    entry.fetch_when_done(spec.outputs)
+    entry.asked, tracker.time_s = spec.resources, spec.resources.time_s
+    entry.has_value = spec.has_value
     tracker.inputs = prepared.payload.inputs
-    job.inputs = {each.id: each.source for each in tracker.inputs}
-    for source in job.inputs.values():
-        if isinstance(source, Job):
-            source.takers.add(job)
-    job.given = submission.given_paths(session.root, prepared.payload)
+    entry.inputs = {each.id: each.source.argument for each in tracker.inputs}
+    for taken in entry.inputs.values():
+        if isinstance(taken, Job):
+            entry_of(taken).takers.add(entry)
+    entry.given = submission.given_paths(session.root, prepared.payload)
     for name in prepared.payload.edited:
         console.warn(f"{name} has changed since this process imported it; the job gets the current file")
     for note in prepared.payload.notes:
         console.tell(f"in the arguments {note}")
-    job.add_done_callback(functools.partial(_learn_gpus, session))
     if limit is None:
-        _send_now(prepared, job, tracker)
+        _send_now(prepared, entry, tracker, in_turn)
     else:
-        limit.send(job, tracker, lambda: _send_now(prepared, job, tracker))
+        limit.send(job, tracker, lambda: _send_now(prepared, entry, tracker, in_turn))
     return job, tracker
 
 
-def _send_now(prepared: Prepared, job: Job[Any], tracker: Tracker) -> None:
+def _send_now(prepared: Prepared, entry: JobEntry, tracker: Tracker, in_turn: bool) -> None:
     """Send the call, start it, and follow it."""
     session, spec = prepared.session, prepared.job
     submission.await_room(session)
     inputs = submission.inputs_of(prepared.payload)  # before anything is sent: one of them may be held back
-    job.submitted_at = time.monotonic()
-    history.remember(job, prepared.config, spec.results, spec.secrets)
-    needs, environment = send_needs(prepared, job)
-    submission.submit_job(session, spec, prepared.payload, needs, job, tracker, inputs)
+    entry.submitted_at = time.monotonic()
+    history.remember(entry, prepared.config, spec.results, spec.secrets)
+    needs, environment = send_needs(prepared, entry)
+    submission.submit_job(session, spec, prepared.payload, needs, tracker, inputs)
     if environment and session.scheduler.has_nodes:  # elsewhere the job begins at once, and follows its builder itself
-        environment.report_to(lambda what: tracker.waits_for(job, what), tracker.cannot_have)
-    tracker.follow(job, 1)
-    job_display.remember_going(job)
+        environment.report_to(tracker.waits_for, tracker.cannot_have)
+    tracker.follow(in_turn)
+    job_display.remember_going(entry)
 
 
-def send_needs(prepared: Prepared, job: submission.Sent) -> tuple[submission.Uploads, EnvironmentUpload | None]:
+def send_needs(
+    prepared: Prepared, job: JobEntry | GroupState
+) -> tuple[submission.Uploads, EnvironmentUpload | None]:  # fmt: skip
     """Send what the host lacks, and start the builder of an environment that is made.
 
     Returns:
@@ -406,6 +411,26 @@ def secret_values(options: Options) -> dict[str, str]:
     return {name: os.environ[name] for name in options.secrets}
 
 
+def whom_to_tell(host: Host, options: Options) -> dict[str, Any]:
+    """Return whom to notify of the end of a job, with the address of the webhook; {} for nobody.
+
+    Raises:
+        ConfigError: The variable that holds the address is not set here.
+    """
+    wanted = host.notify if options.notify is None else options.notify
+    if wanted is None or not (wanted.mail or wanted.webhook or wanted.command):
+        return {}
+    address = os.environ.get(wanted.webhook, "") if wanted.webhook else ""
+    if wanted.webhook and not address.startswith(("https://", "http://")):
+        problem = "does not hold the address of a webhook" if address else "is not set in this process"
+        raise ConfigError(
+            f"notify names {wanted.webhook}, which {problem}", host=host.name,
+            hint=f"export {wanted.webhook}=https://…, or leave notify out",
+        )  # fmt: skip
+    return {**wanted._asdict(), "webhook": address}
+
+
+@functools.lru_cache  # of a function that is called often it is made once
 def job_name(name: str) -> str:
     """Return a name that `name=` would take: in letters of any script, beginning with one or "_", of at most 64.
 

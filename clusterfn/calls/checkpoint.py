@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from clusterfn.bridge import layout
 from clusterfn.calls import history
 from clusterfn.config.host_text import reading
-from clusterfn.config.units import shown_time
+from clusterfn.config.units import exact_time
 from clusterfn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ def check_warning(options: Options, resources: Resources, scheduler: Scheduler) 
         raise ConfigError("warn_before= needs a time limit to warn of", hint='add time=, for example time="2h"')
     if time_s is not None and warn_s >= time_s:
         raise ConfigError(
-            f'warn_before="{shown_time(warn_s)}" must be shorter than time="{shown_time(time_s)}", because the '
+            f'warn_before="{exact_time(warn_s)}" must be shorter than time="{exact_time(time_s)}", because the '
             "function would be warned at its start",
-            hint=f'write warn_before="{shown_time(time_s / 10)}", or ask for more time',
+            hint=f'write warn_before="{exact_time(time_s / 10)}", or ask for more time',
         )
 
 

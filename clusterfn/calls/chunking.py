@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from clusterfn.bridge.supervisor.text import format_duration
 from clusterfn.config.job_spec import Group
 
 if TYPE_CHECKING:
@@ -34,11 +35,13 @@ class MapOptions:
         max_parallel: Items that run side by side, at most.
         chunk: Items that an element claims at a time; None: as it turns out.
         sequential_up_to: Up to this many items run one at a time; None: two items that would share a GPU do.
+        strict: Whether lists of different lengths are rejected.
     """
 
     max_parallel: int = 50
     chunk: int | None = None
     sequential_up_to: int | None = None
+    strict: bool = False
 
     def asks_for_turns(self, count: int) -> bool:
         """Whether so few items are to run one at a time."""
@@ -140,10 +143,7 @@ def load_on_controller(
     if auto.elements < group.elements:
         return f'chunksize=1 makes {many}: chunksize="auto" would make {auto.elements}'
     if item_s and limits.time_s and int(_longest_s(item_s, limits) // item_s) < 2:
-        fills = f"{_minutes(item_s)} for each item fill the {_minutes(limits.time_s)} that the partition gives"
+        least, most = format_duration(item_s), format_duration(limits.time_s)
+        fills = f"{least} for each item fill the {most} that the partition gives"
         return f"{fills}, so there are {many}: less time=, or a partition that gives more, would make fewer"
     return f"max_parallel={how.max_parallel} makes {many}: fewer at a time would make fewer"
-
-
-def _minutes(seconds: float) -> str:
-    return f"{round(seconds / 60, 1):g} min"

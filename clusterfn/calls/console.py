@@ -12,8 +12,8 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING, Any, TextIO
+from collections.abc import Callable, Iterator
+from typing import IO, TYPE_CHECKING, Any, Optional, TextIO
 
 from clusterfn.bridge.supervisor.text import in_one_line, printable, shortened
 from clusterfn.config import quiet
@@ -21,12 +21,15 @@ from clusterfn.config.units import is_on
 from clusterfn.hosts import spoken_wait
 
 if TYPE_CHECKING:
-    from clusterfn.jupyter.cell_status import CellStatus
+    from clusterfn.calls.cell_status import CellStatus
 
 _log = logging.getLogger("clusterfn")
 _QUIET = "CLUSTERFN_QUIET"
 _BAR_FORMAT = "{percentage:3.0f}%|{bar}| {desc}"
 _NUMBERS_EVERY_S = 600.0  # between two lines that differ in numbers alone, where lines stay
+
+
+Progress = Optional[tuple[int, ...]]  # how much is done, of how much, and how much of it failed
 
 
 class TerminalLine:
@@ -58,11 +61,11 @@ class TerminalLine:
                 self._line = ""
                 write(self._stream, text)
 
-    def redraw(self, line: str, progress: tuple[int, int] | None = None) -> None:
+    def redraw(self, line: str, progress: Progress = None) -> None:
         """Replace the line, with a bar before it if `progress` says how much is done of how much; "" removes it."""
         with self._lock:
             self._follow_stderr()
-            if line and progress and self._draw_bar(in_one_line(line), *progress):
+            if line and progress and self._draw_bar(in_one_line(line), *progress[:2]):
                 self._line = ""
                 return
             if self._bar is not None:
@@ -94,6 +97,7 @@ class TerminalLine:
 
 
 _terminal = TerminalLine()
+_shown_also: list[Callable[[str], object]] = []
 
 
 class ProgressBar:
@@ -155,7 +159,7 @@ class StatusLine:
         self.line = ""
         self._reason, self._reason_at = "", float("-inf")
 
-    def redraw(self, line: str, progress: tuple[int, int] | None = None) -> None:
+    def redraw(self, line: str, progress: Progress = None) -> None:
         """Replace the line where `can_redraw`; "" takes it away, so that output starts at the left."""
         if line != self.line:
             redraw(line, progress)
@@ -198,9 +202,14 @@ def cell_status() -> CellStatus | None:
     """
     if type(sys.stderr).__module__ != "ipykernel.iostream" or is_logged():
         return None
-    from clusterfn.jupyter import cell_status as notebook  # needs IPython, which a kernel has loaded
+    from clusterfn.calls import cell_status as notebook  # needs IPython, which a kernel has loaded
 
     return notebook.of_present_cell()
+
+
+def interrupt() -> str:
+    """Return what interrupts a call: "Ctrl-C", and in a notebook its stop button."""
+    return "Ctrl-C" if cell_status() is None else "the stop button"
 
 
 def can_redraw() -> bool:
@@ -229,11 +238,18 @@ def say(text: str, level: int = logging.INFO) -> None:
     if not is_shown(level):
         return
     text = printable(text)
+    for show in _shown_also if text.strip() else ():
+        show(text.strip().removeprefix("clusterfn: "))
     if is_logged():
         if text.strip():
             _log.log(level, "%s", text.strip().removeprefix("clusterfn: "))
     else:
         (cell_status() or _terminal).say(text)
+
+
+def show_also(show: Callable[[str], object]) -> None:
+    """Set what gets each of our texts too, without "clusterfn: "."""
+    _shown_also[:] = [show]
 
 
 def tell(sentence: str) -> None:
@@ -249,12 +265,12 @@ def warn(sentence: str) -> None:
 spoken_wait.speak_by(tell)
 
 
-def redraw(line: str, progress: tuple[int, int] | None = None) -> None:
+def redraw(line: str, progress: Progress = None) -> None:
     """Replace the present line of the terminal, where the cursor stays in it, or below a notebook's cell.
 
     Args:
         line: The text.
-        progress: How much is done of how much, which is shown as a bar before the text.
+        progress: How much is done of how much, and perhaps how much of it failed, as a bar before the text.
     """
     if is_shown(logging.INFO) and not is_logged():
         (cell_status() or _terminal).redraw(in_one_line(line), progress)

@@ -61,7 +61,7 @@ def _array(*given: Any) -> Any:
     _need(_is_shape(shape) and order in ("C", "F"), "the shape of an array")
     size = _item_size(dtype) * math.prod(shape)
     _need(len(buffer) == size, f"an array of {size} bytes in a buffer of {len(buffer)}")
-    return serialization.part("pickler").array(buffer, dtype, shape, order)
+    return serialization.part("arrays").array(buffer, dtype, shape, order)
 
 
 def _scalar(*given: Any) -> Any:
@@ -70,7 +70,7 @@ def _scalar(*given: Any) -> Any:
     data, dtype = given
     _check_numpy(data, dtype)
     _need(len(data) == _item_size(dtype) > 0, "the bytes of a scalar of numpy")
-    return serialization.part("pickler").scalar(data, dtype)
+    return serialization.part("arrays").scalar(data, dtype)
 
 
 def _check_numpy(buffer: Any, dtype: Any) -> None:
@@ -182,6 +182,9 @@ _PATHS: Mapping[str, Maker] = {
     "PureWindowsPath": _path(pathlib.PureWindowsPath),
 }
 
+_EARLIER = "_clusterfn_wire.pickler"  # where earlier versions have what jobs of theirs write
+_OF_ARRAYS = ("_clusterfn_wire.arrays", _EARLIER)
+
 # module and name, as a pickle writes them -> what makes the object
 MAKERS: Mapping[tuple[str, str], Maker] = {
     ("builtins", "complex"): _numbers(complex, int, float),
@@ -198,17 +201,16 @@ MAKERS: Mapping[tuple[str, str], Maker] = {
     ("collections", "Counter"): _counter,
     ("collections", "deque"): _deque,
     ("collections", "defaultdict"): _default,
-    ("_clusterfn_wire.pickler", "array"): _array,
-    ("_clusterfn_wire.pickler", "scalar"): _scalar,
+    **{(module, name): make for module in _OF_ARRAYS for name, make in (("array", _array), ("scalar", _scalar))},
     ("_clusterfn_wire.tensors", "tensor"): _tensor,
     **{(module, name): make for module in ("pathlib", "pathlib._local") for name, make in _PATHS.items()},
 }
 UUID = ("uuid", "UUID")
-CLASS_BY_VALUE = ("_clusterfn_wire.pickler", "remake_class")
+CLASS_BY_VALUE = (("_clusterfn_wire.classes", "remake_class"), (_EARLIER, "remake_class"))
 # Words before the names of what is rejected most often, which say little.
 _CORE = "_clusterfn_wire.cloudpickle.cloudpickle"
 DESCRIBED: Mapping[tuple[str, str], str] = {
-    ("_clusterfn_wire.pickler", "unfilled_array"): "an array of objects, ",
+    **{(module, "unfilled_array"): "an array of objects, " for module in _OF_ARRAYS},
     ("numpy", "dtype"): "an array of records, ",
     (_CORE, "_make_function"): "a function, ",
     (_CORE, "_builtin_type"): "a function, ",

@@ -6,18 +6,16 @@ The value stays on the host. The payload has a reference in its place, which the
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.attributes import has_method
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
     from clusterfn.hosts.connection import Reply
-
-
-_FOR_THE_LIBRARY = {"as_reference", "has_ended", "value_here", "await_end", "open_requests", "items_left"}
 
 
 class Place(NamedTuple):
@@ -38,13 +36,13 @@ class JobArgument:
 
     _value = ".result()"  # what gives the value on this machine
 
-    def __dir__(self) -> list[str]:
-        """What a user may call."""
-        return sorted({*super().__dir__()} - _FOR_THE_LIBRARY)
-
-    def as_reference(self) -> Reference:
-        """Return what the payload has in its place, and what must be known of it."""
+    def _reference(self) -> Reference:
         raise NotImplementedError
+
+
+def reference_of(argument: JobArgument) -> Reference:
+    """Return what the payload has in its place, and what must be known of it."""
+    return argument._reference()
 
 
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
@@ -64,7 +62,7 @@ class Reference(NamedTuple):
     """What a call refers to.
 
     Attributes:
-        source: The Job or JobGroup.
+        source: What has the value.
         id, name, host, folder: Of it.
         item: The index of an item of a group; None for the value of a job, or the list of all values of a group.
         keys: What is looked up in the value, one after another.
@@ -91,8 +89,15 @@ class Reference(NamedTuple):
         return f"{self.name} ({self.id[:SHORT]})" + (f"[{self.item}]" if self.item is not None else "")
 
 
-class ArgumentSource(JobArgument):
-    """A Job or a JobGroup."""
+class ArgumentSource:
+    """What has the value that an argument means.
+
+    Args:
+        argument: The Job or JobGroup.
+    """
+
+    def __init__(self, argument: Any) -> None:
+        self.argument = argument
 
     def has_ended(self) -> bool:
         """Whether its value, or all of its values, are here."""
@@ -126,11 +131,34 @@ def describe_open(inputs: Sequence[Reference]) -> str:
     return f"waiting for {', '.join(named)}" if named else ""
 
 
+def as_lists(iterables: Sequence[Any], name: str) -> list[Iterable[Any]]:
+    """Return what a map goes through: of a group, what means the value of each item.
+
+    Args:
+        name: That of the function, for the message.
+
+    Raises:
+        TypeError: One of them is one value, and no list.
+    """
+    found: list[Iterable[Any]] = []
+    for each in iterables:
+        is_group = isinstance(each, JobArgument) and hasattr(each, "__len__")
+        if isinstance(each, JobArgument) and not is_group:
+            raise TypeError(
+                f"{each!r:.80} means one value, and map() takes lists: map over its .result() to call "
+                f"{name} with each item of that value, or use submit() to call {name} once, with the value"
+            )
+        if not has_method(each, "__iter__") and not has_method(each, "__getitem__"):
+            raise TypeError(f"{each!r:.60} is not iterable: give map() a list, or range(N)")
+        found.append(map(each.__getitem__, range(len(each))) if is_group else each)
+    return found
+
+
 class NotEnded(Exception):
     """A call of a session takes a value that does not exist yet, or a worker that an actor is about to leave.
 
     Attributes:
-        source: The Job or JobGroup to wait for.
+        source: Of the Job or JobGroup to wait for.
         leaving: The name of the actor; "" for a value.
     """
 
@@ -144,13 +172,13 @@ class JobPart(JobArgument):
     """A part of the value of a Job or a JobGroup, `job["loss"]` or `group[3]`, as an argument of another call."""
 
     def __init__(self, reference: Reference) -> None:
-        self._reference = reference
+        self._whole = reference
 
-    def as_reference(self) -> Reference:
-        return self._reference
+    def _reference(self) -> Reference:
+        return self._whole
 
     def __getitem__(self, key: Any) -> JobPart:
-        return JobPart(self._reference._replace(keys=(*self._reference.keys, key)))
+        return JobPart(self._whole._replace(keys=(*self._whole.keys, key)))
 
     @public_api
     def result(self, timeout: float | None = None) -> Any:
@@ -161,8 +189,8 @@ class JobPart(JobArgument):
             TimeoutError: The job has not ended within `timeout` seconds; it continues.
             Exception: As `Job.result`.
         """
-        value = self._reference.source.value_here(self._reference.item, timeout)
-        for key in self._reference.keys:
+        value = self._whole.source.value_here(self._whole.item, timeout)
+        for key in self._whole.keys:
             value = value[key]
         return value
 
@@ -175,8 +203,8 @@ class JobPart(JobArgument):
         raise TypeError(f"{self!r} is not the value itself: call {self._value}")
 
     def __repr__(self) -> str:
-        keys = "".join(f"[{key!r}]" for key in self._reference.keys)
-        return f"<the value of {self._reference.label}{keys}, as an argument of another call>"
+        keys = "".join(f"[{key!r}]" for key in self._whole.keys)
+        return f"<the value of {self._whole.label}{keys}, as an argument of another call>"
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        raise TypeError(f"this is {self!r}, and not the value itself")
+        raise TypeError(f"this is {self!r}, and not the value itself: pickle its {self._value}")

@@ -6,6 +6,9 @@ host.
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+import contextlib
 import json
 import posixpath
 import secrets
@@ -15,23 +18,25 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.builder.plan import CLUSTERFN
-from clusterfn.calls import console, download_notice, submit
-from clusterfn.calls.resubmit import SubmissionListener
+from clusterfn.bridge.builder.progress import in_words
+from clusterfn.bridge.supervisor.text import counted, format_size
+from clusterfn.calls import build_plan, console, submit
+from clusterfn.calls.build_display import BuildDisplay
+from clusterfn.calls.submission import WaitingJob
 from clusterfn.environment import download
-from clusterfn.environment.lock import CONDA
-from clusterfn.errors import ConfigError, SubmitError, Unsatisfiable
-from clusterfn.hosts import environment_builder
+from clusterfn.environment.project import GIT
+from clusterfn.errors import ClusterfnError, ConfigError, SubmitError, Unsatisfiable
+from clusterfn.hosts import environment_builder, loop
 from clusterfn.hosts.environment_builder import BuildProgress, RemoteBuild
-from clusterfn.hosts.rpc.requests import Data, FilePart
 from clusterfn.hosts.transfer import Transfer
 from clusterfn.scheduler import job_script
 
 if TYPE_CHECKING:
+    from clusterfn.calls.entry import Entry
+    from clusterfn.calls.group_state import GroupState
     from clusterfn.environment.lock import LockedPackage
     from clusterfn.environment.resolve import LockedEnvironment
     from clusterfn.hosts.connection import Reply
@@ -43,11 +48,11 @@ CannotHave = Callable[[str, Sequence[str], str], None]
 
 FETCHING, SENDING = "download", "send"  # stages in addition to those of the builder
 
-WHOLE_BYTES, PIECE_BYTES = 64 << 20, 32 << 20  # larger archives travel in pieces: a line that breaks costs one
 _GROUP_READS = 0o640  # the root of environments may be a group's
 _TIMEOUT_S = 120.0
-_SELDOM_S = 5.0
 _OFTEN_S = 0.5
+MUCH = 10**9  # bytes of which the user hears
+_LARGEST = 3
 
 
 @dataclass(frozen=True)
@@ -77,34 +82,38 @@ class EnvironmentUpload:
             cannot_have: Called with the message, evidence and hint of a build that failed.
         """
         if self.build is not None:
-            ended = self.build.listen(
-                lambda told: waits_for(f"environment: {environment_builder.describe_progress(told)}")
-            )
-            ended.add_done_callback(lambda outcome: _report_end(waits_for, cannot_have, outcome))
+            ended = self.build.listen(lambda told: waits_for(_in_words(told)))
+            loop.begin(_report_end(waits_for, cannot_have, ended))
 
 
-def _report_end(waits_for: Callable[[str], None], cannot_have: CannotHave, outcome: Future[BuildProgress]) -> None:
+async def _report_end(waits_for: Callable[[str], None], cannot_have: CannotHave, ended: Future[BuildProgress]) -> None:
     """Report how the build ended; a builder that was only stopped leaves the work to the job."""
+    with contextlib.suppress(ClusterfnError, concurrent.futures.CancelledError):
+        await asyncio.wrap_future(ended)
     waits_for("")
-    error = outcome.exception()
-    told = outcome.result() if error is None else {}
+    error = ended.exception()
+    told = ended.result() if error is None else {}
     if isinstance(error, (SubmitError, Unsatisfiable)):
         cannot_have(f"its builder was rejected: {error.message}", error.evidence, error.hint or "")
     elif told.get("stage") == "failed" and told.get("at") != "stopped":
         cannot_have(environment_builder.message(told), environment_builder.evidence(told), told.get("hint") or "")
 
 
-def upload_for(session: HostState, made: LockedEnvironment, job: submit.Sent, say: Say) -> EnvironmentUpload:
-    """Upload it as `upload` does; print progress before the job is shown, then make it part of the job's state."""
-    aloud = _seldom(say)
+def upload_for(session: HostState, made: LockedEnvironment, job: Entry | GroupState, say: Say) -> EnvironmentUpload:
+    """Upload it as `upload` does; show progress before the job is shown, then make it part of the job's state."""
+    with BuildDisplay() as display:
 
-    def show(told: BuildProgress) -> None:
-        if told["stage"] == FETCHING:
-            aloud(told)
-        else:
-            job.on_state(job.state, f"environment: {environment_builder.describe_progress(told)}")
+        def show(told: BuildProgress) -> None:
+            if told["stage"] == FETCHING:
+                display.show(told)
+            else:
+                job.set_state(job.state, _in_words(told))
 
-    return upload(session, made, say, show)
+        return upload(session, made, say, show)
+
+
+def _in_words(told: BuildProgress) -> str:
+    return f"environment: {in_words(told)}"
 
 
 def build(session: HostState, made: LockedEnvironment, say: Say, on_progress: Progress) -> bool:
@@ -167,13 +176,14 @@ def _upload(session: HostState, made: LockedEnvironment, say: Say, on_progress: 
     """
     if not session.missing([made.ready]):
         return EnvironmentUpload()
-    wanted = json.dumps(_document(session, made, session.host.making.fetch_on != "client", {})).encode()
+    wanted = json.dumps(build_plan.document(session, made, session.host.making.fetch_on != "client", {})).encode()
     lacking = environment_builder.run_builder(session, "lacking", stdin=wanted, timeout_s=_TIMEOUT_S)[-1]
     theirs, ours = _divide(session, made, lacking)
-    download_notice.tell_download(made, theirs, ours, lacking["sizes"], say)
-    sent = [*session.lay_out_bridge(), *_send(session, made, ours, on_progress)]
+    sizes = download.download_sizes(ours)
+    tell_download(made, theirs, ours, {**lacking["sizes"], **sizes}, say)
+    sent = [*session.bridge.lay_out(), *_send(session, made, ours, sum(sizes.values()), on_progress)]
     plan = posixpath.join(layout.build_dir(made.root, made.id), layout.PLAN)
-    document = json.dumps(_document(session, made, bool(theirs), lacking["sizes"])).encode()
+    document = json.dumps(build_plan.document(session, made, bool(theirs), lacking["sizes"])).encode()
     planned = session.connection.put(plan, document, mode=_GROUP_READS, after=sent)
     return EnvironmentUpload([*sent, planned], _start(session, made, plan, planned))
 
@@ -184,159 +194,112 @@ def _start(session: HostState, made: LockedEnvironment, plan: str, planned: Repl
     if making.build_on == "node" and not making.partition:
         return None
     log = posixpath.join(posixpath.dirname(plan), f"log-{secrets.token_hex(4)}")
-    argv, build = (*session.builder, "build", plan), RemoteBuild(session, log)
+    argv, build = session.bridge.words(layout.BUILD, "build", plan), RemoteBuild(session, log)
     if making.build_on == "node" and session.scheduler.has_nodes:
         name = layout.job_name("environment", made.id)
         request = session.scheduler.errand(job_script.command_line(argv), name, log, making.partition or "")
-        submit.start(session, request, [planned], _BuildSubmission(session, name, build))
+        submission = submit.start(session, request, [planned], _WaitingBuilder())
+        loop.begin(_see_started(session, name, build, submission))
     else:
-        spawned = session.connection.spawn(argv, made.root, log, unset=session.scheduler.unset, after=[planned])
-        spawned.add_done_callback(build.started)
-        spawned.exited.add_done_callback(build.process_ended)
+        build.spawn(argv, made.root, [planned])
     return build
 
 
-class _BuildSubmission(SubmissionListener):
-    """The `SubmissionListener` of a builder that runs as a batch job."""
+class _WaitingBuilder(WaitingJob):
+    """A builder that runs as a batch job, while the scheduler does not take it."""
 
-    def __init__(self, session: HostState, name: str, build: RemoteBuild) -> None:
-        self._session, self._name, self._build = session, name, build
-
-    def on_started(self, scheduler_id: str, doubt: SubmitError | None) -> None:
-        self._session.watch.add(self._name, self._build.scheduler_said)
-        self._build.when_over(lambda: self._session.unwatch(self._name))
-
-    def on_not_started(self, error: BaseException) -> None:
-        self._build.refused(error)
-
-    def on_refused_for_now(self, reason: str) -> None:
+    def refused_for_now(self, reason: str) -> None:
         console.tell(f"the environment is not being built yet: {reason}")
 
-    def on_queued(self) -> None:
-        """Do nothing: the scheduler's queue is watched from the start."""
 
-    def on_script_ended(self) -> None:
-        """Do nothing: a batch job's end is seen in its log, and by the scheduler."""
+async def _see_started(session: HostState, name: str, build: RemoteBuild, submission: Reply[Any]) -> None:
+    """Watch a builder that runs as a batch job, once the scheduler has taken it: its end is seen in its log, too."""
+    try:
+        await submit.await_start(session, submission)
+    except (ClusterfnError, concurrent.futures.CancelledError) as error:
+        build.refused(error)
+        return
+    build.watch_job(name)
 
 
 def _divide(
     session: HostState, made: LockedEnvironment, lacking: BuildProgress
 ) -> tuple[list[LockedPackage], list[LockedPackage]]:
     """Divide the missing packages into those that the host fetches and those that are sent."""
-    wheel = _zstd(session)
-    wanted = {each.sha256: each for each in [*made.lock.archives(made.platform), *([wheel] if wheel else [])]}
+    wheel, lock = build_plan.zstd(session), made.lock
+    archives = [*lock.archives(made.platform), *lock.builds(made.platform), *([wheel] if wheel else [])]
+    wanted = {each.sha256: each for each in archives}
     missing = [wanted[sha256] for sha256 in lacking["missing"]]
     ours = set() if session.host.making.fetch_on == "host" else set(lacking["unreachable"])
+    ours |= {each.sha256 for each in missing if each.url.startswith(GIT)}
     return [each for each in missing if each.sha256 not in ours], [each for each in missing if each.sha256 in ours]
 
 
-def _send(
-    session: HostState, made: LockedEnvironment, packages: Sequence[LockedPackage], on_progress: Progress
-) -> Iterator[Reply[Any]]:
-    """Send each archive as soon as it is here, while the others are fetched."""
-    fetched = _often(on_progress, FETCHING)
-    sending = _Sending(on_progress)
-    for sha256, path in download.download_packages(packages, fetched, made.indexes):
-        for place, data in parts_to_send(session, made.root, sha256, path):
-            sent = session.connection.put(place, data, mode=_GROUP_READS)
-            sending.add(sent)
-            yield sent
+def tell_download(
+    made: LockedEnvironment,
+    theirs: Sequence[LockedPackage],
+    ours: Sequence[LockedPackage],
+    sizes: Mapping[str, int],
+    say: Callable[[str], None],
+) -> None:
+    """Say how many packages are downloaded, and how many bytes if they are many.
 
-
-def parts_to_send(session: HostState, root: str, sha256: str, path: Path) -> Iterator[tuple[str, Data]]:
-    """Yield what to send of an archive: all of it, or the missing pieces of a large one."""
-    size = path.stat().st_size
-    if size <= WHOLE_BYTES:
-        yield layout.blob(root, sha256), path
+    Args:
+        theirs: What the host fetches.
+        ours: What this machine downloads and sends.
+        sizes: By SHA-256, as far as they are known.
+    """
+    host, count = made.host.name, len(made.lock.archives(made.platform))
+    parts = [f"{host} fetches {len(theirs)}"] if theirs else []
+    parts += [f"{len(ours)} are sent"] if ours else []
+    parts += [f"{count - len(theirs) - len(ours)} are already there"] if len(theirs) + len(ours) < count else []
+    base = f" on {host}'s own Python {made.base.version} ({made.base.path})" if made.base else ""
+    of = counted(count, "package")
+    say(f"{made.title}: environment {made.id[:8]} of {of}{base}: {', '.join(parts) or 'none to send'}")
+    total = _sum((*theirs, *ours), sizes)
+    if total < MUCH:
         return
-    count = -(-size // PIECE_BYTES)
-    places = [posixpath.join(layout.pieces_dir(root, sha256), f"{n}-of-{count}") for n in range(count)]
-    missing = session.missing(places)
-    for number, place in enumerate(places):
-        if place in missing:
-            offset = number * PIECE_BYTES
-            yield place, FilePart(path, offset, min(PIECE_BYTES, size - offset))
+    by_size = sorted((*theirs, *ours), key=lambda each: -sizes.get(each.sha256, 0))[:_LARGEST]
+    largest = ", ".join(f"{each.name} {format_size(sizes[each.sha256])}" for each in by_size if each.sha256 in sizes)
+    way = [f"{host} fetches {format_size(_sum(theirs, sizes))}"] if theirs else []
+    way += [f"this machine downloads and sends {format_size(_sum(ours, sizes))}"] if ours else []
+    least = "" if all(each.sha256 in sizes for each in (*theirs, *ours)) else "at least "
+    say(f"{made.title}: {least}{format_size(total)} for {made.root} on {host}: {', '.join(way)} ({largest})")
 
 
-class _Sending:
-    """Reports how many parts of archives have arrived, and how far all are, on the connection's reader thread."""
-
-    def __init__(self, on_progress: Progress) -> None:
-        self._on_progress = on_progress
-        self._transfer = Transfer(SENDING)
-        self._of = self._count = 0
-        self._due = 0.0
-
-    def add(self, sent: Reply[Any]) -> None:
-        """Add a part that is being sent."""
-        self._of += 1
-        self._transfer.add(sent)
-        sent.add_done_callback(self._arrived)
-
-    def _arrived(self, _: Reply[Any]) -> None:
-        self._count += 1
-        amounts = self._transfer.amounts()
-        if self._count == self._of or time.monotonic() >= self._due:
-            self._due = time.monotonic() + _OFTEN_S
-            self._on_progress({"stage": SENDING, "done": self._count, "of": self._of, "text": amounts})
+def _sum(packages: Sequence[LockedPackage], sizes: Mapping[str, int]) -> int:
+    return sum(sizes.get(each.sha256, 0) for each in packages)
 
 
-def _often(on_progress: Progress, stage: str) -> download.Progress:
-    """Return a function that reports progress at most twice a second, and the end."""
+def _send(
+    session: HostState, made: LockedEnvironment, packages: Sequence[LockedPackage], size: int, on_progress: Progress
+) -> Iterator[Reply[Any]]:
+    """Send each archive as soon as it is here, while the others are fetched: so many bytes, as far as that is known."""
+    tell_fetched, tell_sent = _seldom(on_progress), _seldom(on_progress)
+    transfer = Transfer(SENDING)
+    sent: list[Reply[Any]] = []
+
+    def fetched(done: int, of: int, bytes: int) -> None:
+        tell_fetched({"stage": FETCHING, "done": done, "of": of, "bytes": bytes, "size": size})
+
+    def arrived(_: Reply[Any]) -> None:
+        count = sum(reply.done() for reply in sent)
+        tell_sent({"stage": SENDING, "done": count, "of": len(sent), "text": transfer.amounts()})
+
+    for sha256, path in download.download_packages(packages, fetched, made.indexes):
+        sent.append(session.connection.put(layout.blob(made.root, sha256), path, mode=_GROUP_READS))
+        transfer.add(sent[-1])
+        sent[-1].add_done_callback(arrived)
+        yield sent[-1]
+
+
+def _seldom(on_progress: Progress) -> Progress:
+    """Return a function that reports at most twice a second, and the end."""
     due = [0.0]
 
-    def tell(done: int, of: int, size: int) -> None:
-        if done == of or time.monotonic() >= due[0]:
-            due[0] = time.monotonic() + _OFTEN_S
-            on_progress({"stage": stage, "done": done, "of": of, "bytes": size})
-
-    return tell
-
-
-def _seldom(say: Say) -> Progress:
-    """Return a function that says the progress every few seconds, for output whose lines stay."""
-    due = [time.monotonic() + _SELDOM_S]
-
     def tell(told: BuildProgress) -> None:
-        if time.monotonic() >= due[0]:
-            due[0] = time.monotonic() + _SELDOM_S
-            say(environment_builder.describe_progress(told))
+        if told["done"] == told["of"] or time.monotonic() >= due[0]:
+            due[0] = time.monotonic() + _OFTEN_S
+            on_progress(told)
 
     return tell
-
-
-def _document(session: HostState, made: LockedEnvironment, fetch: bool, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Return plan.json, as decision 14 describes it, with facts that only people read."""
-    wheel, archives = _zstd(session), made.lock.archives(made.platform)
-    of_conda = any(each.manager == CONDA for each in archives)
-    return {
-        "format": layout.FORMAT,
-        "id": made.id,
-        "root": made.root,
-        "platform": made.platform,
-        "python": list(made.interpreter.version),
-        "packages": [{**_entry(each), "size": sizes.get(each.sha256, 0)} for each in archives],
-        "base": {"path": made.base.path, "version": made.base.version} if made.base else None,
-        "fetch": fetch,
-        "zstd": _entry(wheel) if wheel else None,
-        "verify": ["torch"] if made.has_torch else [],
-        "timeout_s": session.host.making.timeout_s,
-        "purged": session.host.making.purge_days is not None,
-        "installer": session.host.making.installer if of_conda else CLUSTERFN,
-        "owners": list(session.host.owners),
-        "about": made.title,
-        "wanted": list(made.wanted),
-        "cuda": made.cuda,
-        "why": made.why,
-        "virtual": made.lock.virtual_packages(made.platform),
-    }
-
-
-def _zstd(session: HostState) -> LockedPackage | None:
-    facts = session.connection.facts
-    return download.zstandard_wheel(facts.version, facts.platform.partition("-")[2])
-
-
-def _entry(package: LockedPackage) -> dict[str, Any]:
-    names = ("name", "version", "build", "manager", "file", "url", "sha256")
-    return {name: getattr(package, name) for name in names}

@@ -54,6 +54,11 @@ class Directory(type(pathlib.Path())):  # type: ignore[misc]
     Links are followed. Empty folders below it, sockets and devices are left out.
     """
 
+    def members(self) -> Iterator[tuple[str, pathlib.Path]]:
+        """Yield each file below it with its relative name."""
+        root = pathlib.Path(os.path.abspath(self))
+        return _walk(root, "", (os.path.realpath(root),))
+
 
 class FileUpload(NamedTuple):
     """One File or Directory as the host will have it, at `files/<digest>/<name>`.
@@ -110,10 +115,10 @@ class _Giving:
         if kind is str:
             found = self._path(value)
             return value if found is None else str(found)
-        if isinstance(value, pathlib.PurePath):
+        if issubclass(kind, pathlib.PurePath):
             found = self._path(str(value))
             return value if found is None else pathlib.Path(found)
-        if kind in (list, dict) and id(value) not in self._seen:
+        if (kind is list or kind is dict) and id(value) not in self._seen:
             self._seen[id(value)] = value
             if kind is list:
                 value[:] = map(self.of, value)
@@ -121,7 +126,7 @@ class _Giving:
                 pairs = [(self.of(key), self.of(each)) for key, each in value.items()]
                 value.clear()
                 value.update(pairs)
-        elif kind in (tuple, set, frozenset):
+        elif kind is tuple or kind is set or kind is frozenset:
             return kind(map(self.of, value))
         return value
 
@@ -168,7 +173,7 @@ def _directory(path: Directory) -> FileUpload:
             raise PayloadError(f"Directory({str(path)!r}) is a file", hint=f"write File({str(path)!r})")
         cwd = pathlib.Path.cwd()
         raise PayloadError(f"Directory({str(path)!r}) does not exist", hint=f"the path is relative to {cwd}")
-    members = tuple(_walk(root, "", (os.path.realpath(root),)))
+    members = tuple(path.members())
     digests = [_digest(member) for _, member in members]
     manifest = "".join(
         f"{name}\0{digest}{_PROGRAM if _is_program(path) else ''}\n"

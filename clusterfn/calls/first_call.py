@@ -29,7 +29,7 @@ def connect(
     try:
         chosen = config_file.host_of_call(options)
         with contextlib.ExitStack() as stack:
-            if chosen.host.address and "local" not in (chosen.host.scheduler, chosen.host.transport):
+            if chosen.host.address and not chosen.host.is_this_machine:
                 from clusterfn.hosts.transports import ssh_config
 
                 stack.enter_context(ssh_config.resolving_ahead(chosen.host))

@@ -14,13 +14,14 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from clusterfn.bridge.job_states import RUNNING, UNKNOWN
+from clusterfn.bridge.job_states import RUNNING, SHORT, UNKNOWN
+from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.calls import map_display, remote_state
-from clusterfn.calls.dependencies import ArgumentSource, JobPart, Reference
+from clusterfn.calls.dependencies import ArgumentSource, JobArgument, JobPart, Reference
 from clusterfn.calls.group_state import GroupBackend, GroupState
 from clusterfn.calls.notebook_display import NotebookDisplay
 from clusterfn.calls.summary import Summary, describe_request
-from clusterfn.config.units import parse_memory, shown_memory
+from clusterfn.config.units import parse_memory
 from clusterfn.errors import ClusterfnError, ResultTooLarge
 from clusterfn.hosts import remote_files
 from clusterfn.public_api import public_api
@@ -35,7 +36,7 @@ E = TypeVar("E")  # what may be in the place of a value: Exception, or nothing w
 _ANSWER_S = 30.0
 
 
-class JobGroup(ArgumentSource, NotebookDisplay, Generic[R, E]):
+class JobGroup(JobArgument, NotebookDisplay, Generic[R, E]):
     """The calls of one `map`. `len(group)` is their number.
 
     As an argument of another call on that host it means the list of its values, which stay there; `group[3]` means that
@@ -124,8 +125,8 @@ class JobGroup(ArgumentSource, NotebookDisplay, Generic[R, E]):
         ended = self._known.end_of(which, until)
         if most is not None and isinstance(ended.error, ResultTooLarge):
             left = None if until is None else max(0.0, until - time.monotonic())
-            value = self._backend.fetch_value(which, most, left)
-            self._known.on_fetched(which, value)
+            value = self._backend.results_of(which).fetch_value(which, most, left)
+            self._known.keep_value(which, value)
             return cast(R, value)
         if ended.error is not None:
             raise ended.error
@@ -213,7 +214,7 @@ class JobGroup(ArgumentSource, NotebookDisplay, Generic[R, E]):
             stream: "stdout" or "stderr".
         """
         which, backend = self._known.at(index), self._backend
-        return backend.read_log(which, stream)
+        return backend.results_of(which).read_log(backend.connection, which, stream)
 
     @public_api
     def stack(self, index: int) -> str:
@@ -227,7 +228,7 @@ class JobGroup(ArgumentSource, NotebookDisplay, Generic[R, E]):
             backend = self._backend
             said = remote_state.request_stack_dump(
                 backend.connection,
-                backend.element_folder(index),
+                backend.results_of(index).element_folder(index),
                 lambda waited_s: waited_s < _ANSWER_S and self.states[index] == RUNNING,
             )
         if said is None:
@@ -241,19 +242,21 @@ class JobGroup(ArgumentSource, NotebookDisplay, Generic[R, E]):
     def files(self, index: int) -> list[remote_files.RemoteFile]:
         """List the files that one call left in its folder."""
         which, backend = self._known.at(index), self._backend
-        return remote_files.list_files(backend.connection, backend.work_folder(which), item=which)
+        folder = backend.results_of(which).work_folder(which)
+        return remote_files.list_files(backend.connection, folder, item=which)
 
     @public_api
     def download(self, index: int, pattern: str = "*", to: str | Path = ".") -> list[Path]:
         """Fetch files that one call left in its folder; as `Job.download`."""
         which, backend = self._known.at(index), self._backend
-        return remote_files.fetch(backend.connection, backend.work_folder(which), pattern, Path(to), which)
+        folder = backend.results_of(which).work_folder(which)
+        return remote_files.fetch(backend.connection, folder, pattern, Path(to), which)
 
     @public_api
     def checkpoint(self, index: int) -> remote_files.CheckpointFolder:
         """Return what one call has saved in `clusterfn.checkpoint()`; as `Job.checkpoint`."""
         which, backend = self._known.at(index), self._backend
-        folder = backend.checkpoint_folder(which)
+        folder = backend.results_of(which).checkpoint_folder(which)
         return remote_files.CheckpointFolder(backend.connection, folder, f"group.checkpoint({which})")
 
     @public_api
@@ -302,7 +305,8 @@ class JobGroup(ArgumentSource, NotebookDisplay, Generic[R, E]):
         """Return a pandas DataFrame with a row for each item: its label, state, arguments, usage, result or error.
 
         Each argument has a column with the name of the function's parameter, `argument_…` where there is one of that
-        name. Numbers, strings, bools and None stay as they are, others are shown as in the label.
+        name. One with named fields, such as a dict or a dataclass, also has a column for each of them: `cfg.lr`.
+        Objects stay as they are in the process that sent them, if they are small; elsewhere a text describes them.
         A result that is a dict fills a column for each of its keys, `result_…` where there is one of that name.
 
         Raises:
@@ -325,11 +329,11 @@ class JobGroup(ArgumentSource, NotebookDisplay, Generic[R, E]):
             f"{self.name} on {self.host}" if self.host else self.name, self.id, self.state,
             "" if self.done() else self.reason,
             elapsed_s=until - known.submitted_at if known.sent_here and self.id else None,
-            progress=(len(ends), len(known)),
+            progress=(len(ends), len(known), len(errors)),
             lines=[
                 ", ".join(f"{count} {state}" for state, count in counts.items()),
                 *describe_request(known.asked),
-                *([f"peak memory of an item {shown_memory(peak)}"] if peak else []),
+                *([f"peak memory of an item {format_size(peak)}"] if peak else []),
                 *map_display.causes(errors, most=5),
             ],
             is_final=self.done() or self.state == UNKNOWN,
@@ -337,38 +341,22 @@ class JobGroup(ArgumentSource, NotebookDisplay, Generic[R, E]):
 
     def __getitem__(self, index: int) -> JobPart:
         """Return what means the value of this item, as an argument of another call."""
-        reference = self.as_reference()
-        return JobPart(reference._replace(item=self._known.at(index)))
+        return JobPart(self._reference()._replace(item=self._known.at(index)))
 
     def __contains__(self, value: object) -> bool:
         raise TypeError("a JobGroup does not say what is in it: look at group.results()")
 
-    def as_reference(self) -> Reference:
+    def _reference(self) -> Reference:
         known = self._known
         # A retry has the values of its own items alone in its folder: those of the others come from here.
         whole = known.backend is not None and known.backend.spec.count == len(known)
-        return Reference(self, self.id, self.name, self.host, self.folder if whole else "")
-
-    def has_ended(self) -> bool:
-        return self.done()
-
-    def items_left(self) -> tuple[int, int] | None:
-        ended = sum(self._known.ended(index) is not None for index in range(len(self)))
-        return len(self) - ended, len(self)
-
-    def value_here(self, item: int | None, timeout: float | None = None) -> Any:
-        if item is not None:
-            return self.result(item, timeout)
-        return [self.result(index) for index in range(len(self))]
-
-    def await_end(self) -> None:
-        self.wait()
-
-    def open_requests(self) -> Sequence[Reply[Any]]:
-        return self._backend.open_requests()
+        return Reference(GroupSource(self), self.id, self.name, self.host, self.folder if whole else "")
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        raise TypeError(f"this is the JobGroup {self.id} itself, which belongs to this process, and not its values")
+        raise TypeError(
+            f"this is the JobGroup {self.id} itself, which belongs to this process: pickle its values, or its id, and "
+            f'write clusterfn.attach("{self.id[:SHORT]}") where you need it'
+        )
 
     def __repr__(self) -> str:
         return f"<JobGroup {self.id} {self.name} on {self.host}: {self.status}>"
@@ -378,6 +366,30 @@ class JobGroup(ArgumentSource, NotebookDisplay, Generic[R, E]):
         if self._known.backend is None:
             raise ClusterfnError("nothing of this group was sent")
         return self._known.backend
+
+
+class GroupSource(ArgumentSource):
+    """A group whose values other calls take."""
+
+    argument: JobGroup[Any, Any]
+
+    def has_ended(self) -> bool:
+        return self.argument.done()
+
+    def items_left(self) -> tuple[int, int] | None:
+        known = self.argument._known
+        ended = sum(known.ended(index) is not None for index in range(len(known)))
+        return len(known) - ended, len(known)
+
+    def value_here(self, item: int | None, timeout: float | None = None) -> Any:
+        group = self.argument
+        return group.result(item, timeout) if item is not None else [group.result(index) for index in range(len(group))]
+
+    def await_end(self) -> None:
+        self.argument.wait()
+
+    def open_requests(self) -> Sequence[Reply[Any]]:
+        return self.argument._backend.open_requests()
 
 
 def state_of_group(group: JobGroup[Any, Any]) -> GroupState:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+import unicodedata
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,14 +19,14 @@ from clusterfn.config.spec import ResultPolicy
 
 if TYPE_CHECKING:
     from clusterfn.calls.group_state import GroupState
-    from clusterfn.calls.job import Job
+    from clusterfn.calls.job_entry import JobEntry
 
 
 LARGEST_BYTES = 4 << 20  # bytes: some thirty thousand jobs
 
 
 @dataclass(frozen=True)
-class Entry:
+class LedgerEntry:
     """Where a job was sent; entries of the same place are equal.
 
     Attributes:
@@ -34,6 +35,7 @@ class Entry:
         results: What is accepted of its value.
         id: The job's.
         at: When, in seconds since 1970.
+        name: The job's.
         secrets: The names of the variables that it got from this machine as secrets.
     """
 
@@ -43,10 +45,11 @@ class Entry:
     at: float = field(compare=False)
     results: ResultPolicy = field(default=ResultPolicy(), compare=False)
     secrets: tuple[str, ...] = field(default=(), compare=False)
+    name: str = field(default="", compare=False)
 
 
 def remember(
-    job: Job[Any] | GroupState, config: Path | None, results: ResultPolicy | None = None, secrets: Iterable[str] = ()
+    job: JobEntry | GroupState, config: Path | None, results: ResultPolicy | None = None, secrets: Iterable[str] = ()
 ) -> None:
     """Record where a job is, which file defines that host, what is accepted of its value, and what secrets it got.
 
@@ -75,7 +78,7 @@ def remember(
             file.write(json.dumps(entry) + "\n")
 
 
-def entries(job_id: str) -> set[Entry]:
+def entries(job_id: str) -> set[LedgerEntry]:
     """Return where jobs whose id begins so were sent from this machine."""
     found = [_read(line) for line in _lines() if f'"id": "{job_id}' in line]
     return {entry for entry in found if entry is not None}
@@ -109,6 +112,16 @@ def hosts(config: Path | None) -> list[str]:
     return sorted({entry.host for entry in found if entry is not None and entry.config == str(config or "")})
 
 
+def hosts_of(name: str) -> list[str]:
+    """List the hosts to which jobs of that name were sent from this machine, the last one first."""
+    wanted, found = unicodedata.normalize("NFC", name), []
+    for line in _lines():
+        entry = _read(line)
+        if entry is not None and unicodedata.normalize("NFC", entry.name) == wanted:
+            found.append(entry.host)
+    return list(dict.fromkeys(reversed(found)))
+
+
 def newest_ids(most: int) -> list[str]:
     """Return the ids of the jobs that were last sent from this machine, newest first."""
     found = [entry.id for entry in map(_read, _lines()[-most:]) if entry is not None]
@@ -119,17 +132,18 @@ def _lines() -> list[str]:
     found: list[str] = []
     for path in (_before(ledger_path()), ledger_path()):
         with contextlib.suppress(OSError):
-            found += path.read_text(encoding="utf-8").splitlines()
+            found += path.read_text(encoding="utf-8", errors="replace").splitlines()
     return found
 
 
-def _read(line: str) -> Entry | None:
+def _read(line: str) -> LedgerEntry | None:
     try:
         entry = json.loads(line)
         results = ResultPolicy(**entry.get("results", {}))
         names = tuple(map(str, entry.get("secrets", ())))
-        return Entry(entry["host"], entry.get("config", ""), entry["id"], entry.get("at", 0.0), results, names)
-    except (ValueError, KeyError, TypeError):
+        at, name = float(entry.get("at", 0.0)), str(entry.get("name", ""))
+        return LedgerEntry(str(entry["host"]), str(entry.get("config", "")), str(entry["id"]), at, results, names, name)
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
         return None
 
 

@@ -18,9 +18,11 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import DIED, FINAL, RETURNED
 from clusterfn.calls import console, files, outcome
 from clusterfn.calls.arriving import Arriving
-from clusterfn.calls.group_state import GroupState, ItemOutcome
+from clusterfn.calls.group_items import ItemOutcome
+from clusterfn.calls.group_state import GroupState
+from clusterfn.config.host_text import Lines, count, reading
 from clusterfn.errors import JobError, ResultError, ResultTooLarge
-from clusterfn.hosts import remote_files
+from clusterfn.hosts import loop, remote_files
 
 if TYPE_CHECKING:
     from clusterfn.hosts.connection import HostConnection, Reply
@@ -57,14 +59,13 @@ class ItemStream:
         self.values = ""
         self.element, self.attempt = element, attempt
         self.waiting: collections.deque[dict[str, Any]] = collections.deque()
-        self._partial = b""
+        self._lines = Lines()
         self._values = bytearray()
         self._offset = 0
 
     def lines(self, data: bytes) -> list[dict[str, Any]]:
         """Return the whole lines received so far; skip a line that a crash has cut."""
-        *lines, self._partial = (self._partial + data).split(b"\n")
-        return [entry for entry in map(_read_entry, lines) if entry]
+        return [entry for entry in map(_read_entry, self._lines.feed(data)) if entry]
 
     def ready(self, data: bytes) -> Iterable[tuple[dict[str, Any], bytearray | None]]:
         """Add these bytes of values, and yield in order the lines whose values are complete, with them."""
@@ -140,7 +141,7 @@ class ItemResults:
                 continue  # there is no such item
             if "begin" in line:
                 self._places[line["begin"]] = (stream.element, stream.attempt, line)
-                self._group.on_begin(self._numbers[line["begin"]])
+                self._group.begin_item(self._numbers[line["begin"]])
             elif "retry" in line:
                 console.tell(f"{self._group.label(self._numbers[line['retry']])}: {line.get('told')}")
             elif "index" in line:
@@ -174,13 +175,12 @@ class ItemResults:
         if not told or is_unread or outcome.is_too_large(line, self._place.results):
             self._records.put(ItemRecord(stream.element, stream.attempt, line, None))
             return
+        coming = self._fetch(stream.values, value.extend, line["at"], line["at"] + told["size"])
+        loop.begin(self._receive(coming, ItemRecord(stream.element, stream.attempt, line, value)))
 
-        def on_end(reply: Reply[int]) -> None:
-            record = ItemRecord(stream.element, stream.attempt, line, value)
-            record.error = reply.exception(0)
-            self._records.put(record)
-
-        self._fetch(stream.values, value.extend, line["at"], line["at"] + told["size"]).add_done_callback(on_end)
+    async def _receive(self, coming: Reply[int], record: ItemRecord) -> None:
+        record.error = await coming.error()
+        self._records.put(record)
 
     def _load_all(self) -> None:
         record = self._records.get()
@@ -202,13 +202,13 @@ class ItemResults:
             outcome.checked(published)
         except ValueError as damaged:
             message = f"the item has ended, but its line in {layout.JOURNAL} is damaged: {damaged}"
-            self._group.on_end(
+            self._group.end_item(
                 index, ItemOutcome(DIED, None, JobError(message, host=place.host, job=name, stage="result"))
             )
             return
         usage = line.get("usage") or {}
         if record.error is not None and line["kind"] == layout.RETURNED:
-            self._group.on_end(index, ItemOutcome(RETURNED, None, record.error, usage))
+            self._group.end_item(index, ItemOutcome(RETURNED, None, record.error, usage))
             return
         try:
             value = None
@@ -219,11 +219,11 @@ class ItemResults:
         except ResultError as error:
             if not isinstance(error, ResultTooLarge):
                 error.hint = (error.hint or "").replace(name, self._group.id)
-            self._group.on_end(index, ItemOutcome(RETURNED, None, error, usage))
+            self._group.end_item(index, ItemOutcome(RETURNED, None, error, usage))
             return
         self._on_ended(index, line["kind"])
         failure = None if line["kind"] == layout.RETURNED else outcome.exception_of(published, record.value, place)
-        self._group.on_end(index, ItemOutcome(FINAL.get(line["kind"], DIED), value, failure, usage, line["kind"]))
+        self._group.end_item(index, ItemOutcome(FINAL.get(line["kind"], DIED), value, failure, usage, line["kind"]))
 
     def _give_up(self, record: ItemRecord, error: Exception) -> None:
         index = self._numbers[record.line["index"]]
@@ -232,7 +232,7 @@ class ItemResults:
             host=self._place.host, job=f"{self._group.id}[{index}]", stage="result",
         )  # fmt: skip
         refused.__cause__ = error
-        self._group.on_end(index, ItemOutcome(DIED, None, refused))
+        self._group.end_item(index, ItemOutcome(DIED, None, refused))
 
     def _how_to_fetch(self, index: int) -> str:
         return f"clusterfn.attach({self._group.id!r}).result({index}, "
@@ -280,7 +280,8 @@ class ItemResults:
             return ""
         line = self._places[self._on_host[index]][2]
         at = line.get("out" if stream == layout.STDOUT else "err", 0)
-        begin, size = at if isinstance(at, list) else (at, None)
+        with reading(self._place.host, "where the output of an item is"):
+            begin, size = (count(at[0]), count(at[1])) if isinstance(at, list) else (count(at), None)
         return remote_files.read_part(connection, posixpath.join(self._attempt_folder(index), stream), begin, size)
 
     def element_folder(self, index: int) -> str:

@@ -21,14 +21,15 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge.job_states import CANCELLED, PENDING, SHORT
-from clusterfn.calls import console, resubmit
-from clusterfn.calls.job import Job
+from clusterfn.calls import console
+from clusterfn.calls.job import Job, entry_of
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import exit_flush, spoken_wait
 from clusterfn.hosts.transfer import TELL_EVERY_S, Sending
 
 if TYPE_CHECKING:
     from clusterfn.calls.group_state import GroupState
+    from clusterfn.calls.job_entry import JobEntry
 
 R = TypeVar("R")
 # Passes what a job prints to a function of the stream's name and the bytes; entered, it waits for the last of them.
@@ -57,21 +58,22 @@ def result(job: Job[R], where: str, on_interrupt: str = "detach", output: Output
         KeyboardInterrupt: After Ctrl-C; the job continues unless it was stopped.
         Exception: What the job raises.
     """
-    shown = _JobDisplay(job, where)
+    entry = entry_of(job)
+    shown = _JobDisplay(entry, where)
     try:
         with output(lambda name, data: shown.queue.put((name, data))) if output else _no_output() as await_rest:
             shown.until_done()
             await_rest()
             shown.show_rest()
     except KeyboardInterrupt:
-        shown.clear()
-        if _has_value(job):
-            _leave_value(job)
+        shown.leave("interrupted")
+        if _has_value(entry):
+            _leave_value(entry)
         else:
-            interrupted(job, on_interrupt)
+            interrupted(entry, on_interrupt)
         raise
     finally:
-        job.unlisten(shown.listener)
+        shown.unlisten()
     return job.result()
 
 
@@ -83,7 +85,7 @@ def _no_output() -> Iterator[Callable[[], None]]:
 class _JobDisplay(console.StatusLine):
     """What the screen shows of one waiting call."""
 
-    def __init__(self, job: Job[Any], where: str) -> None:
+    def __init__(self, job: JobEntry, where: str) -> None:
         super().__init__()
         self.job = job
         self.queue: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
@@ -92,13 +94,13 @@ class _JobDisplay(console.StatusLine):
         self.within_a_line = False
         self.trouble = ""
         self.due = 0.0
-        self.speaks_from = max(time.monotonic(), job.submitted_at) + spoken_wait.SPEAK_AFTER_S
+        began = max(time.monotonic(), job.submitted_at)
+        self.explains_from, self.speaks_from = began + spoken_wait.REASON_AFTER_S, began + spoken_wait.SPEAK_AFTER_S
         self.in_cell = f"clusterfn: {job.id} {where}" if where and console.cell_status() is not None else ""
         if where and not self.in_cell:
             console.tell(f"{job.id} {where}")
         tell = self.queue.put  # not self, which holds the job: they would keep each other
-        self.listener = lambda kind, what: tell((kind, what))
-        job.listen(self.listener)
+        self.unlisten = job.listen(lambda kind, what: tell((kind, what)))
 
     def until_done(self) -> None:
         self._status()
@@ -159,7 +161,10 @@ class _JobDisplay(console.StatusLine):
 
     def _waits(self) -> bool:
         """Whether there is something to say of why it does not run."""
-        return bool((self.job.state == PENDING or self.job.is_silent) and self.job.reason)
+        return bool((self.job.state == PENDING or self.job.is_silent) and self.job.reason) and self._explains()
+
+    def _explains(self) -> bool:
+        return self.job.state != PENDING or time.monotonic() >= self.explains_from
 
     def _connection(self, trouble: str) -> None:
         """Show the loss of the connection in the status line; without one, print its loss and its return once."""
@@ -178,10 +183,18 @@ class _JobDisplay(console.StatusLine):
 
     def _text(self, with_clock: bool) -> str:
         clock = f" {console.as_clock(time.monotonic() - self.job.submitted_at)}" if with_clock else ""
-        reason = self.trouble or self.job.reason
+        reason = self.trouble or (self.job.reason if self._explains() else "")
         if not reason and self.job.state == PENDING and time.monotonic() >= self.speaks_from:
             reason = f"{self.job.host} has said nothing of it yet"
         return f"{self.job.id[:SHORT]} {self.job.state.lower()}{clock}{f' ({reason})' if reason else ''}"
+
+    def leave(self, why: str) -> None:
+        """Remove the status line; in a notebook it stays, and says why it is not updated any more."""
+        if self.in_cell:
+            self.redraw(f"{self.in_cell}: {why} while {self._text(with_clock=True).partition(' ')[2]}")
+            self.close()
+        else:
+            self.clear()
 
     def clear(self) -> None:
         """Remove the status line, so that output starts at the left; in a notebook it stays, with the last state."""
@@ -192,12 +205,11 @@ class _JobDisplay(console.StatusLine):
             self.redraw("")
 
 
-open_jobs: weakref.WeakSet[Job[Any] | GroupState] = weakref.WeakSet()
-_parting: weakref.WeakKeyDictionary[Job[Any] | GroupState, str] = weakref.WeakKeyDictionary()
-_PARTING = "clusterfn result ID gets its value, clusterfn cancel ID ends it"
+open_jobs: weakref.WeakSet[JobEntry | GroupState] = weakref.WeakSet()
+_parting: weakref.WeakKeyDictionary[JobEntry | GroupState, str] = weakref.WeakKeyDictionary()
 
 
-def remember_going(job: Job[Any] | GroupState, parting: str = "") -> None:
+def remember_going(job: JobEntry | GroupState, parting: str = "") -> None:
     """Print at exit, if it has not ended, how to get back to it; `parting` replaces the usual words."""
     _tell_at_exit()
     open_jobs.add(job)
@@ -205,7 +217,7 @@ def remember_going(job: Job[Any] | GroupState, parting: str = "") -> None:
         _parting[job] = parting
 
 
-def forget_going(job: Job[Any] | GroupState) -> None:
+def forget_going(job: JobEntry | GroupState) -> None:
     """Forget a job that was refused or closed: nothing of it continues."""
     open_jobs.discard(job)
 
@@ -227,14 +239,14 @@ def _tell_what_goes_on() -> None:
         if job.done() and not job.is_stopping:
             _tell_of_end(job)
     going = [job for job in open_jobs if not job.done() and not job.is_stopping]
-    left = sorted((_what_goes_on(job), _parting.get(job, _PARTING), job.id) for job in going)
+    left = sorted((_what_goes_on(job), _parting_words(job), job.id) for job in going)
     for what, words in sorted({(what, words) for what, words, _ in left}):
         ids = [job_id[:SHORT] for each, how, job_id in left if (each, how) == (what, words)]
         how = words.replace("ID", ids[0]) if len(ids) == 1 else words
         console.tell(f"{what}{'' if sent else ', if it was sent before Ctrl-C'}: {' '.join(ids)} ({how})")
 
 
-def _what_goes_on(job: Job[Any] | GroupState) -> str:
+def _what_goes_on(job: JobEntry | GroupState) -> str:
     """Say whether a job waits or runs. Until its host has said why it waits, it may already run."""
     if job.waits_here:
         return f"waits in this program until {job.host} takes it"
@@ -242,9 +254,19 @@ def _what_goes_on(job: Job[Any] | GroupState) -> str:
     return f"{'stays in the queue of' if waits else 'keeps running on'} {job.host}"
 
 
-def _tell_of_end(job: Job[Any] | GroupState) -> None:
+def _tell_of_end(job: JobEntry | GroupState) -> None:
     """Say of a job that nobody waited for any more that it was sent, and how to get what became of it."""
-    console.warn(f"{job.id} was sent, and has ended: {job.status} (clusterfn result {job.id[:SHORT]} gets its value)")
+    how = _how_to_get(job).replace("ID", job.id[:SHORT])
+    console.warn(f"{job.id} was sent, and has ended: {job.status} ({how})")
+
+
+def _parting_words(job: JobEntry | GroupState) -> str:
+    return _parting.get(job) or f"{_how_to_get(job)}, clusterfn cancel ID ends it"
+
+
+def _how_to_get(job: JobEntry | GroupState) -> str:
+    """Say how to get what the job is run for: its value, or what a command prints and its exit status."""
+    return f"clusterfn {'result ID gets its value' if job.has_value else 'attach ID follows it to its exit status'}"
 
 
 def finish_sending() -> None:
@@ -281,7 +303,6 @@ def finish_submitting() -> None:
             if line != told:
                 told = line
                 console.tell(line)
-            resubmit.send_due()
             time.sleep(_LOOK_S)
     except KeyboardInterrupt:
         console.say("\n")
@@ -289,7 +310,7 @@ def finish_submitting() -> None:
             _stop(job)
 
 
-def _count(jobs: Sequence[Job[Any] | GroupState]) -> str:
+def _count(jobs: Sequence[JobEntry | GroupState]) -> str:
     return f"{jobs[0].id[:SHORT]} waits" if len(jobs) == 1 else f"{len(jobs)} jobs wait"
 
 
@@ -298,17 +319,17 @@ def _sum(parts: Iterable[tuple[int, int] | None]) -> tuple[int, int]:
     return sum(done for done, _ in known), sum(total for _, total in known)
 
 
-def _all_unsent() -> list[tuple[Job[Any] | GroupState, Sending]]:
+def _all_unsent() -> list[tuple[JobEntry | GroupState, Sending]]:
     return [(job, sending) for job in list(open_jobs) if (sending := _unsent(job)) is not None]
 
 
-def _unsent(job: Job[Any] | GroupState) -> Sending | None:
+def _unsent(job: JobEntry | GroupState) -> Sending | None:
     """Return its upload, if part of that has not left this machine."""
     sending = job.transfer
     return sending if isinstance(sending, Sending) and sending.unsent and not job.done() else None
 
 
-def interrupted(job: Job[Any] | GroupState, on_interrupt: str, how: str = "result()") -> None:
+def interrupted(job: JobEntry | GroupState, on_interrupt: str, how: str = "result()") -> None:
     """Detach at the first Ctrl-C, and say so; stop the job at a second one within three seconds.
 
     What has not left this machine is sent before the program ends, and until then each Ctrl-C drops it.
@@ -317,20 +338,23 @@ def interrupted(job: Job[Any] | GroupState, on_interrupt: str, how: str = "resul
         _stop(job)
         return
     short, sending = job.id[:SHORT], _unsent(job)
+    get = f"  get its result:  clusterfn result {short}   or  clusterfn.attach({job.id!r}).{how}"
+    if not job.has_value:
+        get = f"  follow it:       clusterfn attach {short}   which exits with its exit status"
     try:
         if sending is not None:
             amounts = sending.amounts()
             console.say(
                 f"\nclusterfn: still sending {job.id} to {job.host}{f' ({amounts})' if amounts else ''};"
-                " it runs once all of it has arrived.\n  press Ctrl-C again and nothing will run\n",
+                f" it runs once all of it has arrived.\n  press {console.interrupt()} again and nothing will run\n",
                 logging.WARNING,
             )
         else:
             open_jobs.discard(job)  # the lines below say what becomes of it
             console.say(
                 f"\nclusterfn: {job.id} {_what_goes_on(job)}. It is {job.status_since}.\n"
-                f"  get its result:  clusterfn result {short}   or  clusterfn.attach({job.id!r}).{how}\n"
-                f"  stop it:         clusterfn cancel {short}   or  press Ctrl-C again within 3 s\n",
+                f"{get}\n"
+                f"  stop it:         clusterfn cancel {short}   or  press {console.interrupt()} again within 3 s\n",
                 logging.WARNING,
             )
         _time_for_a_second()
@@ -342,16 +366,17 @@ def interrupted(job: Job[Any] | GroupState, on_interrupt: str, how: str = "resul
         if job.done():
             _tell_of_end(job)
         else:
-            console.warn(f"{job.id} was sent, and {_what_goes_on(job)} ({_PARTING.replace('ID', short)})")
+            parting = _parting_words(job).replace("ID", short)
+            console.warn(f"{job.id} was sent, and {_what_goes_on(job)} ({parting})")
 
 
-def _has_value(job: Job[Any]) -> bool:
+def _has_value(job: JobEntry) -> bool:
     """Whether the value is on its way here, so that the function has ended."""
     receiving = job.transfer
     return receiving is not None and not isinstance(receiving, Sending) and receiving.moved > 0 and not job.done()
 
 
-def _leave_value(job: Job[Any]) -> None:
+def _leave_value(job: JobEntry) -> None:
     """Say at Ctrl-C where the value stays. To stop such a job would save nothing, and lose the value."""
     open_jobs.discard(job)
     how = f"clusterfn result {job.id[:SHORT]}   or  clusterfn.attach({job.id!r}).result()"
@@ -445,18 +470,22 @@ def _time_for_a_second() -> None:
         return
     redrawn = console.can_redraw()
     if not redrawn:
-        console.tell(f"waiting {_SECOND_INTERRUPT_S:.0f} s for a second Ctrl-C")
+        console.tell(f"waiting {_SECOND_INTERRUPT_S:.0f} s for a second {_again()}")
     try:
         for left in range(int(_SECOND_INTERRUPT_S), 0, -1):
             if redrawn:
-                console.redraw(f"clusterfn: waiting {left} s for a second Ctrl-C")
+                console.redraw(f"clusterfn: waiting {left} s for a second {_again()}")
             time.sleep(1.0)
     finally:
         if redrawn:
             console.redraw("")
 
 
-def _stop(job: Job[Any] | GroupState) -> None:
+def _again() -> str:
+    return "Ctrl-C" if console.cell_status() is None else "press of the stop button"
+
+
+def _stop(job: JobEntry | GroupState) -> None:
     open_jobs.discard(job)  # the lines below say what becomes of it
     sending = job.transfer
     try:

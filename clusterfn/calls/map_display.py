@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import concurrent.futures
 import logging
+import numbers
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.attributes import is_a
 from clusterfn.bridge.job_states import PENDING, SHORT
 from clusterfn.bridge.supervisor.text import shortened
 from clusterfn.calls import console, job_display, outcome
@@ -21,7 +23,8 @@ from clusterfn.errors import MapError
 from clusterfn.hosts import spoken_wait
 
 if TYPE_CHECKING:
-    from clusterfn.calls.group_state import GroupState, ItemOutcome
+    from clusterfn.calls.group_items import ItemOutcome
+    from clusterfn.calls.group_state import GroupState
 
 T = TypeVar("T")
 _TICK_S = 1.0
@@ -112,6 +115,7 @@ class CallProgress(console.StatusLine):
         self._pace = Pace(clock, clock() if began is None else began)
         self._ended = self._failed = 0
         self._looked_at = self._drawn_at = float("-inf")
+        self._explains_from = (clock() if began is None else began) + spoken_wait.REASON_AFTER_S
         self._told_at = clock() - _STILL_EVERY_S + spoken_wait.SPEAK_AFTER_S  # the first word comes sooner
 
     def skip(self, failed: bool = False) -> None:
@@ -139,8 +143,8 @@ class CallProgress(console.StatusLine):
 
     def wait(self, group: GroupState, note: str) -> None:
         """Show that nothing has ended for a second: how much runs, or the reason for which the group waits."""
-        reason = group.reason
         waits = group.state == PENDING and not self._ended
+        reason = group.reason if not waits or self._clock() >= self._explains_from else ""
         if self.redrawn and waits:
             elapsed = console.as_clock(self._clock() - group.submitted_at)
             progress = group.transfer.progress if group.transfer else None
@@ -157,7 +161,7 @@ class CallProgress(console.StatusLine):
 
     def _redraw(self, note: str, group: GroupState | None, trouble: str = "") -> None:
         self._drawn_at = self._clock()
-        self.redraw(self._words(note, group, trouble), (self._ended, self.total))
+        self.redraw(self._words(note, group, trouble), (self._ended, self.total, self._failed))
 
     def _words(self, note: str, group: GroupState | None, trouble: str = "") -> str:
         """Say how many are done, run and have failed, then the times, or instead what keeps all of them waiting.
@@ -187,13 +191,20 @@ def mark_of(ended: ItemOutcome) -> str:
     if ended.error is not None:
         return shortened(f"✗ failed: {outcome.in_a_line(ended.error)}", _CAUSE)
     value, took = ended.value, f"{ended.usage.get('wall_s', 0.0):.1f}s"
-    if isinstance(value, Mapping) and _is_number(value.get("score")):
-        return f"✓ Score {value['score']:.4g}, Time {took}"
-    return f"✓ {value:.4g}, {took}" if _is_number(value) else f"✓ {took}"
+    if is_a(value, Mapping) and _is_number(value.get("score")):
+        return f"✓ Score {float(value['score']):.4g}, Time {took}"
+    return f"✓ {float(value):.4g}, {took}" if _is_number(value) else f"✓ {took}"
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    """Whether it is a number that a float can hold, of numpy too."""
+    if not is_a(value, numbers.Real) or type(value) is bool:
+        return False
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
 
 
 # all items together
@@ -231,7 +242,8 @@ def _row(group: GroupState, index: int, taken: Collection[str]) -> dict[str, Any
     """Return the columns of an item; arguments give way to columns that have their name."""
     ended = group.ended(index)
     row: dict[str, Any] = {"item": group.label(index), "state": group.states[index], "error": None}
-    arguments = group.arguments[index] if group.arguments else {}
+    arguments = dict(group.arguments[index]) if group.arguments else {}
+    arguments.update(group.kept_arguments[index] if group.kept_arguments else {})
     row.update({f"argument_{name}" if name in taken else name: value for name, value in arguments.items()})
     if ended is None:
         return row

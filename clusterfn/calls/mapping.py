@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.attributes import attribute, signature_of
+from clusterfn.bridge.attributes import attribute, has_method, signature_of
 from clusterfn.bridge.job_states import SHORT
-from clusterfn.calls import chunking, console, history, job_display, payload_items, submit
+from clusterfn.bridge.supervisor.text import counted
+from clusterfn.calls import chunking, console, history, job_display, labels, payload_items, submit
 from clusterfn.calls.call import Prepared, job_name, prepare_packed, send_needs
 from clusterfn.calls.chunking import MapOptions
-from clusterfn.calls.dependencies import JobArgument, Place
+from clusterfn.calls.dependencies import Place, as_lists
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.group_tracker import GroupTracker
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 OnError = Literal["collect", "raise"]
-_KEYWORDS = ("max_parallel", "chunksize", "on_error", "sequential_up_to")  # of `map` itself
+_KEYWORDS = ("max_parallel", "chunksize", "on_error", "sequential_up_to", "strict")  # of `map` itself
 AT_ONCE = 50  # items that run at the same time, unless max_workers= says how many
 _USUAL_BYTES = 1 << 30  # what an item that does not say is taken to need on this machine
 
@@ -67,19 +68,10 @@ def run(
     if not iterables:
         raise TypeError(f"there is nothing to call {name} with: give the values of its arguments, as map(f, values)")
     _check(on_error, options)
-    for each in iterables:
-        if isinstance(each, JobArgument) and not isinstance(each, JobGroup):
-            raise TypeError(
-                f"{each!r:.80} means one value, and map() takes lists: map over its .result() to call "
-                f"{name} with each item of that value, or use submit() to call {name} once, with the value"
-            )
-        if not isinstance(each, Iterable) and not hasattr(type(each), "__getitem__"):
-            raise TypeError(f"{each!r:.60} is not iterable: give map() a list, or range(N)")
-    calls = list(zip(*(map(each.__getitem__, range(len(each))) if isinstance(each, JobGroup) else each
-                       for each in iterables)))  # fmt: skip
+    calls = _calls_of(iterables, name, how.strict)
     payload_items.check_calls(function, calls, constants or {})
-    name = job_name(options.name or name)
-    labels = caller.labels or [payload_items.label(args) for args in calls]
+    name = options.name or job_name(name)
+    names = caller.labels or labels.labels(payload_items.rows_to_show(function, calls))
     if not calls:
         return JobGroup(GroupState("", name, "", "", 0))
     one, packed = _prepare(function, calls, constants, options)
@@ -94,18 +86,20 @@ def run(
     alone = one.job.resources.nodes * one.job.resources.tasks_per_node == 1
     one_by_one = alone and session.scheduler.starts_one_by_one and packed.starts_one_by_one()
     group = chunking.in_blocks(group, how) if one_by_one else group
-    job = one.job._replace(group=group)
+    job = one.job._replace(group=group, arguments=labels.of_all(names))
     say_how(one, group, how, limits)
-    made = GroupState(job.id, job.name, job.host.name, layout.job_dir(job.root, job.id), len(calls), on_error, labels)
-    made.on_interrupt, made.asked = options.on_interrupt, job.resources
+    made = GroupState(job.id, job.name, job.host.name, layout.job_dir(job.root, job.id), len(calls), on_error, names)
+    made.on_interrupt, made.asked, made.has_value = options.on_interrupt, job.resources, job.has_value
     made.given = submit.given_paths(session.root, one.payload)
-    made.arguments = () if caller.labels else payload_items.argument_table(function, calls, constants or {})
+    if not caller.labels:
+        made.arguments = payload_items.argument_table(function, calls, constants or {})
+        made.kept_arguments = payload_items.kept_arguments(function, calls, constants or {})
     if job.outputs:
         made.outputs_to = Path.cwd() / f"{job.name}-{job.id[:SHORT]}"
         console.tell(f"{job.id[:SHORT]} puts the files of item N into {made.outputs_to.name}/N")
     history.remember(made, one.config, job.results, job.secrets)
     caller.before_send(made)
-    described = {layout.LABELS: labels, layout.ARGUMENTS: made.arguments}
+    described = {layout.LABELS: names, layout.ARGUMENTS: made.arguments}
     files = {**packed.files(), **{name: json.dumps(list(each)).encode() for name, each in described.items()}}
     if packed.payload.inputs:
         files[layout.ITEM_INPUTS] = packed.described_inputs()
@@ -113,15 +107,37 @@ def run(
     return JobGroup(made)
 
 
-def parse_map_options(max_parallel: object, chunksize: object, sequential_up_to: object = None) -> MapOptions:
+def _calls_of(iterables: Sequence[Iterable[Any]], name: str, strict: bool) -> list[tuple[Any, ...]]:
+    """Return the arguments of each call.
+
+    Raises:
+        TypeError: One of the iterables is none.
+        ConfigError: Some arguments would be left out, and nothing says that this is meant.
+    """
+    calls = list(zip(*as_lists(iterables, name)))
+    lengths = [len(each) if has_method(each, "__len__") else None for each in iterables]  # type: ignore[arg-type]
+    if strict and len(lengths) > 1 and any(each is not None and each != len(calls) for each in lengths):
+        said = ", ".join("an iterator" if each is None else str(each) for each in lengths)
+        raise ConfigError(
+            f"{name}.map() got lists of different lengths: {said}; {counted(len(calls), 'call')} can be made",
+            hint="give lists of the same length, or strict=False to leave out the rest",
+        )
+    return calls
+
+
+def parse_map_options(
+    max_parallel: object, chunksize: object, sequential_up_to: object = None, strict: object = False
+) -> MapOptions:
     """Check the keywords of `map`.
 
     Raises:
-        ConfigError: One of them is no number of items.
+        ConfigError: One of them is no number of items, or `strict` no bool.
     """
+    if not isinstance(strict, bool):
+        raise ConfigError(f"strict={strict!r:.60} is neither True nor False", hint="leave it out, or use False")
     chunk = None if chunksize == "auto" else _number("chunksize", chunksize, 1)
     turns = None if sequential_up_to is None else _number("sequential_up_to", sequential_up_to, 0)
-    return MapOptions(_number("max_parallel", max_parallel, 1), chunk, turns)
+    return MapOptions(_number("max_parallel", max_parallel, 1), chunk, turns, strict)
 
 
 def check_constants(function: Callable[..., Any], constants: Mapping[str, object]) -> None:
@@ -177,10 +193,10 @@ def _prepare(
 
 
 def machine_capacity(session: HostState, asked: Resources) -> chunking.MachineCapacity:
-    facts, limits = session.connection.facts, session.limit(session.host).limits
+    facts, limits = session.connection.facts, session.capacity.limit(session.host).limits
     local = session.host.scheduler == "local"
     memory = min(facts.memory_bytes, limits.memory_bytes or facts.memory_bytes)
-    count = session.count_gpus_for(asked) if asked.gpus else 0
+    count = session.capacity.count_gpus_for(asked) if asked.gpus else 0
     by_memory = memory // asked.memory_bytes if asked.memory_bytes else None
     by_gpus = min(count, count if limits.gpus is None else limits.gpus) // asked.gpus if asked.gpus else None
     cores = (limits.cores or facts.cpus) // asked.cores

@@ -18,17 +18,14 @@ class NotebookDisplay:
     def _summary(self) -> Summary:
         raise NotImplementedError
 
-    def _watch_output(self) -> None:
-        """Begin to receive what it prints, for its summary; without an override it prints nothing."""
-
     def _repr_mimebundle_(
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
     ) -> dict[str, str]:
-        from clusterfn.jupyter import summary_view  # late, as below: it needs IPython, and only IPython asks
+        from clusterfn.calls import summary_view  # late, as below: it needs IPython, and only IPython asks
 
         return summary_view.bundle(self._summary())
 
     def _ipython_display_(self) -> None:
-        from clusterfn.jupyter import summary_view
+        from clusterfn.calls import summary_view
 
-        summary_view.show(self._summary, self._watch_output)
+        summary_view.show(self._summary)

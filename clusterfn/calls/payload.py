@@ -17,15 +17,16 @@ import pickle
 import sys
 import threading
 import types
+import weakref
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge.attributes import attribute
-from clusterfn.calls import user_modules
-from clusterfn.calls.dependencies import JobArgument, NotEnded, Place, Reference
+from clusterfn.calls import module_sources, own_modules, source_imports
+from clusterfn.calls.dependencies import JobArgument, NotEnded, Place, Reference, reference_of
 from clusterfn.calls.files import Directory, File, FileUpload, shipment
 from clusterfn.errors import DependencyFailed, PayloadError
 from clusterfn.hosts import serialization
@@ -38,6 +39,8 @@ _LARGE = 1 << 20
 _MAX_SOURCE = 1 << 20
 _LEAF = 4 << 20  # bytes that are hashed at once
 _HASHING_THREADS = 8
+# What was noted of functions that were sent before, by their host: most are sent often.
+_read_code: weakref.WeakKeyDictionary[types.FunctionType, dict[str, list[str]]] = weakref.WeakKeyDictionary()
 
 
 class Payload(NamedTuple):
@@ -57,7 +60,7 @@ class Payload(NamedTuple):
         inputs: The jobs and groups whose values it takes.
         after: The same as `JobSpec.after`.
         decided_here: Sentences: names that travel with the value that they have because this machine lacks a module,
-            and values of jobs on other hosts.
+            values of jobs on other hosts, and what the function's code does otherwise in a job.
     """
 
     data: bytes
@@ -72,7 +75,7 @@ class Payload(NamedTuple):
     decided_here: tuple[str, ...] = ()
     inputs: tuple[Reference, ...] = ()
     after: Mapping[str, Mapping[str, Any]] = {}
-    compiled: tuple[user_modules.Compiled, ...] = ()
+    compiled: tuple[module_sources.Compiled, ...] = ()
 
     def with_own_buffers(self) -> Payload:
         """Return the same with copies of the large buffers: the caller may change the arrays while they are sent."""
@@ -105,6 +108,7 @@ def pack(
     keep_registrations()
     apart, needs, notes = Large(), Needs(place), serialization.part("pickler").notes
     notes.clear()
+    needs.read_code(function)
     for name in imports:
         needs.note(name)
     call = (function, tuple(map(apart.of, args)), {name: apart.of(value) for name, value in kwargs.items()})
@@ -165,16 +169,17 @@ def pack_object(
         return serialization.part("container").pack(obj, needs.look, target)
     except (PayloadError, DependencyFailed, NotEnded):
         raise
-    except Exception as error:  # __reduce__ of the user's may raise anything
+    except (Exception, SystemExit) as error:  # __reduce__ of the user's may raise anything
         raise cannot_travel(*call, target, error, needs) from error
 
 
 def imports_of(payload: Payload) -> frozenset[str]:
     """Return the top-level names of modules that a call and its own modules need, and that do not travel."""
     files = payload.sources.files if payload.sources else {}
-    names = payload.needs.union(*(user_modules.imported(data) for name, data in files.items() if name.endswith(".py")))
+    modules = (data for name, data in files.items() if name.endswith(".py"))
+    names = payload.needs.union(*map(source_imports.imported, modules))
     there = {each.name.partition(".")[0] for each in payload.compiled}
-    return frozenset(name for name in names if name in there or not user_modules.is_own(name))
+    return frozenset(name for name in names if name in there or not own_modules.is_own(name))
 
 
 def keep_registrations() -> None:
@@ -219,7 +224,8 @@ class Large:
 
     def of(self, value: Any) -> Any:
         """Return what to pickle instead; the same for the same object, so that it stays one."""
-        if type(value) not in (bytes, bytearray) or len(value) < _LARGE:
+        kind = type(value)  # compared by identity: a metaclass may say that its classes are equal to others, or raise
+        if (kind is not bytes and kind is not bytearray) or len(value) < _LARGE:
             return value
         return self._apart.setdefault(id(value), _Apart(value))
 
@@ -247,6 +253,7 @@ class Needs:
         self.items: dict[str, set[int] | None] = {}  # of each of them; None for all
         self.taken: list[tuple[str, int | None]] = []  # the id and the item of each reference, in order
         self.sent_along: list[str] = []
+        self.of_code: Sequence[str] = ()
         self.modules: set[str] = set()
         self.shipments: dict[tuple[str, str], FileUpload] = {}
         self.texts: dict[str, str] = {}
@@ -258,7 +265,7 @@ class Needs:
         self, data: bytes, blobs: Mapping[str, memoryview], crcs: Mapping[str, int], notes: Iterable[str] = ()
     ) -> Payload:  # fmt: skip
         """Return the payload of these bytes, with all that was noted for it."""
-        sources, compiled = user_modules.collect(self.modules) if self.modules else (None, ())
+        sources, compiled = module_sources.collect(self.modules) if self.modules else (None, ())
         return Payload(
             data=data,
             blobs=blobs,
@@ -266,7 +273,7 @@ class Needs:
             sources=sources,
             compiled=compiled,
             shipments=tuple(self.shipments.values()),
-            edited=tuple(user_modules.edited(user_modules.names(sources))) if sources else (),
+            edited=tuple(own_modules.edited(module_sources.modules_in(sources))) if sources else (),
             needs=frozenset(name.partition(".")[0] for name in self.known),
             notes=tuple(notes),
             inputs=tuple(self.inputs.values()),
@@ -276,14 +283,29 @@ class Needs:
             },
             # of those of which the same content was passed from two paths there is none
             given={name: next(iter(paths)) for name, paths in self._paths.items() if len(paths) == 1},
-            decided_here=(*self.decided_here(), *self.sent_along),
+            decided_here=(*self.decided_here(), *self.sent_along, *self.of_code),
         )
+
+    def read_code(self, function: Callable[..., Any]) -> None:
+        """Note what the function's code does otherwise in a job.
+
+        Raises:
+            ConfigError: It sends jobs from its job.
+        """
+        if self.place is None:
+            return
+        read = _read_code.setdefault(function, {}) if isinstance(function, types.FunctionType) else {}
+        if self.place.host not in read:
+            from clusterfn.calls import inner_calls  # does not travel with jobs, where results are pickled too
+
+            read[self.place.host] = inner_calls.notes(function, self.place.host)
+        self.of_code = read[self.place.host]
 
     def decided_here(self) -> Iterator[str]:
         """Yield what the function would find otherwise on the host, as its module was run on this machine only."""
         for name, (value, file, scope) in self._flags.items():
             cells = [each for each in scope.get("In") or () if isinstance(each, str)]  # of a notebook
-            found = (user_modules.guarded(text).get(name) for text in (self.texts.get(file, ""), *cells))
+            found = (source_imports.guarded(text).get(name) for text in (self.texts.get(file, ""), *cells))
             missing = next((module for each in found if each and (module := each.missing(value))), "")
             if missing:
                 yield (
@@ -292,24 +314,27 @@ class Needs:
                 )
 
     def look(self, obj: Any) -> Any:
-        if isinstance(obj, (File, Directory)):
+        kind = type(obj)  # what `obj.__class__` says may be anything, and may raise
+        if issubclass(kind, (File, Directory)):
             item = shipment(obj)
             self.shipments[item.digest, item.name] = item
             self._paths.setdefault(f"{item.digest}/{item.name}", set()).add(Path(obj))
             return serialization.part("stand_ins").path_of, (item.digest, item.name)
-        if isinstance(obj, types.FunctionType):
+        if kind is types.FunctionType:
             return self._function(obj)
-        if isinstance(obj, JobArgument) and self.place is not None:
-            return self._value(obj.as_reference(), self.place)
-        if isinstance(obj, types.ModuleType):
+        if issubclass(kind, JobArgument) and self.place is not None:
+            return self._value(reference_of(obj), self.place)
+        reject_proxy(obj)
+        if issubclass(kind, types.ModuleType):
             self.note(obj.__name__)
         else:
-            self.note(type(obj).__module__)
-            if isinstance(obj, contextvars.ContextVar):  # it knows no module
-                home = serialization.part("standard_library").home_of(obj)
-                self.note(home[0] if home else None)
-            if type(obj).__module__ in _NAMED_ELSEWHERE or isinstance(obj, type):
-                self.note(getattr(obj, "__module__", None))
+            home = attribute(kind, "__module__")
+            self.note(home)
+            if kind is contextvars.ContextVar:  # it knows no module
+                found = serialization.part("standard_library").home_of(obj)
+                self.note(found[0] if found else None)
+            if home in _NAMED_ELSEWHERE or issubclass(kind, type):
+                self.note(attribute(obj, "__module__"))
         return NotImplemented
 
     def _value(self, wanted: Reference, place: Place) -> tuple[Any, ...]:
@@ -354,7 +379,7 @@ class Needs:
         """Note a module that the call refers to; one of the user's own travels."""
         if isinstance(name, str) and name not in self.known:
             self.known.add(name)
-            if not _goes_by_value(name) and user_modules.is_own(name):
+            if not _goes_by_value(name) and own_modules.is_own(name):
                 self.modules.add(name)
 
     def _function(self, function: types.FunctionType) -> Any:
@@ -371,7 +396,7 @@ class Needs:
         code = function.__code__
         for name in _globals_of(code):
             value = function.__globals__.get(name, code)
-            if value is None or isinstance(value, bool):
+            if value is None or value is True or value is False:
                 self._flags[name] = value, code.co_filename, function.__globals__
         for name in imports_inside(code):
             self.note(name or function.__globals__.get("__package__"))
@@ -379,6 +404,19 @@ class Needs:
             text = "".join(linecache.getlines(code.co_filename, function.__globals__))
             if 0 < len(text) <= _MAX_SOURCE:
                 self.texts[code.co_filename] = text
+
+
+def reject_proxy(obj: object) -> Any:
+    """Reject what would be found only when it is loaded: its process does not take the job for one of its own."""
+    if _is_proxy(obj):
+        raise pickle.PicklingError("a proxy of a process on your machine cannot be used on another one")
+    return NotImplemented
+
+
+def _is_proxy(obj: object) -> bool:
+    """Whether it stands for an object of another process, such as a list of multiprocessing.Manager()."""
+    managers = sys.modules.get("multiprocessing.managers")
+    return managers is not None and issubclass(type(obj), managers.BaseProxy)
 
 
 # Objects of these modules' types say themselves which module they are found in: built-in and decorated functions.
@@ -411,6 +449,8 @@ def imports_inside(code: types.CodeType) -> frozenset[str]:
 
 _A_FILE = "open it inside the function, or pass clusterfn.File(path) as the argument"
 _PLAIN = "create it inside the function, or pass the data it is made from"
+_A_FUTURE = "pass its value: .result()"
+_A_PROXY = "pass the data instead, such as list(…) or dict(…) of it"
 
 
 def cannot_travel(
@@ -418,7 +458,7 @@ def cannot_travel(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     target: tuple[int, int] | None,
-    error: Exception,
+    error: BaseException,
     needs: Needs,
 ) -> PayloadError:
     if isinstance(error, serialization.part("source").NoSource):
@@ -432,12 +472,17 @@ def cannot_travel(
     find = serialization.part("unpicklable").find
     parts = [(attribute(function, "__name__", "function"), function), ("args", args), ("kwargs", dict(kwargs))]
     for name, part in parts:
-        path, found = find(part, name, target, needs.look if needs.inputs else None)  # jobs can be taken
+        path, found = find(part, name, target, needs.look if needs.inputs else reject_proxy)  # jobs can be taken
         if not path.endswith(": cannot be pickled"):
-            plain = _A_FILE if isinstance(found, io.IOBase) else _PLAIN
-            return PayloadError(
-                f"the call cannot be sent: {path}",
-                stage="submit",
-                hint=getattr(type(found), "_as_argument", plain),
-            )
+            return PayloadError(f"the call cannot be sent: {path}", stage="submit", hint=_instead_of(found))
     return PayloadError(f"the call cannot be sent: {type(error).__name__}: {error}", stage="submit")
+
+
+def _instead_of(found: object) -> str:
+    """Say what to pass instead of a part that cannot be sent."""
+    if issubclass(type(found), io.IOBase):  # a proxy class may say that it is another one
+        return _A_FILE
+    if _is_proxy(found):
+        return _A_PROXY
+    plain = _A_FUTURE if serialization.part("unpicklable").is_future(found) else _PLAIN
+    return str(attribute(type(found), "_as_argument", plain))

@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import itertools
 import json
-import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import PurePath
 from typing import Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import signature_of
+from clusterfn.calls import labels
 from clusterfn.calls.dependencies import JobArgument, Place
 from clusterfn.calls.payload import Large, Needs, Payload, keep_registrations, name_of, pack_object
 from clusterfn.errors import PayloadError
 from clusterfn.hosts import serialization
 from clusterfn.public_api import check_arguments
-
-_LABEL = 40
-_LONG = 1000  # characters of a string that names no item
 
 
 @dataclass(frozen=True)
@@ -116,6 +112,7 @@ class _Packing:
 
     def function(self, function: Callable[..., Any], constants: Mapping[str, Any]) -> Payload:
         """Pack the function and the constants, after all items, with what they need."""
+        self.needs.read_code(function)
         apart = {name: self.large.of(value) for name, value in constants.items()}
         packed = pack_object((function, (), apart), self.needs, self.target, (function, (), constants))
         packed = replace(packed, sources=self.needs.texts, logging=serialization.part("logs").describe())
@@ -142,15 +139,45 @@ def argument_table(
 ) -> list[dict[str, Any]]:
     """Return the arguments of each call by the names of the function's parameters, as JSON can hold them.
 
-    Numbers, strings, bools and None stay as they are. Of others the table has what `label` shows.
-
     Example:
         >>> argument_table(lambda lr, model: 0, [(0.1, "mlp"), (1, [2])], {"epochs": 3})[1]
-        {'lr': 1, 'model': 'list', 'epochs': 3}
+        {'lr': 1, 'model': '[2]', 'epochs': 3}
     """
+    same = _all_columns(constants.items())
+    return [{**_all_columns(row), **same} for row in named_arguments(function, calls)]
+
+
+def _all_columns(row: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    return {key: part for name, value in row for key, part in labels.columns(name, value).items()}
+
+
+def kept_arguments(
+    function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], constants: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the small arguments that a table has as the objects that they are, by their names."""
+    same = {name: value for name, value in constants.items() if _is_kept(value)}
+    return [
+        {**{name: value for name, value in row if _is_kept(value)}, **same} for row in named_arguments(function, calls)
+    ]
+
+
+def _is_kept(value: object) -> bool:
+    return not issubclass(type(value), (bool, int, float, str, JobArgument, type(None))) and labels.is_small(value)
+
+
+def rows_to_show(
+    function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], kwargs: Mapping[str, Any] | None = None
+) -> list[labels.Row]:
+    """Return the arguments of each call as `labels.labels` takes them, with *** in place of secrets."""
+    return [labels.row_of(function, labels.opened(row), kwargs) for row in named_arguments(function, calls)]
+
+
+def named_arguments(
+    function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]
+) -> list[list[tuple[str, Any]]]:  # fmt: skip
+    """Return the positional arguments of each call with the names of their parameters."""
     names = _parameter_names(function, max(map(len, calls), default=0))
-    same = {name: _in_table(value) for name, value in constants.items()}
-    return [{**dict(zip(names, map(_in_table, args))), **same} for args in calls]
+    return [list(zip(names, args)) for args in calls]
 
 
 def _parameter_names(function: Callable[..., Any], count: int) -> list[str]:
@@ -160,32 +187,3 @@ def _parameter_names(function: Callable[..., Any], count: int) -> list[str]:
     names = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
     more = next((each.name for each in parameters if each.kind is each.VAR_POSITIONAL), "argument")
     return [*names, *(f"{more}_{number}" for number in range(count - len(names)))][:count]
-
-
-def _in_table(value: Any) -> Any:
-    if value is None or isinstance(value, (bool, str)):
-        return value if not isinstance(value, str) or len(value) < _LONG else _shown(value)
-    if isinstance(value, numbers.Integral):  # of numpy too
-        return int(value)
-    is_float = isinstance(value, numbers.Real) and not isinstance(value, numbers.Rational)
-    return float(value) if is_float else _shown(value)
-
-
-def label(args: tuple[Any, ...]) -> str:
-    """Name an item for people by its plain arguments, and the types of the others.
-
-    Example:
-        >>> label((0.1, "adam", [1, 2]))
-        "0.1, 'adam', list"
-    """
-    text = ", ".join(_shown(value) for value in args)
-    return text if len(text) <= _LABEL else f"{text[: _LABEL - 1]}…"
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, PurePath):
-        return value.name
-    if isinstance(value, JobArgument):
-        return value.as_reference().label
-    plain = value is None or type(value) in (bool, int, float, complex) or (type(value) is str and len(value) < _LONG)
-    return repr(value) if plain else type(value).__name__

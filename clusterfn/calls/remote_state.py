@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import number, printable
-from clusterfn.calls.user_modules import own_files
-from clusterfn.config.host_text import reading
+from clusterfn.calls.traceback_files import name_files_as_here
+from clusterfn.config.host_text import reading, shaped
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import spoken_wait
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 60.0
 _CATCH_UP_S = 15.0  # large values may take longer, and come afterwards
+_REMOVAL = {"removed": [{"id": str, "bytes": int}], "kept": [{"id": str, "why": str}]}
 _LOOK_S = 0.01
 _STACK_LOOK_S = 0.1
 _REMOVAL_S = 3600.0  # a shared file system removes some thousand files a second at best
@@ -143,7 +144,7 @@ def request_stack_dump(connection: HostConnection, folder: str, keep_waiting: Ca
             functools.partial(_look_until, is_over, _STACK_LOOK_S),
             lambda: "waiting for the supervisor of the job to show where it is",
         )  # fmt: skip
-        return printable(own_files(answer.result(0).decode("utf-8", "replace"))) if answer.done() else None
+        return printable(name_files_as_here(answer.result(0).decode("utf-8", "replace"))) if answer.done() else None
     finally:
         left = [place] if answer.done() else [place, question]
         answer.cancel()
@@ -164,7 +165,7 @@ def remove_jobs(session: HostState, ids: Sequence[str], *, dry: bool = False) ->
         ClusterfnError: The host could not do it.
     """
     words = [session.root, "dry" if dry else "", *ids]
-    answer = session.supervise("remove", *words, timeout_s=_REMOVAL_S).result(_REMOVAL_S + _TIMEOUT_S)
+    answer = session.bridge.supervise("remove", *words, timeout_s=_REMOVAL_S).result(_REMOVAL_S + _TIMEOUT_S)
     if answer.rc != 0:
         said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
         raise ClusterfnError(
@@ -172,4 +173,4 @@ def remove_jobs(session: HostState, ids: Sequence[str], *, dry: bool = False) ->
             hint=f"check {session.root}/jobs on the host: is its file system mounted, and can you write to it?",
         )  # fmt: skip
     with reading(session.host.name, "its list of removed jobs"):
-        return dict(json.loads(answer.out))
+        return dict(shaped(json.loads(answer.out), _REMOVAL))

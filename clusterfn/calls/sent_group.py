@@ -19,7 +19,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import console, history, job_display, remote_state, submit
-from clusterfn.calls.call import host_secrets, secret_values
+from clusterfn.calls.call import host_secrets, secret_values, whom_to_tell
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.group_tracker import GroupTracker, Retried
@@ -55,9 +55,9 @@ def limits_of(session: HostState, gpus: int, host: Host) -> SchedulerLimits:
     told: list[str] | None = session.limits
     if told is None:
         scheduler = session.scheduler
-        asked = [session.connection.run(argv, unset=scheduler.unset) for argv in scheduler.limits_commands()]
+        asked = [session.connection.run(argv, unset=scheduler.unset) for argv in scheduler.limits(gpus).commands]
         told = session.limits = [_output(reply) for reply in asked]
-    return scheduler_for(host).limits(told, gpus)
+    return scheduler_for(host).limits(gpus).read(told)
 
 
 def _output(reply: Reply[Any]) -> str:
@@ -100,7 +100,7 @@ def _attached(session: HostState, spec: Mapping[str, Any], results: ResultPolicy
         made.arguments = shown
     else:
         made = retried.group.with_items_again(retried.numbers, job.id, folder)
-    made.sent_here, made.asked = False, job.resources
+    made.sent_here, made.asked, made.has_value = False, job.resources, job.has_value
     limits = limits_of(session, 0, job.host) if session.scheduler.has_nodes else SchedulerLimits()
     tracker = track(session, job, made, limits, retried)
     left = remote_state.read_group_state(session.connection, tracker.folder)
@@ -150,6 +150,9 @@ def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
     if told["secrets"]:  # from this process: the host has deleted its own
         left = _names_of_secrets(old, told["secrets"])
         files[layout.SECRETS] = json.dumps(secret_values(Options(secrets=tuple(left)))).encode()
+    notify = old.job.notify or whom_to_tell(old.session.host, Options())  # the file of the first try is gone
+    if notify:
+        files[layout.NOTIFY] = json.dumps(dict(notify)).encode()
     made = group.with_items_again(failed, job.id, layout.job_dir(job.root, job.id))
     history.remember(made, config_file.load().path, job.results, told["secrets"])
     counted = in_words(cast(Group, job.group))

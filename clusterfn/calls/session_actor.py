@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,8 @@ class Actors:
         self._workers = workers
         self._living: dict[int, str] = {}
         self._gone: dict[int, str] = {}
+        self._unheld: set[int] = set()  # which have no local object, and may live on the host
+        self._abandoned: set[int] = set()  # whose local object is gone; some of them are closed
 
     def begin(self, number: int, name: str) -> None:
         """Take note of an actor that is to be constructed."""
@@ -60,6 +62,32 @@ class Actors:
         """Take note that the closing of an actor has not reached its host."""
         if self._gone.get(number) == _CLOSED and number in self._living:
             del self._gone[number]
+
+    def lose(self, number: int, why: str) -> None:
+        """Take note that an actor has no local object, and that its host may have it all the same."""
+        self.end(number, why)
+        self._unheld.add(number)
+
+    def stay(self, number: int, is_held: bool) -> None:
+        """Let an actor be closed again: by its local object if that is held, or with the next call."""
+        if is_held:
+            self.reopen(number)
+        else:
+            self.lose(number, "")
+
+    def abandon(self, number: int) -> None:
+        """Have an actor closed before the next call that needs a worker. The garbage collector calls this: no lock."""
+        self._abandoned.add(number)
+
+    def unheld(self) -> Iterator[int]:
+        """Yield the actors to close, as each keeps a worker from the calls that come now."""
+        for number in sorted(self._unheld):
+            self._unheld.discard(number)  # before it is closed: where that fails, it is added again
+            yield number
+        for number in sorted(self._abandoned):
+            self._abandoned.discard(number)
+            if not self.is_gone(number):
+                yield number
 
     def is_gone(self, number: int) -> bool:
         """Whether an actor is gone, or being closed."""

@@ -6,10 +6,9 @@ must not.
 
 from __future__ import annotations
 
-import collections
+import asyncio
 import concurrent.futures
 import contextlib
-import functools
 import itertools
 import json
 import posixpath
@@ -20,28 +19,83 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import attribute
 from clusterfn.bridge.job_states import PENDING, RETURNED, RUNNING, SHORT, STARTING, SUSPENDED, UNKNOWN
+from clusterfn.bridge.supervisor.text import format_duration
 from clusterfn.calls import console, job_display, submit
 from clusterfn.calls import payload as payloads
+from clusterfn.calls.at_once import at_once
 from clusterfn.calls.call import Prepared, job_name, send_call, tell_decisions, tell_left_out
-from clusterfn.calls.dependencies import NotEnded, Place
+from clusterfn.calls.dependencies import NotEnded, Place, reference_of
+from clusterfn.calls.job import entry_of
 from clusterfn.calls.session_actor import ActorCall, Actors, actor_lost, is_packed_at_once
 from clusterfn.calls.session_stream import CallStream
-from clusterfn.calls.session_tracker import SessionCallJob, SessionCallTracker, StreamedSessionCall
+from clusterfn.calls.session_tracker import SessionCallJob, SessionCallTracker
 from clusterfn.errors import ClusterfnError, ConfigError, Unsatisfiable, WorkerLost
-from clusterfn.hosts import exit_flush, spoken_wait
-from clusterfn.hosts.connection import Completed, Reply, TreeFile
+from clusterfn.hosts import exit_flush, loop, spoken_wait
+from clusterfn.hosts.connection import Reply, TreeFile
 from clusterfn.hosts.host_state import CALLER
 
 if TYPE_CHECKING:
+    from clusterfn.calls.job_tracker import Tracker
     from clusterfn.calls.payload import Payload
+    from clusterfn.hosts.host_state import HostState
 
 R = TypeVar("R")
 _TIMEOUT_S = 60.0
 _PRIVATE = 0o600
 _PATHS = 200  # that the host looks for or makes at a time: it does nothing else meanwhile
 _WITHDRAWN_AT_ONCE = 16
+_SKIP_AGAIN_S = 5.0
 # A call may be taken in the same moment: what it is marked by is a file.
 _SKIP = 'mkdir -p -- "$@" 2>/dev/null; for path; do [ -e "$path" ] || exit 1; done'
+
+
+class _SkippedNumbers:
+    """Has a session skip the numbers of calls that were not sent: it serves calls in order.
+
+    Args:
+        tracker: What follows the session's job.
+    """
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
+        self._unsent: set[str] = set()
+        self._is_sending = False
+
+    def add(self, taken: str) -> None:
+        """Have the call skipped whose `taken` this is."""
+        self._unsent.add(taken)
+        self.send()
+
+    def send(self) -> None:
+        """Send the numbers to skip. Does not wait."""
+        if self._unsent and not self._is_sending:
+            self._is_sending = True
+            loop.begin(self._send_all())
+
+    async def _send_all(self) -> None:
+        """Send the numbers to skip; again after a while if the host could not write them, as on a full disk."""
+        session, laid_out = self._tracker.session, self._tracker.laid_out
+        after = [laid_out] if laid_out else []
+        try:
+            while self._has_to_send():
+                known = frozenset(self._unsent)
+                some = sorted(known)[:_PATHS]
+                try:
+                    said = await session.connection.run(["/bin/sh", "-c", _SKIP, "sh", *some], after=after)
+                    is_written = said.rc == 0
+                except ClusterfnError:
+                    is_written = False
+                if is_written:
+                    self._unsent.difference_update(some)
+                elif self._unsent <= known:  # none came meanwhile: the host would refuse the same ones again at once
+                    await asyncio.sleep(_SKIP_AGAIN_S)  # the calls behind them wait for it
+        finally:
+            self._is_sending = False
+        if self._has_to_send():  # one came in this moment
+            self.send()
+
+    def _has_to_send(self) -> bool:
+        return bool(self._unsent) and not self._tracker.is_closed and self._tracker.session.is_connected
 
 
 class SessionJob:
@@ -60,19 +114,16 @@ class SessionJob:
         self._count = 0
         self._open: set[SessionCallJob[Any]] = set()
         self._sending: set[Reply[bool]] = set()
-        self._unsent: set[str] = set()
-        self._sends_skipped = False
-        self._unheld: set[int] = set()  # actors without a local object, which may live on the host
-        self._abandoned: set[int] = set()  # actors whose local object is gone; some of them are closed
         self._settling = threading.Lock()
         self.actors = Actors(prepared.job.serving.workers if prepared.job.serving else 1)
         self.job, self._tracker = send_call(prepared)
+        self._skips = _SkippedNumbers(self._tracker)
         self._stream = CallStream(prepared.session, self.job.folder, self.actors.end)
         self._stream.open()
-        idle_s = prepared.job.serving.idle_s if prepared.job.serving else 0.0
-        idle = f"{idle_s / 60:g} min" if idle_s >= 60 else f"{idle_s:g} s"
-        job_display.remember_going(self.job, f"it ends after {idle} without a call; to end it now: clusterfn cancel ID")
-        self.job.listen(self._on_job_change)
+        idle = format_duration(prepared.job.serving.idle_s if prepared.job.serving else 0.0)
+        entry = entry_of(self.job)
+        job_display.remember_going(entry, f"it ends after {idle} without a call; to end it now: clusterfn cancel ID")
+        entry.listen(self._on_job_change)
         self.job.add_done_callback(self._over)
 
     @property
@@ -106,7 +157,7 @@ class SessionJob:
         tell_decisions(payload, submit.is_in_place(self.spec.host, self.spec.interpreter))
         tracker = self._next(job_name(name), follow, of_actor)
         call: SessionCallJob[R] = SessionCallJob(self.job, payload, tracker)
-        call.given = submit.given_paths(self.spec.root, payload)
+        entry_of(call).given = submit.given_paths(self.spec.root, payload)
         self._put(call, payload)
         return call
 
@@ -116,8 +167,9 @@ class SessionJob:
         except ConfigError:
             for call in list(self._open):
                 of_actor = call.tracker.of_actor
-                if of_actor is not None and (of_actor.closes or call.is_stopping):
-                    raise NotEnded(call, self.actors.name_of(of_actor.actor or call.tracker.number)) from None
+                if of_actor is not None and (of_actor.closes or entry_of(call).is_stopping):
+                    leaving = self.actors.name_of(of_actor.actor or call.tracker.number)
+                    raise NotEnded(reference_of(call).source, leaving) from None
             raise
 
     def take_over(self, call: SessionCallJob[Any]) -> None:
@@ -128,7 +180,7 @@ class SessionJob:
         try:
             self.actors.check_room(call.name)
         except ConfigError as no_room:
-            call.on_refused(no_room)
+            entry_of(call).fail(no_room)
             return
         call.move(self.job, self._next(call.name, call.tracker.live, call.tracker.of_actor))
         self._put(call, payload)
@@ -139,86 +191,59 @@ class SessionJob:
 
     def _put(self, call: SessionCallJob[Any], payload: Payload) -> None:
         self._open.add(call)
-        if call.tracker.of_actor is not None:
-            self._note_actor(call, call.tracker.of_actor)
-        call.add_done_callback(self._open.discard)  # after what it does to its actor is noted
+        of_actor = call.tracker.of_actor
+        if of_actor is not None:
+            if not of_actor.actor:
+                self.actors.begin(call.tracker.number, of_actor.name)
+            if of_actor.closes:
+                self.actors.close(of_actor.actor)
+        call.add_done_callback(self._note_end)
         try:
             self._send(call, payload)
         except BaseException:  # such as Ctrl-C: the caller has no handle of the call
             self._open.discard(call)
-            if call.tracker.of_actor is not None:
-                self._not_sent(call, call.tracker.of_actor)
-            self._skip_number(call)
+            if of_actor is not None and of_actor.closes:  # which may have left this machine
+                self.actors.stay(of_actor.actor, call.tracker.live)
+            elif of_actor is not None and not of_actor.actor:
+                self.actors.lose(call.tracker.number, "it was not sent")
+            self._skips.add(call.tracker.taken)
             raise
         if self.job.done():  # while the call was packed or sent: it was not among those that `_over` moved on
             self._over(self.job)
 
-    def _note_actor(self, call: SessionCallJob[Any], of_actor: ActorCall) -> None:
-        """Take note of what a call does to its actor: now, and when it has ended."""
-        number = of_actor.actor or call.tracker.number
-        if not of_actor.actor:
-            self.actors.begin(number, of_actor.name)
-        if of_actor.closes:
-            self.actors.close(number)
-
-        def ended(_: concurrent.futures.Future[Any]) -> None:
-            if call.held is not self.job:  # it was moved to another session
-                return
+    def _note_end(self, call: Any) -> None:
+        """Take note of what a call that has ended did to its actor, and then that it is not open any more."""
+        of_actor = call.tracker.of_actor
+        if of_actor is not None and call.held is self.job:  # else it was moved to another session
+            number = of_actor.actor or call.tracker.number
             is_known = call.cancelled() or call.tracker.has_outcome  # else the host may do all the same what it says
             if of_actor.closes and not is_known:
-                self._not_closed(call, number)
+                self.actors.stay(number, call.tracker.live)
             elif of_actor.closes or call.actor_gone:
                 self.actors.end(number, call.actor_gone)
             elif not of_actor.actor and (call.cancelled() or call.exception() is not None):
-                self.actors.end(number, "it could not be constructed")
-                if not is_known:
-                    self._unheld.add(number)
-
-        call.add_done_callback(ended)
-
-    def _not_sent(self, call: SessionCallJob[Any], of_actor: ActorCall) -> None:
-        """Undo what was noted of a call whose sending was interrupted. It may have left this machine."""
-        if of_actor.closes:
-            self._not_closed(call, of_actor.actor)
-        elif not of_actor.actor:
-            self.actors.end(call.tracker.number, "it was not sent")
-            self._unheld.add(call.tracker.number)
-
-    def _not_closed(self, call: SessionCallJob[Any], number: int) -> None:
-        """Let an actor be closed again: by its local object, or with the next call if there is none."""
-        if call.tracker.live:
-            self.actors.reopen(number)
-        else:
-            self.actors.end(number, "")
-            self._unheld.add(number)
+                end = self.actors.end if is_known else self.actors.lose
+                end(number, "it could not be constructed")
+        self._open.discard(call)
 
     def close_unheld(self) -> None:
-        """Have the host close actors without a local object: each keeps a worker from the calls that come now."""
-        for number in sorted(self._unheld):
-            self._unheld.discard(number)  # before it is sent: where that fails, it is added again
-            self._close_actor(number)
-        for number in sorted(self._abandoned):
-            self._abandoned.discard(number)
-            if not self.actors.is_gone(number):
-                self._close_actor(number)
-
-    def _close_actor(self, number: int) -> None:
-        self.send(type(None), (), {}, "close", False, ActorCall(number, "close", closes=True))
-
-    def abandon(self, number: int) -> None:
-        """Have an actor closed before the next call that needs a worker. The garbage collector calls this: no lock."""
-        self._abandoned.add(number)
+        """Have the host close actors without a local object."""
+        for number in self.actors.unheld():
+            self.send(type(None), (), {}, "close", False, ActorCall(number, "close", closes=True))
 
     def _send(self, call: SessionCallJob[Any], payload: Payload) -> None:
         submit.await_room(self._session)
         self._await_folder()
-        self._send_skipped()
+        self._skips.send()
         needs = submit.send_contents(self._session, payload)
         facts = {"sys_path": list(submit.module_folders(self.spec, payload)), **call.tracker.facts}
-        streamed = StreamedSessionCall(call, lambda: self._send_files(call, payload, facts, needs._replace(before=[])))
-        if needs.before or not streamed.send(self._stream, payload.data, facts):
+
+        def send_files() -> None:
+            self._send_files(call, payload, facts, needs._replace(before=[]))
+
+        if needs.before or not call.tracker.send(payload.data, facts, send_files):
             self._send_files(call, payload, facts, needs)
-            call.tracker.follow(call, 1)
+            call.tracker.follow()
 
     def _send_files(
         self, call: SessionCallJob[Any], payload: Payload, facts: Mapping[str, Any], needs: submit.Uploads
@@ -228,10 +253,9 @@ class SessionJob:
             TreeFile(layout.PAYLOAD, payload.data, _PRIVATE),
             TreeFile(layout.CALL, json.dumps(facts).encode(), _PRIVATE),
         ]
-        sent = submit.send_folder(self._session, call.tracker, call, files, needs, durable=False)
+        sent = submit.send_folder(self._session, call.tracker, entry_of(call), files, needs, durable=False)
         self._sending.add(sent)
-        sent.add_done_callback(self._sending.discard)
-        sent.add_done_callback(lambda reply: self._refused(call, reply))
+        loop.begin(self._see_sent(call, sent))
         if call.tracker.sending is not None:
             call.tracker.sending.on_dropped = lambda: self._refuse(call, concurrent.futures.CancelledError())
 
@@ -242,41 +266,18 @@ class SessionJob:
             laid_out.exception(_TIMEOUT_S)
             self._tracker.laid_out = None
 
-    def _refused(self, call: SessionCallJob[Any], reply: Reply[bool]) -> None:
-        error = reply.exception()
+    async def _see_sent(self, call: SessionCallJob[Any], sent: Reply[bool]) -> None:
+        """Await the arrival of a call that was sent as files, or fail it."""
+        error = await sent.error()
+        self._sending.discard(sent)
         # What was cancelled here may have arrived all the same, and run: whoever stops its sending finds that out.
         if error is not None and not isinstance(error, concurrent.futures.CancelledError):
             self._refuse(call, error)
 
     def _refuse(self, call: SessionCallJob[Any], error: BaseException) -> None:
         if not self.job.done():
-            self._skip_number(call)
-            call.on_refused(submit.refusal_of(error, call.host, call.tracker.sending, "call"))
-
-    def _skip_number(self, call: SessionCallJob[Any]) -> None:
-        """Have the session skip the call's number: calls are served in order."""
-        self._unsent.add(call.tracker.taken)
-        self._send_skipped()
-
-    def _send_skipped(self) -> None:
-        """Send the numbers to skip; again with the next call if the host could not write them, as on a full disk."""
-        known = frozenset(self._unsent)
-        unsent, laid_out = sorted(known)[:_PATHS], self._tracker.laid_out
-        if unsent and not self._sends_skipped:
-            after = [laid_out] if laid_out else []
-            said = self._session.connection.run(["/bin/sh", "-c", _SKIP, "sh", *unsent], after=after)
-            self._sends_skipped = True
-            said.add_done_callback(lambda reply: self._on_skipped(reply, unsent, known))
-
-    def _on_skipped(self, reply: Reply[Completed], unsent: Sequence[str], known: frozenset[str]) -> None:
-        self._sends_skipped = False
-        if reply.exception() is not None or self.job.done():
-            return
-        if reply.result(0).rc == 0:
-            self._unsent.difference_update(unsent)
-        elif self._unsent <= known:  # none came meanwhile, and the host would refuse the same ones again
-            return
-        self._send_skipped()
+            self._skips.add(call.tracker.taken)
+            entry_of(call).fail(submit.refusal_of(error, call.host, call.tracker.sending, "call"))
 
     def _on_job_change(self, kind: str, _: object) -> None:
         if kind != "state" or self.job.state not in (PENDING, STARTING, RUNNING, SUSPENDED):
@@ -284,7 +285,7 @@ class SessionJob:
         reason = "" if self.job.state == RUNNING else f"its session is {self.job.status}"
         for call in list(self._open):
             if call.state == PENDING and call.reason != reason:
-                call.on_state(PENDING, reason)
+                entry_of(call).set_state(PENDING, reason)
 
     # its end
 
@@ -324,33 +325,30 @@ class SessionJob:
     def _send_close(self, wait: bool) -> None:
         self._await_folder()
         self._stream.await_taken(None, _TIMEOUT_S)
-        sending = list(self._sending)
-        put = self._close_file(after=sending)  # a large call takes time to arrive
-        if sending:  # if the host refuses one of them, the session closes all the same
-            put.add_done_callback(self._close_despite_failure)
-        elif wait:
-            put.result(_TIMEOUT_S)
+        sending = list(self._sending)  # a large call takes time to arrive
+        closing = loop.start(self._close(self._put_close(sending), is_behind=bool(sending)))
+        exit_flush.await_at_exit(closing)
+        if wait and not sending:
+            loop.result(closing, f"waiting for {self.job.host} to close the session {self.job.id}", _TIMEOUT_S)
 
-    def _close_despite_failure(self, put: Reply[bool]) -> None:
-        """Close although the host has refused what was sent before."""
-        if put.exception() is not None:
-            self._close_file()
-
-    def _close_file(self, after: Sequence[Reply[Any]] = ()) -> Reply[bool]:
+    def _put_close(self, after: Sequence[Reply[Any]] = ()) -> Reply[bool]:
         place = posixpath.join(self.job.folder, layout.CALLS, layout.CLOSE)
-        put = self._session.connection.put(place, b"", sync=False, after=after)
-        put.add_done_callback(self._closed)
-        exit_flush.await_at_exit(put)
-        return put
+        return self._session.connection.put(place, b"", sync=False, after=after)
 
-    def _closed(self, put: Reply[bool]) -> None:
-        """Set what is printed if the program ends before the job."""
-        if put.exception() is None:
-            job_display.forget_going(self.job)
-            if self._open:
-                job_display.remember_going(
-                    self.job, "it is closed, and ends with its last call; to end it now: clusterfn cancel ID"
-                )
+    async def _close(self, put: Reply[bool], is_behind: bool) -> None:
+        """See the session told to close; then say what is printed if the program ends before the job.
+
+        Args:
+            is_behind: Whether it is sent after calls: the session closes also if the host refuses one of them.
+        """
+        if await put.error() is not None and is_behind:
+            put = self._put_close()
+        await put
+        job_display.forget_going(entry_of(self.job))
+        if self._open:
+            job_display.remember_going(
+                entry_of(self.job), "it is closed, and ends with its last call; to end it now: clusterfn cancel ID"
+            )
 
     def _over(self, _: concurrent.futures.Future[Any]) -> None:
         """Fail the calls that were not served, or move them to the next session, in a thread: nothing may wait here."""
@@ -368,30 +366,23 @@ class SessionJob:
         except Exception as error:  # noqa: BLE001 - its thread's outermost frame: those who wait must get an error
             refused = error if isinstance(error, ClusterfnError) else ClusterfnError(repr(error), stage="session")
             for call in list(unsettled):
-                call.on_refused(refused)
+                entry_of(call).fail(refused)
 
     def _fail_lost(self) -> list[SessionCallJob[Any]]:
         """Fail the calls that are lost with the job; return those that another session can serve."""
         with self._settling:  # a call may be moved once only
             calls = sorted(self._open, key=lambda call: call.tracker.number)  # they are moved in the order of sending
             calls = [call for call in calls if not call.done()]
-            left = self._without([call.tracker.outcome for call in calls], calls)
-            unserved = self._without([call.tracker.taken for call in left], left)
+            left = _without(self._session, [call.tracker.outcome for call in calls], calls)
+            unserved = _without(self._session, [call.tracker.taken for call in left], left)
             moved = [] if self.job.state != RETURNED else [
                 call for call in unserved if call.tracker.of_actor is None or not call.tracker.of_actor.actor
             ]  # fmt: skip
             self._open.difference_update(moved)
         for call in left:
             if call not in moved:
-                call.on_refused(self._lost(call, has_begun=call not in unserved))
+                entry_of(call).fail(self._lost(call, has_begun=call not in unserved))
         return moved
-
-    def _without(self, paths: Sequence[str], calls: Sequence[SessionCallJob[Any]]) -> list[SessionCallJob[Any]]:
-        """Return the calls whose path is not on the host."""
-        parts = [paths[first : first + _PATHS] for first in range(0, len(paths), _PATHS)]
-        asked = [self._session.connection.have(part) for part in parts]
-        found = itertools.chain.from_iterable(reply.result() for reply in asked)
-        return [call for call, is_there in zip(calls, found) if not is_there]
 
     def _lost(self, call: SessionCallJob[Any], has_begun: bool) -> ClusterfnError:
         """Make the error of this call from the end of its session."""
@@ -409,6 +400,16 @@ class SessionJob:
         return kind(message, host=call.host, job=call.id, **facts)
 
 
+def _without(
+    session: HostState, paths: Sequence[str], calls: Sequence[SessionCallJob[Any]]
+) -> list[SessionCallJob[Any]]:
+    """Return the calls whose path is not on the host."""
+    parts = [paths[first : first + _PATHS] for first in range(0, len(paths), _PATHS)]
+    asked = [session.connection.have(part) for part in parts]
+    found = itertools.chain.from_iterable(reply.result() for reply in asked)
+    return [call for call, is_there in zip(calls, found) if not is_there]
+
+
 def _tell_withdrawn(calls: Sequence[SessionCallJob[Any]]) -> None:
     withdrawn, going = sum(call.cancelled() for call in calls), sum(not call.done() for call in calls)
     if withdrawn:
@@ -419,21 +420,5 @@ def _tell_withdrawn(calls: Sequence[SessionCallJob[Any]]) -> None:
 
 def _withdraw(calls: Sequence[SessionCallJob[Any]]) -> None:
     """Keep calls that have not started from it: many at once, as each waits for its host."""
-    left = collections.deque(calls)
-
-    def withdraw(ended: concurrent.futures.Future[None]) -> None:
-        try:
-            while left:
-                with contextlib.suppress(IndexError):  # another thread has taken the last one
-                    left.popleft().cancel()
-            ended.set_result(None)
-        except BaseException as error:  # noqa: BLE001 - its thread's outermost frame: the caller gets it
-            left.clear()
-            ended.set_exception(error)
-
-    # An executor starts no threads while the interpreter exits, and after Ctrl-C the exit would wait for its threads.
-    threads = [concurrent.futures.Future[None]() for _ in calls[:_WITHDRAWN_AT_ONCE]]
-    for ended in threads:
-        exit_flush.run_in_thread(functools.partial(withdraw, ended), "clusterfn-withdraw")
-    for ended in threads:
-        ended.result()
+    for answer in at_once(calls, lambda call: call.cancel(), "withdrawing calls", _WITHDRAWN_AT_ONCE):
+        answer.result()

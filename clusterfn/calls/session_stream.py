@@ -8,6 +8,7 @@ way to the socket, all calls go by files.
 from __future__ import annotations
 
 import collections
+import concurrent.futures
 import json
 import logging
 import posixpath
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from clusterfn.bridge import layout
 from clusterfn.bridge.agent.frames import Inbox, pack
 from clusterfn.errors import ClusterfnError
-from clusterfn.hosts import spoken_wait
+from clusterfn.hosts import loop, spoken_wait
 
 if TYPE_CHECKING:
     from clusterfn.hosts.connection import HostConnection, Reply
@@ -33,16 +34,16 @@ _LONGEST_FRAME = 64 << 20  # more than any host of ours sends
 class StreamedCall(Protocol):
     """A call that is heard through the stream."""
 
-    def on_news(self, file: str, data: bytes) -> None:
+    def append(self, file: str, data: bytes) -> None:
         """Take what was appended to its file of this name."""
 
-    def on_end(self, told: bytes, value: bytes | None) -> None:
+    def conclude(self, told: bytes, value: bytes | None) -> None:
         """Take its outcome, and its value unless that is too large to come with it."""
 
-    def on_lost(self, has_arrived: bool) -> None:
+    def go_on_with_files(self, has_arrived: bool) -> None:
         """Go on with the files; send it as files too, unless it has arrived."""
 
-    def on_dead(self, reply: Reply[None]) -> None:
+    def give_up(self, error: BaseException) -> None:
         """Take the error of a connection that is not opened again."""
 
 
@@ -72,31 +73,47 @@ class CallStream:
 
     def open(self) -> None:
         """Connect once the session listens. Does not wait, and raises nothing if that is impossible."""
-        self._coming = self._session.connection.wait(posixpath.join(self._folder, layout.DOOR))
-        self._coming.add_done_callback(self._connect)
+        loop.begin(self._carry(self._listen()))
 
-    def _connect(self, coming: Reply[bytes]) -> None:
-        if self._is_closed or coming.exception() is not None:
-            return
+    def _listen(self) -> Reply[bytes]:
+        self._coming = self._session.connection.wait(posixpath.join(self._folder, layout.DOOR))
+        return self._coming
+
+    async def _carry(self, coming: Reply[bytes]) -> None:
+        """Connect once the session listens, and again when the stream is lost, if the session has ever answered."""
+        connects_again = True
+        while connects_again:
+            try:
+                reply = self._connect(await coming)
+            except (ClusterfnError, concurrent.futures.CancelledError):  # the calls get that error themselves
+                return
+            if reply is None:
+                return
+            self._reply = reply
+            if self._is_closed:  # in this moment
+                reply.cancel()
+            connects_again = self._hand_back(await reply.error())
+            if connects_again:
+                coming = self._listen()
+
+    def _connect(self, door: bytes) -> Reply[None] | None:
+        """Connect to where the session listens; None if there is no way."""
         try:
-            facts = json.loads(coming.result(0))
+            facts = json.loads(door)
             address, attach, submission = str(facts["socket"]), [*map(str, facts["attach"])], str(facts["submission"])
         except (ValueError, KeyError, TypeError, RecursionError):  # damaged: the calls go by files
-            return
+            return None
         connection, scheduler = self._session.connection, self._session.scheduler
         self._connection = connection
         self._inbox = Inbox()
-        try:
-            if not scheduler.has_nodes:
-                self._reply = connection.connect_socket(address, pack({"what": "hello"}), self._on_data)
-            elif join := scheduler.join_command(submission):
-                hello, nudge = pack({"what": "hello", "answer_pieces": True}), pack({"what": "nudge"})
-                self._reply = connection.converse([*join, *attach], hello, self._on_data, scheduler.unset, nudge)
-            else:
-                return
-        except ClusterfnError:  # the connection to the host has ended: the calls get that error themselves
-            return
-        self._reply.add_done_callback(self._on_over)
+        if self._is_closed:
+            return None
+        if not scheduler.has_nodes:
+            return connection.connect_socket(address, pack({"what": "hello"}), self._on_data)
+        if join := scheduler.join_command(submission):
+            hello, nudge = pack({"what": "hello", "answer_pieces": True}), pack({"what": "nudge"})
+            return connection.converse([*join, *attach], hello, self._on_data, scheduler.unset, nudge)
+        return None
 
     def send(self, number: int, call: StreamedCall, payload: bytes, facts: Mapping[str, Any], live: bool) -> bool:
         """Send a call; return whether it went this way.
@@ -120,7 +137,7 @@ class CallStream:
             self._calls[number] = call
             self._untaken.append((number, len(payload)))
             self._untaken_bytes += len(payload)
-        # Outside of the lock: the reader thread may hold the connection's own, and wait for this one in `_on_over`.
+        # Outside of the lock: the reader thread may hold the connection's own, and wait for this one.
         # That finds the call, and what is written to a reply that is over is dropped.
         connection.write(reply, pack({**facts, "what": "call", "n": number, "live": live}, payload))
         return True
@@ -147,6 +164,8 @@ class CallStream:
     def close(self) -> None:
         """Hear nothing any more, and do not connect again: the session has ended."""
         self._is_closed = True
+        with self._changed:
+            self._is_open = False
         for reply in (self._coming, self._reply):
             if reply is not None:
                 reply.cancel()
@@ -180,15 +199,17 @@ class CallStream:
         if call is None:
             return
         if what == "again":
-            call.on_lost(has_arrived=False)
+            call.go_on_with_files(has_arrived=False)
         elif what == "end":
-            call.on_end(body[:end], value)
+            call.conclude(body[:end], value)
             self.forget(number)  # only now: a call whose end cannot be taken goes on with its files
         else:
-            call.on_news(_FILES[what], body)
+            call.append(_FILES[what], body)
 
-    def _on_over(self, reply: Reply[None]) -> None:
-        """Have its calls go on with their files. Connect again if the session has ever answered."""
+    # once the stream is over
+
+    def _hand_back(self, error: BaseException | None) -> bool:
+        """Have its calls go on with their files, and return whether to connect again."""
         with self._changed:
             had_answered, self._is_open, self._reply = self._is_open, False, None
             lost, taken = dict(self._calls), self._taken
@@ -196,10 +217,10 @@ class CallStream:
         is_dead = connection is None or not connection.usable()
         for number, call in sorted(lost.items()):
             try:
-                if is_dead and reply.exception() is not None:
-                    call.on_dead(reply)
+                if is_dead and error is not None:
+                    call.give_up(error)
                 else:
-                    call.on_lost(has_arrived=number <= taken)
+                    call.go_on_with_files(has_arrived=number <= taken)
             except Exception:  # noqa: BLE001 - what a caller's own function raises must not keep the other calls here
                 _log.exception("call %d could not be followed by its files", number)
         with self._changed:
@@ -207,8 +228,7 @@ class CallStream:
             self._untaken.clear()
             self._untaken_bytes = 0
             self._changed.notify_all()
-        if had_answered and not (self._is_closed or is_dead):
-            self.open()
+        return had_answered and not (self._is_closed or is_dead)
 
 
 _FILES: Mapping[str, str] = {"events": layout.EVENTS, "stdout": layout.STDOUT, "stderr": layout.STDERR}

@@ -8,15 +8,18 @@ from __future__ import annotations
 import copy
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.calls.arriving import Arriving
-from clusterfn.calls.job import Job
-from clusterfn.calls.job_tracker import JobListener, Tracker
+from clusterfn.calls.follower import Follower
+from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls.queue_tracker import JobBackend
 from clusterfn.errors import ClusterfnError, ResultError
+from clusterfn.hosts import loop
 
 if TYPE_CHECKING:
+    from clusterfn.calls.job_tracker import Tracker
     from clusterfn.calls.payload import Payload
     from clusterfn.calls.session_actor import ActorCall
     from clusterfn.calls.session_stream import CallStream
@@ -40,21 +43,17 @@ class SessionCallJob(Job[R]):
         super().__init__(f"{held.id}/{tracker.number}", tracker.name, held.host, tracker.folder, tracker)
         self.held = held
         self.tracker = tracker
+        tracker.entry = entry_of(self)
         self.payload: Payload | None = payload
-        self.add_done_callback(lambda _: self._forget())
-
-    def _forget(self) -> None:
-        self.payload = None
-        if self.tracker.sending is not None:
-            self.tracker.sending.on_dropped = None  # which has this call
-        self.tracker.end()  # the files of one that was refused or withdrawn may never say that it has ended
+        self.add_done_callback(_forget)
 
     @property
     def actor_gone(self) -> str:
         """Why its actor is gone, if it has ended with that; "" otherwise."""
-        if self._outcome.get("kind") == layout.ACTOR_LOST:
-            return str(self._outcome.get("message"))
-        return str(self._outcome.get("actor_gone") or "")
+        outcome = entry_of(self).published
+        if outcome.get("kind") == layout.ACTOR_LOST:
+            return str(outcome.get("message"))
+        return str(outcome.get("actor_gone") or "")
 
     def stack(self) -> str:
         """Return the stacks of the session's processes, this call's among them if it runs."""
@@ -64,11 +63,20 @@ class SessionCallJob(Job[R]):
         """Move it to another session, because the first ended before its turn."""
         self.tracker.end()
         tracker.shown_by = self.tracker.shown_by
-        self.held, self.folder = held, tracker.folder
-        self.tracker = self._tracker = tracker
+        self.held, self.folder, self.tracker = held, tracker.folder, tracker
+        entry = entry_of(self)
+        entry.folder, entry.tracker, tracker.entry = tracker.folder, tracker, entry
 
 
-class SessionCallTracker(Tracker):
+def _forget(call: Any) -> None:
+    """Let go of what a call needs no more that has ended: what has the call itself would keep its value, too."""
+    call.payload = None
+    if call.tracker.sending is not None:
+        call.tracker.sending.on_dropped = None
+    call.tracker.end()  # the files of one that was refused or withdrawn may never say that it has ended
+
+
+class SessionCallTracker(Follower, JobBackend):
     """Follows one call of a session.
 
     Args:
@@ -79,18 +87,20 @@ class SessionCallTracker(Tracker):
         of_actor: What it is to an actor, if it is a call of one.
     """
 
+    _send_files: Callable[[], None] | None = None
+
     def __init__(
         self, holder: Tracker, number: int, name: str, live: bool, stream: CallStream, of_actor: ActorCall | None = None
     ) -> None:  # fmt: skip
-        super().__init__(holder.session, posixpath.basename(holder.folder), name, live, results=holder.results)
+        folder = layout.call_dir(holder.folder, number)
+        scheduler_name = f"{holder.scheduler_name}/{number}"  # the scheduler is only asked about the session
+        JobBackend.__init__(self, holder.session, folder, scheduler_name)
+        Follower.__init__(self, holder.session, folder, scheduler_name, live, results=holder.results)
         self.number, self.name, self.of_actor = number, name, of_actor
         self._holder = holder
         self._stream = stream
         self._heard: dict[str, int] = {}
         self._hearing: Sequence[Callable[[str, bytes], Any]] = ()
-        self._is_over = False
-        self.folder = layout.call_dir(holder.folder, number)
-        self.scheduler_name = f"{holder.scheduler_name}/{number}"  # the scheduler is only asked about the session
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -132,67 +142,90 @@ class SessionCallTracker(Tracker):
         if not self.withdraw():
             self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
 
-    def hear(self, job: Job[Any]) -> bool:
-        """Prepare to hear it through the stream; return whether what it prints is to be heard."""
-        with self._choosing_attempt:
-            self._hearing = [*self.shown_by, *([job.on_output] if self.live else [])]
-        self._watch_connection(job)
-        self._partial, self.events_read = b"", 0
-        self._heard = dict.fromkeys((layout.EVENTS, layout.STDOUT, layout.STDERR), 0)
-        return bool(self._hearing)
+    # through the stream of its session
 
-    def on_news(self, job: Job[Any], file: str, data: bytes) -> None:
+    def send(
+        self, payload: bytes, facts: Mapping[str, Any], send_files: Callable[[], None]
+    ) -> bool:  # fmt: skip
+        """Send the call through the stream, and hear it there; return whether it went this way.
+
+        Args:
+            payload: It as bytes.
+            facts: What its call.json says.
+            send_files: Sends it as files, unless the host has it.
+        """
+        self._send_files = send_files
+        with self._choosing_attempt:
+            self._hearing = [*self.shown_by, *([self.entry.tell] if self.live else [])]
+        self._watch_connection()
+        self._lines, self.events_read = None, 0
+        self._heard = dict.fromkeys((layout.EVENTS, layout.STDOUT, layout.STDERR), 0)
+        return self._stream.send(self.number, self, payload, facts, bool(self._hearing))
+
+    def append(self, file: str, data: bytes) -> None:
         """Take what was appended to one of its files."""
         self._heard[file] += len(data)
-        if file == layout.EVENTS:
-            self._on_events(job, data)
-            return
-        for on_output in self._hearing:
-            on_output(file, data)
+        if file != layout.EVENTS:
+            for on_output in self._hearing:
+                on_output(file, data)
+        else:
+            self._on_events(data)
 
-    def on_end(self, job: Job[Any], told: bytes, value: bytes | None) -> None:
-        """Take its outcome; fetch its value if that did not come with it."""
+    def conclude(self, told: bytes, value: bytes | None) -> None:
+        """Take its outcome, and its value if that came with it; fetch it otherwise."""
+        if self.is_closed:
+            return
         if value is None and not self.is_fetched_apart:
-            self.follow_rest(job)
+            self._follow_rest()
             return
         if value is not None and not self.is_fetched_apart:
-            arriving = Arriving(self._place(job))
+            arriving = Arriving(self.place)
             try:
                 arriving.announce(told)
                 arriving.write(value)
             except ResultError as error:
-                job.on_refused(error, arriving.kind)
+                self.entry.fail(error, arriving.kind)
                 self.end()
                 return
             self.arriving_outcome = arriving
-        self._take_outcome(job, told)
+        waiting = self._take_outcome(told)
+        if waiting is not None:
+            loop.begin(self._see_through(waiting))
 
-    def follow_rest(self, job: Job[Any]) -> None:
-        """Follow its files from where the stream has ended."""
-        self._follow_files(job, self._hearing, self._heard)
-
-    def _follow_files(
-        self, job: JobListener, shown_by: Sequence[Callable[[str, bytes], Any]], heard: Mapping[str, int]
-    ) -> None:
-        super()._follow_files(job, shown_by, heard)
-        if self._is_over:  # it was refused in this moment
+    def go_on_with_files(self, has_arrived: bool) -> None:
+        """Follow its files, as its stream is lost; send it as files too, unless it has arrived."""
+        entry, send_files = self.entry, self._send_files
+        if self.is_closed or send_files is None:  # it has ended, or was moved to another session
+            return
+        try:
+            if not has_arrived:
+                send_files()
+            self._follow_rest()
+        except ClusterfnError as error:  # the connection has ended in this moment
+            lost = copy.copy(error)
+            lost.job = entry.id
+            entry.lose(lost)
             self.end()
 
-    def receive_outcome(self, job: JobListener, reply: Reply[bytes]) -> None:
-        if not self._is_over:
-            super().receive_outcome(job, reply)
-        elif self.arriving_outcome is not None:  # `end` has cancelled the request
-            self.arriving_outcome.drop()
+    def give_up(self, error: BaseException) -> None:
+        """Take the error of a connection that is not opened again, as a call does that follows its files."""
+        self._lose(error)
+
+    def _follow_rest(self) -> None:
+        """Follow its files from where the stream has ended."""
+        loop.begin(self._see_through(self._follow_files(self._hearing, self._heard)))
+
+    def _follow_files(self, shown_by: Sequence[Callable[[str, bytes], Any]], heard: Mapping[str, int]) -> Reply[bytes]:
+        waiting = super()._follow_files(shown_by, heard)
+        if self.is_closed:  # it was refused in this moment
+            self.end()
+        return waiting
 
     def end(self) -> None:
         """Stop following it, and cancel the open requests."""
-        requests = [*self._follows, *([self.awaited] if self.awaited is not None else [])]
-        self._is_over = True
+        self._send_files = None
         super().end()
         self._stream.forget(self.number)
-        for reply in requests:
-            if not reply.done():
-                reply.cancel()
 
     def remove(self) -> None:
         """Refuse: what the session holds stays until the session itself is removed."""
@@ -200,48 +233,3 @@ class SessionCallTracker(Tracker):
             f"{self.name} is a call of a session, whose files stay together", host=self.session.host.name,
             hint=f"remove the session once it has ended: clusterfn rm {posixpath.basename(self._holder.folder)}",
         )  # fmt: skip
-
-
-class StreamedSessionCall:
-    """A call that goes through the stream of its session.
-
-    Args:
-        call: It.
-        send_files: Sends it as files, unless the host has it.
-    """
-
-    def __init__(self, call: SessionCallJob[Any], send_files: Callable[[], None]) -> None:
-        self._call = call
-        self._tracker = call.tracker
-        self._send_files = send_files
-
-    def send(self, stream: CallStream, payload: bytes, facts: Mapping[str, Any]) -> bool:
-        """Send it, and what its call.json says; return whether it went this way."""
-        return stream.send(self._tracker.number, self, payload, facts, self._tracker.hear(self._call))
-
-    def on_news(self, file: str, data: bytes) -> None:
-        """Take what was appended to one of its files."""
-        self._tracker.on_news(self._call, file, data)
-
-    def on_end(self, told: bytes, value: bytes | None) -> None:
-        """Take its outcome, and its value if that came with it."""
-        self._tracker.on_end(self._call, told, value)
-
-    def on_lost(self, has_arrived: bool) -> None:
-        """Go on with the files; send it as files too, unless it has arrived."""
-        if self._call.done() or self._call.tracker is not self._tracker:  # it was moved to another session
-            return
-        try:
-            if not has_arrived:
-                self._send_files()
-            self._tracker.follow_rest(self._call)
-        except ClusterfnError as error:  # the connection has ended in this moment
-            lost = copy.copy(error)
-            lost.job = self._call.id
-            self._call.on_lost(lost)
-            self._tracker.end()
-
-    def on_dead(self, reply: Reply[None]) -> None:
-        """Take the error of a connection that is not opened again, as a call does that follows its files."""
-        if not self._call.done() and self._call.tracker is self._tracker:
-            self._tracker.receive_outcome(self._call, cast("Reply[Any]", reply))

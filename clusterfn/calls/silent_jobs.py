@@ -1,54 +1,42 @@
 """Asks a host about jobs whose heartbeat has stopped: one question at a time, for all of them together.
 
-A host that is slow to answer is asked no more for it. Callbacks run on the connection's reader thread: none waits.
+A host that is slow to answer is asked no more for it. All of this runs in the loop of `clusterfn.hosts.loop`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import collections
+import concurrent.futures
 import posixpath
-import threading
+import re
 import weakref
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge import layout
-from clusterfn.errors import HostError
+from clusterfn.errors import ClusterfnError, HostError, Unreachable
+from clusterfn.hosts import loop
+from clusterfn.scheduler.base import Evidence, SchedulerVerdict
 
 if TYPE_CHECKING:
-    from clusterfn.hosts.connection import Completed, Reply
+    from clusterfn.calls.conclusion import Conclusion
+    from clusterfn.calls.queue_tracker import FollowedJob
+    from clusterfn.hosts.connection import HostConnection
     from clusterfn.hosts.host_state import HostState
-    from clusterfn.scheduler.base import SchedulerVerdict
 
 _AT_ONCE = 500  # jobs in one question: their paths are the words of a command
 _CONCLUDED_AT_ONCE = 4  # each by a process of its own
 _LOG_TAIL = 4000
+AGAIN_S = 15.0  # after a question that the host could not answer, such as one that took too long
+_ID = re.compile(rf"/{layout.JOBS}/([0-9a-f]{{16}})(?=/|$)")
 
 
-class SilentJob(Protocol):
-    """What is asked about: a `LivenessMonitor`."""
+class _Gone(NamedTuple):
+    """A job that may be gone: the submission that holds its claim, and what the scheduler says of that."""
 
-    @property
-    def folder(self) -> str:
-        """The job's."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether its outcome is known."""
-
-    def log_path(self) -> str:
-        """Return the scheduler's log."""
-
-    def claimed_by(self, claim: str) -> str:
-        """Take what its claim holds, "" without one; return the submission to ask about, "" if there is none."""
-
-    def explain(self, said: str, log: str, submission: str) -> SchedulerVerdict | None:
-        """Return what has ended it; None if it may live."""
-
-    def conclude(self, verdict: SchedulerVerdict) -> Reply[Completed]:
-        """Have that published."""
-
-    def on_concluded(self, concluded: Reply[Completed]) -> None:
-        """Take the answer to `conclude`."""
+    silent: Conclusion
+    submission: str
+    said: str
 
 
 class SilentJobs:
@@ -60,110 +48,144 @@ class SilentJobs:
 
     def __init__(self, session: HostState) -> None:
         self._session = weakref.ref(session)
-        self._waiting: dict[SilentJob, None] = {}
+        self._waiting: dict[Conclusion, None] = {}
         self._is_asking = False
-        self._gone: collections.deque[tuple[SilentJob, str, str]] = collections.deque()
-        self._concluding = 0
-        self._lock = threading.Lock()
 
-    def ask(self, job: SilentJob) -> None:
-        """Ask about this job, after the question that is open now."""
-        with self._lock:
-            self._waiting[job] = None
-            if self._is_asking:
-                return
+    def ask(self, silent: Conclusion) -> None:
+        """Ask about the job of this, after the question that is open now. Any thread may call this."""
+        loop.call(self._add, silent)
+
+    def _add(self, silent: Conclusion) -> None:
+        self._waiting[silent] = None
+        if not self._is_asking:
             self._is_asking = True
-        self._ask_next()
+            loop.begin(self._ask_all())
 
-    def _ask_next(self) -> None:
-        """Ask about those that have fallen silent meanwhile."""
-        session = self._session()
-        while True:
-            with self._lock:
-                jobs = [job for job in self._waiting if not job.is_over][: self._most(session)]
-                self._waiting = {job: None for job in self._waiting if not job.is_over and job not in jobs}
-                if session is None or not jobs:
-                    self._is_asking = False
-                    return
-            claims = [posixpath.join(job.folder, layout.CLAIM) for job in jobs]
-            try:
-                # With two files, each line begins with the name of its own.
-                read = session.connection.run(["grep", "-s", "", *claims, "/dev/null"])
-            except HostError:  # the connection has ended
-                continue
-            read.add_done_callback(lambda reply, jobs=jobs: self._on_claims(jobs, reply))  # type: ignore[misc]
-            return
-
-    @staticmethod
-    def _most(session: HostState | None) -> int:
-        return _AT_ONCE if session is not None and session.scheduler.evidence_of_all([]) else 1
-
-    def _on_claims(self, jobs: list[SilentJob], reply: Reply[Completed]) -> None:
-        """Ask the scheduler about the submissions that hold the claims: others of these jobs have long ended."""
-        session = self._session()
-        if session is None or reply.exception() is not None:
-            self._ask_next()
-            return
-        lines = reply.result(0).out.decode("utf-8", "surrogateescape").splitlines()
-        found = (line.rpartition(f"/{layout.CLAIM}:") for line in lines)
-        claims = {folder: claim.strip() for folder, _, claim in found}
-        asked = [(job, job.claimed_by(claims.get(job.folder, ""))) for job in jobs]
-        asked = [(job, submission) for job, submission in asked if submission]
-        if not asked:
-            self._ask_next()
-            return
-        scheduler, ids = session.scheduler, [submission for _, submission in asked]
-        command = scheduler.evidence_of_all(ids) or scheduler.evidence_command(ids[0])
+    async def _ask_all(self) -> None:
+        """Ask about those that are silent, then about those that have fallen silent meanwhile."""
         try:
-            said = session.connection.run(command, unset=scheduler.unset)
-        except HostError:
-            self._ask_next()
-            return
-        said.add_done_callback(lambda reply: self._on_evidence(asked, reply))
+            while (session := self._session()) is not None and (silent := self._next(session)):
+                await self._ask(session, silent)
+        finally:
+            self._is_asking = False
 
-    def _on_evidence(self, asked: list[tuple[SilentJob, str]], reply: Reply[Completed]) -> None:
-        if reply.exception() is None:
-            text = (reply.result(0).out + reply.result(0).err).decode("utf-8", "replace")
-            # This alone shows that most of many jobs live; a scheduler's answer about one may need its log.
-            together = self._most(self._session()) > 1
-            gone = [each for each in asked if not together or each[0].explain(text, "", each[1]) is not None]
-            self._gone.extend((job, submission, text) for job, submission in gone)
-        self._concluding = lanes = max(1, min(_CONCLUDED_AT_ONCE, len(self._gone)))
-        for _ in range(lanes):
-            self._conclude_next()
+    def _next(self, session: HostState) -> list[Conclusion]:
+        left = [each for each in self._waiting if not each.job.is_closed]
+        most = _most(session)
+        self._waiting = dict.fromkeys(left[most:])
+        return left[:most]
 
-    def _conclude_next(self) -> None:
-        """Have the next job that is gone concluded; ask about others once none is left."""
-        session = self._session()
-        while self._gone and session is not None:
-            job, submission, text = self._gone.popleft()
-            if job.is_over:
-                continue
-            try:
-                log = session.connection.run(["tail", "-c", str(_LOG_TAIL), job.log_path()])
-            except HostError:
-                continue
-            log.add_done_callback(
-                lambda reply, job=job, submission=submission, text=text: self._on_log(job, submission, text, reply)  # type: ignore[misc]
-            )
-            return
-        self._concluding -= 1
-        if not self._concluding:
-            self._ask_next()
-
-    def _on_log(self, job: SilentJob, submission: str, text: str, reply: Reply[Completed]) -> None:
-        log = reply.result(0).out.decode("utf-8", "replace") if reply.exception() is None else ""
-        verdict = job.explain(text, log, submission)
-        if verdict is None or job.is_over:
-            self._conclude_next()
-            return
+    async def _ask(self, session: HostState, silent: list[Conclusion]) -> None:
+        """Ask about these jobs, and have those concluded that are gone."""
         try:
-            concluded = job.conclude(verdict)
-        except HostError:
-            self._conclude_next()
+            claimed = await _read_claims(session, silent)
+            gone = await _ask_scheduler(session, claimed) if claimed else []
+        except Unreachable:  # the connection has ended
             return
-        concluded.add_done_callback(job.on_concluded)
-        concluded.add_done_callback(lambda _: self._conclude_next())
+        except (ClusterfnError, concurrent.futures.CancelledError):
+            if session.is_connected:
+                loop.begin(self._ask_later(silent))
+            return
+        left = collections.deque(gone)
+        await asyncio.gather(*(_conclude_each(session, left) for _ in range(min(_CONCLUDED_AT_ONCE, len(left)))))
+
+    async def _ask_later(self, silent: list[Conclusion]) -> None:
+        """Ask again about jobs of which nothing else may say that they are gone."""
+        await asyncio.sleep(AGAIN_S)
+        for each in silent:
+            self.ask(each)
+
+
+def _most(session: HostState) -> int:
+    return _AT_ONCE if session.scheduler.evidence_of_many else 1
+
+
+async def _read_claims(session: HostState, silent: list[Conclusion]) -> list[tuple[Conclusion, str]]:
+    """Return the jobs that a submission has claimed, with it: others of these have long ended."""
+    claims = [posixpath.join(each.job.folder, layout.CLAIM) for each in silent]
+    # With two files, each line begins with the name of its own.
+    read = await session.connection.run(["grep", "-s", "", *claims, "/dev/null"])
+    lines = read.out.decode("utf-8", "surrogateescape").splitlines()
+    found = (line.rpartition(f"/{layout.CLAIM}:") for line in lines)
+    by_folder = {folder: claim.strip() for folder, _, claim in found}
+    asked = [(each, _submission_of(each, by_folder.get(each.job.folder, ""))) for each in silent]
+    return [(each, submission) for each, submission in asked if submission]
+
+
+def _submission_of(silent: Conclusion, claim: str) -> str:
+    """Return the submission to ask about, "" if there is none; `claim` is what the claim of the job holds, if any."""
+    job = silent.job
+    submission = claim or job.scheduler_id
+    job.scheduler_id = job.scheduler_id or submission
+    if not submission and not job.is_closed:
+        loop.begin(_conclude_unseen(silent))
+    return submission
+
+
+async def _conclude_unseen(silent: Conclusion) -> None:
+    """Conclude a job without a claim or an id that no look by its name has found: it was never submitted."""
+    job, message = silent.job, "the scheduler does not know the job, and it never started"
+    try:
+        if job.session.scheduler.knows_all:
+            if await is_refused_elsewhere(job.connection, job.folder):
+                return
+        else:
+            spec, message = posixpath.join(job.folder, layout.SPEC), "the job was sent but never started"
+            if not (await job.connection.run(["find", spec, "-mmin", "+1"])).out:
+                return  # younger ones may be about to start
+    except (ClusterfnError, concurrent.futures.CancelledError):
+        return  # the next missed heartbeat asks again
+    await silent.conclude_or_give_up(
+        SchedulerVerdict(layout.LOST, message, hint="call the function again", stage="submit", withdraw=True)
+    )
+
+
+async def is_refused_elsewhere(connection: HostConnection, folder: str) -> bool:
+    """Whether a program has lately said that it will submit the job, which the scheduler refuses for now."""
+    note = posixpath.join(folder, layout.REFUSED)
+    found = await connection.run(["find", note, "-mmin", f"-{layout.REFUSED_FOR_S / 60:.0f}"])
+    return bool(found.out)
+
+
+def job_of(folder: str) -> str:
+    """Return the id of the job whose folder this is, or whose element's; "" if the path has none."""
+    return next(iter(_ID.findall(folder)), "")
+
+
+def explain(job: FollowedJob, said: str, log: str, submission: str) -> SchedulerVerdict | None:
+    """Return what has ended a job, by what its scheduler says and its log; None if it may live."""
+    return job.session.scheduler.explain(Evidence(said, log, submission, job_of(job.folder)))
+
+
+async def _ask_scheduler(session: HostState, claimed: list[tuple[Conclusion, str]]) -> list[_Gone]:
+    """Ask the scheduler about these submissions; return those that may be gone."""
+    scheduler, ids = session.scheduler, [submission for _, submission in claimed]
+    answer = await session.connection.run(scheduler.evidence_command(*ids), unset=scheduler.unset)
+    said = (answer.out + answer.err).decode("utf-8", "replace")
+    # This alone shows that most of many jobs live; a scheduler's answer about one may need its log.
+    together = _most(session) > 1
+    return [
+        _Gone(silent, submission, said)
+        for silent, submission in claimed
+        if not together or explain(silent.job, said, "", submission) is not None
+    ]
+
+
+async def _conclude_each(session: HostState, gone: collections.deque[_Gone]) -> None:
+    """Have jobs concluded that are gone, one after another, until none is left."""
+    while gone:
+        silent, submission, said = gone.popleft()
+        job = silent.job
+        if job.is_closed:
+            continue
+        try:
+            tail = await session.connection.run(["tail", "-c", str(_LOG_TAIL), job.log_path("scheduler")])
+            log = tail.out.decode("utf-8", "replace")
+        except (HostError, concurrent.futures.CancelledError):
+            log = ""
+        verdict = explain(job, said, log, submission)
+        if verdict is not None and not job.is_closed:
+            await silent.conclude_or_give_up(verdict)
 
 
 _of_hosts: weakref.WeakKeyDictionary[Any, SilentJobs] = weakref.WeakKeyDictionary()

@@ -7,6 +7,7 @@ calls, the elements of a group and the calls of a session all go this way. `desc
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import functools
 import json
 import os
@@ -15,46 +16,34 @@ import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.calls import console
 from clusterfn.calls.files import FileUpload
-from clusterfn.calls.resubmit import PendingSubmission, SubmissionListener
+from clusterfn.calls.submission import PendingSubmission, Started, WaitingJob
 from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError, SubmitError, Unsatisfiable
-from clusterfn.hosts import bridge_bundle
-from clusterfn.hosts.connection import Needed, Reply, TreeFile
+from clusterfn.hosts import bridge_bundle, loop
+from clusterfn.hosts.connection import Needed, Reply, SpawnReply, TreeFile
 from clusterfn.hosts.exit_flush import await_at_exit, remove_folder, run_in_thread
-from clusterfn.hosts.transfer import Sending, Transfer
+from clusterfn.hosts.transfer import Sending
 from clusterfn.scheduler import job_script
 from clusterfn.scheduler.base import Answer, Submission
 
 if TYPE_CHECKING:
-    from clusterfn.calls.job import Job
+    from clusterfn.calls.entry import Entry
+    from clusterfn.calls.group_state import GroupState
     from clusterfn.calls.job_tracker import Tracker
     from clusterfn.calls.payload import Payload
+    from clusterfn.calls.queue_tracker import QueueTracker
     from clusterfn.config.job_spec import JobSpec
     from clusterfn.config.spec import Host, Interpreter
-    from clusterfn.hosts.connection import SpawnReply
     from clusterfn.hosts.host_state import HostState
 
 _WORTH_ASKING = 64 << 10  # what is smaller is sooner sent than asked for; what is there already is left as it is
 TOLD_S = 10.0
 _EXECUTABLE, _READABLE, _PRIVATE = 0o700, 0o400, 0o600
-
-
-class Sent(Protocol):
-    """A job or a group, whose state shows how far it has been sent."""
-
-    @property
-    def state(self) -> str:
-        """As `Job.state`."""
-
-    def on_state(self, state: str, reason: str = "") -> None:
-        """Take its new state."""
-
-    def on_transfer(self, transfer: Transfer) -> None:
-        """Take the transfer of files that are being sent."""
 
 
 def await_room(session: HostState) -> None:
@@ -68,12 +57,15 @@ def await_room(session: HostState) -> None:
 
 
 def submit_job(
-    session: HostState, spec: JobSpec, payload: Payload, needs: Uploads, job: Job[Any], tracker: Tracker,
+    session: HostState, spec: JobSpec, payload: Payload, needs: Uploads, tracker: Tracker,
     inputs: Sequence[Reply[Any]] = (),
 ) -> None:  # fmt: skip
-    """Put the job's folder and its start on the stream, after what it needs; `job` gets a refusal later."""
-    folder = send_folder(session, tracker, job, job_files(spec, payload), needs, inputs)
-    tracker.submission = start(session, submission_of(session, spec), [folder], JobSubmission(tracker, job))
+    """Put the job's folder and its start on the stream, after what it needs; its entry gets a refusal later."""
+    folder = send_folder(session, tracker, tracker.entry, job_files(spec, payload), needs, inputs)
+    tracker.submission = start(session, submission_of(session, spec), [folder], _WaitingJob(tracker))
+    tracker.starting = [starting := loop.start(see_started(tracker, tracker.submission))]
+    if isinstance(tracker.submission, SpawnReply):
+        await_at_exit(starting)
 
 
 def submission_of(session: HostState, spec: JobSpec) -> Submission:
@@ -82,83 +74,111 @@ def submission_of(session: HostState, spec: JobSpec) -> Submission:
     request = scheduler.submission(spec)
     if not session.has_held_allocation:
         return request
-    why = scheduler.never_held(spec)
-    if why:
-        console.tell(f"{spec.name} is not in the held allocation: {why}")
+    held = scheduler.into_held(spec, request)
+    if isinstance(held, str):
+        console.tell(f"{spec.name} is not in the held allocation: {held}")
         return request
-    return scheduler.into_held(spec, request)
+    return held
 
 
-class JobSubmission(SubmissionListener):
-    """The `SubmissionListener` of a single job."""
+class _WaitingJob(WaitingJob):
+    """A single job, while its scheduler does not take it."""
 
-    def __init__(self, tracker: Tracker, job: Job[Any]) -> None:
-        self._tracker, self._job = tracker, job
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
 
-    def on_started(self, scheduler_id: str, doubt: SubmitError | None) -> None:
-        self._tracker.submission, self._tracker.doubt = None, doubt
-        self._tracker.forget_sending()
-        self._tracker.started(self._job, scheduler_id)
-
-    def on_not_started(self, error: BaseException) -> None:
-        tracker = self._tracker
-        tracker.submission = None
-        refused = refusal_of(error, tracker.session.host.name, tracker.sending, "job")
-        if getattr(error, "kind", "") == "skipped" and tracker.inputs and not isinstance(refused, Cancelled):
-            labels = ", ".join(each.label for each in tracker.inputs)
-            refused = DependencyFailed(f"{labels}: not sent, so its value will not exist", stage="submit")
-            refused.host, refused.__cause__ = tracker.session.host.name, error
-        if is_from_host(error) and not isinstance(refused, Cancelled):
-            remove_folder(tracker.connection, tracker.folder)
-        self._job.on_refused(refused)
-        tracker.end()
-
-    def on_refused_for_now(self, reason: str) -> None:
-        self._tracker.refused_for_now(self._job, reason)
+    def refused_for_now(self, reason: str) -> None:
+        self._tracker.refused_for_now(reason)
 
     @property
     def note(self) -> str:
         return self._tracker.refusal_note
 
-    def on_queued(self) -> None:
-        self._tracker.queued(self._job)
 
-    def on_script_ended(self) -> None:
-        self._tracker.liveness.process_ended()
+async def see_started(tracker: Tracker, submission: Reply[Any]) -> None:
+    """Await the start of a job; watch it from then on, or end it with what was said instead."""
+    try:
+        started = await await_start(tracker.session, submission)
+    except (ClusterfnError, concurrent.futures.CancelledError) as error:
+        _end_refused(tracker, error)
+        started = None
+    if started is not None:
+        tracker.doubt = started.doubt
+        tracker.forget_sending()
+        tracker.started(started.scheduler_id)
+        if isinstance(submission, SpawnReply):
+            loop.begin(_see_script(tracker, submission))
+    tracker.submission, tracker.starting = None, []
 
 
-def start(session: HostState, request: Submission, after: Sequence[Reply[Any]], on: SubmissionListener) -> Reply[Any]:
-    """Submit to the scheduler, or spawn on a host without one, once `after` has succeeded.
+def _end_refused(tracker: Tracker, error: BaseException) -> None:
+    refused = refusal_of(error, tracker.session.host.name, tracker.sending, "job")
+    if getattr(error, "kind", "") == "skipped" and tracker.inputs and not isinstance(refused, Cancelled):
+        labels = ", ".join(each.label for each in tracker.inputs)
+        refused = DependencyFailed(f"{labels}: not sent, so its value will not exist", stage="submit")
+        refused.host, refused.__cause__ = tracker.session.host.name, error
+    tracker.entry.fail(refused)
+    tracker.end()
+    if is_from_host(error) and not isinstance(refused, Cancelled):
+        with contextlib.suppress(HostError):  # the connection was closed
+            remove_folder(tracker.connection, tracker.folder)
 
-    A script may end right after this: Python waits at its exit until the host has answered.
+
+async def _see_script(tracker: Tracker, spawned: SpawnReply) -> None:
+    """Await the end of a job's script, on a host without a scheduler."""
+    ended = await await_script(tracker.session, spawned)
+    if ended.waits:
+        tracker.queued()
+    if ended.is_over:
+        await tracker.liveness.process_ended()
+
+
+def start(session: HostState, request: Submission, after: Sequence[Reply[Any]], job: WaitingJob) -> Reply[Any]:
+    """Submit to the scheduler, or spawn on a host without one, once `after` has succeeded; `await_start` awaits that.
+
+    A script may end right after this: Python waits at its exit until the host has answered what is submitted to a
+    scheduler; the caller sees to that for a process, with what awaits its start.
     """
     if request.do == "spawn":
-        spawned = session.connection.spawn(request.argv, request.cwd, request.log, unset=request.unset, after=after)
-        spawned.add_done_callback(lambda reply: _on_spawned(session, reply, on))
-        await_at_exit(spawned)
-        return spawned
-    submission = PendingSubmission(session, request, after, on)
+        return session.connection.spawn(request.argv, request.cwd, request.log, unset=request.unset, after=after)
+    submission = PendingSubmission(session, request, after, job)
     submission.start()
     return submission
 
 
-def _on_spawned(session: HostState, reply: SpawnReply, on: SubmissionListener) -> None:
-    error = reply.exception()
-    if error is not None:
-        on.on_not_started(error)
-        return
-    process = reply.result(0)
+async def await_start(session: HostState, submission: Reply[Any]) -> Started | None:
+    """Await the start of what `start` has submitted; None if it was withdrawn.
 
-    def ended(exited: Reply[int | None]) -> None:
-        if exited.exception() is not None:  # a connection that was closed on purpose must not be opened again to ask
-            return
-        if session.scheduler.waits(exited.result(0)):
-            on.on_queued()
-        else:
-            on.on_script_ended()
+    Raises:
+        ClusterfnError, concurrent.futures.CancelledError: It was refused, or not all that it needs has arrived.
+    """
+    started = await submission
+    if started is None or isinstance(started, Started):
+        return started
+    return Started(session.scheduler.submitted(Answer(pid=started.pid, starttime=started.starttime)))
 
-    on.on_started(session.scheduler.submitted(Answer(pid=process.pid, starttime=process.starttime)), None)
-    reply.exited.add_done_callback(ended)
+
+class ScriptEnd(NamedTuple):
+    """How the script of a job has ended; both are set if the host's agent no longer knows it.
+
+    Attributes:
+        waits: Whether the job waits in the host's own queue.
+        is_over: Whether nothing of it may run any more.
+    """
+
+    waits: bool
+    is_over: bool
+
+
+async def await_script(session: HostState, spawned: SpawnReply) -> ScriptEnd:
+    """Await the end of a script that was spawned."""
+    try:
+        status = await spawned.exited
+    except (ClusterfnError, concurrent.futures.CancelledError):
+        return ScriptEnd(False, False)  # a connection that was closed on purpose must not be opened again to ask
+    # None: it ends, or waits, without a word from now on.
+    waits = status is not None and status == session.scheduler.queued_status
+    return ScriptEnd(status is None or waits, not waits)
 
 
 def refusal_of(error: BaseException, host: str, sending: Sending | None, what: str) -> ClusterfnError:
@@ -195,8 +215,8 @@ class Uploads(NamedTuple):
 
 def send_needs(session: HostState, payload: Payload, folders: Mapping[str, Mapping[str, bytes]]) -> Uploads:
     """Send what the host lacks: the bridge, these folders of the environment, modules, files, buffers."""
-    bridge, before = session.bridge, session.lay_out_bridge()
-    uploads: dict[str, Callable[[], Reply[bool]]] = {bridge: functools.partial(session.put_bridge, bridge)}
+    bridge, before = session.bridge.folder, session.bridge.lay_out()
+    uploads: dict[str, Callable[[], Reply[bool]]] = {bridge: functools.partial(session.bridge.put, bridge)}
     for path, folder in folders.items():
         files = [TreeFile(name, data, _EXECUTABLE) for name, data in folder.items()]
         uploads[path] = functools.partial(session.connection.put_tree, path, files)
@@ -239,7 +259,7 @@ def _needed(session: HostState, needs: Uploads) -> Needed:
 
 def is_in_place(host: Host, interpreter: Interpreter) -> bool:
     """Whether jobs run on this machine's files by this program's interpreter: what it imports they can import too."""
-    return "local" in (host.scheduler, host.transport) and interpreter.path == sys.executable
+    return host.is_this_machine and interpreter.path == sys.executable
 
 
 def module_folders(spec: JobSpec, payload: Payload) -> tuple[str, ...]:
@@ -257,16 +277,8 @@ def inputs_of(payload: Payload) -> list[Reply[Any]]:
     return [request for each in payload.inputs for request in each.source.open_requests()]
 
 
-class SendingTracker(Protocol):
-    """The tracker of a job or a group, which can stop the sending of it."""
-
-    folder: str
-    sending: Sending | None
-    laid_out: Reply[bool] | None
-
-
 def send_folder(
-    session: HostState, tracker: SendingTracker, job: Sent, files: Sequence[TreeFile], needs: Uploads,
+    session: HostState, tracker: QueueTracker, job: Entry | GroupState, files: Sequence[TreeFile], needs: Uploads,
     inputs: Sequence[Reply[Any]] = (), *, durable: bool | None = None,
 ) -> Reply[bool]:  # fmt: skip
     """Send the job's own folder, which appears as a whole once all it needs is there, and show how far all of that is.
@@ -279,7 +291,7 @@ def send_folder(
     after = [*inputs, *needs.before]
     folder = session.connection.put_tree(tracker.folder, files, sync=sync, after=after, needs=_needed(session, needs))
     tracker.laid_out, tracker.sending = folder, Sending([*needs.before, folder])
-    job.on_transfer(tracker.sending)
+    job.show_transfer(tracker.sending)
     return folder
 
 
@@ -292,6 +304,8 @@ def job_files(job: JobSpec, payload: Payload) -> list[TreeFile]:
     ]
     if job.secrets:
         files.append(TreeFile(layout.SECRETS, json.dumps(dict(job.secrets)).encode(), _PRIVATE))
+    if job.notify and job.serving is None and job.kernel is None:  # a session ends when its program does
+        files.append(TreeFile(layout.NOTIFY, json.dumps(dict(job.notify)).encode(), _PRIVATE))
     return files
 
 
@@ -351,15 +365,15 @@ def describe(session: HostState, job: JobSpec, payload: Payload) -> str:
         "",
         "# files sent with the job",
         *(
-            f"#   {_shown(len(file.data))}  {file.name}"
+            f"#   {format_size(len(file.data)):>10}  {file.name}"
             for file in job_files(job, payload)
             if isinstance(file.data, bytes)
         ),
         "# sent once, named by their content" if wanted else "# nothing else",
         *(f"#   {_described(path, what, path in missing)}" for path, what in wanted.items()),
         ""
-        if session.has_bridge
-        else f"#   {_shown(_size_of(bridge_bundle.bridge()))}  {session.bridge} (not there yet)",
+        if session.bridge.is_there
+        else f"#   {format_size(_size_of(bridge_bundle.bridge())):>10}  {session.bridge.folder} (not there yet)",
         f"# started by: {job_script.command_line(request.argv)}",
         "",
         job_script.job_script(job),
@@ -373,12 +387,4 @@ def _described(path: str, what: Any, missing: bool) -> str:
         if isinstance(what, bridge_bundle.FileBundle)
         else ""
     )
-    return f"{_shown(_size_of(what))}  {path}{parts}{'' if missing else ' (there already)'}"
-
-
-def _shown(size: float) -> str:
-    for unit in ("B ", "KB", "MB"):
-        if size < 1024:
-            return f"{size:7.{0 if unit == 'B ' else 1}f} {unit}"
-        size /= 1024
-    return f"{size:7.1f} GB"
+    return f"{format_size(_size_of(what)):>10}  {path}{parts}{'' if missing else ' (there already)'}"

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.calls.data_types import DamagedPickle
 from clusterfn.config import units
 
@@ -56,7 +57,7 @@ class ValueCost:
             return
         self._free = self._free or free
         if free - more < self._free // _SPARE:
-            raise MemoryError(f"its objects need more than the {self._free / 1e9:.1f} GB of free memory")
+            raise MemoryError(f"its objects need more than the {format_size(self._free)} of free memory")
 
     def charge_copy(self, args: Iterable[Any]) -> None:
         """Count what is made from these arguments, which may be in many places.

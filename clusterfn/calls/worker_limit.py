@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge.job_states import PENDING, SHORT
 from clusterfn.calls import console
+from clusterfn.calls.job import Job, entry_of
 from clusterfn.errors import Cancelled, ClusterfnError, SubmitError
 
 if TYPE_CHECKING:
-    from clusterfn.calls.job import Job
     from clusterfn.calls.job_tracker import Tracker
 
 Send = Callable[[], None]
@@ -52,7 +52,7 @@ class WorkerLimit:
         """Call `send` now, or when fewer calls are in progress; then an error of it is the job's."""
         if os.getpid() != self._pid:  # a forked child has none of the threads, and its parent sends what waits
             self._begin()
-        job.on_state(PENDING, f"not sent yet: {_calls(self.most)} in progress (max_workers={self.most})")
+        entry_of(job).set_state(PENDING, f"not sent yet: {_calls(self.most)} in progress (max_workers={self.most})")
         job.add_done_callback(self._ended)
         with self._order:
             with self._changed:
@@ -61,7 +61,7 @@ class WorkerLimit:
                     return
                 self._going.add(job)
             try:
-                job.on_state(PENDING)
+                entry_of(job).set_state(PENDING)
                 send()
             except BaseException:  # Ctrl-C too: its place would stay taken
                 self._ended(job)
@@ -120,7 +120,7 @@ class WorkerLimit:
                 self._going.add(job)
                 self._is_sending = True
             try:
-                job.on_state(PENDING)
+                entry_of(job).set_state(PENDING)
                 send()
             except BaseException as error:  # of a call whose caller has gone on: it is the call's own
                 self._refuse(job, error)
@@ -137,7 +137,7 @@ class WorkerLimit:
         refused = error if isinstance(error, ClusterfnError) else SubmitError(repr(error))
         refused.host, refused.stage = job.host, refused.stage or "submit"
         console.warn(f"{job.id[:SHORT]} {job.name} was not sent: {refused.message}")
-        job.on_refused(refused)
+        entry_of(job).fail(refused)
 
     def _withdraw(self, job: Job[Any]) -> bool:
         """Take a call out of those that wait; false if it has been sent."""
@@ -145,7 +145,7 @@ class WorkerLimit:
             if self._waiting.pop(job, None) is None:
                 return False
             self._changed.notify_all()
-        job.on_refused(Cancelled("the call was withdrawn before it was sent", host=job.host, stage="submit"))
+        entry_of(job).fail(Cancelled("the call was withdrawn before it was sent", host=job.host, stage="submit"))
         return True
 
     def _ended(self, job: Any) -> None:

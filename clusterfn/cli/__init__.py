@@ -1,6 +1,6 @@
 """The command `clusterfn`: what a person, or a script in another language, does with jobs and hosts.
 
-`parser` lists the commands, and a module with the name of a command carries it out. Data goes to stdout, everything
+`parser` lists the commands, and names the function that carries each one out. Data goes to stdout, everything
 else to stderr. Exit codes: 0, 1 (job or host failed), 2 (usage, configuration), 130 (Ctrl-C).
 """
 

@@ -3,52 +3,84 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 from clusterfn.bridge.job_states import CANCELLED, SHORT
 from clusterfn.bridge.supervisor.text import in_one_line
-from clusterfn.calls import console
+from clusterfn.calls import console, withdrawal
+from clusterfn.calls.at_once import at_once
 from clusterfn.calls.attach import attach as find
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.job import Job
+from clusterfn.calls.withdrawal import WithdrawnJob
 from clusterfn.cli import screen
-from clusterfn.cli.complaint import error_facts
 from clusterfn.cli.output import described, facts_of, has_ended
 from clusterfn.cli.selection import ACTIVE, select
+from clusterfn.config import config_file
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import spoken_wait
+from clusterfn.hosts.host_state import open_session
 
-_END_S = 20.0  # a machine without a scheduler has ended by then what does not end itself
+_WITHDRAWN = "was withdrawn before it started"
+# A machine without a scheduler has ended by then what does not end itself; of several, each may wait for the others.
+_END_S, _END_OF_SEVERAL_S = 20.0, 60.0
 
 
-def cancel(given: argparse.Namespace) -> int:
+def cancel(args: argparse.Namespace) -> int:
     """Withdraw each job that has not started, or end a running one or a group; say which it was."""
-    selection = select(given, "cancel", ACTIVE)
-    told: list[dict[str, Any]] = []
-    for job_id, host in selection.jobs:
-        try:
-            told.append(_cancel(find(job_id, host)))
-        except ClusterfnError as error:
-            if selection.single:
-                raise
-            console.warn(f"{job_id}: {error}")  # the others are ended all the same
-            told.append({"id": job_id, "ended": False, "error": error_facts(error)})
-    if given.json:
-        print(screen.as_json(told))
-    elif not told:
+    selection = select(args, "cancel", ACTIVE)
+    withdrawn = _withdraw_many(selection.listed)
+    most_s = _END_S if len(selection.jobs) == 1 else _END_OF_SEVERAL_S
+
+    def end(job_id: str, host: str | None) -> dict[str, Any]:
+        job = withdrawn.get(job_id)
+        return _cancel(find(job_id, host), most_s) if job is None else _describe_withdrawn(job, host)
+
+    outcomes = selection.for_each(end, "ended", "cancelling jobs")
+    if args.json:
+        print(screen.as_json(outcomes))
+    elif not outcomes:
         console.tell("nothing to cancel: no such job is waiting or running")
-    return 0 if all(each["ended"] for each in told) else 1
+    return 0 if all(each["ended"] for each in outcomes) else 1
 
 
-def _cancel(job: Job[Any] | JobGroup[Any, Any]) -> dict[str, Any]:
-    """End it, and return what was done."""
+def _withdraw_many(jobs: Sequence[tuple[str, str]]) -> dict[str, WithdrawnJob]:
+    """Withdraw those of several jobs that have not started; return them by their ids. One job is left to `_cancel`."""
+    if len(jobs) < 2:
+        return {}
+    ids: dict[str, list[str]] = {}
+    for job_id, host in jobs:
+        ids.setdefault(host, []).append(job_id)
+    known = config_file.load()
+    parts: list[withdrawal.Withdrawal] = []
+    for name in ids:
+        with contextlib.suppress(ClusterfnError):  # each job of a host that does not answer is asked about by itself
+            parts += withdrawal.split(open_session(known.resolve(name)[0]), ids[name])
+    withdrawn: dict[str, WithdrawnJob] = {}
+    for answer in at_once(parts, withdrawal.Withdrawal.request, "withdrawing jobs that wait, fifty at a time"):
+        with contextlib.suppress(ClusterfnError):  # each job of these is asked about by itself
+            withdrawn.update((job.id, job) for job in answer.result())
+    return withdrawn
+
+
+def _describe_withdrawn(job: WithdrawnJob, host: str | None) -> dict[str, Any]:
+    if job.error is not None:
+        raise job.error
+    console.tell(in_one_line(f"{job.id} {job.name} on {host} {_WITHDRAWN}"))
+    return {"id": job.id, "name": job.name, "host": host, "state": CANCELLED, "ended": True, "done": _WITHDRAWN}
+
+
+def _cancel(job: Job[Any] | JobGroup[Any, Any], most_s: float) -> dict[str, Any]:
+    """End it, and return what was done; wait for its end for so long."""
     if isinstance(job, Job) and job.cancel():
-        done = "was withdrawn before it started"
+        done = _WITHDRAWN
     elif has_ended(job):
         done = f"had already ended: {job.status}"
     else:
         job.stop()
-        if not _await_end(job):
+        if not _await_end(job, most_s):
             done = f"was asked to stop, and has not ended yet: it is {described(job)}"
         else:
             done = f"{'was stopped' if job.state == CANCELLED else 'has ended meanwhile'}: {job.status}"
@@ -56,12 +88,12 @@ def _cancel(job: Job[Any] | JobGroup[Any, Any]) -> dict[str, Any]:
     return {**facts_of(job), "ended": job.done(), "done": in_one_line(done)}
 
 
-def _await_end(job: Job[Any] | JobGroup[Any, Any]) -> bool:
+def _await_end(job: Job[Any] | JobGroup[Any, Any], most_s: float) -> bool:
     """Wait until it has ended, and say meanwhile what it waits for; return whether it has."""
 
     def describe() -> str:
         return f"waiting for {job.id[:SHORT]} to end: it is {described(job)}"
 
     if isinstance(job, JobGroup):
-        return spoken_wait.wait(job.wait, describe, _END_S)
-    return spoken_wait.wait_for([job], describe, _END_S)
+        return spoken_wait.wait(job.wait, describe, most_s)
+    return spoken_wait.wait_for([job], describe, most_s)

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from clusterfn.bridge import layout
-from clusterfn.bridge.supervisor.text import in_one_line
+from clusterfn.bridge import layout, removal
+from clusterfn.bridge.supervisor.text import counted, format_size, in_one_line
 from clusterfn.calls import console
 from clusterfn.cli import screen, target
 from clusterfn.config import places
-from clusterfn.config.host_text import reading
+from clusterfn.config.host_text import reading, shaped
 from clusterfn.config.units import parse_time
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts.host_state import HostState, open_session
 
-_DAY_S = 86400.0
 _ANSWERS_S = 60.0
 _TIMEOUT_S = 3600.0  # a shared file system removes some thousand files a second at best
 _HEAD = ("WHAT", "COUNT", "SIZE", "REMOVED", "FREED")
@@ -28,28 +25,30 @@ _NAMES = {
     layout.JOBS: "jobs", layout.BLOBS: "large arguments", layout.FILES: "files", layout.SOURCES: "modules",
     layout.SHIMS: "shims", layout.BRIDGE: "versions of clusterfn",
 }  # fmt: skip
-_LOCAL = {"solver": "solver", "pkgs": "packages"}
+_LOCAL = {"pkgs": "packages"}
 
 Kinds = Mapping[str, Mapping[str, int]]
+_KIND = {"count": int, "bytes": int, "gone": int, "freed": int}
+_FOUND = {"kinds": {...: _KIND}, "waiting": [str], "recent": int}
 
 
-def clean(given: argparse.Namespace) -> int:
+def clean(args: argparse.Namespace) -> int:
     """Remove it, or show what would go."""
-    older_s = None if given.older is None else parse_time(given.older, "--older")
-    if given.local:
-        if given.host:
+    older_s = None if args.older is None else parse_time(args.older, "--older")
+    if args.local:
+        if args.host:
             raise ConfigError("--local is about this machine, not a host", hint="clusterfn clean --local")
-        return _show(_local(older_s or 0.0, given.dry_run), given, "")
-    _, host, _ = target.host(given.host, "clean")
+        return _show(_local(older_s or 0.0, args.dry_run), args, "")
+    _, host, _ = target.host(args.host, "clean")
     session = open_session(host)
-    told = look(session, older_s, dry=given.dry_run, timeout_s=_TIMEOUT_S)
-    _show(told["kinds"], given, session.root)
-    if told["waiting"] and not given.json:
-        count = len(told["waiting"])
-        console.tell(f"kept for {count} jobs that are waiting or running: files used since the oldest was sent")
-    elif told["recent"] and not given.json:
+    outcome = look(session, older_s, dry=args.dry_run, timeout_s=_TIMEOUT_S)
+    _show(outcome["kinds"], args, session.root)
+    if outcome["waiting"] and not args.json:
+        count = counted(len(outcome["waiting"]), "job")
+        console.tell(f"kept for {count}, waiting or running: files used since the oldest was sent")
+    elif outcome["recent"] and not args.json:
         console.say(
-            f"clusterfn: not removed: {told['recent']} used in the last 2 hours, which a program may still need\n"
+            f"clusterfn: not removed: {outcome['recent']} used in the last 2 hours, which a program may still need\n"
         )
     return 0
 
@@ -63,8 +62,8 @@ def look(session: HostState, older_s: float | None, *, dry: bool, timeout_s: flo
     Raises:
         ClusterfnError: The host cannot say, or not in time.
     """
-    words = [str(session.host.keep_days * _DAY_S), "" if older_s is None else str(older_s), "dry" if dry else ""]
-    answer = session.supervise("clean", session.root, *words, timeout_s=timeout_s).result(timeout_s + _ANSWERS_S)
+    words = [str(session.host.keep_days * removal.DAY_S), "" if older_s is None else str(older_s), "dry" if dry else ""]
+    answer = session.bridge.supervise("clean", session.root, *words, timeout_s=timeout_s).result(timeout_s + _ANSWERS_S)
     if answer.rc != 0:
         said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
         raise ClusterfnError(
@@ -72,50 +71,37 @@ def look(session: HostState, older_s: float | None, *, dry: bool, timeout_s: flo
             hint="check that folder on the host: is its file system mounted, and can you write to it?",
         )  # fmt: skip
     with reading(session.host.name, "what can be removed"):
-        return dict(json.loads(answer.out))
+        return dict(shaped(json.loads(answer.out), _FOUND))
 
 
 def total(kinds: Kinds) -> str:
     """Say how much there is of each kind, the largest first, in one line."""
     sizes = sorted(((each["bytes"], _NAMES.get(kind, kind)) for kind, each in kinds.items()), reverse=True)
-    return ", ".join(f"{name} {screen.size(size)}" for size, name in sizes if size)
+    return ", ".join(f"{name} {format_size(size)}" for size, name in sizes if size)
 
 
-def _show(kinds: Kinds, given: argparse.Namespace, root: str) -> int:
-    if given.json:
+def _show(kinds: Kinds, args: argparse.Namespace, root: str) -> int:
+    if args.json:
         print(screen.as_json({"root": root, "kinds": kinds}))
         return 0
     if kinds:
-        print(screen.table(_DRY_HEAD if given.dry_run else _HEAD, _rows(kinds)))
-    freed = screen.size(sum(each["freed"] for each in kinds.values()))
-    console.say(in_one_line(f"clusterfn: {freed} {'would be freed' if given.dry_run else 'freed'}") + "\n")
+        print(screen.table(_DRY_HEAD if args.dry_run else _HEAD, _rows(kinds)))
+    freed = format_size(sum(each["freed"] for each in kinds.values()))
+    console.say(in_one_line(f"clusterfn: {freed} {'would be freed' if args.dry_run else 'freed'}") + "\n")
     return 0
 
 
 def _rows(kinds: Kinds) -> Iterator[list[str]]:
     for kind, each in kinds.items():
-        counts = [str(each["count"]), screen.size(each["bytes"]), str(each["gone"]), screen.size(each["freed"])]
+        counts = [str(each["count"]), format_size(each["bytes"]), str(each["gone"]), format_size(each["freed"])]
         yield [_NAMES.get(kind, kind), *counts]
 
 
 def _local(older_s: float, dry: bool) -> dict[str, dict[str, int]]:
     """Remove what can be fetched or made again. Locks stay: a new one might name other versions."""
-    found: dict[str, dict[str, int]] = {}
+    report = removal.CleanupReport(dry, measure=True)
     for folder, name in _LOCAL.items():
-        place = places.cache_folder() / folder
-        told = found[name] = {"count": 0, "bytes": 0, "gone": 0, "freed": 0}
-        for path in sorted(place.iterdir()) if place.is_dir() else ():
-            size = sum(each.lstat().st_size for each in [path, *path.rglob("*")] if not each.is_dir())
-            goes = time.time() - path.lstat().st_mtime >= older_s
-            told["count"] += 1
-            told["bytes"] += size
-            if goes and not dry:
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path, ignore_errors=True)
-                else:
-                    path.unlink(missing_ok=True)
-                goes = not path.exists()
-            if goes:
-                told["gone"] += 1
-                told["freed"] += size
-    return found
+        report.counts(name)
+        for path in removal.paths_in(str(places.cache_folder() / folder)):
+            report.add(name, path, removal.is_due(removal.date_of(path), older_s))
+    return dict(report.told["kinds"])

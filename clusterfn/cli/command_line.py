@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from clusterfn.cli.complaint import USAGE, Complaint, describe_error
 from clusterfn.cli.parser import make_parser
 from clusterfn.cli.usage import WrongUsage
+from clusterfn.config.quiet import be_verbose, is_verbose
 
 INTERRUPTED = 130
 
@@ -16,12 +17,12 @@ INTERRUPTED = 130
 def run_command(words: Sequence[str]) -> int:
     """Run the command that these words name; return its exit code."""
     as_json = "--json" in words
-    loud = os.environ.get("CLUSTERFN_DEBUG", "") not in ("", "0")
     try:
-        given = make_parser().read(words)
-        loud = loud or given.verbose
-        as_json = bool(getattr(given, "json", False))  # a script's own --json is no option of ours
-        code: int = given.run(given)
+        args = make_parser().read(words)
+        if args.verbose:
+            be_verbose()
+        as_json = bool(getattr(args, "json", False))  # a script's own --json is no option of ours
+        code: int = args.run(args)
         sys.stdout.flush()
         return code
     except WrongUsage as error:
@@ -32,14 +33,14 @@ def run_command(words: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError as error:  # a job may also have raised it
-        complaint = describe_error(error, loud)
+        complaint = describe_error(error, is_verbose())
         if complaint is not None:
             return _print_complaint(complaint, as_json)
         # `clusterfn jobs | head` has read enough: let the flush at exit raise nothing
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:  # the command's outermost frame: what it does not know it raises
-        complaint = describe_error(error, loud)
+        complaint = describe_error(error, is_verbose())
         if complaint is None:  # not foreseen: a defect of ours, which its traceback shows best
             raise
         return _print_complaint(complaint, as_json)

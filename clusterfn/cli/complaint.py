@@ -36,7 +36,8 @@ def describe_error(error: BaseException, loud: bool = False) -> Complaint | None
     if isinstance(error, FileFailed):
         text, code = str(error), USAGE
     elif isinstance(error, ClusterfnError):
-        text, code = f"{type(error).__name__}: {error}", USAGE if isinstance(error, ConfigError) else FAILED
+        text = f"{type(error).__name__}: {error}"
+        code = USAGE if isinstance(error, ConfigError) else getattr(error, "exit_status", FAILED)
     elif remote := facts.get("traceback"):
         # The traceback as the host wrote it, and the exception as it arrived where that says more.
         arrived = "".join(traceback.format_exception_only(type(error), error)).rstrip("\n")

@@ -24,14 +24,14 @@ _clusterfn_%(what)s() {
 """
 
 
-def completion(given: argparse.Namespace) -> int:
+def completion(args: argparse.Namespace) -> int:
     """Print the completion for a shell; with --words the words that it asks for."""
-    if given.words:
-        print("\n".join(_known_words(given.words)))
+    if args.words:
+        print("\n".join(_known_words(args.words)))
         return 0
-    if given.shell is None:
+    if args.shell is None:
         raise ConfigError("completion needs the name of a shell", hint="clusterfn completion bash, or zsh")
-    print(script_for(given.shell))
+    print(script_for(args.shell))
     return 0
 
 
@@ -47,13 +47,13 @@ def script_for(shell: str) -> str:
         hint = "pip install '.[completion]' in your clone of clusterfn"
         raise ConfigError("completion needs shtab", hint=hint) from error
     parser = make_parser()
-    _mark(parser, {what: {"bash": f"_clusterfn_{what}", "zsh": f"_clusterfn_{what}"} for what in _WORDS.values()})
+    _complete(parser, {what: {"bash": f"_clusterfn_{what}", "zsh": f"_clusterfn_{what}"} for what in _WORDS.values()})
     functions = {"bash": _BASH, "zsh": _ZSH}[shell]
     preamble = "\n".join(functions % {"what": what} for what in sorted({*_WORDS.values()}))
     return str(shtab.complete(parser, shell, root_prefix="clusterfn", preamble=preamble))
 
 
-def _mark(parser: argparse.ArgumentParser, completers: dict[str, dict[str, str]]) -> None:
+def _complete(parser: argparse.ArgumentParser, completers: dict[str, dict[str, str]]) -> None:
     """Say of each argument below this parser which function completes it, as shtab reads it."""
     for action in parser._actions:
         what = _WORDS.get(str(action.metavar))
@@ -61,7 +61,7 @@ def _mark(parser: argparse.ArgumentParser, completers: dict[str, dict[str, str]]
             action.complete = completers[what]  # type: ignore[attr-defined]
         if isinstance(action, argparse._SubParsersAction):
             for command in {id(each): each for each in action.choices.values()}.values():
-                _mark(command, completers)
+                _complete(command, completers)
 
 
 def _known_words(what: str) -> list[str]:

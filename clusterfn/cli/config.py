@@ -1,4 +1,7 @@
-"""`clusterfn config [HOST]`: each setting that holds for a host, its value, and the line that it comes from."""
+"""`clusterfn config [HOST]`: each setting that holds for a host, its value, and the line that it comes from.
+
+`clusterfn hosts` lists the hosts of clusterfn.yml, and says which of them a call uses. Neither connects to a host.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,16 @@ import argparse
 import json
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from clusterfn.calls import console
 from clusterfn.cli import screen, target
-from clusterfn.config import config_file, options, places, schema, yamlfile
-from clusterfn.config.hosts import KEY_READERS
+from clusterfn.config import config_file, keys, options, places, yamlfile
+from clusterfn.config.keys import HOST_KEYS
 from clusterfn.config.schedulers import SCHEDULER_KEYS
 from clusterfn.config.spec import Host, Limits, Resources
-from clusterfn.config.units import exact_memory, shown_time
+from clusterfn.config.units import exact_memory, exact_time
 from clusterfn.config.yamlfile import Value
 from clusterfn.errors import ConfigError
 
@@ -30,26 +35,28 @@ _DEFAULT = "default"
 Setting = tuple[str, Any, str]
 
 
-def config(given: argparse.Namespace) -> int:
+def config(args: argparse.Namespace) -> int:
     """Print the settings of a host, those of the file and the variables first; or the schema of every file."""
-    if given.schema:
-        if given.host or given.json:
+    if args.schema:
+        if args.host or args.json:
             raise ConfigError("--schema is the same for all hosts, and JSON", hint="clusterfn config --schema")
-        print(json.dumps(schema.file_schema(), indent=2))
+        print(json.dumps(keys.file_schema(), indent=2))
         return 0
-    known, host, because = target.host(given.host, "config")
-    top = yamlfile.parse(known.path.read_bytes(), str(known.path)) if known.path else None
-    found = [*_of_program(known, top), ("host", host.name, because), *_of_host(host, _keys_of_host(top, host.name))]
-    if given.json:
-        print(screen.as_json([{"setting": name, "value": value, "from": source} for name, value, source in found]))
+    configuration, host, because = target.host(args.host, "config")
+    top = yamlfile.parse(configuration.path.read_bytes(), str(configuration.path)) if configuration.path else None
+    of_host = _of_host(host, _keys_of_host(top, host.name))
+    settings = [*_of_program(configuration, top), ("host", host.name, because), *of_host]
+    if args.json:
+        print(screen.as_json([{"setting": name, "value": value, "from": source} for name, value, source in settings]))
     else:
-        print(screen.table(_HEAD, [(name, _in_words(value), source) for name, value, source in found]))
+        print(screen.table(_HEAD, [(name, _in_words(value), source) for name, value, source in settings]))
     return 0
 
 
-def _of_program(known: config_file.Config, top: Value | None) -> Iterator[Setting]:
+def _of_program(configuration: config_file.Config, top: Value | None) -> Iterator[Setting]:
     chosen = f"${places.VARIABLE}" if os.environ.get(places.VARIABLE) else "found"
-    yield "file", str(known.path) if known.path else None, chosen if known.path else f"there is no {places.FILE}"
+    path = configuration.path
+    yield "file", str(path) if path else None, chosen if path else f"there is no {places.FILE}"
     for name in _VARIABLES:
         if name in os.environ:
             yield f"${name}", os.environ[name], "environment"
@@ -66,7 +73,7 @@ def _keys_of_host(top: Value | None, name: str) -> Mapping[str, Value]:
 
 
 def _of_host(host: Host, written: Mapping[str, Value]) -> Iterator[Setting]:
-    for key, (field, _) in KEY_READERS.items():
+    for key, (field, *_) in HOST_KEYS.items():
         schedulers = [name for name, each in SCHEDULER_KEYS.items() if key in each.keys]
         if schedulers and host.scheduler not in schedulers:
             continue  # a key that this host does not obey
@@ -103,8 +110,8 @@ def _with_unit(field: str, value: Any) -> Any:
     if field.endswith("_bytes"):
         return exact_memory(value)
     if field.endswith("_s"):
-        return shown_time(value)
-    return shown_time(value * 86400) if field.endswith("_days") else value
+        return exact_time(value)
+    return exact_time(value * 86400) if field.endswith("_days") else value
 
 
 def _written(key: str, value: Value) -> Iterator[Setting]:
@@ -122,3 +129,42 @@ def _in_words(value: Any) -> str:
     if value in (None, (), {}, ""):
         return "-"
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+_HOSTS_HEAD = ("", "HOST", "ADDRESS", "SCHEDULER", "ENVIRONMENT", "ROOT", "DEFINED IN")
+
+
+def hosts(args: argparse.Namespace) -> int:
+    """Print the hosts; a star marks the one that a call uses if it names none."""
+    configuration = config_file.load()
+    try:
+        chosen, because = configuration.resolve(None)
+    except ConfigError as error:  # several hosts and no default
+        chosen, because = None, error.message
+    names = (*configuration.named, *({*configuration.hosts} - {*configuration.named}))
+    facts = [_facts_of_host(configuration.hosts[name], chosen) for name in names]
+    if args.json:
+        print(screen.as_json(facts))
+        return 0
+    rows = [("*" if each["default"] else "", each["name"], each["address"] or "this machine", each["scheduler"],
+             each["environment"] or "-", each["root"], _short_place(each["source"])) for each in facts]  # fmt: skip
+    print(screen.table(_HOSTS_HEAD, rows))
+    console.tell(f"a call without a host uses {chosen.name}: {because}" if chosen else because)
+    return 0
+
+
+def _facts_of_host(host: Host, chosen: Host | None) -> dict[str, Any]:
+    return {
+        "name": host.name, "address": host.address, "scheduler": host.scheduler, "transport": host.transport,
+        "environment": host.environment, "root": host.root, "source": host.source, "default": host == chosen,
+    }  # fmt: skip
+
+
+def _short_place(source: str) -> str:
+    """Return a place without the working directory.
+
+    Example:
+        >>> _short_place("built in")
+        'built in'
+    """
+    return source.replace(f"{Path.cwd()}/", "", 1)

@@ -15,7 +15,7 @@ from typing import Any
 
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo, is_called
-from clusterfn.bridge.supervisor.text import in_one_line, shortened
+from clusterfn.bridge.supervisor.text import format_duration, format_size, in_one_line, shortened
 from clusterfn.calls import console
 from clusterfn.cli import screen, target
 from clusterfn.config.host_text import reading
@@ -25,6 +25,7 @@ from clusterfn.hosts.host_state import HostState, open_session
 from clusterfn.scheduler.base import Question
 
 _MACHINE_HEAD = ("GPU", "NAME", "MEMORY", "USE", "HELD BY")
+_MACHINE_ORDER = ("GPU", "HELD BY", "USE", "MEMORY", "NAME")
 _MACHINE_QUEUE_HEAD = ("", "WAITING", "FOR", "SINCE", "")
 _REASON = 160
 _FREE = "free"
@@ -38,23 +39,34 @@ def ask_machine(session: HostState) -> dict[str, Any]:
         ClusterfnError: nvidia-smi exists, and reports only that something is wrong.
         HostError: The host cannot be reached.
     """
-    answer = session.supervise("gpus", session.root, session.host.lease).result(_TIMEOUT_S)
+    answer = session.bridge.supervise("gpus", session.root, session.host.lease).result(_TIMEOUT_S)
     if answer.rc != 0:
         said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
         raise ClusterfnError("the host could not report its GPUs", host=session.host.name, evidence=said)
     with reading(session.host.name, "the state of its GPUs"):
-        told = dict(json.loads(answer.out))
-        trouble = told.pop("trouble")
+        report = dict(json.loads(answer.out))
+        trouble = report.pop("trouble")
+        add_allowed(report["gpus"], session)
+        for job in report["waiting"]:
+            job["since"] = session.here(job["since"])
+        MachineTables(time.monotonic).of(report)  # what no table can be made of is no answer
     if trouble:
         raise ClusterfnError(
             f"the GPUs of {session.host.name} cannot be seen: {trouble}", host=session.host.name,
             hint="run nvidia-smi on the host: the driver must answer before a job can get a GPU",
         )  # fmt: skip
-    for gpu in told["gpus"]:
-        gpu["allowed"] = not session.host.gpus_only or any(
-            is_called(GpuInfo(gpu["index"], gpu["uuid"], "", None, False), name) for name in session.host.gpus_only
+    return report
+
+
+def add_allowed(there: Sequence[dict[str, Any]], session: HostState) -> None:
+    """Note at each GPU whether `gpus: {only: …}` of the host lets jobs have it, and who holds it by our own clock."""
+    host = session.host
+    for gpu in there:
+        if gpu["holder"] is not None and gpu["holder"]["since"] is not None:
+            gpu["holder"]["since"] = session.here(gpu["holder"]["since"])
+        gpu["allowed"] = not host.gpus_only or any(
+            is_called(GpuInfo(gpu["index"], gpu["uuid"], "", None, False), name) for name in host.gpus_only
         )
-    return told
 
 
 class MachineTables:
@@ -68,13 +80,14 @@ class MachineTables:
         self._clock = clock
         self._idle: dict[str, tuple[Any, float]] = {}
 
-    def of(self, told: Mapping[str, Any]) -> str:
-        """Format one look."""
-        rows = [self._row(gpu) for gpu in told["gpus"]]
-        free = sum(_held_by(gpu) == _FREE for gpu in told["gpus"])
-        queue = [_waiting(place, each) for place, each in enumerate(told["waiting"], 1)]
-        lost = [f"a GPU does not answer: {in_one_line(line)}" for line in told.get("lost", ())]
-        parts = [f"{free} of {len(rows)} GPUs free", screen.table(_MACHINE_HEAD, rows), *lost]
+    def of(self, report: Mapping[str, Any], room: int | None = None) -> str:
+        """Format one look, in so many columns of a terminal."""
+        rows = [self._row(gpu) for gpu in report["gpus"]]
+        free = sum(_held_by(gpu) == _FREE for gpu in report["gpus"])
+        queue = [_waiting(place, each) for place, each in enumerate(report["waiting"], 1)]
+        lost = [f"a GPU does not answer: {in_one_line(line)}" for line in report.get("lost", ())]
+        table = screen.narrow_table(_MACHINE_HEAD, rows, room, _MACHINE_ORDER)
+        parts = [f"{free} of {len(rows)} GPUs free", table, *lost]
         return "\n\n".join([*parts, *([screen.table(_MACHINE_QUEUE_HEAD, queue)] if queue else [])])
 
     def _row(self, gpu: Mapping[str, Any]) -> Sequence[str]:
@@ -91,18 +104,18 @@ class MachineTables:
         if self._idle.get(gpu["uuid"], ((), 0.0))[0] != state:
             self._idle[gpu["uuid"]] = (state, self._clock())
         seconds = self._clock() - self._idle[gpu["uuid"]][1]
-        return f" for {screen.age(seconds)}" if seconds >= 1 else ""
+        return f" for {format_duration(seconds)}" if seconds >= 1 else ""
 
 
 def _memory(used_mib: int | None, total_mib: int | None) -> str:
-    used, total = ("?" if mib is None else f"{mib / 1024:.1f}" for mib in (used_mib, total_mib))
-    return f"{used} of {total} GB"
+    used, total = ("?" if mib is None else format_size(mib << 20) for mib in (used_mib, total_mib))
+    return f"{used} of {total}"
 
 
 def _held_by(gpu: Mapping[str, Any]) -> str:
     if gpu["holder"] is not None:
         since = gpu["holder"]["since"]
-        return _holder_name(gpu["holder"]) + ("" if since is None else f", {screen.age(time.time() - since)}")
+        return _holder_name(gpu["holder"]) + ("" if since is None else f", {format_duration(time.time() - since)}")
     if gpu["without_lease"]:
         return f"in use without a lease: {', '.join(gpu['without_lease'])}"
     return _FREE if gpu.get("allowed", True) else "not for your jobs: gpus: {only: …} in clusterfn.yml"
@@ -117,7 +130,7 @@ def _holder_name(holder: Mapping[str, Any]) -> str:
 
 
 def _waiting(place: int, job: Mapping[str, Any]) -> Sequence[str]:
-    since = screen.age(time.time() - job["since"])
+    since = format_duration(time.time() - job["since"])
     return (str(place), _holder_name(job), _asked(job["asked"]), since, shortened(job["reason"], _REASON))
 
 
@@ -138,7 +151,8 @@ def ask_cluster(session: HostState) -> dict[str, Any]:
         ClusterfnError: Its scheduler does not answer, or cannot say.
         HostError: The host cannot be reached.
     """
-    nodes, (queue, *others) = session.scheduler.gpu_nodes(), session.scheduler.gpu_queue()
+    questions = session.scheduler.gpus()
+    nodes, (queue, *others) = questions.nodes, questions.queue
     asked = [_ask(session, nodes), _ask(session, queue)]
     there, waiting = (reply.result(_TIMEOUT_S) for reply in asked)
     for other in others:
@@ -166,20 +180,21 @@ def _text(session: HostState, answer: Completed) -> str:
     return answer.out.decode("utf-8", "replace")
 
 
-def cluster_tables(told: Mapping[str, Any]) -> str:
-    """Format both tables."""
-    nodes = told["nodes"]
+def cluster_tables(report: Mapping[str, Any], room: int | None = None) -> str:
+    """Format both tables, in so many columns of a terminal."""
+    nodes = report["nodes"]
     rows = []
     for each in nodes:
         left = "?" if each["used"] is None else each["total"] - each["used"]
         rows.append((each["node"], each["state"], each["type"] or "-", f"{left} of {each['total']}"))
     queue = []
-    for each in told["waiting"]:
+    for each in report["waiting"]:
         owner = f"you: {each['name']}" if each["own"] else str(each["user"])
         queue.append((owner, each["id"], each["wants"], each["submitted"], each["reason"]))
     used = [each["used"] for each in nodes]
     free = "?" if None in used else sum(each["total"] for each in nodes) - sum(used)
-    parts = [f"{free} of {sum(each['total'] for each in nodes)} GPUs free", screen.table(_NODES_HEAD, rows)]
+    table = screen.narrow_table(_NODES_HEAD, rows, room, _NODES_HEAD)
+    parts = [f"{free} of {sum(each['total'] for each in nodes)} GPUs free", table]
     return "\n\n".join([*parts, *([screen.table(_CLUSTER_QUEUE_HEAD, queue)] if queue else [])])
 
 
@@ -199,15 +214,15 @@ class GpuView:
     """
 
     look: Callable[[HostState], dict[str, Any]]
-    lines: Callable[[dict[str, Any]], str]
+    lines: Callable[[dict[str, Any], int | None], str]
     gpus: str
     none: str
     every_s: float
 
 
-def gpus(given: argparse.Namespace) -> int:
+def gpus(args: argparse.Namespace) -> int:
     """Print the GPUs of a host and their queue."""
-    _, host, _ = target.host(given.host, "gpus")
+    _, host, _ = target.host(args.host, "gpus")
     session = open_session(host)
     if session.scheduler.has_nodes:
         every_s = max(_EVERY_ON_CLUSTER_S, host.poll_floor_s)
@@ -215,16 +230,16 @@ def gpus(given: argparse.Namespace) -> int:
     else:
         none = "nvidia-smi is missing, or lists none"
         view = GpuView(ask_machine, MachineTables(time.monotonic).of, "gpus", none, _EVERY_S)
-    return _watch(session, view, given.json) if given.watch else _once(session, view, given.json)
+    return _watch(session, view, args.json) if args.watch else _once(session, view, args.json)
 
 
 def _once(session: HostState, view: GpuView, as_json: bool) -> int:
-    told = view.look(session)
+    report = view.look(session)
     if as_json:
-        print(_json(session, told))
-    elif told[view.gpus]:
-        print(view.lines(told))
-    if not told[view.gpus]:
+        print(_json(session, report))
+    elif report[view.gpus]:
+        print(view.lines(report, None))
+    if not report[view.gpus]:
         console.tell(f"no GPUs on {session.host.name}: {view.none}")
     return 0
 
@@ -234,17 +249,17 @@ def _watch(session: HostState, view: GpuView, as_json: bool) -> int:
     block = screen.Block(sys.stdout)
     while True:
         try:
-            told = view.look(session)
+            report = view.look(session)
         except ClusterfnError as error:
-            told, text = {"trouble": error.message}, in_one_line(error.message)
+            report, text = {"trouble": error.message}, in_one_line(error.message)
         else:
-            text = view.lines(told) if told[view.gpus] else view.none
+            text = view.lines(report, block.room) if report[view.gpus] else view.none
         if as_json:
-            print(_json(session, told), flush=True)
+            print(_json(session, report), flush=True)
         else:
             block.show(f"{session.host.name}, {time.strftime('%H:%M:%S')}\n{text}")
         time.sleep(view.every_s)
 
 
-def _json(session: HostState, told: dict[str, Any]) -> str:
-    return screen.as_json({"host": session.host.name, "scheduler": session.host.scheduler, **told})
+def _json(session: HostState, report: dict[str, Any]) -> str:
+    return screen.as_json({"host": session.host.name, "scheduler": session.host.scheduler, **report})

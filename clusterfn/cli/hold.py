@@ -16,9 +16,10 @@ from typing import Any
 from clusterfn.api.decorator import ClusterFunction, cluster
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING, SHORT
+from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import attach, console, job_display
 from clusterfn.calls.call import resources_of
-from clusterfn.calls.job import Job
+from clusterfn.calls.job import Job, entry_of
 from clusterfn.cli import screen, target
 from clusterfn.cli.submission import call_options, print_sent, send
 from clusterfn.config.host_text import reading
@@ -37,32 +38,31 @@ _TIMEOUT_S = 60.0
 _MB = 2**20
 
 
-def hold(given: argparse.Namespace) -> int:
+def hold(args: argparse.Namespace) -> int:
     """Submit the job that holds an allocation; return once the host has it, or with --wait once calls can use it."""
-    session, host = _of(given, "hold")
+    session, host = _of(args, "hold")
     found = _record(session)
     if found is not None:
         raise ConfigError(
             f"{host.name} already holds {_described(found)}", host=host.name,
             hint=f"clusterfn release {host.name} ends that one; then hold again",
         )  # fmt: skip
-    chosen = {**call_options(given), "host": host.name, "name": _NAME}
+    chosen = {**call_options(args), "host": host.name, "name": _NAME}
     resources = resources_of(parse_options(chosen), host, session.scheduler_rules)
     facts = {
         "cores": resources.cores, "gpus": resources.gpus, "gpu_type": resources.gpu_type, "time_s": resources.time_s,
         "memory_mb": math.ceil(resources.memory_bytes / _MB) if resources.memory_bytes is not None else None,
-        "idle_s": parse_time(given.idle, "idle") if given.idle else 0,
+        "idle_s": parse_time(args.idle, "idle") if args.idle else 0,
     }  # fmt: skip
-    words = [session.connection.facts.python, "-I", "-S", posixpath.join(session.bridge, layout.SUPERVISE)]
-    words += ["hold", _folder(session), json.dumps(facts)]
+    words = session.bridge.words(layout.SUPERVISE, "hold", _folder(session), json.dumps(facts))
     held: ClusterFunction[Any, Any] = cluster(_hold_until_released).with_options(**chosen)
     job = send(held, (words,), {})
-    job_display.remember_going(job, f"calls use it once it runs; clusterfn release {host.name} ends it")
-    if given.wait:
+    job_display.remember_going(entry_of(job), f"calls use it once it runs; clusterfn release {host.name} ends it")
+    if args.wait:
         found = _await_record(session, job)
-        job_display.remember_going(job, f"calls use it; clusterfn release {host.name} ends it")
+        job_display.remember_going(entry_of(job), f"calls use it; clusterfn release {host.name} ends it")
         console.tell(f"{host.name} holds {_described(found)}")
-    print_sent(job, given.json)
+    print_sent(job, args.json)
     return 0
 
 
@@ -85,9 +85,9 @@ def _await_record(session: HostState, job: Job[Any]) -> dict[str, Any]:
     return found
 
 
-def release(given: argparse.Namespace) -> int:
+def release(args: argparse.Namespace) -> int:
     """Ask what is held to end, and wait until it takes no more calls; return 1 if nothing is held."""
-    session, host = _of(given, "release")
+    session, host = _of(args, "release")
     found = _record(session)
     if found is not None:
         place = posixpath.join(_folder(session), layout.HOLD_RELEASE)
@@ -97,7 +97,7 @@ def release(given: argparse.Namespace) -> int:
         with spoken_wait.speaking(lambda: f"waiting for {host.name} to release {held}"):
             while time.monotonic() < until and session.connection.have([place]).result(_TIMEOUT_S) == [True]:
                 time.sleep(_LOOK_S)
-    if given.json:
+    if args.json:
         print(screen.as_json({"host": host.name, "released": found is not None, "id": (found or {}).get("job")}))
     elif found is None:
         waiting = [job.id[:SHORT] for job in attach.jobs(host.name) if job.name == _NAME and job.state == PENDING]
@@ -121,13 +121,13 @@ def _hold_until_released(words: list[str]) -> None:
 _hold_until_released.__module__ = "__main__"  # travels as itself: a job has no command line
 
 
-def _of(given: argparse.Namespace, command: str) -> tuple[HostState, Host]:
+def _of(args: argparse.Namespace, command: str) -> tuple[HostState, Host]:
     """Return the state of the host.
 
     Raises:
         ConfigError: It has no SLURM.
     """
-    _, host, _ = target.host(given.host, command)
+    _, host, _ = target.host(args.host, command)
     session = open_session(host)
     if not session.scheduler_rules.holds:
         raise ConfigError(
@@ -152,7 +152,7 @@ def _record(session: HostState) -> dict[str, Any] | None:
     scheduler = session.scheduler
     asked = session.connection.run(scheduler.evidence_command(number), unset=scheduler.unset).result(_TIMEOUT_S)
     said = (asked.out + asked.err).decode("utf-8", "replace")
-    return None if scheduler.explain(Evidence(said, "", number)) else found  # its node may have died
+    return None if scheduler.explain(Evidence(said, "", number, str(found["job"]))) else found  # its node may have died
 
 
 def _read_record(session: HostState) -> dict[str, Any] | None:
@@ -168,4 +168,5 @@ def _described(record: dict[str, Any]) -> str:
     """Say what a record is of: "4 cores and 1 GPU of n1 (job 7f3a)"."""
     cores, gpus = record["cores"], record["gpus"]
     gpu = f" and {gpus} GPU{'s' if gpus != 1 else ''}" if gpus else ""
-    return f"{cores} core{'s' if cores != 1 else ''}{gpu} of {record['node']} (job {str(record['job'])[:SHORT]})"
+    of = f"of {record['node']} (job {str(record['job'])[:SHORT]})"
+    return in_one_line(f"{cores} core{'s' if cores != 1 else ''}{gpu} {of}")

@@ -1,60 +1,62 @@
-"""`clusterfn jobs`: the jobs on one host, on several, or on all hosts at once."""
+"""`clusterfn jobs`: the jobs on one host, on several, or on all hosts at once.
+
+`clusterfn usage`: what ended jobs asked for and used, and which smaller request would have been enough.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
-from clusterfn.bridge.job_states import SHORT, clock
-from clusterfn.bridge.supervisor.text import shortened
+from clusterfn.bridge.job_states import RETURNED, SHORT
+from clusterfn.bridge.supervisor.text import format_duration, format_size, shortened
 from clusterfn.calls import console, history
 from clusterfn.calls.attach import JobInfo
+from clusterfn.calls.summary import mean_cores, short_usage
 from clusterfn.cli import screen, target
-from clusterfn.cli.complaint import describe_error
-from clusterfn.cli.selection import ACTIVE, ask_each, list_on, narrowed
+from clusterfn.cli.selection import ask_each, filter_jobs, list_and_warn
 from clusterfn.config import config_file
 from clusterfn.config.host_text import reading
+from clusterfn.config.units import exact_memory
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.host_state import open_session
 
-_HEAD = ("ID", "NAME", "HOST", "STATE", "AGE", "RAN", "GPUS", "SIZE", "DETAIL")
+_HEAD = ("ID", "NAME", "HOST", "STATE", "AGE", "RAN", "GPUS", "USE", "SIZE", "DETAIL")
 _MESSAGE = 170
 _TIMEOUT_S = 60.0
 _AT_ONCE = 1000
 
 
-def jobs(given: argparse.Namespace) -> int:
+def jobs(args: argparse.Namespace) -> int:
     """Print the jobs, newest first; return 1 if one of several hosts could not list its own."""
-    known, hosts = _hosts(given)
-    found, failed = list_on(hosts)
-    for name, error in failed.items():
-        if len(hosts) == 1:
-            raise error
-        complaint = describe_error(error)
-        console.warn(f"no jobs of {name} are shown: {complaint.text if complaint else error}")
-    shown = narrowed(found, given)
-    sizes = _sizes(shown)
-    if given.json:
-        print(screen.as_json([{**asdict(job), "bytes": sizes.get(job.id)} for job in shown]))
-    elif shown:
-        print(_table(shown, sizes))
-    if not given.json:
-        _say_what_is_not_shown(given, known, hosts, found, shown)
-    return 1 if failed else 0
+    configuration, hosts = hosts_of(args, "jobs")
+    listed, errors = list_and_warn(hosts)
+    visible = filter_jobs(listed, args)
+    sizes = _sizes(visible)
+    if args.json:
+        print(screen.as_json([{**asdict(job), "bytes": sizes.get(job.id)} for job in visible]))
+    elif visible:
+        print(_table(visible, sizes))
+    if not args.json:
+        _say_what_is_not_shown(args, configuration, hosts, listed, visible)
+    return 1 if errors else 0
 
 
-def _hosts(given: argparse.Namespace) -> tuple[config_file.Config, list[str]]:
-    if not given.all_hosts:
-        names = given.hosts or [None]
-        resolved = [target.host(name, "jobs") for name in names]
+def hosts_of(args: argparse.Namespace, command: str) -> tuple[config_file.Config, list[str]]:
+    """Return the configuration, and the hosts that HOST… or --all-hosts means."""
+    if not args.all_hosts:
+        names = args.hosts or [None]
+        resolved = [target.host(name, command) for name in names]
         return resolved[0][0], list(dict.fromkeys(host.name for _, host, _ in resolved))
-    if given.hosts:
+    if args.hosts:
         raise ConfigError("--all-hosts and a HOST contradict each other", hint="leave out one of them")
-    known = config_file.load()
-    return known, list(known.named or known.hosts)
+    configuration = config_file.load()
+    return configuration, list(configuration.named or configuration.hosts)
 
 
 def _sizes(shown: Sequence[JobInfo]) -> dict[str, int]:
@@ -68,11 +70,11 @@ def _sizes(shown: Sequence[JobInfo]) -> dict[str, int]:
         sizes: dict[str, int] = {}
         for first in range(0, len(ids[name]), _AT_ONCE):
             part = ids[name][first : first + _AT_ONCE]
-            answer = session.supervise("sizes", session.root, *part, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
+            answer = session.bridge.supervise("sizes", session.root, *part, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
             with reading(name, "the sizes of its jobs"):
-                told = json.loads(answer.out) if answer.rc == 0 else {}
+                answered = json.loads(answer.out) if answer.rc == 0 else {}
                 sizes.update(
-                    {str(job): size for job, size in told.items() if type(size) is int and 0 <= size < 1 << 63}
+                    {str(job): size for job, size in answered.items() if type(size) is int and 0 <= size < 1 << 63}
                 )
         return sizes
 
@@ -80,34 +82,35 @@ def _sizes(shown: Sequence[JobInfo]) -> dict[str, int]:
     return {job_id: size for each in measured if isinstance(each, dict) for job_id, size in each.items()}
 
 
-def _table(found: Sequence[JobInfo], sizes: Mapping[str, int]) -> str:
-    """Return the table; it has a column INPUTS if one of the jobs takes the value of another."""
-    now, digits = time.time(), shortest([job.id for job in found] + [each for job in found for each in job.inputs])
-    rows, has_inputs = [], any(job.inputs for job in found)
-    for job in found:
-        ran = "-" if job.ran_s is None else screen.age(job.ran_s)
-        size = screen.size(sizes[job.id]) if job.id in sizes else "-"
-        facts = [screen.age(now - job.started), ran, str(job.gpus or "-"), size]
+def _table(jobs: Sequence[JobInfo], sizes: Mapping[str, int]) -> str:
+    """Return the table; its columns ARGUMENTS and INPUTS, jobs whose values it takes, are there if any job has them."""
+    now, digits = time.time(), shortest([job.id for job in jobs] + [each for job in jobs for each in job.inputs])
+    rows, has_inputs, has_arguments = [], any(job.inputs for job in jobs), any(job.arguments for job in jobs)
+    for job in jobs:
+        ran = "-" if job.ran_s is None else format_duration(job.ran_s)
+        size = format_size(sizes[job.id]) if job.id in sizes else "-"
+        use = short_usage(job.usage) or "-"
+        facts = [format_duration(now - job.started), ran, str(job.gpus or "-"), use, size]
         inputs = [" ".join(each[:digits] for each in job.inputs) or "-"] if has_inputs else []
-        detail = job.message
-        if job.state in ACTIVE and job.since is not None:
-            detail = f"since {clock(job.since)}{f': {job.message}' if job.message else ''}"
-        rows.append([job.id[:digits], job.name, job.host, job.state, *facts, *inputs, shortened(detail, _MESSAGE)])
-    return screen.table([*_HEAD[:-1], *(["INPUTS"] if has_inputs else []), _HEAD[-1]], rows)
+        arguments = [job.arguments or "-"] if has_arguments else []
+        detail = shortened(job.detail, _MESSAGE)
+        rows.append([job.id[:digits], job.name, *arguments, job.host, job.state, *facts, *inputs, detail])
+    more, inputs = ["ARGUMENTS"] if has_arguments else [], ["INPUTS"] if has_inputs else []
+    return screen.table([*_HEAD[:2], *more, *_HEAD[2:-1], *inputs, _HEAD[-1]], rows)
 
 
 def _say_what_is_not_shown(
-    given: argparse.Namespace, known: config_file.Config, hosts: Sequence[str], found: Sequence[JobInfo],
-    shown: Sequence[JobInfo],
+    args: argparse.Namespace, configuration: config_file.Config, hosts: Sequence[str], listed: Sequence[JobInfo],
+    visible: Sequence[JobInfo],
 ) -> None:  # fmt: skip
-    if not found:
+    if not listed:
         console.tell(f"no jobs on {', '.join(hosts)}")
-    elif not shown:
-        options = {"-n": given.number, "--state": given.state, "--since": given.since}
+    elif not visible:
+        options = {"-n": args.number, "--state": args.state, "--since": args.since}
         asked = " and ".join(name for name, value in options.items() if value is not None)
-        console.tell(f"none of {len(found)} jobs on {', '.join(hosts)} matches {asked}")
-    others = [name for name in history.hosts(known.path) if name in known.hosts and name not in hosts]
-    if others and not given.hosts and not given.all_hosts:
+        console.tell(f"none of {len(listed)} jobs on {', '.join(hosts)} matches {asked}")
+    others = [name for name in history.hosts(configuration.path) if name in configuration.hosts and name not in hosts]
+    if others and not args.hosts and not args.all_hosts:
         console.tell(f"other hosts with jobs: {', '.join(others)} (clusterfn jobs --all-hosts)")
 
 
@@ -119,3 +122,109 @@ def shortest(ids: Sequence[str]) -> int:
         5
     """
     return next((n for n in range(SHORT, 16) if len({each[:n] for each in ids}) == len(set(ids))), 16)
+
+
+_USAGE_HEAD = ("NAME", "HOST", "JOBS", "CORES", "MEMORY", "GPU", "TIME", "SUGGESTION")
+_MARGIN = {"cores": 1.2, "memory": 1.25, "time": 1.5}  # what is suggested, above the most that was used
+_WORTH = 0.7  # a suggestion that saves less is none
+_NEAR = 0.95  # of the limit: chance has decided that the job was not killed
+_MEMORY_STEPS = (2**28, 2**30, 4 * 2**30, 16 * 2**30)  # bytes to which a suggestion is rounded up, by its size
+_TIME_STEPS = (60.0, 600.0, 3600.0)
+
+
+def usage(args: argparse.Namespace) -> int:
+    """Print a line for each function and request; return 1 if one of several hosts could not list its jobs."""
+    _, hosts = hosts_of(args, "usage")
+    listed, errors = list_and_warn(hosts)
+    rows = reports_on([job for job in filter_jobs(listed, args) if job.ended is not None and job.usage])
+    if args.json:
+        print(screen.as_json(rows))
+    elif rows:
+        print(screen.table(_USAGE_HEAD, map(_row, rows)))
+    else:
+        console.tell(f"no job that has ended on {', '.join(hosts)} has said what it used")
+    return 1 if errors else 0
+
+
+def reports_on(jobs: Sequence[JobInfo]) -> list[dict[str, Any]]:
+    """Return what the jobs of each function used that asked for the same, those with the most time first."""
+    alike: dict[Any, list[JobInfo]] = {}
+    for job in jobs:
+        alike.setdefault((job.name, job.host, *sorted(job.asked.items())), []).append(job)
+    reports = [_report(each) for each in alike.values()]
+    return sorted(reports, key=lambda report: -report["wall_s"])
+
+
+def _report(jobs: Sequence[JobInfo]) -> dict[str, Any]:
+    used, asked = [job.usage for job in jobs], jobs[0].asked
+    gpus = [gpu for each in used for gpu in each.get("gpus") or ()]
+    use = [gpu["mean_use_percent"] for gpu in gpus if gpu.get("mean_use_percent") is not None]
+    report = {
+        "name": jobs[0].name,
+        "host": jobs[0].host,
+        "jobs": len(jobs),
+        "asked": dict(asked),
+        "wall_s": sum(each.get("wall_s") or 0.0 for each in used),
+        "cores": max((cores for cores in map(mean_cores, used) if cores is not None), default=None),
+        "memory_bytes": max((each.get("peak_memory_bytes") or 0 for each in used), default=0) or None,
+        "gpu_use_percent": sum(use) / len(use) if use else None,
+        "longest_s": max((each.get("longest_s") or each.get("wall_s") or 0.0 for each in used), default=0.0),
+    }
+    # A job that failed may have needed more than it had the time to use.
+    has_returned = any(job.state == RETURNED for job in jobs)
+    return {**report, "suggestions": suggestions(report, asked) if has_returned else []}
+
+
+def suggestions(used: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
+    """Say what to ask for the next time.
+
+    Example:
+        >>> suggestions({"cores": 1.4, "memory_bytes": 3 * 2**30}, {"cores": 8, "memory_bytes": 2**35})
+        ['cores=2', 'memory="4GB"']
+    """
+    advice = []
+    cores, memory, limit_s = asked.get("cores"), asked.get("memory_bytes"), asked.get("time_s")
+    if cores and used.get("cores") is not None:
+        enough = max(1, math.ceil(used["cores"] * _MARGIN["cores"]))
+        advice += [f"cores={enough}"] if enough <= _WORTH * cores else []
+    if memory and used.get("memory_bytes"):
+        enough = _rounded_up(used["memory_bytes"] * _MARGIN["memory"], _MEMORY_STEPS)
+        advice += _if_worth_it(f'memory="{exact_memory(enough)}"', memory, used["memory_bytes"], enough)
+    if asked.get("gpus") and used.get("gpu_use_percent") == 0:
+        advice.append("gpus=0: its GPUs did nothing")
+    if limit_s and used.get("longest_s"):
+        enough = _rounded_up(used["longest_s"] * _MARGIN["time"], _TIME_STEPS)
+        advice += _if_worth_it(f'time="{math.ceil(enough / 60)}min"', limit_s, used["longest_s"], enough)
+    return advice
+
+
+def _if_worth_it(option: str, asked: float, used: float, enough: float) -> list[str]:
+    """Return the option if what was used came close to what was asked for, or if much less is enough."""
+    if used >= _NEAR * asked:
+        return [f"{option}: it was close to its limit"]
+    return [option] if enough <= _WORTH * asked else []
+
+
+def _rounded_up(amount: float, steps: Sequence[float]) -> int:
+    """Round up to a multiple of the largest step that is at most half of the amount, or of the smallest.
+
+    Example:
+        >>> _rounded_up(3.75 * 2**30, _MEMORY_STEPS) / 2**30
+        4.0
+    """
+    step = max((each for each in steps if 2 * each <= amount), default=steps[0])
+    return int(math.ceil(amount / step) * step)
+
+
+def _row(report: Mapping[str, Any]) -> Sequence[str]:
+    asked, memory = report["asked"], report["memory_bytes"]
+    cores = "-" if report["cores"] is None else f"{report['cores']:.1f}"
+    gpu = "-" if report["gpu_use_percent"] is None else f"{report['gpu_use_percent']:.0f} %"
+    limit = f" of {format_duration(asked['time_s'])}" if asked.get("time_s") else ""
+    return (
+        report["name"], report["host"], str(report["jobs"]),
+        f"{cores} of {asked['cores']}" if asked.get("cores") else cores,
+        f"{format_size(memory) if memory else '-'}"
+        f"{' of ' + format_size(asked['memory_bytes']) if asked.get('memory_bytes') else ''}",
+        gpu, format_duration(report["longest_s"]) + limit, ", ".join(report["suggestions"]) or "-",
+    )  # fmt: skip

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterfn.api import login as api_login
-from clusterfn.bridge.supervisor.text import in_one_line
+from clusterfn.bridge.supervisor.text import format_duration, in_one_line
 from clusterfn.cli import screen, target
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, HostKeyError
@@ -25,26 +25,26 @@ from clusterfn.hosts.transports.trust import HostKeys, ShownKey
 _HEAD = ("HOST", "ACCOUNT", "SINCE", "KEPT UNUSED FOR")
 
 
-def login(given: argparse.Namespace) -> int:
+def login(args: argparse.Namespace) -> int:
     """Log in and hold the connection; without a host, list what is held."""
-    if given.host is None:
-        return _list(given.json)
-    _, host, _ = target.host(given.host, "login")
+    if args.host is None:
+        return _list(args.json)
+    _, host, _ = target.host(args.host, "login")
     made, new = api_login.hold(host.name)
-    if given.json:
+    if args.json:
         print(screen.as_json({**_facts(made), "new": new}))
         return 0
     state = "logged in" if new else "already logged in"
     print(f"{host.name}: {state} as {made.place}, for all your programs on this machine, until it is unused for "
-          f"{screen.age(made.ttl_s)} (clusterfn logout {host.name} ends it)")  # fmt: skip
+          f"{format_duration(made.ttl_s)} (clusterfn logout {host.name} ends it)")  # fmt: skip
     return 0
 
 
-def logout(given: argparse.Namespace) -> int:
+def logout(args: argparse.Namespace) -> int:
     """End what is held; return 1 if there was nothing."""
-    _, host, _ = target.host(given.host, "logout")
+    _, host, _ = target.host(args.host, "logout")
     ended = api_login.logout(host.name)
-    if given.json:
+    if args.json:
         print(screen.as_json({"host": host.name, "ended": ended}))
         return 0 if ended else 1
     if ended:
@@ -65,7 +65,8 @@ def _list(as_json: bool) -> int:
     elif found:
         now = time.time()
         rows = [
-            [each.host, each.place, f"{screen.age(now - each.since)} ago", screen.age(each.ttl_s)] for each in found
+            [each.host, each.place, f"{format_duration(now - each.since)} ago", format_duration(each.ttl_s)]
+            for each in found
         ]
         print(screen.table(_HEAD, rows))
     else:
@@ -73,12 +74,12 @@ def _list(as_json: bool) -> int:
     return 0
 
 
-def trust(given: argparse.Namespace) -> int:
+def trust(args: argparse.Namespace) -> int:
     """Trust each host on the way; return 1 if one is not trusted."""
-    _, host, _ = target.host(given.host, "trust")
+    _, host, _ = target.host(args.host, "trust")
     if not host.address:
         raise ConfigError(f"{host.name} is this machine, and is not reached by ssh", host=host.name)
-    written = trust_hosts(host, given.fingerprint, f"clusterfn trust {host.name}", replace=given.replace)
+    written = trust_hosts(host, args.fingerprint, f"clusterfn trust {host.name}", replace=args.replace)
     return 1 if written is None else 0
 
 

@@ -14,53 +14,54 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Union
 
-from clusterfn.bridge.job_states import PENDING, RUNNING, SHORT
+from clusterfn.bridge.job_states import CANCELLED, PENDING, RUNNING, SHORT
 from clusterfn.bridge.supervisor.text import in_one_line, printable
 from clusterfn.calls import console, job_display
+from clusterfn.calls.at_once import at_once
 from clusterfn.calls.attach import attach as find
-from clusterfn.calls.group import JobGroup
-from clusterfn.calls.job import Job
+from clusterfn.calls.group import JobGroup, state_of_group
+from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls.outcome import in_a_line
 from clusterfn.cli import screen
-from clusterfn.cli.complaint import describe_error
-from clusterfn.cli.map_values import values_of_map
+from clusterfn.cli.complaint import describe_error, error_facts
 from clusterfn.cli.run import written
 from clusterfn.cli.selection import Selection, select, select_one
-from clusterfn.errors import ClusterfnError, ConfigError
+from clusterfn.errors import Cancelled, ClusterfnError, ConfigError, JobError, MapError
 from clusterfn.hosts import spoken_wait
 
 AnyJob = Union[Job[Any], JobGroup[Any, Any]]
 _MOMENT_S = 1.0  # for the outcome of a job that had ended before we asked
 
 
-def logs(given: argparse.Namespace) -> int:
+def logs(args: argparse.Namespace) -> int:
     """Print what jobs have printed; with --follow until the one job ends."""
-    _refuse_following(given)
-    selection = select(given, "logs")
-    if given.follow and len(selection.jobs) != 1:
+    _refuse_following(args)
+    selection = select(args, "logs")
+    if args.follow and len(selection.jobs) != 1:
         raise ConfigError(f"-f follows one job, not {len(selection.jobs)}", hint="leave out -f, or give one id")
 
     def show(job: AnyJob) -> None:
         if isinstance(job, JobGroup):
-            _logs_of_items(job, given)
-        elif given.follow:
-            _follow(job, given.stream)
+            _logs_of_items(job, args)
+        elif args.follow:
+            _follow(job, args.stream)
         else:
-            _write(job.logs(given.stream), given.stream)
+            _write(job.logs(args.stream), args.stream)
 
     def tell(job: AnyJob) -> dict[str, Any]:
         if not isinstance(job, JobGroup):
-            return {**facts_of(job), given.stream: job.logs(given.stream)}
-        items = [{"index": index, "label": job.label(index), "state": state, given.stream: text}
-                 for index, state, text in _items(job, given.stream)]  # fmt: skip
+            return {**facts_of(job), args.stream: job.logs(args.stream)}
+        items = [{"index": index, "label": job.label(index), "state": state, args.stream: text}
+                 for index, state, text in _items(job, args.stream)]  # fmt: skip
         return {**facts_of(job), "items": items}
 
-    return print_each(selection, given.json, show, tell, live=given.follow)
+    return print_each(selection, args.json, show, tell, live=args.follow)
 
 
-def _refuse_following(given: argparse.Namespace) -> None:
-    if given.follow and given.stream == "scheduler":
+def _refuse_following(args: argparse.Namespace) -> None:
+    if args.follow and args.stream == "scheduler":
         raise ConfigError("what the scheduler wrote cannot be followed", hint="leave out -f")
-    if given.follow and given.json:
+    if args.follow and args.json:
         raise ConfigError("--json prints one object, and cannot follow a job", hint="leave out -f or --json")
 
 
@@ -73,13 +74,14 @@ def print_each(
     Raises:
         Exception: The failure of the one job that was asked for.
     """
-    told: list[Any] = []
+    outcomes: list[Any] = []
     code = 0
-    for job_id, host in selection.jobs:
+    found = at_once(selection.jobs, lambda job: find(*job, live=live), "looking for the jobs")
+    for (job_id, _), answer in zip(selection.jobs, found):
         try:
-            job = find(job_id, host, live=live)
+            job = answer.result()
             if as_json:
-                told.append(tell(job))
+                outcomes.append(tell(job))
             else:
                 if not selection.single:
                     print(f"==> {job.id} {in_one_line(job.name)} on {job.host} <==")
@@ -90,9 +92,9 @@ def print_each(
                 raise
             code = 1
             console.say(f"{job_id}: {complaint.text}\n", logging.ERROR)
-            told.append({"id": job_id, "error": complaint.facts})
+            outcomes.append({"id": job_id, "error": complaint.facts})
     if as_json:
-        print(screen.as_json(told[0] if selection.single else told))
+        print(screen.as_json(outcomes[0] if selection.single else outcomes))
     elif not selection.jobs:
         console.tell("no such jobs")
     return code
@@ -108,16 +110,16 @@ def _write(text: str, stream: str) -> None:
     sys.stdout.write(printable(text) if stream == "scheduler" else text)
 
 
-def _logs_of_items(group: JobGroup[Any, Any], given: argparse.Namespace) -> None:
+def _logs_of_items(group: JobGroup[Any, Any], args: argparse.Namespace) -> None:
     """Print what each item has printed, one after another."""
-    if given.follow or given.stream == "scheduler":
+    if args.follow or args.stream == "scheduler":
         attach = f"clusterfn attach {group.id[:SHORT]} follows it; without -f its items' output is shown"
-        hint = attach if given.follow else "leave out --scheduler"
+        hint = attach if args.follow else "leave out --scheduler"
         raise ConfigError(f"{group.id} is a group of {len(group)} items", hint=hint)
-    for index, state, printed in _items(group, given.stream):
+    for index, state, printed in _items(group, args.stream):
         if printed:
             print(f"==> item {index}: {in_one_line(group.label(index))} ({state.lower()}) <==")
-            _write(printed, given.stream)
+            _write(printed, args.stream)
 
 
 def _items(group: JobGroup[Any, Any], stream: str) -> Iterator[tuple[int, str, str]]:
@@ -126,10 +128,19 @@ def _items(group: JobGroup[Any, Any], stream: str) -> Iterator[tuple[int, str, s
         yield index, state, "" if state == PENDING else group.logs(index, stream)
 
 
+def _has_value(job: AnyJob) -> bool:
+    """Whether it is run for its value, and not a command for what it prints."""
+    return (state_of_group(job) if isinstance(job, JobGroup) else entry_of(job)).has_value
+
+
 def _follow(job: Job[Any], stream: str) -> None:
-    """Copy one stream of a job to stdout until the job has ended."""
-    told: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-    job.listen(lambda kind, what: told.put((kind, what)))
+    """Copy one stream of a job to stdout until the job has ended.
+
+    Raises:
+        ClusterfnError: Its host has lost the job, or cannot be reached any more: there may be more than was shown.
+    """
+    events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+    entry_of(job).listen(lambda kind, what: events.put((kind, what)))
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     first: list[tuple[str, Any]] = []
 
@@ -137,7 +148,7 @@ def _follow(job: Job[Any], stream: str) -> None:
         until = None if seconds is None else time.monotonic() + seconds
         with contextlib.suppress(queue.Empty):
             while not first or first[-1][0] not in (stream, "done"):
-                first.append(told.get(timeout=None if until is None else max(0.0, until - time.monotonic())))
+                first.append(events.get(timeout=None if until is None else max(0.0, until - time.monotonic())))
             return True
         return False
 
@@ -149,13 +160,16 @@ def _follow(job: Job[Any], stream: str) -> None:
             sys.stdout.flush()
         elif kind == "connection" and what:
             console.tell(f"{job.id[:SHORT]} {what}")
-        kind, what = told.get()
+        kind, what = events.get()
+    error = None if job.cancelled() else job.exception(0)
+    if isinstance(error, ClusterfnError) and not isinstance(error, JobError):
+        raise error
 
 
-def result(given: argparse.Namespace) -> int:
+def result(args: argparse.Namespace) -> int:
     """Print the values of jobs, as repr or as JSON; wait for them. Return 1 if an item of a map has none."""
     _modules_of_this_folder()
-    selection = select(given, "result")
+    selection = select(args, "result")
     incomplete: list[str] = []
 
     def value(job: AnyJob) -> Any:
@@ -163,11 +177,11 @@ def result(given: argparse.Namespace) -> int:
             console.tell(f"{job.id} {job.name} on {job.host} is {described(job)}; waiting for it")
         if not isinstance(job, JobGroup):
             return job.result()
-        values = values_of_map(job, given.json)
+        values = _values_of_map(job, args.json)
         incomplete.extend([job.id] if job.failed else [])
         return values
 
-    if given.json and selection.single:
+    if args.json and selection.single:
         job_id, host = selection.jobs[0]
         print(written(value(find(job_id, host)), True))
         return 1 if incomplete else 0
@@ -177,32 +191,41 @@ def result(given: argparse.Namespace) -> int:
         written(returned, True)  # rejects what JSON cannot say, for this job alone
         return {**facts_of(job), "value": returned}
 
-    code = print_each(selection, given.json, lambda job: print(written(value(job), False)), tell)
+    def show(job: AnyJob) -> None:
+        returned = value(job)
+        if _has_value(job):
+            print(written(returned, False))
+        else:  # a command
+            short = job.id[:SHORT]
+            console.tell(f"{job.id} has returned, without a value: clusterfn logs {short} shows what it printed")
+
+    code = print_each(selection, args.json, show, tell)
     return 1 if incomplete else code
 
 
-def attach(given: argparse.Namespace) -> int:
+def attach(args: argparse.Namespace) -> int:
     """Follow a job until its end; the exit code says how it ended."""
     _modules_of_this_folder()
-    job_id, host = select_one(given, "attach")
+    job_id, host = select_one(args, "attach")
     job = find(job_id, host, live=True)
     if isinstance(job, JobGroup):
-        values_of_map(job, False)
+        _values_of_map(job, False)
     else:
         job_display.result(job, f"{job.name} on {job.host}")
     how = f"has ended: {job.status}" if isinstance(job, JobGroup) else "has returned"
-    console.tell(f"{job.id} {how}; clusterfn result {job.id[:SHORT]} prints its value")
+    more = f"; clusterfn result {job.id[:SHORT]} prints its value" if _has_value(job) else ""
+    console.tell(f"{job.id} {how}{more}")
     return 1 if isinstance(job, JobGroup) and job.failed else 0
 
 
-def stack(given: argparse.Namespace) -> int:
+def stack(args: argparse.Namespace) -> int:
     """Print the stack of every thread of a running job; of a group, that of each item that runs."""
-    job_id, host = select_one(given, "stack")
+    job_id, host = select_one(args, "stack")
     job = find(job_id, host)
     if isinstance(job, JobGroup):
-        return _stacks_of_items(job, given.json)
+        return _stacks_of_items(job, args.json)
     text = job.stack()
-    if given.json:
+    if args.json:
         print(screen.as_json({**facts_of(job), "stack": text}))
     else:
         sys.stdout.write(text)
@@ -215,19 +238,19 @@ def _stacks_of_items(group: JobGroup[Any, Any], as_json: bool) -> int:
     running = [index for index, state in enumerate(group.states) if state == RUNNING]
     if not running:
         console.tell(f"no item of {group.id} is running: it is {group.status}")
-    told = []
+    stacks = []
     for index in running:
         try:
             text = group.stack(index)
         except ClusterfnError as error:  # it has ended meanwhile
             console.warn(error.message)
             continue
-        told.append({"index": index, "label": group.label(index), "stack": text})
+        stacks.append({"index": index, "label": group.label(index), "stack": text})
         if not as_json:
             print(f"==> item {index}: {in_one_line(group.label(index))} <==")
             sys.stdout.write(text)
     if as_json:
-        print(screen.as_json({**facts_of(group), "items": told}))
+        print(screen.as_json({**facts_of(group), "items": stacks}))
     return 0 if running else 1
 
 
@@ -247,3 +270,39 @@ def _modules_of_this_folder() -> None:
     """Let values of the user's own classes be loaded: the same modules as for `python -m`."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+
+
+class _NoValue:
+    """Print the reason in place of the value that an item does not have."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __repr__(self) -> str:
+        return "<cancelled>" if isinstance(self.error, Cancelled) else f"<{in_a_line(self.error)}>"
+
+
+def _values_of_map(group: JobGroup[Any, Any], as_json: bool) -> list[Any]:
+    """Wait for a map, and return what to print in the place of each item; say how many have no value.
+
+    Raises:
+        Cancelled: No item has a value, and all were cancelled.
+        MapError: No item has a value.
+    """
+    asked = f"clusterfn logs {group.id[:SHORT]} shows what each item printed"
+    try:
+        values = group.results()
+    except MapError as error:  # its hint is for Python
+        if all(isinstance(each, Cancelled) for each in group.failed.values()):
+            message = f"{in_one_line(group.name)} was cancelled before any of its {len(group)} items returned"
+            raise Cancelled(message, host=group.host, job=group.id, log=error.log) from None
+        error.hint = asked
+        raise
+    failed = group.failed
+    if failed:
+        cancelled = " was cancelled" if group.state == CANCELLED else ""
+        have = f"{len(failed)} of {len(group)} items {'has' if len(failed) == 1 else 'have'} no value"
+        console.warn(f"{group.id[:SHORT]} {in_one_line(group.name)} on {group.host}{cancelled}: {have}; {asked}")
+    for index, why in failed.items():
+        values[index] = {"error": error_facts(why)} if as_json else _NoValue(why)
+    return values

@@ -12,21 +12,22 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from clusterfn import __version__
+from clusterfn.bridge.schedulers import SCHEDULERS
 from clusterfn.cli.examples import EXAMPLES
 from clusterfn.cli.usage import CommandParser, Parser
-from clusterfn.config.schedulers import SCHEDULER_KEYS
 
 Command = Callable[[argparse.Namespace], int]
+_NOT_ALTERABLE = ("cores", "gpus", "gpu-type", "name", "environment")
 _EPILOG = """\
 HOST is always a plain word: the name of a host in clusterfn.yml, or "local".
 `clusterfn COMMAND --help` shows examples.
 
-exit codes: 0, 1 (the job or the host failed), 2 (usage or configuration), 130 (Ctrl-C)
+exit codes: 0, 1 (the job or the host failed), 2 (usage or configuration), 130 (Ctrl-C); that of a command for `run`
 variables:  CLUSTERFN_CONFIG, CLUSTERFN_HOST, CLUSTERFN_LOCAL=1, CLUSTERFN_QUIET=1, CLUSTERFN_DEBUG=1 (as -v), NO_COLOR
 """
 _ARGUMENTS = (
     "of a function: Python literals or plain words, name=value for keywords; -- before a word that begins with -. "
-    "Of a script: all words and options after it, as they are"
+    "Of a command, a script or a module: all words and options after it, as they are"
 )
 _FILE_AND_HOST = "a file such as environment.yml (the host's, else ./environment.yml), and the name of a host"
 _HOST = "its name in clusterfn.yml (the one that a call would use)"
@@ -44,7 +45,7 @@ def make_parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"clusterfn {__version__}")
-    parser.add_argument("-v", "--verbose", action="store_true", help="show tracebacks of clusterfn itself")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show all details, and our own tracebacks")
     parser.set_defaults(run=_help(parser), parser=parser)
     commands = parser.add_subparsers(metavar="COMMAND", dest="command", parser_class=CommandParser)
     _add_init(commands)
@@ -63,7 +64,7 @@ def make_parser() -> Parser:
 def _help(parser: Parser) -> Command:
     """Return what the bare word `clusterfn` does."""
 
-    def show(given: argparse.Namespace) -> int:
+    def show(args: argparse.Namespace) -> int:
         parser.print_help(sys.stderr)
         return 2
 
@@ -74,8 +75,8 @@ def _command(path: str) -> Command:
     """Return a command's function by its module and name; the module is imported when the command runs."""
     module, _, function = path.rpartition(".")
 
-    def run(given: argparse.Namespace) -> int:
-        code: int = getattr(importlib.import_module(f"clusterfn.cli.{module}"), function)(given)
+    def run(args: argparse.Namespace) -> int:
+        code: int = getattr(importlib.import_module(f"clusterfn.cli.{module}"), function)(args)
         return code
 
     return run
@@ -96,7 +97,7 @@ def _add_init(commands: Any) -> None:
     answers.add_argument("--no-key", action="store_true", help="create no SSH key, and copy none to the host")
     answers.add_argument(
         "--scheduler",
-        choices=[word for word in SCHEDULER_KEYS if word != "local"],
+        choices=["bare", *SCHEDULERS],
         help="a machine without a queue, SLURM, or Grid Engine",
     )
     about = "the host's folder that has sbatch or qsub, where no login shell finds them"
@@ -129,18 +130,26 @@ def _add_hosts(commands: Any) -> None:
     command.add_argument("--local", action="store_true", help="clean the cache of this machine: solver and packages")
     command.add_argument("--dry-run", action="store_true", help="remove nothing; show what would be removed")
     _add_json(command, "one object, sizes in bytes")
-    command = _add(commands, "move", "move.move", "move the root of a host to another folder, with all jobs")
-    command.add_argument("host", metavar="HOST", help="its name in clusterfn.yml")
-    about = "the new root on the host: absolute, or beginning with '~/' or a variable of the host, in quotes"
-    command.add_argument("folder", metavar="FOLDER", help=about)
-    _add_json(command, "one object")
     command = _add(commands, "gpus", "gpus.gpus", "show who uses the GPUs of a host, and who waits for one")
     command.add_argument("host", metavar="HOST", nargs="?", help=_HOST)
     command.add_argument("--watch", action="store_true", help="repeat every 2 seconds (10 with SLURM), until Ctrl-C")
     _add_json(command, "one object for each refresh")
-    command = _add(commands, "top", "top.top", "show what clusterfn runs on a host without a scheduler, for all users")
+    about = "show what runs on a host, what it uses, and who is next; refreshes until Ctrl-C"
+    command = _add(commands, "top", "top.top", about)
     command.add_argument("host", metavar="HOST", nargs="?", help=_HOST)
-    _add_json(command, "one object with all jobs")
+    command.add_argument("--once", action="store_true", help="look once, as without a terminal")
+    _add_json(command, "one object: own jobs, and on a machine without a scheduler those of all users")
+    about = "compare what ended jobs asked for with what they used, and suggest smaller requests"
+    command = _add(commands, "usage", "jobs.usage", about)
+    command.mixes = True
+    command.add_argument(
+        "hosts", metavar="HOST", nargs="*", default=[], help="names in clusterfn.yml (the one that a call would use)"
+    )
+    command.add_argument("--all-hosts", action="store_true", help="all hosts of clusterfn.yml at once")
+    command.add_argument("-n", "--number", metavar="N", type=int, help="only the N newest jobs")
+    command.add_argument("--since", metavar="TIME", help="only those sent since then: 2h, 7d or 2026-03-31")
+    command.set_defaults(state=None)
+    _add_json(command, "one array, an object for each function and request")
 
 
 def _add_logins(commands: Any) -> None:
@@ -173,20 +182,36 @@ def _add_logins(commands: Any) -> None:
 
 
 def _add_calls(commands: Any) -> None:
-    command = _add(commands, "run", "run.run", "run a function of a file and print its value, or run a script as it is")
+    about = "run a command, a script or a module on a host, or a function of a file"
+    command = _add(commands, "run", "run.run", about)
     _add_call(command)
     about = "send the call, print its id, and do not wait"
     command.add_argument("--detach", action="store_true", help=about)
     about = "fetch files that match, such as '*.pt', into this folder at the end; can be repeated"
     command.add_argument("--outputs", metavar="PATTERN", action="append", default=[], help=about)
-    _add_json(command, "the value as JSON; what the function prints goes to stderr")
+    runs = command.add_argument_group("of a command or a script")
+    about = "run it once for each value, which takes the place {NAME}; several --map: for each combination"
+    runs.add_argument("--map", metavar="NAME=VALUE,VALUE", action="append", default=[], help=about)
+    runs.add_argument("--max-parallel", metavar="N", type=int, help="with --map: how many run at the same time")
+    about = "print what is in this JSON file, which the command writes"
+    runs.add_argument("--result", metavar="FILE", help=about)
+    about = "a local file for its standard input, or - for this one (this one, if it is a pipe or a file)"
+    runs.add_argument("--stdin", metavar="FILE", help=about)
+    _add_json(command, "the value, or the exit status of a command; what it prints goes to stderr")
     command = _add(commands, "script", "run.script", "show what run would send and start; sends nothing")
     _add_call(command)
+    command.set_defaults(map=[], result=None, stdin=None)
     _add_json(command, "one object")
 
 
 def _add_call(command: CommandParser) -> None:
-    command.usage, command.mixes = "%(prog)s [options] [HOST] FILE.py::FUNCTION|SCRIPT.py [ARG ...]", True
+    command.usage = (
+        "%(prog)s [options] [HOST] -- COMMAND [ARG ...]\n"
+        "       %(prog)s [options] [HOST] SCRIPT [ARG ...]\n"
+        "       %(prog)s [options] [HOST] -m MODULE [ARG ...]\n"
+        "       %(prog)s [options] [HOST] FILE.py::FUNCTION [ARG ...]"
+    )
+    command.mixes = True
     options = command.add_argument_group("options that override those of @cluster")
     options.add_argument("--cores", metavar="N", type=int)
     options.add_argument("--memory", metavar="AMOUNT", help="such as 16GB")
@@ -199,6 +224,18 @@ def _add_call(command: CommandParser) -> None:
     about = "timeout, preempted or node: start the job again, three times or as node=5 says; can be repeated"
     options.add_argument("--requeue", metavar="CAUSE", action="append", default=[], help=about)
     options.add_argument("--environment", metavar="WHICH", help="such as python:/opt/envs/ml/bin/python or conda:ml")
+    options.add_argument("--nodes", metavar="N", type=int, help="nodes of SLURM; each of them runs it")
+    options.add_argument("--tasks-per-node", metavar="N", type=int, help="processes on each node, as srun starts them")
+    options.add_argument("--cwd", metavar="FOLDER", help="run in this folder of the host; no file is sent")
+    options.add_argument("--name", metavar="NAME", help="the name of the job")
+    options.add_argument("--retries", metavar="N", type=int, help="tries after a transient failure")
+    options.add_argument("--notify", metavar="ADDRESS", help="the host sends a mail there when the job ends")
+    about = "a variable of this machine that only this job gets; can be repeated"
+    options.add_argument("--secret", dest="secrets", metavar="NAME", action="append", default=[], help=about)
+    about = "a variable of the job; can be repeated"
+    options.add_argument("--env", metavar="NAME=VALUE", action="append", default=[], help=about)
+    about = "an option of sbatch by its long name, such as partition=gpu; can be repeated"
+    options.add_argument("--slurm", metavar="OPTION=VALUE", action="append", default=[], help=about)
     about = "a function: path of its file, two colons, its name; or a script; a HOST may come before it"
     command.add_argument("target", metavar="FILE.py::FUNCTION", help=about)
     command.add_argument("words", metavar="ARG", nargs="*", default=[], help=_ARGUMENTS)
@@ -231,6 +268,15 @@ def _add_jobs(commands: Any) -> None:
         aliases=["stop"], several=True,
     )  # fmt: skip
     _add_json(command, "one array: each job, what was done, and its state")
+    about = "change the time, the memory or the priority of waiting jobs"
+    command = _add_job(commands, "alter", "alter.alter", about, several=True)
+    command.add_argument("--time", metavar="DURATION", help="such as 90min, 2h or 02:00:00")
+    command.add_argument("--memory", metavar="AMOUNT", help="such as 16GB")
+    about = "order among your own waiting jobs: higher first; SLURM and Grid Engine only take 0 and less"
+    command.add_argument("--priority", metavar="N", type=int, help=about)
+    for other in _NOT_ALTERABLE:
+        command.add_argument(f"--{other}", help=argparse.SUPPRESS)
+    _add_json(command, "one array: each job, and what it asks for now")
     command = _add_job(
         commands, "pull", "pull.pull", "fetch the files that jobs have left on their hosts", several=True
     )
@@ -239,6 +285,12 @@ def _add_jobs(commands: Any) -> None:
     about = "where to put them (the working directory); several jobs get a folder each"
     command.add_argument("--to", metavar="FOLDER", default=".", help=about)
     _add_json(command, "one object; an array for several jobs")
+    about = "reach a port of a running job, such as TensorBoard's, at a port of this machine"
+    command = _add(commands, "tunnel", "shell.tunnel", about)
+    command.usage, command.mixes = "%(prog)s [options] ID PORT [HOST]", True
+    command.add_argument("words", metavar="ID PORT", nargs="+", help=f"{_JOB}; and the port on the job's machine")
+    about = "port of this machine (the same number, or any free one)"
+    command.add_argument("--local-port", metavar="N", type=int, help=about)
     about = "open a shell on a host in the environment of its jobs, or in the folder and environment of a job"
     command = _add(commands, "shell", "shell.shell", about)
     command.usage, command.mixes = "%(prog)s [options] [ID] [HOST]", True
@@ -251,7 +303,7 @@ def _add_jobs(commands: Any) -> None:
 
 
 def _add_settings(commands: Any) -> None:
-    command = _add(commands, "hosts", "hosts.hosts", "list the hosts of clusterfn.yml; connects to none")
+    command = _add(commands, "hosts", "config.hosts", "list the hosts of clusterfn.yml; connects to none")
     _add_json(command, "one array")
     about = "show each setting of a host, and the line of the file that it comes from"
     command = _add(commands, "config", "config.config", about)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.supervisor.text import counted
 from clusterfn.calls import console
 from clusterfn.calls.attach import find_job
 from clusterfn.calls.group import JobGroup
@@ -21,23 +22,24 @@ from clusterfn.hosts import remote_files
 _EVERYTHING = "**/*"
 
 
-def pull(given: argparse.Namespace) -> int:
+def pull(args: argparse.Namespace) -> int:
     """Fetch the files of each job: those that match --only, else those of its outputs=, else all of them."""
-    selection = select(given, "pull")
+    selection = select(args, "pull")
 
     def fetch(job: AnyJob) -> list[Path]:
-        folder = Path(given.to) if selection.single else Path(given.to, job.id)
-        return _fetch(job, given.only or _outputs_of(job) or [_EVERYTHING], folder)
+        folder = Path(args.to) if selection.single else Path(args.to, job.id)
+        return _fetch(job, args.only or _outputs_of(job) or [_EVERYTHING], folder)
 
     def show(job: AnyJob) -> None:
         paths = fetch(job)
         print("".join(f"{path}\n" for path in paths), end="")
-        console.tell(f"{len(paths)} files of {job.id} {job.name} on {job.host} are in {given.to}")
+        count, are = counted(len(paths), "file"), "is" if len(paths) == 1 else "are"
+        console.tell(f"{count} of {job.id} {job.name} on {job.host} {are} in {args.to}")
 
     def tell(job: AnyJob) -> dict[str, Any]:
         return {**facts_of(job), "files": [str(path) for path in fetch(job)]}
 
-    return print_each(selection, given.json, show, tell)
+    return print_each(selection, args.json, show, tell)
 
 
 def _outputs_of(job: AnyJob) -> list[str]:

@@ -1,9 +1,10 @@
-"""`clusterfn run` and `script`: a call of a function in a file; and `demo`: calls on this machine alone."""
+"""`clusterfn run` and `script`: a function in a file (commands: `script_job`); `demo`: calls on this machine alone."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import inspect
 import json
 import os
 import shutil
@@ -16,41 +17,57 @@ from typing import Any
 from clusterfn.api.decorator import ClusterFunction, cluster
 from clusterfn.cli import screen, script_job, target
 from clusterfn.cli.submission import call_options, start_detached
-from clusterfn.errors import ClusterfnError
+from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.scheduler.job_script import read_template
 
 
-def run(given: argparse.Namespace) -> int:
-    """Call the function on its host; its value goes to stdout, as repr or as JSON. A script runs as it is."""
-    if given.script_words is not None:
-        return script_job.run_script(given)
-    if given.detach:
-        called, args, kwargs = _call(given)
-        return start_detached(called, args, kwargs, as_json=given.json)
-    with contextlib.redirect_stdout(sys.stderr) if given.json else contextlib.nullcontext():
-        called, args, kwargs = _call(given)
-        value = called(*args, **kwargs)
-    print(written(value, given.json))
+def run(args: argparse.Namespace) -> int:
+    """Call the function on its host; its value goes to stdout, as repr or as JSON. Commands run as they are."""
+    with target.host_hints(args):
+        return _run(args)
+
+
+def _run(args: argparse.Namespace) -> int:
+    if args.script_words is not None or args.command_words is not None:
+        return script_job.run_script(args)
+    script_job.columns(args.map)
+    for name in ("map", "result", "stdin", "max_parallel") if "::" in args.target else ():
+        if getattr(args, name):
+            option = name.replace("_", "-")
+            raise ConfigError(f"--{option} is for commands and scripts", hint="call the function in Python: f.map(…)")
+    if args.detach:
+        called, positional, kwargs = _call(args)
+        return start_detached(called, positional, kwargs, as_json=args.json)
+    with contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext():
+        called, positional, kwargs = _call(args)
+        if inspect.iscoroutinefunction(called.__wrapped__):  # its call would give a coroutine, and show nothing
+            from clusterfn.calls import call
+
+            value = call.run_call(called.__wrapped__, positional, kwargs, called.options)
+        else:
+            value = called(*positional, **kwargs)
+    print(written(value, args.json))
     return 0
 
 
-def script(given: argparse.Namespace) -> int:
+def script(args: argparse.Namespace) -> int:
     """Show what `run` would send and start."""
-    if given.script_words is not None:
-        text = script_job.describe_script(given)
-    else:
-        called, args, kwargs = _call(given)
-        text = called.script(*args, **kwargs)
-    print(screen.as_json({"script": text}) if given.json else text)
+    with target.host_hints(args):
+        if args.script_words is not None or args.command_words is not None:
+            text = script_job.describe_script(args)
+        else:
+            called, positional, kwargs = _call(args)
+            text = called.script(*positional, **kwargs)
+    print(screen.as_json({"script": text}) if args.json else text)
     return 0
 
 
-def _call(given: argparse.Namespace) -> tuple[ClusterFunction[Any, Any], tuple[Any, ...], dict[str, Any]]:
-    named = target.function(given.target)
-    args, kwargs = target.arguments(given.words)
-    target.check_arguments(named, args, kwargs)
+def _call(args: argparse.Namespace) -> tuple[ClusterFunction[Any, Any], tuple[Any, ...], dict[str, Any]]:
+    named = target.function(args.target, args.words)
+    positional, kwargs = target.arguments(args.words)
+    target.check_arguments(named, positional, kwargs)
     decorated = named if isinstance(named, ClusterFunction) else cluster(named)
-    return decorated.with_options(**call_options(given)), args, kwargs
+    return decorated.with_options(**call_options(args)), positional, kwargs
 
 
 def written(value: Any, as_json: bool) -> str:
@@ -83,7 +100,7 @@ hosts:
 _DEMO_PATIENCE_S = 115.0
 
 
-def demo(given: argparse.Namespace) -> int:
+def demo(args: argparse.Namespace) -> int:
     """Run templates/demo.py in a temporary folder, as a user's own script; 0 if everything was as expected."""
     folder = Path(tempfile.mkdtemp(prefix="clusterfn-demo-"))
     try:

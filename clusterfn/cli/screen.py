@@ -12,12 +12,14 @@ import shutil
 from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
-from clusterfn.bridge.supervisor.text import cut, in_one_line, padded, printable, width
+from clusterfn.bridge.supervisor.text import cut, in_one_line, padded, printable, shortened, width
 from clusterfn.calls import console
 
 _OBEYED = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 _COLOURS = {"green": "32", "red": "31", "yellow": "33", "dim": "2"}
 _ESCAPES = len("\x1b[2m\x1b[0m")
+_READABLE = 3  # lines of a table that say something
+_NARROW = 12  # columns that a cell keeps on a narrow terminal
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -25,6 +27,50 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [list(head), *([in_one_line(cell) for cell in row] for row in rows)]
     widths = [max(width(line[column]) for line in lines) for column in range(len(head))]
     return "\n".join("  ".join(map(padded, line, widths)).rstrip() for line in lines)
+
+
+def narrow_table(head: Sequence[str], rows: Iterable[Sequence[str]], room: int | None, order: Sequence[str]) -> str:
+    """Make a `table` that fits into so many columns of a terminal: with shorter cells, and without some titles.
+
+    Args:
+        head: The titles. A column of text at the end, which may be cut, has the title "".
+        rows: The cells.
+        room: How many columns there are; None for as many as it needs.
+        order: The titles, those first that stay longest.
+    """
+    lines = [list(head), *(list(row) for row in rows)]
+    widths = [max(width(in_one_line(line[column])) for line in lines) for column in range(len(head))]
+    if room is None or sum(widths) + 2 * (len(head) - 1) <= room:
+        return table(head, lines[1:])
+    most = max(_NARROW, room // 3)
+    shown, left = [], room
+    for title in order:
+        column = head.index(title)
+        needs = min(widths[column], most if title else _NARROW) + 2
+        if needs <= left + 2:
+            shown.append(column)
+            left -= needs
+    kept = [[shortened(in_one_line(line[each]), most) if head[each] else line[each] for each in sorted(shown)]
+            for line in lines]  # fmt: skip
+    return table(kept[0], kept[1:])
+
+
+def fitted_lines(text: str, room: int) -> list[str]:
+    """Split a text into so few lines: without empty ones, and without the longest paragraphs, or only their ends."""
+    lines = text.split("\n")
+    if len(lines) <= room:
+        return lines
+    parts = [part.split("\n") for part in text.split("\n\n")]
+    while len(parts) > 1 and sum(min(len(part), _READABLE) for part in parts) > room:
+        parts.remove(max(parts, key=len))
+    sizes = [len(part) for part in parts]
+    while sum(sizes) > room and max(sizes) > 1:
+        sizes[sizes.index(max(sizes))] -= 1
+    fitted: list[str] = []
+    for part, size in zip(parts, sizes):
+        whole = size == len(part) or size == 1
+        fitted += part[:size] if whole else [*part[: size - 1], f"… {len(part) - size + 1} more"]
+    return fitted[:room]
 
 
 def as_json(value: Any) -> str:
@@ -75,42 +121,23 @@ class Block:
         self._redrawn = console.is_terminal(stream)
         self._stream = stream
         self._shown: list[str] | None = None
+        self._size = shutil.get_terminal_size()
+
+    @property
+    def room(self) -> int | None:
+        """How many columns a line may have; None if the stream is no terminal."""
+        return shutil.get_terminal_size().columns - 1 if self._redrawn else None
 
     def show(self, text: str) -> None:
         """Show `text`; on a terminal no more of it than there is room for."""
         lines = printable(text).split("\n")
+        size, before = shutil.get_terminal_size(), self._size
         if self._redrawn:
-            size = shutil.get_terminal_size()
-            lines = [cut(line, size.columns - 1) for line in lines[: size.lines - 1]]
-        if self._shown is not None:
+            lines = [shortened(line, size.columns - 1) for line in fitted_lines(printable(text), size.lines - 1)]
+        if self._redrawn and self._shown is not None and size != before:
+            self._stream.write("\x1b[H\x1b[J")  # the terminal has broken the old lines anew
+        elif self._shown is not None:
             self._stream.write(f"\x1b[{len(self._shown)}A\x1b[J" if self._redrawn and self._shown else "\n")
         self._stream.write("".join(f"{line}\n" for line in lines))
-        self._shown = lines
+        self._shown, self._size = lines, size
         self._stream.flush()
-
-
-def age(seconds: float) -> str:
-    """Format a duration in its largest unit.
-
-    Example:
-        >>> age(7300)
-        '2 h'
-    """
-    for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{max(seconds, 0):.0f} s"
-
-
-def size(amount: float) -> str:
-    """Bytes in a unit that suits them.
-
-    Example:
-        >>> size(3 * 2**30)
-        '3.0 GB'
-    """
-    for unit in ("B", "KB", "MB", "GB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TB"

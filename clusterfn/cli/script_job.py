@@ -1,181 +1,282 @@
-"""`clusterfn run train.py --lr 0.1`: an existing script as it is, in a job that has its project as working folder.
+"""`clusterfn run` of what is no function: a script, a command after `--`, a module after `-m`.
 
-The project is the working directory if the script is in or below it, else the script's folder. Git decides what belongs
-to it (.gitignore holds); outside of a repository it is everything but hidden folders, caches and environments.
+It runs once, or once for each of several values. Its standard input is read to its end before anything is sent. Where
+it fails, the end of its stderr or its words may show what was meant.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
+import itertools
 import os
 import re
 import shutil
-import subprocess
+import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from clusterfn.api.decorator import ClusterFunction, cluster
+from clusterfn.api.command import CommandText, PreparedCommand, command_as_shown, line_of_one_word, make_command
+from clusterfn.api.decorator import ClusterFunction
+from clusterfn.bridge.job_states import SHORT
+from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.calls import console
-from clusterfn.calls.call import job_name
-from clusterfn.calls.files import Directory, holds_credentials
+from clusterfn.calls.group import JobGroup
+from clusterfn.calls.project import Project
 from clusterfn.cli import screen
-from clusterfn.cli.submission import call_options, start_detached
+from clusterfn.cli.submission import OPTIONS, call_options, print_sent, start_detached, until_sent
 from clusterfn.config import config_file
-from clusterfn.errors import ConfigError, did_you_mean
+from clusterfn.errors import CommandFailed, ConfigError, MapError
+from clusterfn.hosts import spoken_wait
+from clusterfn.scheduler.slurm.script import ARRAY_VARIABLE
 
-_MOST_BYTES = 200 << 20
-_LARGEST = 5
-_LEFT_OUT = frozenset(["__pycache__", "node_modules", "venv", "env"])
-_SIGNALLED = 128
 _DECORATED = re.compile(r"^@(?:clusterfn\.)?cluster\b[^\n]*(?:\n[@ )#][^\n]*)*\n(?:async )?def (\w+)", re.MULTILINE)
-Script = Callable[[Path, str, Sequence[str]], None]
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+_MOST_RUNS = 100_000
 
 
-def run_script(given: argparse.Namespace) -> int:
-    """Run the script on its host; its exit status becomes ours, 128 and more for a signal."""
-    with _prepared(given) as (called, arguments):
-        if given.detach:
-            return start_detached(called, arguments, {}, as_json=given.json)
-        code = 0
-        try:
-            with contextlib.redirect_stdout(sys.stderr) if given.json else contextlib.nullcontext():
-                called(*arguments)
-        except subprocess.CalledProcessError as error:
-            code = error.returncode if error.returncode > 0 else _SIGNALLED - error.returncode
-    if given.json:
-        print(screen.as_json({"script": given.target, "exit_status": code}))
+def run_script(args: argparse.Namespace) -> int:
+    """Run the command on its host; its exit status becomes ours, 128 and more for a signal."""
+    places = columns(args.map)
+    made, shown = _prepared(args, tuple(places), read_input(args.stdin))
+    called = made.function
+    if made.array:
+        places[ARRAY_VARIABLE] = made.array
+        args.max_parallel = args.max_parallel or made.max_parallel
+    if places:
+        return _run_for_each(called, places, args, shown)
+    if args.detach:
+        return start_detached(called, (), {}, as_json=args.json)
+    code, value, advice = 0, None, None
+    try:
+        with contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext():
+            value = called()
+    except CommandFailed as error:
+        code = error.exit_status
+        if error.hint:  # it could not be started, and has printed nothing that would say why
+            console.warn(f"{error.message}; {error.hint}")
+        advice = advise(error, made.project, args)
+    if args.json:
+        key = "script" if shown == args.target else "command"
+        print(screen.as_json({key: shown, "exit_status": code, **({"value": value} if args.result else {})}))
     elif code:
-        console.warn(f"{given.target} has exited with status {code}")
-        if found := _DECORATED.search(Path(given.target).read_text(encoding="utf-8", errors="replace")):
-            hint = f"python {given.target}, or for one function: clusterfn run {given.target}::{found[1]}"
-            console.warn(f"{given.target} sends its functions itself, so it is meant to run here: {hint}")
+        console.warn(f"{shown} has exited with status {code}")
+        if advice:
+            console.tell(advice)
+        _tell_who_sends_itself(shown)
+    elif args.result:
+        print(screen.as_json(value))
     return code
 
 
-def describe_script(given: argparse.Namespace) -> str:
-    """Return what `run` would send and start for a script."""
-    with _prepared(given) as (called, arguments):
-        return called.script(*arguments)
+def describe_script(args: argparse.Namespace) -> str:
+    """Return what `run` would send and start for a command."""
+    made, _ = _prepared(args, ())
+    return made.function.script(*made.array[:1])
 
 
-@contextlib.contextmanager
-def _prepared(given: argparse.Namespace) -> Iterator[tuple[ClusterFunction[Any, None], tuple[Any, ...]]]:
-    """Find the script and its project, and yield what to call, and with which arguments."""
-    script = _existing(given.target)
-    config_file.running(script)
-    root = _project_of(script)
-    called = cluster(**{"name": job_name(script.stem), **call_options(given)})(script_runner())
-    with _staged(root, script) as project:
-        yield called, (Directory(project), script.relative_to(root).as_posix(), tuple(given.script_words))
+def _prepared(
+    args: argparse.Namespace, names: tuple[str, ...], stdin: str | None = None
+) -> tuple[PreparedCommand, str]:  # fmt: skip
+    """Return the command as a function, and how people read it."""
+    words = [args.target, *args.script_words] if args.command_words is None else args.command_words
+    if words and words[0].startswith("-"):
+        hint = f"options of clusterfn come before --: clusterfn run [HOST] {words[0]} ... -- COMMAND"
+        raise ConfigError(f"the command begins with the option {words[0]}", hint=hint)
+    if args.command_words is None:
+        script = Path(args.target)
+        config_file.running(script)
+        text, shown = CommandText(tuple(words), "", ()), args.target
+    else:
+        text = line_of_one_word(words[0]) if len(words) == 1 else CommandText(tuple(words), "", ())
+        shown = command_as_shown(text)
+    unused = [name for name in names if not any(f"{{{name}}}" in word for word in words)]
+    if unused:
+        raise ConfigError(f"the command has no place {{{unused[0]}}}", hint=f"write it where its value goes: {shown} "
+                          f"--{unused[0]} {{{unused[0]}}}")  # fmt: skip
+    options = call_options(args)
+    made = make_command(text._replace(names=names), options, args.result, stdin)
+    if args.host:  # also against $CLUSTERFN_HOST
+        made = made._replace(function=made.function.on(args.host))
+    return made, shown
 
 
-def script_runner() -> Script:
-    """Return the function that a job calls: it runs a script in a copy of its project."""
-
-    def run_script_of_project(project: Path, script: str, words: Sequence[str]) -> None:
-        import contextlib  # the function travels by value, without this module
-        import os
-        import shutil
-        import subprocess
-        import sys
-
-        sent = {}
-        for folder, _, names in os.walk(project):
-            for source in (os.path.join(folder, name) for name in names):
-                path = os.path.relpath(source, project)
-                os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-                shutil.copyfile(source, path)
-                os.chmod(path, 0o700 if os.access(source, os.X_OK) else 0o600)
-                sent[path] = (os.stat(path).st_mtime_ns, os.stat(path).st_size)
-        try:
-            environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
-            status = subprocess.call([sys.executable, script, *words], env=environ)
-        finally:
-            for path, before in sent.items():  # what stays is what the script has made or changed
-                with contextlib.suppress(OSError):
-                    if (os.stat(path).st_mtime_ns, os.stat(path).st_size) == before:
-                        os.unlink(path)
-        if status:
-            raise subprocess.CalledProcessError(status, [script, *words])
-
-    return run_script_of_project
-
-
-def _existing(target: str) -> Path:
+def _tell_who_sends_itself(target: str) -> None:
+    """Say of a script that calls clusterfn itself where it is meant to run."""
     path = Path(target)
-    if not path.is_file():
-        others = [each.name for each in path.parent.glob("*.py")] if path.parent.is_dir() else []
-        near = did_you_mean(path.name, others)
-        raise ConfigError(f"there is no file {target}{near}", hint=f"the path is relative to {Path.cwd()}")
-    return path.resolve()
+    found = path.is_file() and _DECORATED.search(path.read_text(encoding="utf-8", errors="replace"))
+    if found:
+        hint = f"python {target}, or for one function: clusterfn run {target}::{found[1]}"
+        console.warn(f"{target} sends its functions itself, so it is meant to run here: {hint}")
 
 
-def _project_of(script: Path) -> Path:
-    """Return the folder that the job gets.
-
-    Raises:
-        ConfigError: It is the home directory, or the root of the file system.
-    """
-    here = Path.cwd().resolve()
-    root = here if here in script.parents else script.parent
-    if root in (Path.home().resolve(), Path(root.anchor)):
-        hint = "put the script into a folder of its own, and run it from there"
-        raise ConfigError(f"the project of {script.name} would be all of {root}", hint=hint)
-    return root
-
-
-@contextlib.contextmanager
-def _staged(root: Path, script: Path) -> Iterator[Path]:
-    """Make a folder of links to the project's files, named as the project, for as long as it is sent.
+def columns(texts: list[str]) -> dict[str, list[str]]:
+    """Read `lr=1e-3,1e-4` and `seed=0..9`: the values of each place.
 
     Raises:
-        ConfigError: They are too large.
+        ConfigError: One is not written so.
     """
-    members = sorted({*_members(root), script})
-    withheld = [path for path in members if path != script and holds_credentials(path)]
-    if withheld:
-        shown = ", ".join(path.relative_to(root).as_posix() for path in withheld)
-        console.warn(f"not sent, because they look like keys or passwords: {shown}")
-    members = [path for path in members if path not in withheld]
-    _refuse_large(root, members)
-    folder = Path(tempfile.mkdtemp(prefix="clusterfn-project-"))
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        if not equals or not _NAME.fullmatch(name) or not values:
+            hint = "write it as --map lr=1e-3,1e-4 or --map seed=0..9"
+            raise ConfigError(f"--map {text!r} names no values", hint=hint)
+        if name in found:
+            raise ConfigError(f"--map names {name} twice", hint=f"write all of its values once: --map {name}=A,B,C")
+        between = _RANGE.fullmatch(values)
+        if between:
+            first, last = int(between[1]), int(between[2])
+            found[name] = [str(number) for number in range(first, min(last, first + _MOST_RUNS) + 1)]
+        else:
+            found[name] = values.split(",")
+    return found
+
+
+def _run_for_each(
+    called: ClusterFunction[..., Any], columns: dict[str, list[str]], args: argparse.Namespace, shown: str
+) -> int:  # fmt: skip
+    """Run the command for each combination of values; return 1 if one fails."""
+    rows = list(itertools.product(*columns.values()))
+    limit = {} if args.max_parallel is None else {"max_parallel": args.max_parallel}
+    group: JobGroup[Any, Any] = called.map(*map(list, zip(*rows)), **limit)
+    if args.detach:
+        until_sent(group)
+        console.tell(f"{group.id} {group.name} on {group.host} keeps running; "
+                     f"clusterfn attach {group.id[:SHORT]} follows it")  # fmt: skip
+        print_sent(group, args.json)
+        return 0
     try:
-        project = folder / (root.name or "project")
-        for path in members:
-            link = project / path.relative_to(root)
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(path)
-        yield project
-    finally:
-        shutil.rmtree(folder)
+        values = group.results()
+    except MapError:
+        if not args.json:
+            raise
+        values = list(group.failed.values())
+    if args.json:
+        print(screen.as_json([_outcome_facts(dict(zip(columns, row)), value) for row, value in zip(rows, values)]))
+    elif args.result:
+        for row, value in zip(rows, values):
+            labels = " ".join(f"{name}={each}" for name, each in zip(columns, row))
+            print(f"{labels}  {value if isinstance(value, BaseException) else screen.as_json(value)}")
+    return 1 if group.failed else 0
 
 
-def _members(root: Path) -> Iterator[Path]:
-    """Yield the files of a project."""
-    listing = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    with contextlib.suppress(FileNotFoundError):  # no git
-        asked = subprocess.run(listing, capture_output=True, check=False)
-        if asked.returncode == 0:
-            paths = (root / os.fsdecode(name) for name in asked.stdout.split(b"\0") if name)
-            yield from (path for path in paths if path.is_file())
-            return
-    for above, folders, names in os.walk(root):
-        folders[:] = [each for each in folders if not each.startswith(".") and each not in _LEFT_OUT]
-        folders[:] = [each for each in folders if not Path(above, each, "pyvenv.cfg").exists()]
-        yield from (path for path in (Path(above, name) for name in names) if path.is_file())
+def _outcome_facts(arguments: dict[str, str], value: Any) -> dict[str, Any]:
+    if isinstance(value, CommandFailed):
+        return {"arguments": arguments, "exit_status": value.exit_status}
+    if isinstance(value, BaseException):
+        return {"arguments": arguments, "exit_status": None, "error": str(value)}
+    return {"arguments": arguments, "exit_status": 0, "value": value}
 
 
-def _refuse_large(root: Path, members: Sequence[Path]) -> None:
-    sizes = {path.relative_to(root).as_posix(): path.stat().st_size for path in members}
-    total = sum(sizes.values())
-    if total > _MOST_BYTES:
-        largest = sorted(sizes, key=lambda name: sizes[name], reverse=True)[:_LARGEST]
-        raise ConfigError(
-            f"the project {root} is {screen.size(total)}, more than {screen.size(_MOST_BYTES)}",
-            evidence=[f"{screen.size(sizes[name])}  {name}" for name in largest],
-            hint="list large files in .gitignore, and keep data on the host: pass its path to the script",
-        )
+_WRONG_USAGE = 2  # of argparse, click, getopt
+_SAID = (
+    (re.compile(r"\b(?:conda|mamba|micromamba): (?:command )?not found|[Cc]onda init"),
+     "the command already runs in the environment of the host; for another: --environment conda:NAME"),
+    (re.compile(r"\bmodule: (?:command )?not found"),
+     "the host loads modules before the command: modules: [NAME] below the host in clusterfn.yml"),
+)  # fmt: skip
+_MISSING = re.compile(r"No such file|not found|cannot (?:find|open|access)|does not exist", re.IGNORECASE)
+_WORDS = re.compile(r"[^\s'\"`,;:()\[\]]+")
+_KEPT_OUT = (
+    "{} is here, but was not sent: .gitignore, or its name, keeps it out; change that, or put the file on the host and "
+    "pass its path there"
+)
+_EMPTY = "{} is an empty folder here, and only files are sent: let the command begin with mkdir -p {}"
+
+
+def advise(error: CommandFailed, project: Project | None, args: argparse.Namespace) -> str | None:
+    """Return what to do about a failed command; None if nothing shows it."""
+    after = args.script_words if args.command_words is None else args.command_words
+    if error.exit_status == _WRONG_USAGE and (stray := _of_clusterfn(after or ())):
+        place = "the script" if args.command_words is None else "--"
+        return f"{stray} went to the command: options of clusterfn come before {place}"
+    said = error.evidence or ()
+    for pattern, what in _SAID:
+        if any(pattern.search(line) for line in said):
+            return what
+    name = _left_out(said, project) if project is not None else None
+    if name is None or project is None:
+        return None
+    folder = Path(project, name)
+    return (_EMPTY if folder.is_dir() and not any(folder.iterdir()) else _KEPT_OUT).format(name, name)
+
+
+def _of_clusterfn(words: Sequence[str]) -> str | None:
+    ours = {f"--{name.replace('_', '-')}" for name in (*OPTIONS, "detach", "partition", "map")}
+    return next((word for word in words if word.partition("=")[0] in ours), None)
+
+
+def _left_out(said: Sequence[str], project: Project) -> str | None:
+    """Return a file that a line misses, or the folder of one, that is in the project's folder and was not sent."""
+    root = Path(project)
+    sent: set[str] = set()
+    for line in filter(_MISSING.search, said):
+        for word in _WORDS.findall(line):
+            wanted = Path(os.path.normpath(root / word))
+            path = next((each for each in (wanted, *wanted.parents) if each.exists()), root)
+            if root not in path.parents:
+                continue
+            name: str = path.relative_to(root).as_posix()
+            if not sent:
+                sent = {each for each, _ in project.members()}
+            if not any(each == name or each.startswith(f"{name}/") for each in sent):
+                return name
+    return None
+
+
+MOST_BYTES = 200 << 20
+_PIECE = 1 << 20
+
+
+def read_input(named: str | None) -> str | None:
+    """Return the file that a command reads: the one that `--stdin` names, or a copy of what comes in; None for nothing.
+
+    A terminal is never read. A socket is read only for `--stdin -`: programs that nobody pipes into inherit one,
+    as below `ssh` and editors, and it has no end.
+
+    Raises:
+        ConfigError: There is nothing to read for `--stdin -`, or more than a job may get so.
+    """
+    if named not in (None, "-"):
+        return named
+    source = _source(named == "-")
+    if source is None:
+        return None
+    folder = Path(tempfile.mkdtemp(prefix="clusterfn-stdin-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # registered first, so it runs once all was sent
+    with spoken_wait.speaking(lambda: "reading standard input to its end; add < /dev/null if the command needs none"):
+        count = _copy(source, folder / "stdin")
+    if not count:
+        return None
+    console.tell(f"the command gets {format_size(count)} of standard input")
+    return str(folder / "stdin")
+
+
+def _source(is_wanted: bool) -> BinaryIO | None:
+    mode = 0
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # it is closed, or no file
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or (is_wanted and stat.S_ISSOCK(mode)):
+        return sys.stdin.buffer
+    if is_wanted:
+        hint = "pipe into it, as in: cat input.txt | clusterfn run ..., or name a file: --stdin input.txt"
+        raise ConfigError("--stdin - reads a pipe or a file, and standard input is neither", hint=hint)
+    return None
+
+
+def _copy(source: BinaryIO, path: Path) -> int:
+    count = 0
+    with path.open("wb") as file:
+        while piece := source.read(_PIECE):
+            count += len(piece)
+            if count > MOST_BYTES:
+                hint = "write it into a file: --stdin FILE, or keep it on the host, and name its path there"
+                raise ConfigError(f"standard input is more than {format_size(MOST_BYTES)}", hint=hint)
+            file.write(piece)
+    return count

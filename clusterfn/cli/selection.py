@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from clusterfn.bridge.job_states import (
     CANCELLED,
@@ -26,9 +26,12 @@ from clusterfn.bridge.job_states import (
     UNKNOWN,
 )
 from clusterfn.bridge.supervisor.text import in_one_line
+from clusterfn.calls import console, history
+from clusterfn.calls.at_once import at_once
 from clusterfn.calls.attach import JobInfo
-from clusterfn.calls.attach import jobs as list_jobs
+from clusterfn.calls.attach import jobs as jobs_on
 from clusterfn.cli import target
+from clusterfn.cli.complaint import describe_error, error_facts
 from clusterfn.config import config_file
 from clusterfn.config.units import parse_time
 from clusterfn.errors import ClusterfnError, ConfigError, did_you_mean
@@ -42,6 +45,7 @@ _KINDS = {"active": ACTIVE, "ended": ENDED, "failed": (RAISED, DIED)}
 _HEX = frozenset("0123456789abcdef")
 _SHOWN = 10
 _FOR_ONE = ("attach", "stack", "shell")
+_ENDING = ("cancel", "rm")
 
 
 @dataclass(frozen=True)
@@ -51,13 +55,36 @@ class Selection:
     Attributes:
         jobs: The id of each, as it was written or as its host knows it, and its host if that is known.
         single: Whether one id was written, so that the answer is about one job.
+        listed: Those whose hosts have just listed them.
     """
 
     jobs: Sequence[tuple[str, str | None]]
     single: bool
+    listed: Sequence[tuple[str, str]] = ()
+
+    def for_each(
+        self, work: Callable[[str, str | None], dict[str, Any]], done: str, doing: str
+    ) -> list[dict[str, Any]]:  # fmt: skip
+        """Return what `work` returns for each job, or `{"id", "error"}` with `done: False` where it failed.
+
+        Warn of a failure and go on with the others; raise it if the command is about one job.
+
+        Args:
+            doing: For the lines that say how far it is.
+        """
+        outcomes: list[dict[str, Any]] = []
+        for (job_id, _), answer in zip(self.jobs, at_once(self.jobs, lambda job: work(*job), doing)):
+            try:
+                outcomes.append(answer.result())
+            except ClusterfnError as error:
+                if self.single:
+                    raise
+                console.warn(f"{job_id}: {error}")
+                outcomes.append({"id": job_id, done: False, "error": error_facts(error)})
+        return outcomes
 
 
-def select(given: argparse.Namespace, command: str, states: Collection[str] = STATES) -> Selection:
+def select(args: argparse.Namespace, command: str, states: Collection[str] = STATES) -> Selection:
     """Find the jobs that a command is about. A name means all jobs that have it, as far as the filters keep them.
 
     Args:
@@ -66,60 +93,71 @@ def select(given: argparse.Namespace, command: str, states: Collection[str] = ST
     Raises:
         ConfigError: There is no such job, or the words make no sense together.
     """
-    hosts, words = target.split_hosts(given.words)
-    if given.all:
+    hosts, words = target.split_hosts(args.words)
+    if args.all:
         hosts, words = [*hosts, *words], []  # a single word, too, is a host
     elif not words:
         raise ConfigError(f"{command} names no job", hint=f"clusterfn {command} ID, or --all for all jobs of a host")
     ids = [word for word in words if _is_id(word)]
     if len(ids) == len(words) and words and not any(word.isalpha() for word in words):
-        return Selection([(word, _one_host(hosts, command)) for word in _without_filters(given, ids)], len(ids) == 1)
-    found = _list_each(hosts or [_usual_host(words, command, given)], command)
+        return Selection([(word, _one_host(hosts, command)) for word in _without_filters(args, ids)], len(ids) == 1)
+    jobs = _list_each(hosts, command) if hosts else _list_by_names(words, command, args)
     chosen: dict[str, str | None] = {}
+    listed: dict[str, str] = {}
     for word in words:
-        named = [job for job in found if _is_named(job, word)]
+        named = [job for job in jobs if _is_named(job, word)]
         if _is_id(word) and not named:
             chosen[word] = _one_host(hosts, command)
             continue
         if not named:
-            raise _no_such_name(word, found, hosts, command)
-        chosen.update((job.id, job.host) for job in narrowed(named, given, states))
-    if given.all:
-        chosen.update((job.id, job.host) for job in narrowed(found, given, states))
-    return Selection(list(chosen.items()), [*chosen] == words)
+            raise _no_such_name(word, jobs, hosts, command)
+        kept = filter_jobs(named, args, states)
+        if command in _ENDING and len({job.host for job in kept}) > 1:
+            lines = [f"{job.id} on {job.host}: {job.state}" for job in kept[:_SHOWN]]
+            hint = f"name the host: clusterfn {command} {kept[0].host} {shlex.quote(word)}"
+            raise ConfigError(f"{len(kept)} jobs on several hosts are named {word!r}", evidence=lines, hint=hint)
+        listed.update((job.id, job.host) for job in kept)
+        chosen.update(listed)
+    if args.all:
+        listed.update((job.id, job.host) for job in filter_jobs(jobs, args, states))
+        chosen.update(listed)
+    return Selection(list(chosen.items()), len(words) == 1 and [*chosen] == words, list(listed.items()))
 
 
-def select_one(given: argparse.Namespace, command: str) -> tuple[str, str | None]:
-    """Return the id and the host of the one job that a command is about; a name must fit one job only.
+def select_one(args: argparse.Namespace, command: str) -> tuple[str, str | None]:
+    """Return the id and the host of the one job that a command is about; of several with a name, the newest.
+
+    Those that have not ended come first.
 
     Raises:
-        ConfigError: There is no such job, or there are several.
+        ConfigError: There is no such job.
     """
-    word, host = target.one_and_host(given.words, "ID", command)
+    word, host = target.one_and_host(args.words, "ID", command)
     if _is_id(word) and not word.isalpha():
         return word, host
-    found = _list_each([host or _usual_host([word], command)], command)
-    named = [job for job in found if _is_named(job, word)]
+    jobs = _list_each([host], command) if host else _list_by_names([word], command)
+    named = [job for job in jobs if _is_named(job, word)]
+    named.sort(key=lambda job: job.state in ENDED)  # the newest first among those, too
     if len(named) > 1:
-        lines = [f"{job.id} {job.state}" for job in named[:_SHOWN]]
-        hint = f"the newest is clusterfn {command} {named[0].id[:8]}"
-        raise ConfigError(f"{len(named)} jobs on {named[0].host} are named {word!r}", evidence=lines, hint=hint)
+        first = named[0]
+        which = "the newest" if first.state in ENDED else "the newest that has not ended"
+        console.tell(f"{len(named)} jobs are named {word!r}; {first.id} on {first.host} is {which}")
     if not named and not _is_id(word):
-        raise _no_such_name(word, found, [host] if host else [], command)
+        raise _no_such_name(word, jobs, [host] if host else [], command)
     return (named[0].id, named[0].host) if named else (word, host)
 
 
-def narrowed(found: Sequence[JobInfo], given: argparse.Namespace, states: Collection[str] = STATES) -> list[JobInfo]:
+def filter_jobs(jobs: Sequence[JobInfo], args: argparse.Namespace, states: Collection[str] = STATES) -> list[JobInfo]:
     """Keep the jobs, newest first, that -n, --state and --since ask for.
 
     Raises:
         ConfigError: One of the filters has no meaning.
     """
-    wanted, since = wanted_states(given.state), sent_since(given.since)
-    kept = [job for job in found if job.state in states and job.state in wanted and job.started >= since]
-    if given.number is not None and given.number < 1:
-        raise ConfigError(f"-n {given.number} shows no job", hint="give a number of at least 1")
-    return kept if given.number is None else kept[: given.number]
+    wanted, since = wanted_states(args.state), sent_since(args.since)
+    kept = [job for job in jobs if job.state in states and job.state in wanted and job.started >= since]
+    if args.number is not None and args.number < 1:
+        raise ConfigError(f"-n {args.number} shows no job", hint="give a number of at least 1")
+    return kept if args.number is None else kept[: args.number]
 
 
 def wanted_states(text: str | None) -> Collection[str]:
@@ -159,16 +197,27 @@ def sent_since(text: str | None) -> float:
         raise ConfigError(message, hint="such as 2h, 7d or 2026-03-31") from error
 
 
-def list_on(hosts: Sequence[str]) -> tuple[list[JobInfo], Mapping[str, ClusterfnError]]:
+def list_jobs(hosts: Sequence[str]) -> tuple[list[JobInfo], Mapping[str, ClusterfnError]]:
     """List the jobs on several hosts at once, newest first, each job once; and the error of each that cannot say."""
-    failed: dict[str, ClusterfnError] = {}
-    found: dict[str, JobInfo] = {}  # several hosts may show one home
-    for name, answer in ask_each(hosts, list_jobs).items():
+    errors: dict[str, ClusterfnError] = {}
+    by_id: dict[str, JobInfo] = {}  # several hosts may show one home
+    for name, answer in ask_each(hosts, jobs_on).items():
         if isinstance(answer, ClusterfnError):
-            failed[name] = answer
+            errors[name] = answer
         else:
-            found.update((job.id, job) for job in answer)
-    return sorted(found.values(), key=lambda job: job.started, reverse=True), failed
+            by_id.update((job.id, job) for job in answer)
+    return sorted(by_id.values(), key=lambda job: job.started, reverse=True), errors
+
+
+def list_and_warn(hosts: Sequence[str]) -> tuple[list[JobInfo], Mapping[str, ClusterfnError]]:
+    """List as `list_jobs` does, and warn of each host that cannot say; raise its error if it is the only one."""
+    jobs, errors = list_jobs(hosts)
+    for name, error in errors.items():
+        if len(hosts) == 1:
+            raise error
+        complaint = describe_error(error)
+        console.warn(f"no jobs of {name} are shown: {complaint.text if complaint else error}")
+    return jobs, errors
 
 
 def ask_each(hosts: Sequence[str], ask: Callable[[str], R]) -> dict[str, R | ClusterfnError]:
@@ -194,18 +243,40 @@ def ask_each(hosts: Sequence[str], ask: Callable[[str], R]) -> dict[str, R | Clu
         return f"waiting for {', '.join(name for name, answer in answers.items() if not answer.done())}"
 
     spoken_wait.wait_for(answers.values(), describe)
-    told: dict[str, R | ClusterfnError] = {}
-    for name, given in answers.items():
-        error = given.exception()
-        told[name] = error if isinstance(error, ClusterfnError) else given.result()
-    return told
+    results: dict[str, R | ClusterfnError] = {}
+    for name, answer in answers.items():
+        error = answer.exception()
+        results[name] = error if isinstance(error, ClusterfnError) else answer.result()
+    return results
 
 
 def _list_each(hosts: Sequence[str], command: str) -> list[JobInfo]:
-    found, failed = list_on([target.host(name, command)[1].name for name in hosts])
-    for error in failed.values():
+    jobs, errors = list_jobs([target.host(name, command)[1].name for name in hosts])
+    for error in errors.values():
         raise error
-    return found
+    return jobs
+
+
+def _list_by_names(words: Sequence[str], command: str, args: argparse.Namespace | None = None) -> list[JobInfo]:
+    """List the jobs of the usual host, and of those to which this machine has sent jobs of these names.
+
+    Raises:
+        ClusterfnError: The usual host cannot say, or no host has such a job and one cannot say.
+    """
+    known = config_file.load().hosts
+    others = [name for word in words for name in history.hosts_of(word) if name in known]
+    try:
+        usual = [_usual_host(words, command, args)]
+    except ConfigError:  # there are several, and no default
+        if not others:
+            raise
+        usual = []
+    jobs, errors = list_jobs(list(dict.fromkeys([*usual, *others])))
+    for name, error in errors.items():
+        if name in usual or not any(_is_named(job, word) for job in jobs for word in words):
+            raise error
+        console.warn(f"jobs of {name} are left out: {in_one_line(error.message)}")
+    return jobs
 
 
 def _is_id(word: str) -> bool:
@@ -219,27 +290,27 @@ def _one_host(hosts: Sequence[str], command: str) -> str | None:
     return next(iter(hosts), None)
 
 
-def _without_filters(given: argparse.Namespace, ids: list[str]) -> list[str]:
-    if given.number is not None or given.state is not None or given.since is not None:
+def _without_filters(args: argparse.Namespace, ids: list[str]) -> list[str]:
+    if args.number is not None or args.state is not None or args.since is not None:
         hint = "leave them out, or name jobs by --all or by their name"
         raise ConfigError("-n, --state and --since do not apply to ids", hint=hint)
     return ids
 
 
-def _usual_host(words: Sequence[str], command: str, given: argparse.Namespace | None = None) -> str:
+def _usual_host(words: Sequence[str], command: str, args: argparse.Namespace | None = None) -> str:
     """Return the host that a call would use, on which the words are looked for as names of jobs."""
     try:
-        return target.host(None, shlex.join([command, *words, *(_filters(given) if given else ())]))[1].name
+        return target.host(None, shlex.join([command, *words, *(_filters(args) if args else ())]))[1].name
     except ConfigError:
         if len(words) == 1 and _is_host(words[0]):
             raise _no_such_name(words[0], (), (), command) from None
         raise
 
 
-def _filters(given: argparse.Namespace) -> Iterator[str]:
+def _filters(args: argparse.Namespace) -> Iterator[str]:
     """Yield the options that narrow what was meant, as they were given."""
     for name in ("all", "dry_run", "state", "since", "number"):
-        value = getattr(given, name, None)
+        value = getattr(args, name, None)
         if value not in (None, False):
             yield f"--{name.replace('_', '-')}"
         if value not in (None, False, True):
@@ -255,9 +326,9 @@ def _is_named(job: JobInfo, word: str) -> bool:
     return unicodedata.normalize("NFC", job.name) == unicodedata.normalize("NFC", word)
 
 
-def _no_such_name(word: str, found: Sequence[JobInfo], hosts: Sequence[str], command: str) -> ConfigError:
-    where = f" on {' or '.join(hosts)}" if hosts else f" on {found[0].host}" if found else ""
-    near = did_you_mean(word, sorted({job.name for job in found}))
+def _no_such_name(word: str, jobs: Sequence[JobInfo], hosts: Sequence[str], command: str) -> ConfigError:
+    where = f" on {' or '.join(hosts)}" if hosts else f" on {jobs[0].host}" if jobs else ""
+    near = did_you_mean(word, sorted({job.name for job in jobs}))
     hint = "clusterfn jobs HOST lists ids and names; an id has at least four digits of 0-9 and a-f"
     if _is_host(word):
         near = f"; {word} is a host"

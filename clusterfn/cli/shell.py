@@ -1,4 +1,7 @@
-"""`clusterfn shell`: a shell on a host in the environment of its jobs, or next to a running job."""
+"""`clusterfn shell`: a shell on a host in the environment of its jobs, or next to a running job.
+
+`clusterfn tunnel`: a port of a running job, such as TensorBoard's, at a port of this machine.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ from clusterfn.bridge.job_states import PENDING
 from clusterfn.calls import environment_upload
 from clusterfn.calls.attach import attach as find
 from clusterfn.calls.attach import find_job
+from clusterfn.calls.build_display import BuildDisplay
 from clusterfn.calls.group import JobGroup
 from clusterfn.cli import target
-from clusterfn.cli.env.build import BuildDisplay
 from clusterfn.cli.env.manage import say
 from clusterfn.cli.output import has_ended
 from clusterfn.cli.selection import select_one
@@ -28,31 +31,31 @@ from clusterfn.hosts.environment_choice import EnvironmentRequest
 from clusterfn.hosts.host_state import HostState, open_session
 from clusterfn.hosts.transports import openssh, shared_login
 from clusterfn.hosts.transports.ssh_config import resolve
+from clusterfn.integrations.jupyter import tunnel as tunnels
 from clusterfn.scheduler.job_script import command_line
 
 _TIMEOUT_S = 60.0
 _USE_COMMANDS = 'PATH=$1${1:+:}$PATH; export PATH; shift; exec "$@"'
 
 
-def shell(given: argparse.Namespace) -> int:
+def shell(args: argparse.Namespace) -> int:
     """Open the shell; its exit status becomes ours."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("shell needs a terminal", hint="clusterfn run and clusterfn pull work without one")
     join: Sequence[str] = ()
-    names_host = not given.words or (len(given.words) == 1 and given.words[0] in config_file.load().hosts)
+    names_host = not args.words or (len(args.words) == 1 and args.words[0] in config_file.load().hosts)
     if names_host:
-        _, host, _ = target.host(next(iter(given.words), None), "shell")
+        _, host, _ = target.host(next(iter(args.words), None), "shell")
         session = open_session(host)
-        words = ["", _environment_of(session, given.environment)]
-    elif given.environment:
+        words = ["", _environment_of(session, args.environment)]
+    elif args.environment:
         raise ConfigError("a job has its own environment", hint="leave out --environment, or name a HOST alone")
     else:
-        session, folder, join = _started_job(given)
+        session, folder, join = _started_job(args)
         words = [folder, ""]
-    for reply in session.lay_out_bridge():
+    for reply in session.bridge.lay_out():
         reply.result(_TIMEOUT_S)
-    supervise = posixpath.join(session.bridge, layout.SUPERVISE)
-    argv = [*join, session.connection.facts.python, "-I", "-S", supervise, "shell", *words]
+    argv = [*join, *session.bridge.words(layout.SUPERVISE, "shell", *words)]
     return subprocess.call(terminal_command(session, [*_with_commands(session), *argv] if join else argv))
 
 
@@ -69,25 +72,22 @@ def _with_commands(session: HostState) -> list[str]:
 
 def _environment_of(session: HostState, which: str | None) -> str:
     """Find, and build if need be, the environment of a host's jobs; return it as JSON."""
-    ready = session.environment(EnvironmentRequest(which), say)
+    ready = session.environments.find(EnvironmentRequest(which), say)
     if ready.made is not None:
-        shown = BuildDisplay()
-        try:
+        with BuildDisplay() as shown:
             environment_upload.build(session, ready.made, say, shown.show)
-        finally:
-            shown.clear()
     interpreter = ready.interpreter
     facts = {"python": interpreter.path, "activation": interpreter.activation, "env": dict(session.host.env)}
     return json.dumps(facts)
 
 
-def _started_job(given: argparse.Namespace) -> tuple[HostState, str, Sequence[str]]:
+def _started_job(args: argparse.Namespace) -> tuple[HostState, str, Sequence[str]]:
     """Return the host and the folder of a job next to which a shell can run, and the command that leads to its node.
 
     Raises:
         ConfigError: It is a group, has not started, or runs on a node into which its scheduler starts no shell.
     """
-    job_id, host = select_one(given, "shell")
+    job_id, host = select_one(args, "shell")
     job = find(job_id, host)
     if isinstance(job, JobGroup):
         raise ConfigError(f"{job.id} is a group of {len(job)} items", hint=f"clusterfn shell {job.host}")
@@ -121,3 +121,26 @@ def terminal_command(session: HostState, argv: Sequence[str]) -> list[str]:
     held = shared_login.find_held(settings) if shared_login.can_hold(session.host) else None
     shared = ["-oControlMaster=no", f"-oControlPath={held.address}"] if held else []
     return ["ssh", "-t", *shared, *openssh.way(settings), "--", settings.alias, command_line(argv)]
+
+
+_PORTS = range(1, 1 << 16)
+_LAY_OUT_S = 60.0
+
+
+def tunnel(args: argparse.Namespace) -> int:
+    """Open the tunnel, until Ctrl-C or the end of the job."""
+    places = [place for place, word in enumerate(args.words) if place and word.isdecimal()]
+    if not places or int(args.words[places[-1]]) not in _PORTS:
+        raise ConfigError("tunnel names no port of the job", hint="clusterfn tunnel ID PORT [HOST]: tunnel 7f3a 6006")
+    port = int(args.words.pop(places[-1]))
+    job_id, host = select_one(args, "tunnel")
+    job = find(job_id, host)
+    if isinstance(job, JobGroup):
+        raise ConfigError(f"{job.id} is a group of {len(job)} items", hint="a tunnel leads to a single job")
+    if has_ended(job) or job.state == PENDING:
+        hint = "wait until it runs" if job.state == PENDING else "name a job that runs: clusterfn jobs --state running"
+        raise ConfigError(f"job {job.id} does not run: it is {job.status}", hint=hint)
+    session, _ = find_job(job_id, host)
+    for reply in session.bridge.lay_out():
+        reply.result(_LAY_OUT_S)
+    return tunnels.open_tunnel(job, session, port, args.local_port)

@@ -1,4 +1,4 @@
-"""What `run` does alike for a function and for a script: the options that override @cluster, and --detach."""
+"""What `run` does alike for a function and for a command: the options that override @cluster, and --detach."""
 
 from __future__ import annotations
 
@@ -9,23 +9,42 @@ from typing import Any
 from clusterfn.api.decorator import ClusterFunction
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.calls import console, job_display
-from clusterfn.calls.job import Job
+from clusterfn.calls.group import JobGroup
+from clusterfn.calls.job import Job, entry_of
 from clusterfn.cli import screen
 from clusterfn.config.options import read_requeue
-from clusterfn.errors import Cancelled, HostError, SubmitError, Unsatisfiable
+from clusterfn.errors import Cancelled, ConfigError, HostError, SubmitError, Unsatisfiable
 from clusterfn.hosts import exit_flush, spoken_wait
 
 _LOOK_S = 0.05
-_OPTIONS = (
+OPTIONS = (
     "host", "cores", "memory", "gpus", "gpu_memory", "gpu_type", "time", "warn_before", "requeue", "environment",
-    "resume", "outputs",
+    "resume", "outputs", "nodes", "tasks_per_node", "cwd", "name", "retries", "secrets", "env", "slurm", "notify",
 )  # fmt: skip
 
 
-def call_options(given: argparse.Namespace) -> dict[str, Any]:
+def call_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options of `@cluster` that the words override."""
-    options = {name: value for name in _OPTIONS if (value := getattr(given, name, None)) not in (None, [])}
-    return {**options, "requeue": read_requeue(given.requeue)} if "requeue" in options else options
+    options = {name: value for name in OPTIONS if (value := getattr(args, name, None)) not in (None, [])}
+    if "requeue" in options:
+        options["requeue"] = read_requeue(args.requeue)
+    for name in ("env", "slurm"):
+        if name in options:
+            options[name] = dict(_pair(name, word) for word in options[name])
+    return options
+
+
+def _pair(option: str, word: str) -> tuple[str, Any]:
+    """Read NAME=VALUE; of sbatch's options some have no value.
+
+    Raises:
+        ConfigError: A variable without a value.
+    """
+    name, equals, value = word.partition("=")
+    if not equals and option == "env":
+        hint = f"write --env {name}=VALUE; to pass on your own variable, write --secret {name}"
+        raise ConfigError(f"--env {word} has no value", hint=hint)
+    return name, value if equals else True
 
 
 def start_detached(
@@ -33,6 +52,7 @@ def start_detached(
 ) -> int:
     """Send the call, and print its id once the host has it."""
     job = send(called, args, kwargs)
+    job_display.forget_going(entry_of(job))  # this line says it, and none at the end
     console.tell(f"{job.id} {job.name} on {job.host} keeps running; clusterfn attach {job.id[:SHORT]} follows it")
     print_sent(job, as_json)
     return 0
@@ -42,7 +62,7 @@ def send(called: ClusterFunction[Any, Any], args: tuple[Any, ...], kwargs: dict[
     """Send the call, and return its job once the host has it."""
     job = called.submit(*args, **kwargs)
     with spoken_wait.speaking(lambda: f"{job.id[:SHORT]} is not submitted to {job.host} yet: it is {job.status_since}"):
-        while (exit_flush.unanswered or job.waits_here) and not job.done():  # until the host has it, files included
+        while (exit_flush.has_unanswered() or entry_of(job).waits_here) and not job.done():  # the host lacks some of it
             job_display.finish_submitting()
             time.sleep(_LOOK_S)
     if job.done() and isinstance(error := job.exception(), (HostError, SubmitError, Unsatisfiable, Cancelled)):
@@ -50,6 +70,14 @@ def send(called: ClusterFunction[Any, Any], args: tuple[Any, ...], kwargs: dict[
     return job
 
 
-def print_sent(job: Job[Any], as_json: bool) -> None:
+def until_sent(group: JobGroup[Any, Any]) -> None:
+    """Wait until the host has a map."""
+    with spoken_wait.speaking(lambda: f"{group.id[:SHORT]} is not submitted to {group.host} yet: it is {group.status}"):
+        while exit_flush.has_unanswered() and not group.done():
+            job_display.finish_submitting()
+            time.sleep(_LOOK_S)
+
+
+def print_sent(job: Job[Any] | JobGroup[Any, Any], as_json: bool) -> None:
     """Print the id of a job that was sent."""
     print(screen.as_json({"id": job.id, "name": job.name, "host": job.host}) if as_json else job.id)

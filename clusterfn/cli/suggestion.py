@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
+import shutil
 from collections.abc import Sequence
 
-from clusterfn.config.options import ALIASES, OF_SLURM, CallOptions
-from clusterfn.errors import did_you_mean, nearest_word
+from clusterfn.config.options import ALIASES, OF_SLURM, SCRIPTS, CallOptions
+from clusterfn.errors import ConfigError, did_you_mean, nearest_word
 
 # What others call a command, and what it is called here.
 _OTHER_WORDS = {
@@ -15,16 +17,20 @@ _OTHER_WORDS = {
     "kill": "cancel", "delete": "rm", "remove": "rm", "scancel": "cancel", "download": "pull", "fetch": "pull",
     "log": "logs", "cat": "logs", "tail": "logs", "get": "result", "wait": "result", "follow": "attach",
     "cards": "gpus", "gpu": "gpus", "nvidia-smi": "gpus", "sinfo": "gpus", "ssh": "shell", "settings": "config",
+    "sbatch": "run", "qsub": "run", "srun": "run",
     "submit": "run", "exec": "run", "call": "run", "test": "check", "doctor": "check", "help": "--help",
     "version": "--version", "sweep": "clusterfn.sweep(…) in Python", "map": "f.map(…) in Python",
 }  # fmt: skip
 _UNKNOWN = "unrecognized arguments: "
+_REQUIRED = "the following arguments are required: "
 _AMBIGUOUS = re.compile(r"ambiguous option: (.+) could match ")
 _OPTION = re.compile(r"--?([A-Za-z_][\w-]*)(?:=(.*))?", re.DOTALL)
 _CHOICE = re.compile(r"argument (.+): invalid choice: '([^']*)' \(choose from (.*)\)")
 _WORDS = re.compile(r"[\w.-]+")
 RUN_FILES = ("run", "script")
 _TAKE_IDS = ("logs", "result", "attach", "stack", "cancel", "stop", "rm", "pull", "shell")
+_OF_SBATCH = ("cpus-per-task", "gres", "gpus-per-node", "gpus-per-task", "mem-per-cpu", "mem-per-gpu", "job-name")
+_MANY_TASKS = "na"  # one call is one task, and `--map` an array
 _ALIKE = 0.7  # less would take --epochs, an argument of a function, for --detach
 
 
@@ -39,6 +45,8 @@ def suggest_words(parser: argparse.ArgumentParser, message: str, typed: Sequence
         return f"{message}{_near_option(parser, message[len(_UNKNOWN) :].split(' ')[0], typed)}"
     if ambiguous := _AMBIGUOUS.match(message):
         return f"{message}{_near_option(parser, ambiguous[1], typed)}"
+    if message.startswith(_REQUIRED) and parser.prog.partition(" ")[2] in RUN_FILES:
+        return f"there is nothing to run; write a script, or {parser.prog} [HOST] -- COMMAND"
     wrong = _CHOICE.fullmatch(message)
     if wrong is None:
         return message
@@ -59,6 +67,10 @@ def _unknown_command(parser: argparse.ArgumentParser, word: str, choices: Sequen
     group = parser.prog.partition(" ")[2]  # "env" or "kernel", whose few commands fit into a line
     if not group and (other := _OTHER_WORDS.get(word.lower())):
         return f"there is no command {word!r}; did you mean {other}?"
+    if not group and (word.endswith(SCRIPTS) or "::" in word):
+        return f"there is no command {word!r}; to run it, write clusterfn run [HOST] {word}"
+    if not group and shutil.which(word) and not nearest_word(word, choices, _ALIKE):
+        return f"there is no command {word!r}; to run that program on a host, write clusterfn run [HOST] -- {word}"
     near = did_you_mean(word, choices)
     listed = f"; its commands are {', '.join(choices)}" if group and not near else ""
     return f"there is no command {f'{group} {word}'.strip()!r}{near}{listed}"
@@ -85,16 +97,39 @@ def _near_option(parser: argparse.ArgumentParser, word: str, typed: Sequence[str
         host = f"{' COMMAND' if takes_command else ''} {_value(typed, word, match, 'HOST')}{rest}"
         return f"; write the host without --host: {parser.prog}{host}"
     meant = f"; did you mean --{near}?" if near else ""
+    if command in RUN_FILES and (words := _as_of_sbatch(word, _value(typed, word, match, ""))):
+        return f"; write {words}"
     if command in RUN_FILES:  # `--x 12` after `run FILE.py::f` may also have been meant for the function
         value = _value(typed, word, match, "VALUE")
         keyword = name.replace("-", "_")
         if keyword in OF_SLURM:
-            meant = f'; write slurm={{"{keyword}": ...}} in @cluster, or {keyword}: below slurm: in clusterfn.yml.'
+            meant = f"; write --slurm {name}={value}, or {keyword}: below slurm: in clusterfn.yml."
         elif not meant and keyword in CallOptions.__annotations__:
             meant = f"; write {keyword}=... in @cluster."
         written = f"n argument of the function is written {keyword}={value}"
         return f"{meant} A{written}" if meant else f"; a{written}"
     return f"; write options after the command: {parser.prog} COMMAND {word}" if takes_command and not meant else meant
+
+
+def _as_of_sbatch(word: str, value: str) -> str:
+    """Return what `run` calls an option of sbatch with this value; "" for another word, or what sbatch rejects."""
+    from clusterfn.scheduler.slurm.script import read_sbatch  # only after a mistake
+
+    letter, name = word[1:2], word.lstrip("-").partition("=")[0]
+    if (word.startswith("--") and name not in _OF_SBATCH) or not value:
+        return ""
+    try:
+        script = read_sbatch(f"#!/bin/sh\n#SBATCH {word.partition('=')[0]} {shlex.quote(value)}", has_slurm=True)
+    except ConfigError:
+        return ""
+    options = dict(script.options) if script else {}
+    if script is None or script.not_taken or (not word.startswith("--") and letter in _MANY_TASKS):
+        return ""
+    if "time" in options:
+        options["time"] = f"{options['time'].total_seconds() / 60:g}min"
+    words = [f"--slurm {key}={text}" for key, text in options.pop("slurm", {}).items()]
+    words += [f"--{key.replace('_', '-')} {shlex.quote(str(each))}" for key, each in options.items()]
+    return " ".join(words)
 
 
 def _options(parser: argparse.ArgumentParser) -> list[str]:

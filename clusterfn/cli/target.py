@@ -6,11 +6,15 @@ The file is imported under its own name, as `import` from its folder would do. W
 
 from __future__ import annotations
 
+import argparse
 import ast
+import contextlib
 import importlib.util
 import inspect
 import os
 import re
+import shlex
+import shutil
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -18,35 +22,52 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from clusterfn import public_api
-from clusterfn.api import decorator
 from clusterfn.api.decorator import ClusterFunction
 from clusterfn.cli.complaint import FileFailed
-from clusterfn.config import config_file
+from clusterfn.config import config_file, import_time
 from clusterfn.config.options import HOST_VARIABLE
 from clusterfn.config.spec import Host
-from clusterfn.errors import ClusterfnError, ConfigError, did_you_mean
+from clusterfn.errors import ConfigError, did_you_mean
 
 _OURS = str(Path(__file__).parents[1]) + os.sep
-_DECORATOR = (decorator.__file__, public_api.__file__)
-_DECORATING = ("cluster", "decorate", "with_options", "on")
-_UNGUARDED = 'The file itself makes this call when it is imported; put the call under: if __name__ == "__main__":'
 _KEYWORD = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
-def host(name: str | None, command: str) -> tuple[config_file.Config, Host, str]:
+def host(name: str | None, command: str, after: str = "") -> tuple[config_file.Config, Host, str]:
     """Return the configuration, the host of that name (None: the one that a call would use), and what decided.
+
+    Args:
+        after: What comes after the host in the line of an error.
 
     Raises:
         ConfigError: There is no such host, or several and no default.
     """
-    known = config_file.load()
+    configuration = config_file.load()
     try:
-        return (known, *known.resolve(name))
+        return (configuration, *configuration.resolve(name))
     except ConfigError as error:
-        if name is None and len(known.named) > 1 and not os.environ.get(HOST_VARIABLE):
-            first = known.named[0]
-            error.hint = f"clusterfn {command} {first}; or add `default_host: {first}` to {known.title}"
+        if name is None and len(configuration.named) > 1 and not os.environ.get(HOST_VARIABLE):
+            first = configuration.named[0]
+            error.hint = f"clusterfn {command} {first}{after}; or add `default_host: {first}` to {configuration.title}"
+        raise
+
+
+@contextlib.contextmanager
+def host_hints(args: argparse.Namespace) -> Iterator[None]:
+    """Say of an error about the host of `run` what to write on the command line."""
+    command = args.parser.prog.partition(" ")[2]
+    try:
+        yield
+    except ConfigError as error:
+        try:
+            host(args.host, command, " ...")
+        except ConfigError as wrong:
+            if wrong.message == error.message:
+                error.hint = wrong.hint
+                if args.host is not None and shutil.which(args.host):
+                    rest = args.command_words or [args.target, *(args.script_words or args.words)]
+                    line = shlex.join([args.host, *rest])
+                    error.hint = f"for a command, write -- before it: clusterfn {command} [HOST] -- {line}"
         raise
 
 
@@ -80,14 +101,20 @@ def one_and_host(words: Sequence[str], what: str, command: str) -> tuple[str, st
     return others[0], next(iter(hosts), None)
 
 
-def function(text: str) -> Callable[..., Any]:
+def function(text: str, words: Sequence[str] = ()) -> Callable[..., Any]:
     """Import the function that `file.py::name` names, decorated or not.
+
+    Args:
+        text: The name.
+        words: What comes after it, for an error: perhaps a host comes before a command.
 
     Raises:
         ConfigError: No such file or function.
         FileFailed: The file itself fails.
     """
     file, separator, name = text.rpartition("::")
+    if not separator and not Path(text).is_file():
+        raise _nothing_to_run(text, words)
     if not separator or not file or not name:
         raise ConfigError(f"{text!r} names no function of a file", hint=_as_written(Path(file or text.strip(":"))))
     path = Path(file)
@@ -97,6 +124,25 @@ def function(text: str) -> Callable[..., Any]:
         raise ConfigError(f"there is no file {file}{near}", hint=f"the path is relative to {Path.cwd()}")
     config_file.running(path)
     return _member(imported(path), name, file)
+
+
+def _nothing_to_run(text: str, words: Sequence[str]) -> ConfigError:
+    """Return the error about words that `run` cannot run, the first of them perhaps a host."""
+    on = [text] if text in config_file.load().hosts else []
+    rest = list(words) if on else [text, *words]
+    if not rest:
+        hint = f"write it after the host: clusterfn run {text} -- COMMAND, or clusterfn run {text} train.py"
+        return ConfigError(f"there is nothing to run on {text}", hint=hint)
+    start = shlex.join(["clusterfn", "run", *on])
+    file, colon, name = rest[0].partition(":")
+    module = Path(*rest[0].split(".")).with_suffix(".py")
+    if colon and file.endswith(".py"):
+        hint = f"write two colons: {start} {file}::{name}"
+    elif "." in rest[0] and module.is_file():
+        hint = f"for a module, write -m before it: {start} -m {shlex.join(rest)}"
+    else:
+        hint = f"for a command, write -- before it: {start} -- {shlex.join(rest)}; for a function, train.py::train"
+    return ConfigError(f"{rest[0]!r} names no function of a file, and no script", hint=hint)
 
 
 def _as_written(path: Path) -> str:
@@ -140,7 +186,8 @@ def _place(path: Path) -> tuple[Path, str]:
 
 def _run(path: Path, work: Callable[[], Any]) -> Any:
     try:
-        return work()
+        with import_time.importing(path):
+            return work()
     except (Exception, SystemExit) as error:  # it is the user's code, which may raise anything
         raise FileFailed(_complaint(path, error)) from error
 
@@ -150,14 +197,7 @@ def _complaint(path: Path, error: BaseException) -> str:
     frames = list(_frames(path, error))
     shown = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
     last = traceback.format_exception_only(type(error), error)
-    hint = f"\n{_UNGUARDED}" if isinstance(error, ClusterfnError) and not _in_decorator(error) else ""
-    return "".join([f"{path} could not be imported.\n", *shown, *last]).rstrip() + hint
-
-
-def _in_decorator(error: BaseException) -> bool:
-    """Whether a decorator's options raised it, and no call."""
-    ours = (frame.name for frame in traceback.extract_tb(error.__traceback__) if frame.filename in _DECORATOR)
-    return next(ours, "") in _DECORATING
+    return "".join([f"{path} could not be imported.\n", *shown, *last]).rstrip()
 
 
 def _frames(path: Path, error: BaseException) -> Iterator[traceback.FrameSummary]:

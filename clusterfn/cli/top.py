@@ -1,64 +1,215 @@
-"""`clusterfn top HOST`: what clusterfn runs there, and for whom. Anybody may look, an administrator for one."""
+"""`clusterfn top HOST`: a screen that shows what runs, what it uses, and who is next, until Ctrl-C.
+
+One program on the host looks, and sends what it sees (`bridge/queue/overview`). Anybody may look.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import queue
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from clusterfn.bridge.job_states import PENDING
-from clusterfn.calls import console
+from clusterfn.bridge import layout
+from clusterfn.bridge.job_states import PENDING, SHORT, clock
+from clusterfn.bridge.supervisor.text import format_duration, format_size, in_one_line, shortened
+from clusterfn.calls import attach, console
 from clusterfn.cli import screen, target
-from clusterfn.config.host_text import reading
-from clusterfn.errors import ClusterfnError, ConfigError
+from clusterfn.cli.gpus import MachineTables, add_allowed
+from clusterfn.config.host_text import Lines, reading
+from clusterfn.errors import HostError
 from clusterfn.hosts.host_state import HostState, open_session
 
+_OWN_HEAD = ("JOB", "NAME", "STATE", "RAN", "LEFT", "CORES", "MEMORY", "GPU", "")
+_OWN_ORDER = ("JOB", "STATE", "NAME", "RAN", "", "GPU", "CORES", "MEMORY", "LEFT")
 _HEAD = ("USER", "JOB", "STATE", "GPUS", "CORES", "MEMORY", "USED")
-_MOST_FALSE = 5
+_ORDER = ("USER", "STATE", "GPUS", "CORES", "JOB", "MEMORY", "USED")
+_EVERY_S = 2.0
+_REASONS_EVERY_S = 10.0  # a controller serves everybody
+_AGAIN_S = 5.0
+_MOST_FALSE, _MESSAGE = 5, 100
 _TIMEOUT_S = 60.0
+_NONE = "none of your jobs waits or runs"
+_MOST_BYTES = 64 << 20
 
 
-def top(given: argparse.Namespace) -> int:
-    """Print the jobs of all users on a host without a scheduler."""
-    _, host, _ = target.host(given.host, "top")
+def top(args: argparse.Namespace) -> int:
+    """Show what runs on a host: again and again on a terminal, else once."""
+    _, host, _ = target.host(args.host, "top")
     session = open_session(host)
-    if session.scheduler_rules.has_nodes:
-        raise ConfigError(
-            f"{host.name} has a scheduler, which knows the jobs of all users", host=host.name,
-            hint=f"log in and run {session.scheduler_rules.lists_all}; clusterfn's jobs are named FUNCTION.ID",
-        )  # fmt: skip
-    told = jobs_of_all_users(session)
-    rows, false = told["jobs"], told.get("false", [])
-    if given.json:
-        print(screen.as_json({"host": host.name, **told}))
+    if args.json or args.once or not console.is_terminal(sys.stdout):
+        look = next(looks(session, 1), None)
+        if look is None:
+            raise HostError(f"{host.name} did not say what runs there", host=host.name, hint="try again")
+        _explain_waits(session, look)
+        print(screen.as_json({"host": host.name, **look}) if args.json else Screen(session).text(look))
+        for line in () if args.json else notes_on(look):
+            console.tell(line)
         return 0
-    if rows:
-        print(screen.table(_HEAD, [_row(each) for each in rows]))
-        for each in [row for row in rows if row["state"] == PENDING][:1]:  # those that wait are in their order
-            why = "has waited longest" if each.get("used") is None else "used the least of those who wait"
-            console.tell(f"{each['user']} is next with {each['job']}, and {why}")
-    else:
-        console.tell(f"clusterfn runs nothing on {host.name}")
-    for each in false[:_MOST_FALSE]:
-        console.tell(f"{each['user']} holds a name of another user, which counts for nothing: {each['name']}")
-    if len(false) > _MOST_FALSE:
-        console.tell(f"{len(false) - _MOST_FALSE} more such names are held on {host.name}")
+    _watch(session)
     return 0
 
 
-def jobs_of_all_users(session: HostState) -> dict[str, Any]:
-    """Ask the host for the jobs that run, or are next in their user's line, and for false names."""
-    answer = session.supervise("users", session.host.lease).result(_TIMEOUT_S)
-    if answer.rc != 0:
-        said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
-        raise ClusterfnError("the host could not list the jobs of its users", host=session.host.name, evidence=said)
-    with reading(session.host.name, "the jobs of its users"):
-        told: dict[str, Any] = dict(json.loads(answer.out))
-        _ = [_row(dict(each)) for each in told["jobs"]]
-    return told
+def _watch(session: HostState) -> None:
+    """Refresh the screen until Ctrl-C; while the host cannot be reached, say so in its place, and try again."""
+    block, shown = screen.Block(sys.stdout), Screen(session)
+    reasons: dict[str, str] = {}
+    asked_at = -_REASONS_EVERY_S
+    while True:
+        try:
+            for look in looks(session):
+                if time.monotonic() >= asked_at + max(_REASONS_EVERY_S, session.host.poll_floor_s):
+                    _explain_waits(session, look)
+                    reasons, asked_at = {job["id"]: job["message"] for job in look["own"]}, time.monotonic()
+                for job in look["own"] if session.scheduler_rules.has_nodes else ():
+                    job["message"] = reasons.get(job["id"], job["message"]) if job["state"] == PENDING else ""
+                notes = "\n".join(notes_on(look))
+                block.show("\n\n".join(filter(None, [shown.text(look, block.room), notes])))
+        except HostError as error:
+            block.show(f"{session.host.name}, {time.strftime('%H:%M:%S')}\n{in_one_line(error.message)}")
+        time.sleep(_AGAIN_S)
 
 
-def _row(job: dict[str, Any]) -> tuple[str, ...]:
-    memory = f"{job['memory_mb']} MB" if job["memory_mb"] else "-"
-    used = "-" if job.get("used") is None else screen.age(job["used"])
+def looks(session: HostState, count: int = 0) -> Iterator[dict[str, Any]]:
+    """Yield what a host sends, look after look; `count` of them, or until the connection is lost.
+
+    Raises:
+        HostError: The host cannot be reached, or cannot look.
+    """
+    came: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    for reply in session.bridge.lay_out():
+        reply.result(_TIMEOUT_S)
+    lease = "" if session.scheduler_rules.has_nodes else session.host.lease
+    argv = session.bridge.words(layout.SUPERVISE, "top", session.root, lease, f"{_EVERY_S:g}", str(count))
+    running = session.connection.converse(argv, b"", came.put, session.scheduler.unset)
+    running.add_done_callback(lambda _: came.put(None))
+    unpacked, coming = zlib.decompressobj(), Lines()
+    try:
+        while (data := came.get()) is not None:
+            with reading(session.host.name, "what runs there"):
+                lines = coming.feed(_unpacked(unpacked, data))
+                found = [_checked(session, json.loads(line)) for line in lines]
+            yield from found
+            if found:  # they are shown: a terminal that is stopped asks for no more
+                session.connection.write(running, b"\n" * len(found))
+    finally:
+        running.cancel()
+    running.result(0)
+
+
+def _unpacked(stream: Any, data: bytes) -> bytes:
+    try:
+        text: bytes = stream.decompress(data, _MOST_BYTES)
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    if stream.unconsumed_tail:
+        raise ValueError("a look of more than 64 MB")
+    return text
+
+
+def _checked(session: HostState, facts: Any) -> dict[str, Any]:
+    """Return a look, if a table can be made of it."""
+    look = dict(facts)
+    look["own"] = [attach.by_own_clock(session, attach.checked_job(dict(job))) for job in look["own"]]
+    if "gpus" in look:
+        add_allowed(look["gpus"], session)
+    Screen(session).text(look)
+    return look
+
+
+def _explain_waits(session: HostState, look: Mapping[str, Any]) -> None:
+    if session.scheduler_rules.has_nodes:
+        attach.say_why_they_wait(session, look["own"])
+
+
+class Screen:
+    """One look as text; it remembers since when each GPU has been idle."""
+
+    def __init__(self, session: HostState, now: Callable[[], float] = time.time) -> None:
+        self._session = session
+        self._now = now
+        self._gpus = MachineTables(time.monotonic)
+
+    def text(self, look: Mapping[str, Any], room: int | None = None) -> str:
+        """Return the lines, in so many columns of a terminal."""
+        parts = [f"{self._session.host.name}, {time.strftime('%H:%M:%S')}{_busy(look.get('machine'))}"]
+        if look.get("trouble"):
+            parts.append(f"the GPUs cannot be seen: {in_one_line(look['trouble'])}")
+        elif look.get("gpus"):
+            parts.append(self._gpus.of({**look, "waiting": []}, room))
+        running_first = sorted(look["own"], key=lambda job: (job["state"] == PENDING, job["started"]))
+        own = [self._own_row(job) for job in running_first]
+        parts.append(screen.narrow_table(_OWN_HEAD, own, room, _OWN_ORDER) if own else _NONE)
+        of_all = look.get("jobs", ())
+        if any(row["user"] != self._session.connection.facts.user for row in of_all):
+            parts.append(screen.narrow_table(_HEAD, map(_row, of_all), room, _ORDER))
+        return "\n\n".join(parts)
+
+    def _own_row(self, job: Mapping[str, Any]) -> Sequence[str]:
+        asked, now = job.get("asked") or {}, (job.get("usage") or {}).get("now") or {}
+        ran, limit = job.get("ran_s"), asked.get("time_s")
+        detail = job["message"]
+        if job["state"] == PENDING and job.get("since"):
+            detail = f"since {clock(job['since'])}{f': {detail}' if detail else ''}"
+        return (
+            job["id"][:SHORT], job["name"], job["state"],
+            "-" if ran is None else console.as_clock(ran),
+            "-" if ran is None or limit is None else console.as_clock(max(0.0, limit - ran)),
+            _of(_one_digit(now.get("cores")), str(asked["cores"]) if asked.get("cores") else ""),
+            _of(_memory(now.get("memory_bytes")), _memory(asked.get("memory_bytes"))),
+            _gpus_in_words(now.get("gpus") or (), job.get("gpus") or 0), shortened(detail, _MESSAGE),
+        )  # fmt: skip
+
+
+def _of(used: str, asked: str) -> str:
+    return f"{used or '-'} of {asked}" if asked else used or "-"
+
+
+def _one_digit(number: float | None) -> str:
+    return "" if number is None else f"{number:.1f}"
+
+
+def _memory(size: float | None) -> str:
+    return "" if size is None else format_size(size)
+
+
+def _gpus_in_words(gpus: Sequence[Mapping[str, Any]], asked: int) -> str:
+    """Say how busy the GPUs of a job are, and how much of their memory is in use; else how many it asked for."""
+    use = [each["use_percent"] for each in gpus if each.get("use_percent") is not None]
+    memory = sum(each["memory_bytes"] for each in gpus if each.get("memory_bytes") is not None)
+    if not use:
+        return f"{asked}" if asked else "-"
+    return f"{len(gpus)}: {' '.join(f'{each:.0f} %' for each in use)}, {format_size(memory)}"
+
+
+def _busy(machine: Mapping[str, Any] | None) -> str:
+    """Say how busy a machine is; "" if that is not known."""
+    if not machine:
+        return ""
+    parts = [f"load {machine['load']:g} on {machine['cores']} cores"]
+    if machine.get("used_bytes") is not None:
+        used, there = format_size(machine["used_bytes"]), format_size(machine["memory_bytes"])
+        parts.append(f"{used} of {there} of memory in use")
+    return f": {', '.join(parts)}"
+
+
+def _row(job: Mapping[str, Any]) -> Sequence[str]:
+    memory = format_size(job["memory_mb"] << 20) if job["memory_mb"] else "-"
+    used = "-" if job.get("used") is None else format_duration(job["used"])
     return str(job["user"]), str(job["job"]), str(job["state"]), str(job["gpus"]), str(job["cores"]), memory, used
+
+
+def notes_on(look: Mapping[str, Any]) -> Iterator[str]:
+    """Say who is next on a machine, and which names that its users hold are false."""
+    for each in [row for row in look.get("jobs", ()) if row["state"] == PENDING][:1]:  # they are in their order
+        why = "has waited longest" if each.get("used") is None else "used the least of those who wait"
+        yield f"{each['user']} is next with {each['job']}, and {why}"
+    false = look.get("false", ())
+    for each in false[:_MOST_FALSE]:
+        yield f"{each['user']} holds a name of another user, which counts for nothing: {each['name']}"
+    if len(false) > _MOST_FALSE:
+        yield f"{len(false) - _MOST_FALSE} more such names are held"

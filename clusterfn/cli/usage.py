@@ -1,14 +1,19 @@
-"""An ArgumentParser whose errors are exceptions, and which splits off a host and the own arguments of a script."""
+"""An ArgumentParser whose errors are exceptions, and which splits off a host and the words of a command or a script."""
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from clusterfn.cli.suggestion import RUN_FILES, suggest_words
+from clusterfn.config.options import SCRIPTS
 
-_WITHOUT_VALUE = ("--json", "--detach", "-v", "--verbose", "-h", "--help", "--")
+_WITHOUT_VALUE = ("--json", "--detach", "-v", "--verbose", "-h", "--help")
+_COMMAND = ("--", "-m")  # a command follows, or a module
+_FUNCTION = "::"
+_TARGET = "COMMAND"  # for argparse, in place of a command that it does not see
 
 
 class WrongUsage(Exception):
@@ -56,55 +61,78 @@ class Parser(CommandParser):
         Raises:
             WrongUsage: They are none; it names the command, option or value that was perhaps meant.
         """
-        words, host, script_words = _split_call(argv)
-        given: argparse.Namespace
+        call = _split_call(argv)
+        args: argparse.Namespace
+        found = argparse.Namespace(host=call.host, script_words=call.script_words, command_words=call.command_words)
         try:
-            given, unknown = self.parse_known_args(words, argparse.Namespace(host=host, script_words=script_words))
+            args, unknown = self.parse_known_args(call.rest, found)
             if unknown:
-                given.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-            return given
+                args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+            return args
         except WrongUsage as error:
+            if call.without_target and error.message.startswith("unrecognized"):
+                message = "there is no script, and no function; for a command, write -- before it"
+                raise WrongUsage(error.parser, f"{message}: clusterfn run [HOST] -- COMMAND") from None
             raise WrongUsage(error.parser, suggest_words(error.parser, error.message, argv)) from None
 
 
-def _split_call(words: Sequence[str]) -> tuple[list[str], str | None, list[str] | None]:
-    """Take the HOST and a script's own arguments out of `run [options] [HOST] FILE.py ARG…`.
+class _Call(NamedTuple):
+    """The words of a command line, taken apart.
 
-    argparse does not see that HOST is left out, and would take the script's options for ours.
+    Attributes:
+        rest: What argparse gets.
+        host: The HOST of `run`, if it is given.
+        script_words: What comes after a script; None if there is none.
+        command_words: What comes after `--`, or what runs the module after `-m`; None if it is neither.
+        without_target: Whether there are words, and none of them is what `run` can run.
+    """
 
-    Returns:
-        The other words, the host, and what comes after a script; None where words are left out, or name no script.
+    rest: list[str]
+    host: str | None = None
+    script_words: list[str] | None = None
+    command_words: list[str] | None = None
+    without_target: bool = False
+
+
+def _split_call(words: Sequence[str]) -> _Call:
+    """Take the HOST, and the own arguments of a command or a script, out of `run [options] [HOST] SCRIPT ARG…`.
+
+    argparse does not see that HOST is left out, and would take a script's options for ours.
     """
     place = next((place for place, word in enumerate(words) if not word.startswith("-")), len(words))
     if place == len(words) or words[place] not in RUN_FILES:
-        return list(words), None, None
+        return _Call(list(words))
     at = _next_word(words, place + 1)
     host = None
     file = at
-    if at < len(words) and not _is_file(words[at]):
+    if at < len(words) and not _begins(words, at):
         file = _next_word(words, at + 1)
-        host = words[at] if file < len(words) and _is_file(words[file]) else None
-    rest = [*words[:at], *words[at + 1 : file + 1]] if host is not None else list(words[: file + 1])
-    if file < len(words) and words[file].endswith(".py") and (host is not None or file == at):
-        return rest, host, list(words[file + 1 :])
-    rest = [*words[:at], *words[at + 1 :]] if host is not None else list(words)
-    return _with_late_end(rest, at if host is None else file - 1), host, None
-
-
-def _with_late_end(words: list[str], file: int) -> list[str]:
-    """Move a `--` from before the file to behind it: argparse, which looks for options first, would lose it there."""
-    if "--" in words[:file]:
-        words.insert(file + 1, "--")
-        words.remove("--")
-    return words
+        host = words[at] if _begins(words, file) else None
+    before = [*words[:at], *words[at + 1 : file]] if host is not None else list(words[:file])
+    if host is None and file != at:  # neither a target nor a host before one
+        return _Call(list(words), without_target=True)
+    if file < len(words) and words[file] in _COMMAND:
+        command = list(words[file + 1 :])
+        if words[file] == "-m":
+            return _Call([*before, _TARGET], host, None, ["python", "-m", *command])
+        if not (command and _FUNCTION in command[0]):
+            return _Call([*before, _TARGET], host, None, command)
+        return _Call([*before, command[0], "--", *command[1:]], host)
+    if file < len(words) and _FUNCTION not in words[file]:
+        return _Call([*before, words[file]], host, list(words[file + 1 :]))
+    return _Call([*before, *words[file:]], host)
 
 
 def _next_word(words: Sequence[str], place: int) -> int:
-    """Return the place of the next word that is neither an option nor the value of one."""
-    while place < len(words) and words[place].startswith("-"):
+    """Return the place of the next word that is neither an option of ours nor the value of one."""
+    while place < len(words) and words[place].startswith("-") and words[place] not in _COMMAND:
         place += 1 if words[place] in _WITHOUT_VALUE or "=" in words[place] else 2
     return place
 
 
-def _is_file(word: str) -> bool:
-    return word.endswith(".py") or "::" in word
+def _begins(words: Sequence[str], place: int) -> bool:
+    """Whether the target of `run` begins there: a function, a script, `--` or `-m`."""
+    if place >= len(words):
+        return False
+    word = words[place]
+    return word in _COMMAND or word.endswith(SCRIPTS) or _FUNCTION in word or ("/" in word and os.path.isfile(word))

@@ -12,13 +12,15 @@ from __future__ import annotations
 import functools
 import json
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from clusterfn.config import hosts as host_keys
-from clusterfn.config import places, quiet, yamlfile
+from clusterfn.config import import_time, places, quiet, yamlfile
+from clusterfn.config.keys import FILE_KEYS
 from clusterfn.config.options import HOST_VARIABLE, Options, without_needs
 from clusterfn.config.places import FILE
 from clusterfn.config.spec import Host
@@ -26,7 +28,6 @@ from clusterfn.config.units import is_on
 from clusterfn.errors import ConfigError, did_you_mean
 
 LOCAL_VARIABLE = "CLUSTERFN_LOCAL"
-TOP_KEYS = frozenset(["hosts", "default_host", "quiet"])
 LOCAL = Host(name="local", address="", scheduler="local", source="built in", transport="local", environment="current")
 
 IN_PROCESS = "clusterfn.configure()"  # what the places of errors name instead of a file
@@ -119,8 +120,10 @@ def host_of_call(options: Options) -> CallHost:
     """Find the host of a call.
 
     Raises:
-        ConfigError: As `load`, `Config.resolve` and `for_call`.
+        ConfigError: As `load`, `Config.resolve` and `for_call`; or a file makes the call while it is imported.
     """
+    if import_time.imported is not None or "multiprocessing.process" in sys.modules:
+        import_time.reject_call()
     config = load()
     host, because = config.resolve(options.host)
     if runs_locally():
@@ -217,8 +220,8 @@ def parse(data: bytes, path: Path) -> Config:
     """Parse the configuration in these bytes of `path`."""
     top = yamlfile.parse(data, str(path))
     host_keys.refuse_passwords(top)
-    host_keys.refuse_misplaced_hosts(top, TOP_KEYS)
-    keys = top.mapping(TOP_KEYS)
+    host_keys.refuse_misplaced_hosts(top, FILE_KEYS)
+    keys = top.mapping(FILE_KEYS)
     named: dict[str, Host] = {}
     if below := keys.get("hosts"):
         below.mapping()  # rejects what is no mapping, and a name that it has twice
@@ -229,5 +232,5 @@ def parse(data: bytes, path: Path) -> Config:
         near = did_you_mean(default.text, hosts)
         raise default.error(f'there is no host "{default.text}"{near}', f"the hosts are {', '.join(hosts)}")
     place = default.place if default else ""
-    silent = "quiet" in keys and keys["quiet"].as_choice(("true", "false")) == "true"
+    silent = "quiet" in keys and FILE_KEYS["quiet"].kind.read(keys["quiet"])
     return Config(hosts, default.text if default else None, path, tuple(named), place, silent, str(path))

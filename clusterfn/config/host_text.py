@@ -10,12 +10,15 @@ import contextlib
 import re
 import shlex
 from collections.abc import Iterator
+from typing import Any
 
 from clusterfn.bridge.supervisor.text import in_one_line, shortened
 from clusterfn.errors import HostError
 
 _LONGEST_NAME = 200
 _LONGEST_WORD = 500
+_MOST = 1 << 63
+LONGEST_LINE = 64 << 20  # bytes: an exception may have a message of that size
 _NAME = re.compile(r"[^\W\d]\w*(?:[.-]\w+)*")  # of a module; with hyphens, of a project
 
 
@@ -40,22 +43,90 @@ def reading(host: str, what: str) -> Iterator[None]:
         ) from error  # fmt: skip
 
 
-def module_name(told: object) -> str:
+class Lines:
+    """Puts together lines that a host sends in pieces, in a time that grows with their bytes.
+
+    A line that is longer than any that clusterfn writes is left out as a whole.
+    """
+
+    __slots__ = ("_is_too_long", "_partial")
+
+    def __init__(self) -> None:
+        self._partial = bytearray()
+        self._is_too_long = False
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the lines that are complete with these bytes, without their ends."""
+        head, end, rest = data.partition(b"\n")
+        self._hold(head)
+        if not end:
+            return []
+        first = [] if self._is_too_long else [bytes(self._partial)]
+        *lines, last = rest.split(b"\n")
+        self._partial, self._is_too_long = bytearray(), False
+        self._hold(last)
+        return first + lines
+
+    def _hold(self, data: bytes) -> None:
+        self._is_too_long = self._is_too_long or len(self._partial) + len(data) > LONGEST_LINE
+        if self._is_too_long:
+            self._partial = bytearray()
+        else:
+            self._partial += data
+
+
+def count(value: object) -> int:
+    """Return a number that a host wrote if it is one that can be shown: of bytes, files or seconds.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _MOST:
+        raise ValueError(f"a number, not {value!r:.80}")
+    return value
+
+
+def shaped(value: Any, shape: Any) -> Any:
+    """Return what a host wrote as JSON if it has this shape.
+
+    Args:
+        shape: A type; `int` means a `count`. A list with the shape of its entries. A dict with the shapes of those
+            entries that it must have, or under `...` with that of all of them.
+
+    Raises:
+        ValueError, KeyError: It has another.
+    """
+    if shape is int:
+        return count(value)
+    wanted: type[Any] = shape if isinstance(shape, type) else type(shape)
+    if not isinstance(value, wanted):
+        raise ValueError(f"{value!r:.80}")
+    if isinstance(shape, list):
+        for each in value:
+            shaped(each, shape[0])
+    elif isinstance(shape, dict):
+        for name, each in shape.items():
+            for found in value.values() if name is ... else [value[name]]:
+                shaped(found, each)
+    return value
+
+
+def module_name(value: object) -> str:
     """Return the name of a module or a project if it is one; "" otherwise: it goes into patterns, paths and commands.
 
     Example:
         >>> module_name("a.b"), module_name("**/x"), module_name("x; rm -rf ~")
         ('a.b', '', '')
     """
-    is_one = type(told) is str and len(told) <= _LONGEST_NAME and _NAME.fullmatch(told) is not None
-    return str(told) if is_one else ""
+    is_one = type(value) is str and len(value) <= _LONGEST_NAME and _NAME.fullmatch(value) is not None
+    return str(value) if is_one else ""
 
 
-def shell_word(told: object) -> str:
+def shell_word(value: object) -> str:
     """Return a text as one word of a shell command that a person may copy: on one line, quoted if need be.
 
     Example:
         >>> shell_word("/opt/bin/python"), shell_word("/x; curl evil")
         ('/opt/bin/python', "'/x; curl evil'")
     """
-    return shlex.quote(shortened(in_one_line(str(told)), _LONGEST_WORD))
+    return shlex.quote(shortened(in_one_line(str(value)), _LONGEST_WORD))

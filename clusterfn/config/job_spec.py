@@ -20,7 +20,6 @@ class EnvironmentRef(NamedTuple):
         root: The folder there that contains environments, absolute.
         purged: Whether files of it may have been removed by the file system since.
         cuda: The version of CUDA that its PyTorch must show on the GPUs; "" if that is not asked.
-        node_root: The folder on each node's own disk into which it is unpacked; "" if it runs where it was made.
         owners: Users and groups of the host who may have made it, in addition to this user and root.
     """
 
@@ -28,7 +27,6 @@ class EnvironmentRef(NamedTuple):
     root: str
     purged: bool = False
     cuda: str = ""
-    node_root: str = ""
     owners: tuple[str, ...] = ()
 
 
@@ -106,6 +104,9 @@ class JobSpec(NamedTuple):
         quiet_s: After so long without output and use of a CPU, a waiting call says so.
         keep_value: The value stays on the host until `Job.result` fetches it.
         priority: Its order among the jobs of its user that wait on a machine without a scheduler.
+        arguments: Those of the call in a short line, for people.
+        has_value: Whether it is called for its value, as a function is, and not for what it prints, as most commands.
+        notify: Who is told of its end, with the address of a webhook; not in spec.json.
         results: What is accepted of its value. Only this machine knows that: the host could change its spec.json.
     """
 
@@ -141,10 +142,13 @@ class JobSpec(NamedTuple):
     warn_s: float | None = None
     requeue: Mapping[str, int] = {}
     priority: int = 0
+    arguments: str = ""
+    has_value: bool = True
+    notify: Mapping[str, Any] = {}
 
     def scheduler_names_of_dependencies(self) -> list[str]:
         """Return the names by which the scheduler knows the jobs whose values it takes."""
-        return [layout.job_name(told["name"], job) for job, told in sorted(self.after.items())]
+        return [layout.job_name(dependency["name"], job) for job, dependency in sorted(self.after.items())]
 
     def to_json(self) -> bytes:
         """Write spec.json, which the supervisor and the worker read: see docs/reference/protocol.md."""
@@ -184,7 +188,9 @@ class JobSpec(NamedTuple):
             **({"warn_s": self.warn_s} if self.warn_s is not None else {}),
             **({"priority": self.priority} if self.priority else {}),
             **({"keep_value": True} if self.keep_value else {}),
-            **({"after": {job: dict(told) for job, told in self.after.items()}} if self.after else {}),
+            **({"arguments": self.arguments} if self.arguments else {}),
+            **({} if self.has_value else {"has_value": False}),
+            **({"after": {job: dict(dependency) for job, dependency in self.after.items()}} if self.after else {}),
             **({"scheduler_options": dict(self.scheduler_options)} if self.scheduler_options else {}),
             **({"clusters": self.host.clusters} if self.host.clusters else {}),
         }
@@ -212,6 +218,7 @@ class JobSpec(NamedTuple):
             scheduler_options=spec.get("scheduler_options", {}), after=spec.get("after", {}),
             quiet_s=spec.get("quiet_s", layout.QUIET_S), warn_s=spec.get("warn_s"),
             requeue=spec.get("requeue", {}), priority=spec.get("priority", 0), results=host.result_policy(),
+            arguments=spec.get("arguments", ""), has_value=spec.get("has_value", True),
         )  # fmt: skip
 
 
@@ -230,19 +237,19 @@ def read_spec(data: bytes) -> dict[str, Any]:
     Raises:
         ValueError: It is damaged.
     """
-    told = json.loads(data)
+    spec = json.loads(data)
     for name, wanted in _TYPES.items():
-        if type(told[name]) is not wanted:
-            raise ValueError(f"its {name!r} is of the type {type(told[name]).__name__}")
-    if not _ID.fullmatch(told["id"]) or type(told.get("group") or {}) is not dict:
+        if type(spec[name]) is not wanted:
+            raise ValueError(f"its {name!r} is of the type {type(spec[name]).__name__}")
+    if not _ID.fullmatch(spec["id"]) or type(spec.get("group") or {}) is not dict:
         raise ValueError("its id, or its group")
-    if (told.get("group") or {"count": 0})["count"] > _MOST_ITEMS:
+    if (spec.get("group") or {"count": 0})["count"] > _MOST_ITEMS:
         raise ValueError("its number of items")
-    if not all(type(each) is str for each in [*told["secrets"], *told["outputs"]]):
+    if not all(type(each) is str for each in [*spec["secrets"], *spec["outputs"]]):
         raise ValueError("its secrets, or its outputs")
-    return dict(told)
+    return dict(spec)
 
 
-def known_fields(kind: type[Any], told: Mapping[str, Any]) -> dict[str, Any]:
+def known_fields(kind: type[Any], spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a record that a spec.json has; another version may have written more."""
-    return {name: value for name, value in told.items() if name in kind.__annotations__}
+    return {name: value for name, value in spec.items() if name in kind.__annotations__}

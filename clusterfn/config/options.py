@@ -15,6 +15,19 @@ from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import Any, Callable, NamedTuple, NoReturn, TypedDict, Union
 
+from clusterfn.config.forms import (
+    ADDRESS,
+    ASK_FOR_GPUS,
+    CHOOSE_ENVIRONMENT,
+    ENVIRONMENT_KINDS,
+    MODULE,
+    is_set_by_clusterfn,
+    names_a_file,
+    nearly_a_file,
+    nearly_an_environment,
+    python_version,
+)
+from clusterfn.config.notify import Notify, parse_notify
 from clusterfn.config.units import GPU_TYPE, NUMBER, VARIABLE, finite, parse_memory, parse_time
 from clusterfn.errors import ConfigError, did_you_mean, nearest_word
 
@@ -94,6 +107,9 @@ class CallOptions(JobOptions, total=False):
             on that host take it as an argument without any transfer: `evaluate(train.submit(1e-3))`.
         priority: Order among your own jobs that wait on a machine without a scheduler (0): higher numbers start first.
             It never changes your place among other users.
+        notify: Who is told when the job ends, by the host itself: "ada@example.edu", "$SLACK_WEBHOOK" (a variable that
+            holds the address of a webhook), or {"mail": …, "webhook": …, "command": …, "after": "10min"}. A map tells
+            once. Default: the host's `notify:`; {} tells nobody.
     """
 
     nodes: int | None
@@ -110,6 +126,7 @@ class CallOptions(JobOptions, total=False):
     resume: str | None
     keep: bool | None
     priority: int | None
+    notify: str | Mapping[str, str] | None
 
 
 def descriptions() -> str:
@@ -118,6 +135,7 @@ def descriptions() -> str:
 
 
 HOST_VARIABLE = "CLUSTERFN_HOST"
+SCRIPTS = (".py", ".sh", ".bash", ".sbatch", ".slurm")  # how the names of scripts end
 # What people write for one of our words, from SLURM, PBS and other libraries.
 ALIASES = {
     **dict.fromkeys(("cpu", "cpus", "ncpus", "num_cpus", "cpus_per_task", "n_cores", "n_cpus", "threads"), "cores"),
@@ -169,7 +187,7 @@ _ELSEWHERE = {
 # Keys of a host in clusterfn.yml that are no options of a call (`hosts`, which imports this module).
 OF_HOSTS = (
     "address", "build_on", "build_partition", "build_timeout", "cuda", "defaults", "env_python", "env_root",
-    "environment_at", "fetch_on", "gpu_option", "gpu_sizes", "installer", "lease", "limits", "login_ttl",
+    "fetch_on", "gpu_option", "gpu_sizes", "lease", "limits", "login_ttl",
     "owners", "poll_floor", "prolog", "purge_days", "queue_timeout", "root", "scheduler", "scheduler_env",
     "scheduler_path", "setup", "ssh_config", "transport",
 )  # fmt: skip
@@ -207,7 +225,7 @@ def is_option(keyword: str) -> bool:
 
 def _meant_by(keyword: str, value: object) -> str:
     """Return our word for a keyword: `python="3.11"` asks for a package, and `python="/path"` for an environment."""
-    return "packages" if keyword == "python" and _VERSION.fullmatch(str(value)) else ALIASES.get(keyword, keyword)
+    return "packages" if keyword == "python" and python_version(f"python:{value}") else ALIASES.get(keyword, keyword)
 
 
 def _as_meant(keyword: str, meant: str, value: object) -> str | None:
@@ -234,25 +252,14 @@ def _quoted(value: object) -> str:
 
 _GPUS = re.compile(r"(?:gpu:)?(?:(?!gpu:)([A-Za-z][\w.-]*):)?(\d{1,4})")
 HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-ADDRESS = re.compile(r"(?:[\w.+][\w.+-]*@)?(?:[\w.][\w.-]*|\[[0-9A-Fa-f:.]+(?:%\w+)?\])(?::([0-9]{1,5}))?")
 _GPU_NAME = re.compile(r"[A-Za-z]{1,8}\d[\w-]{0,30}")
-MODULE = re.compile(r"[\w.+@=/~][\w.+@=/~:,-]*")
 _JOB_ID = re.compile(r"[0-9a-f]{4,16}")
 _PACKAGE = re.compile(r"(?:[\w./-]+::|pip:)?[A-Za-z0-9_]|--?[a-z]|[./]")  # the latter: an option of pip's, its value
 _PACKAGES_FILE = re.compile(r"(?:(?:-r|--requirement)[\s=]*)?([^\s:@=]+\.(?:txt|ya?ml|toml|cfg|lock))", re.IGNORECASE)
-ENVIRONMENT_KINDS = ("python", "venv", "prefix", "conda")
-PYTHON_SOURCES = ("conda", "standalone", "host")
-_ENVIRONMENT_FILES = (".yml", ".yaml", ".txt", ".toml", ".cfg", ".lock")
-_PROJECT_FILES = ("environment.yml", "pyproject.toml", "uv.lock", "pylock.toml", "requirements.txt")
-_PARTS = re.compile(r"(?P<file>.+\.(?:ya?ml|txt|toml|cfg|lock))\s*\[(?P<parts>[^\[\]]*)\]", re.IGNORECASE)
-_VERSION = re.compile(r"\d+(?:\.\d+)*")
-_INTERPRETER = re.compile(r"/bin/python[\d.]*$")
-_PROGRAM = re.compile(r"(?:/|~/)[^\0\n]*[^\0\n/]|python3(?:\.\d+)?")
 _CAUSES = ("timeout", "preempted", "node")  # of `requeue=`
 REQUEUED = 3  # times for each cause, if only the causes are named
 _MOST_REQUEUED = 1000
 _MOST_PRIORITY = 1_000_000
-ASK_FOR_GPUS = "use gpus= to ask for GPUs; CLUSTERFN_ variables are reserved"
 
 
 def _whole_number(least: int) -> Check:
@@ -322,12 +329,13 @@ def _several(item: Check) -> Check:
 
 
 def may_be_in_a_name(sign: str) -> bool:
-    """Whether the name of a job may hold a character: those of Python's names in any script, "." and "-"."""
-    return sign in ".-" or f"_{sign}".isidentifier()
+    """Whether the name of a job may hold a character: those of Python's names in any script, ".", "-" and a blank."""
+    return sign in ".- " or f"_{sign}".isidentifier()
 
 
 def _is_job_name(text: str) -> bool:
-    return 0 < len(text) <= 64 and text[0].isidentifier() and all(map(may_be_in_a_name, text))
+    fits = 0 < len(text) <= 64 and text[0].isidentifier() and not text.endswith(" ")
+    return fits and all(map(may_be_in_a_name, text))
 
 
 def _job_name(value: Any, name: str) -> str:
@@ -337,7 +345,7 @@ def _job_name(value: Any, name: str) -> str:
     near = "_".join("".join(sign if may_be_in_a_name(sign) else " " for sign in text).split(" "))[:63]
     near = re.sub("_{2,}", "_", near)
     fitting = next((each for each in (near, f"_{near}") if near.strip("_") and _is_job_name(each)), "train")
-    hint = f'use up to 64 letters, digits, "_", "." and "-", a letter or "_" first: {name}="{fitting}"'
+    hint = f'use up to 64 letters, digits, blanks, "_", "." and "-", a letter or "_" first: {name}="{fitting}"'
     raise ConfigError(f"{name}={value!r:.80} is not possible", hint=hint)
 
 
@@ -360,90 +368,15 @@ def _environment(value: Any, name: str) -> str:
         raise ConfigError(f"{name}={text!r} does not name an environment", hint=f'write {name}="{meant}"')
     if text == "current" or names_a_file(text) or (kind in ENVIRONMENT_KINDS and rest):
         return text
-    if file := _nearly_a_file(text):
+    if file := nearly_a_file(text):
         raise ConfigError(f"{name}={text!r} does not name an environment", hint=f'write {name}="{file}"')
     conda = (
         f'write {name}="conda:{text}", or ' if re.fullmatch(r"[\w-]+", text) and kind not in ENVIRONMENT_KINDS else ""
     )
     raise ConfigError(
         f"{name}={text!r} does not name an environment",
-        hint=f'{conda}name one on the host ("python:/path", "venv:~/v", "prefix:/path", "conda:name"), a file to '
-        'build it from ("environment.yml", "requirements.txt"), or packages=["python=3.11", "numpy"]',
+        hint=f"{conda}{CHOOSE_ENVIRONMENT}",
     )
-
-
-def _nearly_a_file(text: str) -> str:
-    """Return what was meant by a misspelled file, or by one with a bracket too few; "" if nothing is near.
-
-    Example:
-        >>> _nearly_a_file("pyproject.tml"), _nearly_a_file("pyproject.toml[gpu")
-        ('pyproject.toml', 'pyproject.toml[gpu]')
-    """
-    file, bracket, parts = text.partition("[")
-    near = nearest_word(file.strip(), _PROJECT_FILES, alike=0.9)
-    return f"{near}[{parts.strip().rstrip(']')}]" if near and bracket else near or ""
-
-
-def names_a_file(text: str) -> bool:
-    """Whether an environment is named by a file that says what is in it, and is no kind with a colon."""
-    file = split_file(text)[0]
-    return file.lower().endswith(_ENVIRONMENT_FILES) and file.partition(":")[0] not in ENVIRONMENT_KINDS
-
-
-def split_file(text: str) -> tuple[str, tuple[str, ...]]:
-    """Split the name of a file from the extras and groups in brackets behind it.
-
-    Example:
-        >>> split_file("pyproject.toml[gpu, group:dev]")
-        ('pyproject.toml', ('gpu', 'group:dev'))
-    """
-    found = _PARTS.fullmatch(text)
-    if found is None:
-        return text, ()
-    return found["file"], tuple(part.strip() for part in found["parts"].split(",") if part.strip())
-
-
-def is_python_source(text: str) -> bool:
-    """Whether a text says where the Python of a project's environment comes from.
-
-    Example:
-        >>> [is_python_source(each) for each in ("host", "/usr/bin/python3.11", "python3.11", "3.11")]
-        [True, True, True, False]
-    """
-    return text in PYTHON_SOURCES or bool(_PROGRAM.fullmatch(text))
-
-
-def nearly_an_environment(text: str) -> str:
-    """Return what was meant by a text with a space too many, an interpreter as a folder, or a path alone; or "".
-
-    Example:
-        >>> nearly_an_environment("conda: ml"), nearly_an_environment("prefix:/opt/ml/bin/python")
-        ('conda:ml', 'python:/opt/ml/bin/python')
-        >>> nearly_an_environment("~/.venv"), nearly_an_environment("/opt/ml/bin/python")
-        ('python:~/.venv/bin/python', 'python:/opt/ml/bin/python')
-    """
-    if text.startswith(("/", "~")):
-        path = text.rstrip("/")
-        if names_a_file(text) or _nearly_a_file(text):
-            return ""
-        return f"python:{path}" if path.rpartition("/")[2].startswith("python") else f"python:{path}/bin/python"
-    kind, _, rest = (part.strip() for part in text.partition(":"))
-    if kind not in ENVIRONMENT_KINDS or not rest:
-        return ""
-    if kind in ("venv", "prefix") and _INTERPRETER.search(rest):
-        kind = "python"
-    return "" if f"{kind}:{rest}" == text else f"{kind}:{rest}"
-
-
-def python_version(environment: str) -> str:
-    """Return the version in "python:3.11", which was meant to be a path; "" for any other environment.
-
-    Example:
-        >>> python_version("python:3.11"), python_version("python:/opt/bin/python3.11")
-        ('3.11', '')
-    """
-    kind, _, rest = (part.strip() for part in environment.partition(":"))
-    return rest if kind == "python" and _VERSION.fullmatch(rest) else ""
 
 
 def _python_package(version: object) -> str:
@@ -485,14 +418,16 @@ def _environment_variables(value: Any, name: str) -> dict[str, str]:
     return {key: str(each) for key, each in value.items()}
 
 
-def _sbatch_options(value: Any, name: str) -> dict[str, Any]:
+def _scheduler_options(value: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise ConfigError(f"{name}={value!r} is not a dict of options", hint=f'write {name}={{"partition": "gpu"}}')
     if not value:  # takes back what the decorator said
         return {}
-    from clusterfn.config import schedulers  # reads YAML, which takes time to import
+    from clusterfn.config.schedulers import SCHEDULER_KEYS  # reads YAML, which takes time to import
 
-    return {"slurm": schedulers.sbatch_options(value)}
+    check = SCHEDULER_KEYS[name].of_call
+    assert check is not None
+    return {name: check(value)}
 
 
 def _requeue(value: Any, name: str) -> dict[str, int]:
@@ -524,11 +459,6 @@ def read_requeue(words: Sequence[str]) -> dict[str, Any]:
     return {
         cause: (int(count) if count.isdecimal() else count) if equals else REQUEUED for cause, equals, count in pairs
     }
-
-
-def is_set_by_clusterfn(variable: str) -> bool:
-    """Whether a job's variable of this name is not the user's to set."""
-    return variable == "CUDA_VISIBLE_DEVICES" or variable.startswith("CLUSTERFN_")
 
 
 def _can_be_passed(value: str) -> bool:
@@ -612,6 +542,7 @@ class Options(NamedTuple):
     results: str | None = None
     max_result_bytes: int | None = None
     priority: int = 0
+    notify: Notify | None = None
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
         """Reject `f.options(…)`, which Ray has."""
@@ -641,13 +572,14 @@ _KEYWORDS: dict[str, tuple[str, Check]] = {
     "modules": ("modules", _several(_matching(MODULE, "cuda/12.4"))),
     "env": ("env", _environment_variables),
     "secrets": ("secrets", _several(_matching(VARIABLE, "HF_TOKEN"))),
-    "slurm": ("scheduler_options", _sbatch_options),
+    "slurm": ("scheduler_options", _scheduler_options),
     "outputs": ("outputs", _several(_output)),
     "cwd": ("cwd", _folder),
     "name": ("name", _job_name),
     "on_interrupt": ("on_interrupt", _one_of("detach", "stop")),
     "keep": ("keep", _keep),
     "priority": ("priority", _priority),
+    "notify": ("notify", parse_notify),
     "results": ("results", _one_of("objects", "data")),
     "max_result": ("max_result_bytes", parse_memory),
 }

@@ -1,3 +1,16 @@
-"""Quiet mode as clusterfn.yml has it. Apart from the reader of that file, because whatever prints a sentence asks."""
+"""How much clusterfn says. Apart from the reader of clusterfn.yml, because whatever prints a sentence asks."""
 
+import os
+
+_VERBOSE = "CLUSTERFN_DEBUG"
 in_file = False  # `quiet:` of the configuration that was loaded last
+
+
+def is_verbose() -> bool:
+    """Whether all details are wanted: by -v, or by $CLUSTERFN_DEBUG."""
+    return os.environ.get(_VERBOSE, "") not in ("", "0")
+
+
+def be_verbose() -> None:
+    """Show all details from now on, in processes that this one starts, too."""
+    os.environ[_VERBOSE] = "1"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from clusterfn.config.notify import Notify
+
 DATA = "data"  # the word of `results` for plain data
 
 
@@ -39,18 +41,15 @@ class EnvironmentSettings(NamedTuple):
 
     Attributes:
         root: Their folder, as in clusterfn.yml; None: below the host's root.
-        python: Where that of a project's environment comes from: "conda", "standalone", "host", or the path of the
-            host's interpreter; "" if nothing is said.
+        python: Where that of a project's environment comes from: "standalone", "host", or the path of the host's
+            interpreter; "" if nothing is said.
         fetch_on: Who fetches packages: "host", "client", or "auto": the host if it can.
         build_on: "host", or "node": in a batch job of its own.
         partition: For that job.
-        at: "root"; or "node", unpacked once on each node into its own disk, below /var/tmp; or a folder for that.
         timeout_s: How many seconds a package's script may take, and for how many a build may do nothing.
         purge_days: Files that are not read for so long are removed by the file system; None if they stay.
-        installer: "clusterfn"; "conda": the host's own; or the path of one there.
         driver: Of the GPUs, if it is known beforehand.
         capabilities: Compute capabilities of the GPUs, if they are known beforehand.
-        table: A file with more rows for the table of CUDA builds.
     """
 
     root: str | None = None
@@ -58,13 +57,10 @@ class EnvironmentSettings(NamedTuple):
     fetch_on: str = "auto"
     build_on: str = "host"
     partition: str | None = None
-    at: str = "root"
     timeout_s: float = 1200.0
     purge_days: float | None = None
-    installer: str = "clusterfn"
     driver: str | None = None
     capabilities: tuple[str, ...] = ()
-    table: str | None = None
 
 
 class Limits(NamedTuple):
@@ -108,6 +104,7 @@ class Host(NamedTuple):
         secrets: Names of local variables whose values its jobs get where they are set; one may end with `*`.
         results: "objects", or "data": its values may be plain data alone.
         max_result_bytes: The size of a value that is fetched from it without asking.
+        notify: Who is told when a job ends; None for nobody.
     """
 
     name: str
@@ -126,6 +123,7 @@ class Host(NamedTuple):
     prolog: tuple[str, ...] = ()
     env: Mapping[str, str] = {}
     secrets: tuple[str, ...] = ()
+    notify: Notify | None = None
     scheduler_options: Mapping[str, Any] = {}
     scheduler_path: tuple[str, ...] = ()
     scheduler_env: Mapping[str, str] = {}
@@ -151,21 +149,14 @@ class Host(NamedTuple):
         """Return what is accepted of its values; what a call says comes before what the host's keys say."""
         return ResultPolicy((results or self.results) == DATA, max_bytes or self.max_result_bytes)
 
+    @property
+    def is_this_machine(self) -> bool:
+        """Whether it is reached without ssh."""
+        return "local" in (self.scheduler, self.transport)
+
     def with_scheduler_options(self, given: Mapping[str, Any]) -> Host:
         """Return the host with these options of one call merged over its own."""
         return self._replace(scheduler_options={**self.scheduler_options, **given}) if given else self
-
-
-class EnvironmentSpec(NamedTuple):
-    """Which interpreter runs the function.
-
-    Attributes:
-        kind: "python" (a path), "venv", "prefix", "conda", "current", or "found" (the host's own pythonX.Y).
-        value: The path or name; "" for "current" and "found".
-    """
-
-    kind: str
-    value: str
 
 
 class Interpreter(NamedTuple):
@@ -174,7 +165,7 @@ class Interpreter(NamedTuple):
     Attributes:
         path: Absolute path there.
         version: (major, minor).
-        activation: Variables that make it complete (PATH and others), see `ExistingEnvironment.activation`.
+        activation: Variables that make it complete (PATH and others), see `ExistingEnvironment.read`.
     """
 
     path: str

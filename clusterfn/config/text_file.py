@@ -8,7 +8,7 @@ from pathlib import Path
 from clusterfn.errors import ConfigError
 
 # uv reads these too. It does not read UTF-32, which no usual editor writes.
-_MARKS = (
+_BYTE_ORDERS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"),
 )  # fmt: skip
@@ -36,7 +36,7 @@ def read_text(path: Path, only: str = "") -> str:
 
 def encoding_of(data: bytes) -> tuple[bytes, str]:
     """Return the byte order mark with which a file begins, and its encoding."""
-    return next((pair for pair in _MARKS if data.startswith(pair[0])), (b"", "utf-8"))
+    return next((pair for pair in _BYTE_ORDERS if data.startswith(pair[0])), (b"", "utf-8"))
 
 
 def decode(data: bytes, path: str) -> str:
@@ -45,11 +45,11 @@ def decode(data: bytes, path: str) -> str:
     Raises:
         ConfigError: It is not text; with the place of the first byte that is none.
     """
-    mark, encoding = encoding_of(data)
+    prefix, encoding = encoding_of(data)
     try:
-        text = data[len(mark) :].decode(encoding)
+        text = data[len(prefix) :].decode(encoding)
     except UnicodeDecodeError as error:
-        before = data[len(mark) :][: error.start].decode(encoding)
+        before = data[len(prefix) :][: error.start].decode(encoding)
         line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
         raise ConfigError(f"{path}:{line}:{column}: this byte is not {_named(encoding)}", hint=_SAVE) from error
     if "\0" in text:  # UTF-16 without its mark, or a program

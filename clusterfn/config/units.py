@@ -22,7 +22,7 @@ _TIME_PART = re.compile(
     re.IGNORECASE,
 )
 _TIME_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
-_SHOWN_UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0))
+_TIME_WORDS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0))
 _CLOCK = re.compile(r"(?:(\d{1,9})-)?(\d{1,3}):(\d{2}):(\d{2})")
 _HOURS_AND_NUMBER = re.compile(r"(\d{1,9})\s*h(?:ours?|rs?)?\s*(\d{1,2})", re.IGNORECASE)
 _SHORT_CLOCK = re.compile(r"(\d{1,2}):(\d{2})")
@@ -63,40 +63,28 @@ def _memory_hint(value: object, name: str) -> str:
     return f'write it with a unit: {name}="{number:.10g}{"GB" if number < 1024 else "MB"}"'
 
 
-def shown_memory(size: int) -> str:
-    """Format an amount of memory as a person writes it.
-
-    Example:
-        >>> shown_memory(3 * 2**29)
-        '1.5GB'
-    """
-    if size >= 2**30:
-        return f"{round(size / 2**30, 1):g}GB"
-    return f"{size >> 20}MB" if size >= 2**20 or not size else f"{-(-size >> 10)}KB"
-
-
 def exact_memory(size: int) -> str:
-    """Format an amount of memory without rounding, as it was written.
+    """Format an amount of memory as an option takes it, without rounding.
 
     Example:
         >>> exact_memory(1500 * 2**10), exact_memory(3 * 2**29)
         ('1500KB', '1.5GB')
     """
     for unit in "TGMK":
-        text = f"{round(size / _MEMORY_UNITS[unit], 2):g}{unit}B"
+        text = f"{round(size / _MEMORY_UNITS[unit], 2):.15g}{unit}B"
         if size >= _MEMORY_UNITS[unit] and parse_memory(text) == size:
             return text
     return f"{size} bytes"
 
 
-def shown_time(seconds: float) -> str:
-    """Format a duration as a person writes it, in the largest unit that says it in whole numbers.
+def exact_time(seconds: float) -> str:
+    """Format a duration as an option takes it, in the largest unit that says it in whole numbers.
 
     Example:
-        >>> shown_time(5400.0)
+        >>> exact_time(5400.0)
         '90min'
     """
-    whole = (f"{seconds / size:.0f}{unit}" for unit, size in _SHOWN_UNITS if seconds % size == 0)
+    whole = (f"{seconds / size:.0f}{unit}" for unit, size in _TIME_WORDS if seconds % size == 0)
     return next(whole, f"{seconds:g}s")
 
 

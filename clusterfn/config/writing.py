@@ -1,18 +1,16 @@
-"""Add one host to clusterfn.yml as text, or change the root of one: every other line and comment in the file stays.
+"""Add one host to clusterfn.yml as text: every other line and comment in the file stays.
 
 The new text is parsed by `config_file` first, written aside and renamed: the file is the old one or the new one.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clusterfn.bridge.supervisor import publish
 from clusterfn.config import config_file, places
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
@@ -30,7 +28,7 @@ class Change:
     Attributes:
         path: The file.
         text: All of it, as it will be.
-        added: The lines that are new, or changed.
+        added: The lines that are new.
     """
 
     path: Path
@@ -89,19 +87,6 @@ def adding(name: str, keys: Keys, path: Path, suggestion: str = "") -> Change:
     return Change(path, text, _new_lines(old if path.exists() else "", text))
 
 
-def moving(name: str, root: str, path: Path) -> Change | None:
-    """Give a host of the file another `root:`; None if only a person can, as the file is written.
-
-    Raises:
-        ConfigError: The file cannot be read, or that is no root.
-    """
-    before, old = known(path), _read(path)
-    there = before.hosts[name]
-    wanted = there._replace(root=host(name, {"scheduler": there.scheduler, "root": root}, path).root)
-    text = _text_with_root(old, name, root)
-    return Change(path, text, (f"root: {_flow(root)}",)) if _changes_only(before, wanted, text, path) else None
-
-
 def write(change: Change) -> None:
     """Put the new text in place of the old.
 
@@ -109,18 +94,14 @@ def write(change: Change) -> None:
         ConfigError: It cannot be written there.
     """
     target = change.path.resolve()
-    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
-        beside.write_bytes(change.text.encode())
-        if target.exists():
-            beside.chmod(target.stat().st_mode & 0o7777)
-        os.replace(beside, target)
+        mode = target.stat().st_mode & 0o7777 if target.exists() else None
+        publish.replace(str(target), change.text.encode(), mode=0o666 if mode is None else 0o600)
+        if mode is not None:
+            target.chmod(mode)
     except OSError as error:
         hint = f"change to a folder of your own, or set {places.VARIABLE} to the path of your file"
         raise ConfigError(f"{change.path} cannot be written: {error.strerror}", hint=hint) from error
-    finally:
-        with contextlib.suppress(OSError):
-            beside.unlink()
 
 
 def _read(path: Path) -> str:
@@ -219,37 +200,6 @@ def _refuse_unless_only_added(before: config_file.Config, text: str, name: str, 
         problem = error.message
     hint = "add these lines yourself, then run the same command again"
     raise ConfigError(f"{name} cannot be added to {path}: {problem}", evidence=block.splitlines(), hint=hint)
-
-
-def _text_with_root(text: str, name: str, root: str) -> str:
-    top = _compose(text)
-    hosts = _value_of(top, "hosts")
-    host = _value_of(hosts, name)
-    there = _value_of(host, "root")
-    if there is not None:
-        return text[: there.start_mark.index] + _flow(root) + text[_end(there, text) :]
-    if not _is_map(host) or not host.value:
-        return text
-    if host.flow_style:
-        at = host.start_mark.index + 1
-        return f"{text[:at]}{_flow({'root': root})[1:-1]}, {text[at:]}"
-    first = host.value[0][0].start_mark
-    return text[: first.index] + f"root: {_flow(root)}\n{' ' * first.column}" + text[first.index :]
-
-
-def _value_of(node: Any, key: str) -> Any:
-    """Return the node below a key of a mapping; None if there is none."""
-    return next((value for word, value in node.value if word.value == key), None) if _is_map(node) else None
-
-
-def _changes_only(before: config_file.Config, wanted: Host, text: str, path: Path) -> bool:
-    """Whether a text says of this host what is wanted, and of the others what was there before."""
-    try:
-        after = config_file.parse(text.encode(), path)
-    except ConfigError:
-        return False
-    same = {key: each._replace(source="") for key, each in {**before.hosts, wanted.name: wanted}.items()}
-    return same == {key: each._replace(source="") for key, each in after.hosts.items()}
 
 
 def _new_lines(old: str, text: str) -> tuple[str, ...]:

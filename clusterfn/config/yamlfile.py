@@ -234,8 +234,8 @@ def _composed(text: str, source: Source) -> Any:
     try:
         found = trick(text, yaml.SafeLoader)
         if found is not None:
-            problem, mark, hint = found
-            raise source.error(problem, mark.line, mark.column, hint)
+            problem, place, hint = found
+            raise source.error(problem, place.line, place.column, hint)
         return yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
         raise _translated(error, text, source) from error
@@ -270,14 +270,14 @@ def trick(text: str | bytes, loader: Any) -> tuple[str, Any, str | None] | None:
 
 
 def _translated(error: Any, text: str, source: Source) -> ConfigError:
-    mark = getattr(error, "problem_mark", None)
-    if mark is None:  # a character that YAML forbids; `position` counts characters
+    place = getattr(error, "problem_mark", None)
+    if place is None:  # a character that YAML forbids; `position` counts characters
         before = text[: getattr(error, "position", 0)]
         line, column = before.count("\n"), len(before) - before.rfind("\n") - 1
         return source.error("not YAML: it contains an unprintable character", line, column, "remove it")
-    around = source.lines[max(0, mark.line - 1) : mark.line + 1]
+    around = source.lines[max(0, place.line - 1) : place.line + 1]
     hint = "indent with spaces, not with tabs" if "\\t" in str(error.problem) else _space_after_colon(around) or _INDENT
-    return source.error(f"not YAML: {error.problem}", mark.line, mark.column, hint)
+    return source.error(f"not YAML: {error.problem}", place.line, place.column, hint)
 
 
 _INDENT = "compare this line's indentation, quotes and colon with the lines around it"

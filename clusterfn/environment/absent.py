@@ -17,13 +17,6 @@ _LOCKED = "your account may not enter "
 # Begins with the candidates in "$@", and in $beside the folders that may have others, one in a line.
 REPORT = rf"""
 PATH=$PATH:/usr/bin:/bin
-end_of() {{
-  to=$1 hops=0
-  while [ -L "$to" ] && [ "$hops" -lt 40 ]; do
-    hops=$((hops + 1)) next=$(readlink "$to")
-    case $next in /*) to=$next ;; *) to=${{to%/*}}/$next ;; esac
-  done
-}}
 locked() {{
   case $1 in /*) ;; *) return 1 ;; esac
   lock=${{1%/*}}
@@ -32,7 +25,7 @@ locked() {{
 }}
 why() {{
   folder=${{2%/bin/python}}
-  end_of "$2"
+  to=$(readlink -m "$2" 2>/dev/null || echo "$2")
   if [ ! -e "$2" ] && locked "$to"; then echo "{_LOCKED}$lock, where $to is"
   elif [ -L "$2" ] && [ ! -e "$2" ]; then echo "$1 is a link to $to, which does not exist"
   elif [ -d "$2" ]; then echo "$1 is a folder"
@@ -66,11 +59,7 @@ def folders_beside(kind: str, value: str, places: Sequence[str]) -> str:
 
 
 def explain(kind: str, value: str, places: Sequence[str], printed: str) -> EnvironmentBuildError:
-    """Return the error for an environment that is not there.
-
-    Args:
-        printed: By `REPORT`.
-    """
+    """Return the error for an environment that is not there, from what `REPORT` has printed."""
     lines = printed.splitlines()
     home = next((line[len(_HOME) :] for line in lines if line.startswith(_HOME)), "")
     reasons = [line[len(_WHY) :] for line in lines if line.startswith(_WHY)]

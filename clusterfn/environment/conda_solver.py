@@ -1,57 +1,34 @@
-"""Solve a specification by conda-lock, in another process (`clusterfn.environment.solve`)."""
+"""Solve conda's packages with py-rattler, in another process (`conda_program`), and make a lock of them."""
 
 from __future__ import annotations
 
-import contextlib
+import importlib.util
 import json
 import os
+import re
 import shlex
-import shutil
-import signal
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Optional
 
-import clusterfn.environment.solve
-from clusterfn.bridge.builder.fetch import masked
-from clusterfn.environment import lock as locks
-from clusterfn.environment import reach, solver_tools
-from clusterfn.environment.lock import EnvironmentLock, Unsolved
-from clusterfn.environment.solve import condarc
+from clusterfn.bridge.builder.addresses import masked
+from clusterfn.environment import child_process, condarc
+from clusterfn.environment.cuda import TorchChoice
+from clusterfn.environment.lock import CONDA, LockedPackage
 from clusterfn.environment.specification import Specification
+from clusterfn.environment.wheel_files import without_password
 from clusterfn.errors import LockError
 
 Say = Callable[[str], None]
 
-PATIENCE_S = 15  # between two messages while it is solving
-_ARCHES = {"64": "x86_64", "aarch64": "aarch64", "ppc64le": "ppc64le", "arm64": "arm64"}
+_PROGRAM = Path(__file__).with_name("conda_program.py")
 OLDEST_GLIBC = "2.17"
 MANY = 25  # at most so many lines of a solver's reasons
-# Start the program under another name: its interpreter may have no clusterfn, or another one.
-_START = (
-    "import sys, importlib.util as u\n"
-    "sys.path[:] = [p for p in sys.path if p]\n"
-    "s = u.spec_from_file_location('clusterfn_solve', sys.argv[1] + '/__init__.py', "
-    "submodule_search_locations=[sys.argv[1]])\n"
-    "m = u.module_from_spec(s); sys.modules[s.name] = m; s.loader.exec_module(m)\n"
-    "from clusterfn_solve.program import main; main()"
-)
 
-
-class TorchChooser(Protocol):
-    """Chooses a build of PyTorch for GPUs, once uv says that some PyTorch comes in."""
-
-    @property
-    def cuda(self) -> str | None:
-        """The newest that the driver runs; None if no PyTorch has come in."""
-
-    def narrow(self, version: str) -> tuple[Mapping[str, str], Sequence[str]] | None:
-        """Return versions and indexes to resolve with again, if that version does not run on the GPUs."""
+TorchChooser = Callable[[str], Optional[TorchChoice]]
+"""Returns what to resolve with again, if a version of PyTorch does not run on the GPUs."""
 
 
 @dataclass(frozen=True)
@@ -73,145 +50,109 @@ class SolveTarget:
     torch: TorchChooser | None = field(default=None, compare=False)
 
 
-def solve(
-    spec: Specification, target: SolveTarget, platforms: list[str], keeps: EnvironmentLock | None, say: Say
-) -> tuple[bytes, dict[str, str]]:
-    """Return the content of a new lock, and the version of Python for each platform.
-
-    Args:
-        platforms: What to solve for.
-        keeps: A lock whose other platforms stay.
+def solve(spec: Specification, target: SolveTarget, say: Say) -> list[LockedPackage]:
+    """Return conda's packages for the host.
 
     Raises:
-        Unsolved: There is no solution.
-        LockError: There is no solver, or a channel does not answer.
-    """
-    executable = solver_tools.find_conda(say)
-    command = solver_tools.find_interpreter(not executable, say)
-    with tempfile.TemporaryDirectory(prefix="clusterfn-lock-") as folder:
-        made = Path(folder) / "made.conda-lock.yml"
-        if keeps:
-            shutil.copyfile(keeps.path, made)
-        job = _job(spec, target, platforms, executable, keeps)
-        solved = _run(command, {**job, "lock": str(made), "folder": folder}, spec, say)
-        return made.read_bytes(), solved
-
-
-def refuse_unreachable(spec: Specification) -> None:
-    """Raise if a channel does not answer within five seconds.
-
-    Raises:
-        LockError: One does not.
+        LockError: There is no solution with any Python, or no solver; or a channel does not answer.
     """
     settings = condarc.settings()
-    proxies = {name.partition("_")[0].lower(): value for name, value in condarc.proxies(settings).items()}
-    why = reach.why_unreachable([url for name in spec.channels for url in condarc.urls(name, settings)], proxies)
-    if why:
-        raise LockError(f"a conda channel does not answer, {why}")
-
-
-def numbers(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version, to compare it with others."""
-    return tuple(int(part) for part in version.split(".") if part.isdigit())
-
-
-def virtual_packages(platform: str, target: SolveTarget) -> dict[str, str]:
-    """Return what is assumed to be on a host of that platform."""
-    system, _, arch = platform.partition("-")
-    found = {"__archspec": f"1 {_ARCHES.get(arch, arch)}"}
-    if system == "linux":
-        found |= {"__unix": "0", "__linux": "5.10", "__glibc": target.glibc or OLDEST_GLIBC}
-    elif system == "osx":
-        found |= {"__unix": "0", "__osx": "11.0"}
-    else:
-        found |= {"__win": "0"}
-    cuda = target.cuda or (target.torch.cuda if target.torch else None)
-    if platform == target.platform and cuda:
-        found["__cuda"] = cuda
-    return found
-
-
-def _job(
-    spec: Specification, target: SolveTarget, platforms: list[str], executable: str, before: EnvironmentLock | None
-) -> dict[str, Any]:
-    """Make the job for `clusterfn.environment.solve.program`, except the path of the lock."""
-    virtual = {platform: virtual_packages(platform, target) for platform in platforms}
-    kept = {platform: before.virtual_packages(platform) for platform in before.platforms} if before else {}
-    return {
-        "channels": list(spec.channels),
-        "conda": [[each.text, each.selector] for each in spec.conda],
+    job = {
+        "channels": [url for name in spec.channels for url in condarc.urls(name, settings)],
+        "platform": target.platform,
+        "specs": [_with_address(each.text, settings) for each in spec.conda],
         "python": None if spec.wants_python else target.python,
-        "platforms": platforms,
-        "virtual": virtual,
-        "executable": executable,
-        "source": spec.file.name if spec.file else "packages",
-        "custom": locks.custom_metadata(spec.input_hash, {**kept, **virtual}),
-    }
+        "virtual": virtual_packages(target),
+        "caller": os.getpid(),
+    }  # fmt: skip
+
+    def report(seconds: float) -> None:
+        say(f"still solving {spec.title} ({seconds:.0f} s): conda's packages")
+
+    ended = child_process.run(
+        [find_interpreter(), str(_PROGRAM)], report, given=json.dumps(job),
+        variables={**condarc.proxies(settings), **os.environ},
+    )  # fmt: skip
+    solved = sorted(_answer(ended, spec), key=lambda each: str(each["name"]))
+    return [
+        LockedPackage(
+            each["name"], each["version"], CONDA, public(each["url"]), each["sha256"], target.platform,
+            dependencies=each["dependencies"], md5=each["md5"],
+        )
+        for each in solved
+    ]  # fmt: skip
 
 
-def _run(command: tuple[str, ...], job: dict[str, Any], spec: Specification, say: Say) -> dict[str, str]:
-    """Start the program, and kill it with all its children if we are interrupted."""
-    folder = str(job["folder"])
-    own_place = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), folder)  # conda-lock leaves files behind
-    variables = {**os.environ, **own_place}
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(
-            [*command, "-c", _START, str(Path(clusterfn.environment.solve.__file__).parent)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, env=variables, start_new_session=True,
-        )  # fmt: skip
-        try:
-            out = _conversation(process, {**job, "attended": True}, spec, say)
-        except BaseException:  # Ctrl-C too: the solver is in a session of its own and would run on
-            if sys.platform == "win32":
-                process.kill()
-            else:
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            raise
-        said.seek(0)
-        return _answer(out, said.read(), process.returncode, spec)
+def find_interpreter() -> str:
+    """Return an interpreter that has py-rattler: this one.
 
-
-def _conversation(process: subprocess.Popen[bytes], job: Mapping[str, Any], spec: Specification, say: Say) -> bytes:
-    """Send the job, and hold the pipe open until the answer comes: the program ends when it is closed."""
-    began = time.monotonic()
-    line, process.stdin = process.stdin, None
-    if line is None:
-        raise AssertionError("it was started with a pipe")
-    with contextlib.suppress(BrokenPipeError), line:
-        line.write(json.dumps(job).encode() + b"\n")
-        line.flush()
-        while True:
-            try:
-                return process.communicate(timeout=PATIENCE_S)[0]
-            except subprocess.TimeoutExpired:
-                doing = "conda-lock starts"
-                with contextlib.suppress(OSError):  # it has written nothing yet
-                    doing = Path(job["folder"], "doing").read_text(encoding="utf-8")
-                say(f"still solving {spec.title} ({time.monotonic() - began:.0f} s): {doing}")
-    return process.communicate()[0]
-
-
-def _answer(out: bytes, said: bytes, status: int, spec: Specification) -> dict[str, str]:
-    try:
-        answer = json.loads(out)
-    except ValueError:
-        lines = said.decode("utf-8", "replace").strip().splitlines()
+    Raises:
+        LockError: It has none.
+    """
+    if importlib.util.find_spec("rattler") is None:
         raise LockError(
-            f"{spec.title} could not be locked: conda-lock ended with {status}", evidence=lines[-10:]
+            "this Python has no py-rattler, which solves packages of conda and needs Python 3.10 or newer",
+            hint="pip install 'py-rattler>=0.28,<1'; or list the packages in a requirements.txt, which needs no solver",
+        )
+    return sys.executable
+
+
+def _with_address(text: str, settings: Mapping[str, Any]) -> str:
+    """Return a spec with the address of the channel that it names: py-rattler does not read the user's .condarc."""
+    channel, separator, rest = text.partition("::")
+    urls = condarc.urls(channel, settings) if separator else ()
+    return f"{urls[0]}::{rest}" if len(urls) == 1 else rest or text
+
+
+def public(channel: str) -> str:
+    """Return a name or an address without the user's password and token: the lock is for everybody.
+
+    Example:
+        >>> public("https://a:b@x.org/t/0/c/y.conda"), public("https://x.org/t/0/t/y.conda"), public("conda-forge")
+        ('https://x.org/c/y.conda', 'https://x.org/t/y.conda', 'conda-forge')
+    """
+    return without_password(re.sub(r"(://[^/]+)/t/[^/]+", r"\1", channel)) if "://" in channel else channel
+
+
+def machine_of(platform: str) -> str:
+    """Return the machine of a platform as uname says it, "x86_64" of "linux-64"."""
+    arch = platform.partition("-")[2]
+    return "x86_64" if arch == "64" else arch
+
+
+def virtual_packages(target: SolveTarget) -> dict[str, str]:
+    """Return what is assumed to be on the host."""
+    found = {
+        "__archspec": f"1 {machine_of(target.platform)}", "__unix": "0", "__linux": "5.10",
+        "__glibc": target.glibc or OLDEST_GLIBC,
+    }  # fmt: skip
+    return {**found, "__cuda": target.cuda} if target.cuda else found
+
+
+def _answer(ended: child_process.Ended, spec: Specification) -> list[dict[str, Any]]:
+    try:
+        answer = json.loads(ended.out)
+    except ValueError:
+        lines = masked(ended.err).strip().splitlines()
+        raise LockError(
+            f"{spec.title} could not be locked: the solver ended with {ended.status}", evidence=lines[-10:]
         ) from None
     if "solved" in answer:
-        return dict(answer["solved"])
+        return list(answer["solved"])
     said_there = masked(answer.get("failed") or answer["unreachable"])
     lines = [line.rstrip() for line in said_there.splitlines() if line.strip()][:MANY]
     if "unreachable" in answer:
-        raise LockError(
-            f"{spec.title} could not be locked: a channel cannot be reached", evidence=lines,
-            hint="check your network, proxy and certificate settings, and the address if it is yours, then call again"
-            + (f"; without network: run `clusterfn env lock {shlex.quote(spec.title)}` on another machine, and copy "
-               "its lock beside this file" if spec.file else ""),
-        )  # fmt: skip
-    raise Unsolved(LockError(f"there is no solution for {spec.title}", evidence=lines, hint=_hint(spec)))
+        raise unreachable(spec.title, "a channel", lines, spec)
+    raise LockError(f"there is no solution for {spec.title}", evidence=lines, hint=_hint(spec))
+
+
+def unreachable(title: str, what: str, lines: Sequence[str], spec: Specification) -> LockError:
+    """Return the error for a server that does not answer, so that it is unknown whether there is a solution."""
+    hint = "check your network, proxy and certificate settings, and the address if it is yours, then call again"
+    if spec.file:
+        hint += f"; without network: run `clusterfn env lock {shlex.quote(spec.title)}` on another machine, and copy "
+        hint += "its lock beside this file"
+    return LockError(f"{title} could not be locked: {what} cannot be reached", evidence=lines, hint=hint)
 
 
 def _hint(spec: Specification) -> str:

@@ -20,8 +20,10 @@ from clusterfn.bridge.builder import fetch as builders
 from clusterfn.bridge.builder.errors import BuildFailed
 from clusterfn.bridge.builder.plan import PlannedPackage
 from clusterfn.config import places
+from clusterfn.environment import repositories
 from clusterfn.environment.index_credentials import with_credentials
-from clusterfn.environment.lock import LockedPackage
+from clusterfn.environment.lock import LockedPackage, file_name
+from clusterfn.environment.project import GIT
 from clusterfn.errors import EnvironmentBuildError
 
 AT_ONCE = 4
@@ -38,7 +40,7 @@ def download_packages(
     """Yield each package's SHA-256 and file, in order, as soon as it is in the cache.
 
     Args:
-        indexes: (name, address) of private indexes, for which the user has credentials.
+        indexes: (name, address) of what the user's file names, for the credentials in it.
 
     Raises:
         EnvironmentBuildError: One cannot be downloaded, or has another hash than the lock.
@@ -74,6 +76,12 @@ class _Count:
 
 def _have(package: LockedPackage, count: _Count, indexes: Sequence[tuple[str, str]]) -> Path:
     path = places.cache_folder() / "pkgs" / package.sha256
+    is_commit = package.url.startswith(GIT) and not path.exists()
+    if is_commit and repositories.pack(package.url, package.name, indexes) != package.sha256:
+        raise EnvironmentBuildError(
+            f"{package.name} {package.version} has other files than when it was locked", stage="environment",
+            evidence=[package.url], hint="delete the lock, so that it is locked again",
+        )  # fmt: skip
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(f"{path.name}-{os.getpid()}")
@@ -127,18 +135,12 @@ def _planned(package: LockedPackage, url: str) -> PlannedPackage:
 def zstandard_wheel(python: tuple[int, ...], machine: str) -> LockedPackage | None:
     """The wheel with which a host's old Python reads .conda packages, from `zstd.yml`; None if the table has none.
 
-    Args:
-        python: (major, minor, …) of the host's Python.
-        machine: As uname says it.
-
     Example:
         >>> zstandard_wheel((3, 6, 8), "x86_64").version
         '0.20.0'
     """
-    tag = f"cp{python[0]}{python[1]}"
-    for row in yaml.safe_load(_ZSTD_TABLE.read_text(encoding="utf-8")):
-        if (row["python"], row["machine"]) == (tag, machine):
-            return LockedPackage(
-                "zstandard", row["version"], "", "pip", row["file"], row["url"], row["sha256"], machine
-            )
+    for address in yaml.safe_load(_ZSTD_TABLE.read_text(encoding="utf-8")):
+        url, _, sha256 = address.partition("#sha256=")
+        if f"-cp{python[0]}{python[1]}-" in url and url.endswith(f"_{machine}.whl"):
+            return LockedPackage("zstandard", file_name(url).split("-")[1], "pip", url, sha256, machine)
     return None

@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from clusterfn.config.yamlfile import Value, parse
+from clusterfn.environment import condarc
 from clusterfn.environment.project import is_project_file, refuse_parts
 from clusterfn.environment.requirement_lines import RequirementLines
-from clusterfn.environment.solve import condarc
 from clusterfn.environment.specification import (
-    USUAL_CHANNEL,
+    WITH_EXTRAS,
     Requirement,
     Specification,
     conda_requirement,
@@ -30,8 +30,19 @@ _KEYS = (
     "name", "channels", "dependencies", "platforms", "prefix", "category", "pip-repositories", "allow-pypi-requests",
 )  # fmt: skip
 _ADVICE = {"variables": "set them with env={…} of @cluster, or `env:` of the host in clusterfn.yml"}
-_SELECTOR = re.compile(r"#\s*\[(\w[\w\s]*)\]\s*$")
-_BUILD = re.compile(r"(?P<kept>[^=<>!\s]+=[^=<>!*\s]+)=(?P<build>[^=<>!*\s]+)")
+# The comment behind a line by which conda-lock limits it to systems. Hosts run Linux.
+_SELECTOR = re.compile(r"#\s*\[(\w+)(?:\s+[\w\s]+)?\]\s*$")
+_SYSTEMS = {
+    "linux": True,
+    "linux64": True,
+    "unix": True,
+    "osx": False,
+    "osx64": False,
+    "arm64": False,
+    "win": False,
+    "win64": False,
+}
+_BUILD = re.compile(r"(?P<name>[^=<>!\s]+)=(?P<version>[^=<>!*\s]+)=(?P<build>[^=<>!*\s]+)")
 # What an export of Windows or macOS has that no program on Linux needs: whole names, as `windrose` is not Windows' own.
 # conda writes the system of a compiler behind its name: `clang_osx-64`.
 _FOREIGN = re.compile(
@@ -45,15 +56,7 @@ _FROM_HISTORY = "`conda env export --from-history` writes only what you asked fo
 
 
 def locate_file(text: str, folders: Sequence[Path]) -> Path:
-    """Find the file relative to the first of the folders that has it.
-
-    Args:
-        text: As it was written.
-        folders: That of the file in which the function is defined, then the working directory.
-
-    Raises:
-        ConfigError: None of them has it.
-    """
+    """Find the file relative to the first of the folders that has it; raise ConfigError if none has."""
     path = Path(text).expanduser()
     places = [path] if path.is_absolute() else [folder / path for folder in dict.fromkeys(folders)]
     for place in places:
@@ -92,9 +95,16 @@ def read_file(path: Path, parts: Sequence[str] = ()) -> Specification:
             hint="name an environment.yml, pyproject.toml, uv.lock, pylock.toml or requirements.txt, or packages=[…]",
         )
     data = path.read_bytes()
+    if _is_lock(data):
+        return Specification(path.name, file=path, given_lock=path)
     if not data.strip():
         raise ConfigError(f"{path} is empty", hint='write "dependencies:" and the packages below it')
     return _read(parse(data, str(path)), path)
+
+
+def _is_lock(data: bytes) -> bool:
+    """Whether a file with another name is a lock of conda-lock's."""
+    return bool(re.search(rb"^package:", data, re.MULTILINE) and re.search(rb"^metadata:", data, re.MULTILINE))
 
 
 def _read(tree: Value, path: Path) -> Specification:
@@ -103,12 +113,10 @@ def _read(tree: Value, path: Path) -> Specification:
         raise tree.error('there is no "dependencies:"', "list the packages below that key")
     conda, pip = _dependencies(keys["dependencies"], _texts(keys.get("pip-repositories")), path)
     written = [name for name in _texts(keys.get("channels")) if name != "nodefaults"]
-    usual = written or list(condarc.channels(condarc.settings())) or [USUAL_CHANNEL]
     spec = Specification(
         path.name,
-        tuple(dict.fromkeys([*usual, *named_channels(conda)])),
+        tuple(dict.fromkeys([*(written or condarc.usual_channels()), *named_channels(conda)])),
         tuple(conda),
-        platforms=_texts(keys.get("platforms")),
         file=path,
         sentences=(_PYTORCH_ENDED,) if "pytorch" in written else (),
     )
@@ -128,23 +136,33 @@ def _dependencies(value: Value, indexes: Sequence[str], file: Path) -> tuple[lis
         if item.kind == "map":
             for line in _items(item.mapping(("pip",))["pip"]):
                 pip.add(*_read_item(line, file))
-        else:
-            conda.append(conda_requirement(*_read_item(item, file)))
+            continue
+        text, place = _read_item(item, file)
+        if WITH_EXTRAS.match(text):
+            raise ConfigError(
+                f"{place}: {text!r} has extras, and packages of conda have none", hint="write the line below `pip:`"
+            )
+        conda.append(conda_requirement(text, place))
     return conda, pip
 
 
-def _read_item(value: Value, file: Path) -> tuple[str, str, str]:
-    """Return a line's text, its place, and the selector in the comment behind it."""
-    match = _SELECTOR.search(value.source.lines[value.line])
-    return value.as_text(), f"{file.name}:{value.line + 1}", match[1].strip() if match else ""
+def _read_item(value: Value, file: Path) -> tuple[str, str]:
+    """Return a line's text and its place."""
+    return value.as_text(), f"{file.name}:{value.line + 1}"
 
 
 def _items(value: Value) -> Iterator[Value]:
+    """Yield the lines that are for Linux."""
     if value.kind == "null":
         return
     if value.kind != "list":
         raise value.error(f"expected a list of packages, found {value.written}", 'start each line with "- "')
-    yield from value.values
+    for line in value.values:
+        selector = _SELECTOR.search(line.source.lines[line.line])
+        if selector and selector[1] not in _SYSTEMS:
+            raise line.error(f"[{selector[1]}] names no system", f"write one of {', '.join(_SYSTEMS)}, or remove it")
+        if not selector or _SYSTEMS[selector[1]]:
+            yield line
 
 
 def _lifted(spec: Specification, prefix: Value | None) -> Specification:
@@ -154,7 +172,7 @@ def _lifted(spec: Specification, prefix: Value | None) -> Specification:
     if not exported:
         return spec
     kept = [each for each in spec.conda if not _FOREIGN.fullmatch(each.name)]
-    conda = tuple(replace(each, text=_BUILD.sub(r"\g<kept>", each.text)) for each in kept)
+    conda = tuple(replace(each, text=_BUILD.sub(r"\g<name> ==\g<version>", each.text)) for each in kept)
     of = f" of {prefix.text} (line {prefix.line + 1})" if prefix is not None else ""
     lifted = f": the build strings of {len(built)} packages are dropped, their versions kept" if built else ""
     sentences = [*spec.sentences, f"{spec.title} is an export{of}{lifted}; {_FROM_HISTORY}"]

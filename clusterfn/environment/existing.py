@@ -10,11 +10,11 @@ import json
 import posixpath
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import NamedTuple
 
-from clusterfn.config.host_text import reading
-from clusterfn.config.options import ENVIRONMENT_KINDS
-from clusterfn.config.spec import EnvironmentSpec, Interpreter
+from clusterfn.config.forms import CHOOSE_ENVIRONMENT, ENVIRONMENT_KINDS
+from clusterfn.config.host_text import reading, shaped
+from clusterfn.config.spec import Interpreter
 from clusterfn.environment import absent
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 
@@ -51,15 +51,11 @@ echo "none of these can be executed: $*" >&2
     + "\nexit 127"
 )
 # Run by the environment's own Python (3.6 and up): prints its path, version, prefix and variables as JSON. Calls wait
-# for it, so it imports nothing that it does not need: json and subprocess would double the time that it takes.
+# for it, so it imports subprocess only where it is needed.
 # The scripts of activate.d are sourced in an empty environment: what is there afterwards is what they set. A conda that
 # is installed on the machine has no part in it.
 _DESCRIBE = r"""
-import os, sys
-try:
-    from _json import encode_basestring_ascii as quoted
-except ImportError:  # not CPython's
-    from json.encoder import encode_basestring_ascii as quoted
+import json, os, sys
 folder, real = os.path.dirname(sys.executable), os.path.realpath
 named = all(real(os.path.join(folder, name)) == real(sys.executable) for name in ("python", "python3"))
 conda = os.path.isdir(os.path.join(sys.prefix, "conda-meta"))
@@ -81,13 +77,7 @@ has_scripts = conda and os.path.isdir(os.path.join(sys.prefix, "etc", "conda", "
 def lacks(name):
     import importlib.util
     return importlib.util.find_spec(name) is None
-def as_json(value):
-    if isinstance(value, dict):
-        return "{%s}" % ", ".join(quoted(name) + ": " + as_json(each) for name, each in value.items())
-    if isinstance(value, list):
-        return "[%s]" % ", ".join(map(as_json, value))
-    return quoted(value) if isinstance(value, str) else str(value).lower()
-print(as_json({"path": sys.executable, "version": list(sys.version_info[:2]), "prefix": sys.prefix, "named": named,
+print(json.dumps({"path": sys.executable, "version": list(sys.version_info[:2]), "prefix": sys.prefix, "named": named,
                "missing": [name for name in needed if lacks(name)],
                "conda": conda, "venv": sys.prefix != sys.base_prefix,
                "set": activated(sys.prefix) if has_scripts else {}}))
@@ -111,55 +101,52 @@ def is_existing(text: str | None) -> bool:
     return text is None or text == "current" or text.partition(":")[0] in ENVIRONMENT_KINDS
 
 
-def parse_existing(text: str | None, scheduler: str) -> EnvironmentSpec:
+def parse_existing(text: str | None, scheduler: str) -> ExistingEnvironment:
     """Parse `environment=`; None is this interpreter on `local`, else the host's own of the caller's version.
 
     Raises:
         ConfigError: An unknown kind, or one that this version cannot make.
     """
     if text is None:
-        return EnvironmentSpec("current" if scheduler == "local" else "found", "")
+        return ExistingEnvironment("current" if scheduler == "local" else "found")
     if text == "current":
         if scheduler == "local":
-            return EnvironmentSpec("current", "")
+            return ExistingEnvironment("current")
         raise ConfigError(
             'environment="current" is the interpreter of this program, which only a local host has',
-            hint='name one on the host, "python:/path" or "conda:name", or have one built: packages=["numpy"]',
+            hint=CHOOSE_ENVIRONMENT,
         )
     kind, separator, value = text.partition(":")
     if separator and kind in ENVIRONMENT_KINDS and value:
-        return EnvironmentSpec(kind, value)
+        return ExistingEnvironment(kind, value)
     raise ConfigError(
         f"environment={text!r} does not name an environment that this version can use",
-        hint='name one on the host: "python:/path/to/python", "venv:~/v", "prefix:/path" or "conda:name"',
+        hint=CHOOSE_ENVIRONMENT,
     )
 
 
-class ExistingEnvironment:
+class ExistingEnvironment(NamedTuple):
     """An environment that is on the host already.
 
-    Args:
-        spec: Which one.
+    Attributes:
+        kind: "python" (a path), "venv", "prefix", "conda", "current", or "found" (the host's own pythonX.Y).
+        value: The path or name; "" for "current" and "found".
         needed: Modules that it must have.
     """
 
-    def __init__(self, spec: EnvironmentSpec, needed: Sequence[str] = ()) -> None:
-        self.spec = spec
-        self.needed = tuple(needed)
-        self._facts: dict[str, Any] = {}
-
-    def key(self) -> str:
-        return ":".join([self.spec.kind, self.spec.value, *self.needed])
+    kind: str
+    value: str = ""
+    needed: tuple[str, ...] = ()
 
     def probe(self) -> Sequence[str]:
         """Return the command that finds its interpreter on the host and lets it describe itself."""
         program = f"needed = {list(self.needed)!r}\n{_DESCRIBE}"
-        beside = absent.folders_beside(self.spec.kind, self.spec.value, CONDA_PLACES)
+        beside = absent.folders_beside(self.kind, self.value, CONDA_PLACES)
         return ["/bin/sh", "-c", _FIND, "sh", program, beside, *self._candidates()]
 
     def _candidates(self) -> list[str]:
         """List where its interpreter may be on the host: absolute, below `~/`, or a name in PATH."""
-        kind, value = self.spec.kind, self.spec.value
+        kind, value = self.kind, self.value
         if kind == "current":
             return [sys.executable]
         if kind == "python":
@@ -172,8 +159,13 @@ class ExistingEnvironment:
             return [*paths, f"{CONDA_LIST}:{value}"]
         return [_CALLERS_PYTHON]
 
-    def verification(self, rc: int | None, out: bytes, err: bytes) -> Interpreter:
+    def read(
+        self, rc: int | None, out: bytes, err: bytes, root: str
+    ) -> tuple[Interpreter, Mapping[str, Mapping[str, bytes]]]:
         """Read what the command of `probe` printed.
+
+        Returns:
+            Its interpreter, with what makes it complete, and the folders of executables that must be made first.
 
         Raises:
             EnvironmentBuildError: There is no such interpreter, it is too old, or modules are missing.
@@ -182,64 +174,52 @@ class ExistingEnvironment:
             said = json.loads(out.splitlines()[-1]) if rc == 0 else {}
         except (ValueError, IndexError, RecursionError):
             said = {}
-        self._facts = said if isinstance(said, dict) else {}
-        if not self._facts:
+        if not said or not isinstance(said, dict):
             raise self._missing(rc, out, err)
         with reading("the host", "what its interpreter says of itself"):
-            path, missing = str(self._facts["path"]), list(map(str, self._facts["missing"]))
-            major, minor = map(int, self._facts["version"])
+            path, missing = str(said["path"]), list(map(str, said["missing"]))
+            major, minor = map(int, said["version"])
         if missing:
             raise EnvironmentBuildError(
                 f"no environment was named, and {path} has no {', '.join(missing)}",
                 stage="environment",
-                hint='have one built, environment="environment.yml" or packages=["numpy"], or name one, "conda:…"',
+                hint=CHOOSE_ENVIRONMENT,
             )
         if (major, minor) < OLDEST:
             raise EnvironmentBuildError(
-                f"the environment {self.key()!r} has Python {major}.{minor}, "
+                f"the environment '{self.kind}:{self.value}' has Python {major}.{minor}, "
                 f"and a function needs Python {OLDEST[0]}.{OLDEST[1]} or newer",
                 evidence=[path], stage="environment",
                 hint=f"name an environment with a newer Python, ideally {CALLER[0]}.{CALLER[1]} as on this machine",
             )  # fmt: skip
-        return Interpreter(path, (major, minor))
+        with reading("the host", "what its interpreter says of itself"):
+            shaped(said, {"named": bool, "prefix": str, "set": {...: str}, "conda": bool, "venv": bool})
+        folders, in_path = dict[str, Mapping[str, bytes]](), [posixpath.dirname(path)]
+        if not said["named"]:  # nothing beside it is called python
+            encoded = path.encode("utf-8", "surrogateescape")
+            script = b'#!/bin/sh\nexec "%s" "$@"\n' % encoded
+            shims = posixpath.join(root, "shims", hashlib.sha256(encoded).hexdigest()[:16])
+            folders, in_path = {shims: {"python": script, "python3": script}}, [shims, *in_path]
+        prefix, named = said["prefix"], dict(said["set"])
+        if said["conda"]:
+            named.update({"CONDA_PREFIX": prefix, "CONDA_DEFAULT_ENV": posixpath.basename(prefix)})
+        elif said["venv"]:
+            named["VIRTUAL_ENV"] = prefix
+        activation = {"prepend": {"PATH": in_path}, "set": named, "unset": []}
+        return Interpreter(path, (major, minor), activation), folders
 
     def _missing(self, rc: int | None, out: bytes, err: bytes) -> EnvironmentBuildError:
         said = [line.decode("utf-8", "replace") for line in (out + err).splitlines()[-5:]]
-        if self.spec.kind == "found":
+        if self.kind == "found":
             return EnvironmentBuildError(
                 f"no environment was named, and the host has no {_CALLERS_PYTHON} in its PATH",
                 evidence=said, stage="environment",
-                hint="name one below the host in clusterfn.yml, `environment: python:/path/to/python` (or venv:…, "
-                'prefix:…, conda:…), or have one built: environment="environment.yml" or packages=["numpy"]',
+                hint=f"set environment= of the call, or environment: of the host: {CHOOSE_ENVIRONMENT}",
             )  # fmt: skip
         if _NONE.encode() in err:
             places = (*CONDA_PLACES, CONDA_LIST)
-            return absent.explain(self.spec.kind, self.spec.value, places, out.decode("utf-8", "replace"))
+            return absent.explain(self.kind, self.value, places, out.decode("utf-8", "replace"))
         return EnvironmentBuildError(
-            f"environment '{self.spec.kind}:{self.spec.value}' has no interpreter that runs (exit {rc})",
+            f"environment '{self.kind}:{self.value}' has no interpreter that runs (exit {rc})",
             evidence=said, stage="environment", hint="find it on the host, and set the path of its python",
         )  # fmt: skip
-
-    def plan(self, interpreter: Interpreter, root: str) -> Mapping[str, Mapping[str, bytes]]:
-        """Return the folders with executables that must be made on the host first."""
-        if self._facts["named"]:
-            return {}
-        script = b'#!/bin/sh\nexec "%s" "$@"\n' % interpreter.path.encode("utf-8", "surrogateescape")
-        return {self._shims(interpreter, root): {"python": script, "python3": script}}
-
-    def activation(self, interpreter: Interpreter, root: str) -> Mapping[str, object]:
-        """Return the changes of variables that make it complete, by what it said of itself."""
-        folder = posixpath.dirname(interpreter.path)
-        path = [folder] if self._facts["named"] else [self._shims(interpreter, root), folder]
-        prefix = self._facts["prefix"]
-        named: dict[str, str] = dict(self._facts["set"])
-        if self._facts["conda"]:
-            named.update({"CONDA_PREFIX": prefix, "CONDA_DEFAULT_ENV": posixpath.basename(prefix)})
-        elif self._facts["venv"]:
-            named["VIRTUAL_ENV"] = prefix
-        return {"prepend": {"PATH": path}, "set": named, "unset": []}
-
-    def _shims(self, interpreter: Interpreter, root: str) -> str:
-        """Return a folder in which `python` is this interpreter, for those that have no such name next to them."""
-        digest = hashlib.sha256(interpreter.path.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-        return posixpath.join(root, "shims", digest)

@@ -9,17 +9,21 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from clusterfn.config.host_text import reading
+from clusterfn.config.host_text import reading, shaped
 from clusterfn.environment.existing import OLDEST
 from clusterfn.environment.project import ProjectFile
-from clusterfn.environment.project_solver import nearest_minors
 from clusterfn.environment.python_source import HostPython, PythonSource
 from clusterfn.environment.specification import admits_release
+from clusterfn.environment.wheel_solver import nearest_minors
 from clusterfn.errors import EnvironmentBuildError
 
 _MARK = "clusterfn python "
+_SHAPE = {
+    **dict.fromkeys(("path", "given", "glibc", "abi", "implementation", "machine"), str), "version": [int],
+    "bits": int, **dict.fromkeys(("release", "free_threaded", "copied"), bool),
+}  # fmt: skip
 _MOST_LINES = 10
-_OTHER_SOURCES = "or take Python from elsewhere: env_python: conda or standalone"
+_OTHER_SOURCES = "or take Python from elsewhere, env_python: standalone"
 # Starts each candidate that exists; a broken one prints its own error.
 _EACH = r"""
 code=$1; shift
@@ -66,18 +70,14 @@ def question(source: PythonSource, project: ProjectFile, caller: tuple[int, int]
 
 
 def choose(source: PythonSource, project: ProjectFile, platform: str, printed: str, host: str) -> HostPython:
-    """Return the first interpreter that fits the project and the host.
-
-    Args:
-        platform: The host's, "linux-x86_64".
-        printed: By the command of `question`.
+    """Return the first interpreter that fits the project and the host, from what the command of `question` printed.
 
     Raises:
         EnvironmentBuildError: None fits; with the reason for each.
     """
     lines = printed.splitlines()
     with reading(host, "what its interpreters say of themselves"):
-        told = [_checked(json.loads(line[len(_MARK) :])) for line in lines if line.startswith(_MARK)]
+        told = [shaped(json.loads(line[len(_MARK) :]), _SHAPE) for line in lines if line.startswith(_MARK)]
     reasons = [line for line in lines if line.strip() and not line.startswith(_MARK)]
     for each in told:
         why_not = _why_not(each, project, platform)
@@ -91,16 +91,6 @@ def choose(source: PythonSource, project: ProjectFile, platform: str, printed: s
         f"{missing} for {project.path.name}", host=host, stage="environment",
         evidence=reasons[:_MOST_LINES] or ["there is none in PATH"], hint=f"{hint}; {_OTHER_SOURCES}",
     )  # fmt: skip
-
-
-def _checked(told: Any) -> dict[str, Any]:
-    texts = [told[name] for name in ("path", "given", "glibc", "abi", "implementation", "machine")]
-    flags = [told[name] for name in ("release", "free_threaded", "copied")]
-    if not all(type(each) is str for each in texts) or not all(type(each) is int for each in told["version"]):
-        raise ValueError("a text, or the version")
-    if not all(type(each) is bool for each in flags) or type(told["bits"]) is not int:
-        raise ValueError("a flag, or the number of bits")
-    return dict(told)
 
 
 def _version(told: Mapping[str, Any]) -> str:

@@ -8,44 +8,41 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
-from clusterfn.environment.specification import USUAL_CHANNEL, Requirement, Specification, conda_requirement
+from clusterfn.environment import condarc
+from clusterfn.environment.project import normalize
+from clusterfn.environment.requirement_lines import RequirementLines
+from clusterfn.environment.specification import Specification, conda_requirement
 
 _TRAVELS = ("clusterfn", "cloudpickle")  # they are sent with every call
 
 
 def automatic(names: Iterable[str], python: tuple[int, int]) -> Specification:
-    """Make the specification for these imports.
-
-    Args:
-        names: Top-level modules that are imported.
-        python: The caller's (major, minor).
-    """
-    pip, sentences = [], []
+    """Make the specification for imports of these top-level modules, with the caller's Python."""
+    lines, sentences = RequirementLines(Path.cwd()), []
     owners = projects_by_module()
-    found = {_normal(project): project for name in names for project in owners.get(name, ())}
+    found = {normalize(project): project for name in names for project in owners.get(name, ())}
     for each in sorted(found.keys() - set(_TRAVELS)):  # the standard library and the user's own belong to no project
         project = importlib.metadata.distribution(found[each])
-        name = _normal(project.metadata["Name"])
+        name = normalize(project.metadata["Name"])
         why_not = _origin(project)
         if why_not:
             sentences.append(f"{name} {why_not}")
         else:
-            pip.append(Requirement(name, f"{name}=={project.version.partition('+')[0]}"))
+            lines.add(f"{name}=={project.version.partition('+')[0]}")
     minor = conda_requirement(f"python={python[0]}.{python[1]}")
-    listed = ", ".join([f"Python {python[0]}.{python[1]}", *(each.text.replace("==", " ") for each in pip)])
+    listed = ", ".join([f"Python {python[0]}.{python[1]}", *(each.text.replace("==", " ") for each in lines.wanted)])
     said = f"no environment is set: clusterfn builds one from your imports: {listed}"
-    return Specification(
-        "what the function imports", (USUAL_CHANNEL,), (minor,), tuple(pip), sentences=(said, *sentences)
-    )
+    spec = Specification("what the function imports", condarc.usual_channels(), (minor,), sentences=(said, *sentences))
+    return lines.added_to(spec)
 
 
 def needed(names: Iterable[str]) -> list[str]:
     """List the modules that installed projects provide; neither the standard library nor what clusterfn sends."""
     owners = projects_by_module()
-    return sorted(name for name in names if {_normal(each) for each in owners.get(name, ())} - set(_TRAVELS))
+    return sorted(name for name in names if {normalize(each) for each in owners.get(name, ())} - set(_TRAVELS))
 
 
 @functools.cache
@@ -60,10 +57,6 @@ def projects_by_module() -> Mapping[str, Sequence[str]]:
         for name in (project.read_text("top_level.txt") or "").split() or files:
             owners.setdefault(name, []).append(project.metadata["Name"])
     return owners
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _origin(project: importlib.metadata.Distribution) -> str:

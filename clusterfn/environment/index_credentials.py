@@ -1,7 +1,8 @@
-"""Find the user's credentials for a package index, with which this machine downloads what a host cannot.
+"""Find the user's credentials for a server, with which this machine downloads what a host cannot.
 
-They are those that pip, uv and conda would use: in the address of an index or a channel in their settings, in uv's
-variables, or in a netrc file. They are sent to that server alone: no lock, no plan and no error has them.
+They are those that pip, uv and conda would use: in an address that the user's file names, in that of an index or a
+channel in their settings, in uv's variables, or in a netrc file. They are sent to that server alone: no lock, no plan
+and no error has them.
 """
 
 from __future__ import annotations
@@ -13,17 +14,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from clusterfn.environment import solver_tools
-from clusterfn.environment.solve import condarc
-
-_ADDRESSES = ("UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL")
+from clusterfn.environment import condarc, pip_settings
+from clusterfn.environment.uv import INDEX_VARIABLES
 
 
 def with_credentials(url: str, indexes: Sequence[tuple[str, str]]) -> str:
     """Return an address with the user's name and password for its server; "" if none are known.
 
     Args:
-        indexes: (name, address) of the indexes that a project names.
+        indexes: (name, address) of what a project names: indexes by their names, a package or a repository without.
     """
     parts = urlsplit(url)
     best, nearest = "", -1
@@ -53,10 +52,10 @@ def _addresses(indexes: Sequence[tuple[str, str]]) -> Iterator[str]:
             server = parts.netloc.rpartition("@")[2]
             yield urlunsplit(parts._replace(netloc=f"{quote(user, safe='')}:{quote(password, safe='')}@{server}"))
         yield os.path.expandvars(address)
-    for variable in _ADDRESSES:
+    for variable in INDEX_VARIABLES:
         for word in os.environ.get(variable, "").split():
             yield re.sub(r"^[\w-]+=", "", word)  # name=address
-    yield from solver_tools.pip_config().indexes
+    yield from pip_settings.pip_config().indexes
     yield from condarc.addresses(condarc.settings())
 
 

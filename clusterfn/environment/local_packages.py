@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from clusterfn.environment.project import PYPROJECT, REQUIREMENTS, normalize
+from clusterfn.environment.project import PYPROJECT, REQUIREMENTS
 from clusterfn.environment.toml_file import load_toml
 
 EXTRAS = re.compile(r"\[([^\]]*)\]$")
@@ -42,11 +42,6 @@ def local_packages(folder: Path, uv: Mapping[str, Any]) -> dict[str, Any]:
             found[relative_path(place, folder)] = {"project": wants, "uv": theirs, "built": digests(place, tree)}
             waiting.append((place, theirs))
     return found
-
-
-def names_of(local: Mapping[str, Any]) -> set[str]:
-    """Return the names of local packages that say one."""
-    return {normalize(str(each["project"]["name"])) for each in local.values() if each["project"].get("name")}
 
 
 def workspace_root(folder: Path) -> Path:

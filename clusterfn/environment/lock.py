@@ -1,17 +1,15 @@
-"""Read and write locks: the archives that make an environment, each with a hash, in conda-lock's format (version 1).
+"""Read locks: the archives that make an environment, each with a hash, in conda-lock's format (version 1).
 
-Reading needs neither conda-lock nor a solver. Nothing is downloaded or solved here; `solver` makes locks.
+Reading needs neither conda-lock nor a solver. `solver` makes and writes locks.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -19,14 +17,16 @@ from urllib.parse import unquote, urlsplit
 import yaml
 
 from clusterfn.config.yamlfile import trick
+from clusterfn.environment.project import GIT
 from clusterfn.errors import LockError
 
 FORMAT = 1
 INPUT = "clusterfn_input"
-UNASKED = "clusterfn_python"  # why its Python is the host's own, if the user did not ask for that
 VIRTUAL = "clusterfn_virtual_packages_"
 CONDA, WHEEL, STANDALONE, HOST = "conda", "pip", "standalone", "host"  # managers; the last two have python alone
+BUILDS = "build-"  # before the name of a source distribution: the category of what builds it
 _CONDA = (".conda", ".tar.bz2")
+_WHEEL, _SOURCES = ".whl", (".tar.gz", ".tgz", ".zip", ".tar.bz2", ".tar.xz", ".tar")
 _SHA256 = re.compile("[0-9a-f]{64}")
 _NAME = re.compile(r"[0-9A-Za-z_][^/\s\x00-\x1f]*")  # becomes the name of files on hosts
 _PYTHON = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})(?:\..*)?")
@@ -46,39 +46,50 @@ class Unsolved(Exception):
         self.error = error
 
 
-class NoPython(LockError):
-    """No place gives a Python for an environment, but a host may have one."""
-
-
 @dataclass(frozen=True)
 class LockedPackage:
     """One archive.
 
     Attributes:
-        build: conda's; "" for a wheel.
         manager: "conda" or "pip"; of python also "standalone", an archive of python-build-standalone, or "host": the
             host's own interpreter, which has no archive.
-        file: The archive's name.
+        url: Without a password.
+        sha256: "" if neither its index nor its channel has one; such a lock is rejected.
+        builds_with: The wheels that build it, if it is a source distribution.
+        dependencies, md5: Of a conda package, for other tools that read the lock.
     """
 
     name: str
     version: str
-    build: str
     manager: str
-    file: str
     url: str
     sha256: str
     platform: str
+    builds_with: tuple[LockedPackage, ...] = ()
+    dependencies: Mapping[str, str] = field(default_factory=dict, compare=False)
+    md5: str = field(default="", compare=False)
 
     @property
-    def is_archive(self) -> bool:
-        """Whether there is something to fetch."""
-        return self.manager != HOST
+    def file(self) -> str:
+        """The archive's name."""
+        return f"{self.name}-{self.version}.tar" if self.url.startswith(GIT) else file_name(self.url)
+
+    @property
+    def build(self) -> str:
+        """conda's; "" for a wheel."""
+        stem = next((self.file[: -len(suffix)] for suffix in _CONDA if self.file.endswith(suffix)), "")
+        return stem.rpartition("-")[2] if self.manager == CONDA else ""
+
+    @property
+    def is_source(self) -> bool:
+        """Whether the host builds a wheel of it."""
+        return self.manager == WHEEL and not self.file.endswith(_WHEEL)
 
     @property
     def identity(self) -> tuple[str, str, str, str, str]:
-        """What distinguishes it from others; not its address."""
-        return (self.name, self.version, self.build, self.manager, self.sha256)
+        """What distinguishes it from others; not its address. What builds it counts, too."""
+        build = self.build or ",".join(sorted(each.sha256 for each in self.builds_with))
+        return (self.name, self.version, build, self.manager, self.sha256)
 
 
 @dataclass(frozen=True)
@@ -87,12 +98,21 @@ class EnvironmentLock:
 
     Attributes:
         custom: Of its metadata; what `solver` wrote there.
+        written: When its file was written, if it was read from one.
     """
 
     path: Path
     packages: tuple[LockedPackage, ...]
     platforms: tuple[str, ...]
     custom: Mapping[str, str] = field(default_factory=dict)
+    written: int = field(default=0, compare=False)
+
+    def is_changed(self) -> bool:
+        """Whether its file was written again, or is gone."""
+        try:
+            return self.path.stat().st_mtime_ns != self.written
+        except OSError:
+            return True
 
     def on(self, platform: str) -> tuple[LockedPackage, ...]:
         """Return the packages for a platform, in the order of the file."""
@@ -104,31 +124,15 @@ class EnvironmentLock:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def python(self, platform: str) -> tuple[int, int]:
-        """Return (major, minor) of its Python.
-
-        Raises:
-            LockError: It has none.
-        """
-        version = self.python_version(platform)
+        """Return (major, minor) of its Python; raise as `python_package`."""
+        version = self.python_package(platform).version
         parts = _PYTHON.fullmatch(version)
         if parts is None:
             raise LockError(f"{self.path}: {version[:_SHOWN]} is not a version of Python", hint=_AGAIN)
         return int(parts[1]), int(parts[2])
 
-    def python_version(self, platform: str) -> str:
-        """Return the version of its Python as the lock has it, "3.11.7".
-
-        Raises:
-            LockError: It has none.
-        """
-        return self.python_package(platform).version
-
     def python_package(self, platform: str) -> LockedPackage:
-        """Return its Python.
-
-        Raises:
-            LockError: It has none.
-        """
+        """Return its Python; raise LockError if it has none."""
         found = next((each for each in self.on(platform) if each.name == "python"), None)
         if found is None:
             raise LockError(f"{self.path} has no python for {platform}", hint='add "python" to the packages')
@@ -136,7 +140,11 @@ class EnvironmentLock:
 
     def archives(self, platform: str) -> tuple[LockedPackage, ...]:
         """Return the packages of which a host needs an archive."""
-        return tuple(each for each in self.on(platform) if each.is_archive)
+        return tuple(each for each in self.on(platform) if each.manager != HOST)
+
+    def builds(self, platform: str) -> tuple[LockedPackage, ...]:
+        """Return what builds the source distributions among them."""
+        return tuple(each for package in self.on(platform) for each in package.builds_with)
 
     def virtual_packages(self, platform: str) -> dict[str, str]:
         """Return what was assumed of the host, {"__glibc": "2.28"}; empty for a lock made by other tools."""
@@ -149,13 +157,9 @@ class EnvironmentLock:
         return self.custom.get(INPUT)
 
 
-def custom_metadata(input_hash: str, virtual: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Make the metadata that `EnvironmentLock.custom` reads."""
-    joined = {
-        VIRTUAL + platform: ";".join(f"{name}={version}" for name, version in sorted(packages.items()))
-        for platform, packages in virtual.items()
-    }
-    return {INPUT: input_hash, **joined}
+def file_name(url: str) -> str:
+    """Return the name of the file at an address."""
+    return unquote(urlsplit(url).path).rpartition("/")[2]
 
 
 def read_lock(path: Path) -> EnvironmentLock:
@@ -165,7 +169,8 @@ def read_lock(path: Path) -> EnvironmentLock:
         LockError: It is none, or names something that cannot be built on a host by its hash.
     """
     try:
-        return parse_lock(path.read_bytes(), path)
+        written = path.stat().st_mtime_ns  # before it is read: a change meanwhile is seen later
+        return replace(parse_lock(path.read_bytes(), path), written=written)
     except OSError as error:
         raise LockError(f"{path} cannot be read: {error.strerror}", hint=_AGAIN) from error
 
@@ -180,7 +185,28 @@ def parse_lock(data: bytes, path: Path) -> EnvironmentLock:
                 f"{path} has version {version[:_SHOWN]} of conda-lock's format; clusterfn reads version {FORMAT}",
                 hint=_AGAIN,
             )
-        packages = tuple(_package(row, path) for row in tree["package"] if row.get("category", "main") == "main")
+        metadata = tree["metadata"]
+        custom = metadata.get("custom_metadata")
+        ours = {key: _text(value) for key, value in custom.items()} if isinstance(custom, dict) else {}
+        builds: dict[tuple[str, str], list[LockedPackage]] = {}
+        for row in tree["package"]:
+            if row.get("category", "").startswith(BUILDS):
+                built = (_text(row["platform"]), row["category"][len(BUILDS) :])
+                builds.setdefault(built, []).append(_package(row, path))
+        # An older conda-lock wrote what it supposed of a host, such as `__osx`, as packages.
+        main = [row for row in tree["package"] if row.get("category", "main") == "main"]
+        rows = [_package(row, path) for row in main if not str(row["name"]).startswith("__")]
+        packages = tuple(
+            replace(each, builds_with=tuple(builds.get((each.platform, each.name), ()))) if each.is_source else each
+            for each in rows
+        )
+        for each in packages:
+            if each.is_source and INPUT not in ours:
+                raise LockError(
+                    f"{path}: {each.name} {each.version} is only available as source ({each.file}), and the lock does "
+                    "not say what builds it",
+                    hint="lock it again with clusterfn, which records that; or use a version that has a wheel",
+                )
         seen: dict[tuple[str, str, str], LockedPackage] = {}
         for each in packages:
             other = seen.setdefault((each.platform, each.manager, each.name), each)
@@ -188,9 +214,6 @@ def parse_lock(data: bytes, path: Path) -> EnvironmentLock:
                 raise LockError(
                     f"{path} has {each.name} twice for {each.platform}: {other.version} and {each.version}", hint=_AGAIN
                 )
-        metadata = tree["metadata"]
-        custom = metadata.get("custom_metadata")
-        ours = {key: _text(value) for key, value in custom.items()} if isinstance(custom, dict) else {}
         return EnvironmentLock(path, packages, tuple(map(_text, metadata["platforms"])), ours)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise LockError(f"{path} is not a conda-lock file: {repr(error)[:_SHOWN]}", hint=_AGAIN) from error
@@ -225,8 +248,7 @@ def _package(row: Mapping[str, Any], path: Path) -> LockedPackage:
     url, manager, platform = _text(row["url"]), _text(row["manager"]), _text(row["platform"])
     name, version = _text(row["name"]), _text(row["version"])
     if manager == HOST and name == "python" and _PYTHON.fullmatch(version):
-        return LockedPackage(name, version, "", HOST, "", "", "", platform)
-    file = unquote(urlsplit(url).path).rpartition("/")[2]
+        return LockedPackage(name, version, HOST, "", "", platform)
     hashes = row.get("hash") or {}
     if not hashes.get("sha256"):
         raise LockError(
@@ -236,52 +258,11 @@ def _package(row: Mapping[str, Any], path: Path) -> LockedPackage:
     sha256 = _text(hashes["sha256"]).lower()
     if not _SHA256.fullmatch(sha256):
         raise LockError(f"{path}: {name} {version} has {sha256[:_SHOWN]!r} for a SHA-256", hint=_AGAIN)
-    of_python = manager == STANDALONE and name == "python" and file.endswith(".tar.gz")
-    if not (manager in (CONDA, WHEEL) or of_python) or not all(map(_NAME.fullmatch, (name, version, file))):
+    package = LockedPackage(
+        name, version, manager, url, sha256, platform, (), row.get("dependencies") or {}, hashes.get("md5", "")
+    )
+    endings = {CONDA: _CONDA, WHEEL: (_WHEEL, *_SOURCES), STANDALONE: (".tar.gz",) if name == "python" else ()}
+    file, fits = package.file, package.file.endswith(endings.get(manager, ()))
+    if not (fits and all(map(_NAME.fullmatch, (name, version, file)))) or (manager == CONDA and file.count("-") < 2):
         raise LockError(f"{path}: {name} {version} is not a package of conda or pip: {manager}, {file}", hint=_AGAIN)
-    build = ""
-    if manager == "conda":
-        stem = next((file[: -len(suffix)] for suffix in _CONDA if file.endswith(suffix)), None)
-        if stem is None or stem.count("-") < 2:
-            raise LockError(f"{path}: {name} {version} is not a conda archive: {file}", hint=_AGAIN)
-        build = stem.rpartition("-")[2]
-    if manager == "pip" and not file.endswith(".whl"):
-        raise LockError(
-            f"{path}: {name} {version} is only available as source ({file}), and hosts compile nothing",
-            hint=f'use a version of {name} that has a wheel, or conda\'s: "{name}" instead of "pip:{name}"',
-        )
-    return LockedPackage(name, version, build, manager, file, url, sha256, platform)
-
-
-def write_lock(path: Path, data: bytes) -> None:
-    """Write a lock next to its path and rename it, so that no reader sees half of it.
-
-    Raises:
-        LockError: The folder cannot be written.
-    """
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_bytes(data)
-        os.replace(beside, path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise LockError(f"the lock cannot be written: {path}: {error.strerror}") from error
-
-
-def differences(before: EnvironmentLock, after: EnvironmentLock, platform: str) -> str:
-    """Describe what changed, in a line: "numpy 1.26.4 -> 2.1.3; new: rich; gone: six"."""
-    old, new = ({(each.manager, each.name): each for each in lock.on(platform)} for lock in (before, after))
-    changed = [f"{key[1]} {_change(old[key], new[key])}" for key in sorted(old.keys() & new.keys())
-               if old[key].identity != new[key].identity]  # fmt: skip
-    parts = [", ".join(changed)] if changed else []
-    for word, keys in (("new", new.keys() - old.keys()), ("gone", old.keys() - new.keys())):
-        if keys:
-            parts.append(f"{word}: {', '.join(name for _, name in sorted(keys))}")
-    return "; ".join(parts) or "the packages are the same"
-
-
-def _change(old: LockedPackage, new: LockedPackage) -> str:
-    if old.version != new.version:
-        return f"{old.version} -> {new.version}"
-    return f"{old.version} {old.build} -> {new.build}" if old.build != new.build else "from another archive"
+    return package

@@ -17,11 +17,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from clusterfn.bridge.builder.fetch import masked
+from clusterfn.bridge.builder.addresses import masked
+from clusterfn.environment import condarc
 from clusterfn.environment.requirement_lines import WITH_VALUE, RequirementLines
 from clusterfn.environment.specification import (
     TORCHES,
     USUAL_CHANNEL,
+    WITH_EXTRAS,
     Requirement,
     Specification,
     conda_requirement,
@@ -30,7 +32,6 @@ from clusterfn.environment.specification import (
 )
 
 _PIP = "pip:"
-_EXTRAS = re.compile(r"[\w.-]+\[[\w\s,.-]+\]")  # conda's brackets hold name=value
 
 
 def from_packages(packages: Sequence[str]) -> Specification:
@@ -63,12 +64,12 @@ def from_packages(packages: Sequence[str]) -> Specification:
             lines.add(f"{single[1]}=={single[2]}.*" if single else text.replace(" ", ""))
             told = f"{found.name} comes from PyPI, as a wheel (conda-forge's is {USUAL_CHANNEL}::pytorch)"
             sentences += [] if sentences else [told]
-        elif _EXTRAS.match(text):
+        elif WITH_EXTRAS.match(text):
             lines.add(text)
             sentences.append(f"{text} comes from PyPI, because conda packages have no extras")
         else:
             conda.append(found)
     named = named_channels(conda)
-    channels = named if conda and len(named) == len(conda) else [USUAL_CHANNEL, *named]
+    channels = named if conda and len(named) == len(conda) else [*condarc.usual_channels(), *named]
     spec = Specification(title, tuple(dict.fromkeys(channels)), tuple(conda))
     return lines.added_to(replace(spec, sentences=tuple(sentences)))

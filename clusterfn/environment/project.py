@@ -13,6 +13,7 @@ from pathlib import Path
 from clusterfn.errors import ConfigError
 
 PYPROJECT, UV_LOCK, PYLOCK, REQUIREMENTS = "pyproject.toml", "uv.lock", "pylock.toml", "requirements.txt"
+GIT = "git+"  # before the address of a repository
 PIP_LINES = "pip"  # lines of a `pip:` section or of packages=
 _GROUP = "group:"
 _PYLOCK = re.compile(r"pylock(?:\.[^.]+)?\.toml")  # PEP 751
@@ -28,11 +29,10 @@ class ProjectFile:
         groups: Of its dependency groups.
         requires_python: Such as ">=3.10"; "" for any.
         hashes: The SHA-256 that the user allows for each project; without any, none is compared.
-        indexes: (name, address) of the package indexes that it names; uv has variables with their passwords.
-        local: Names of the user's own packages, whose build backend may say what they depend on.
+        indexes: (name, address) of the package indexes that it names; uv has variables with their passwords. Of a
+            package or a repository in uv's settings the address alone.
         is_dynamic: Whether its own build backend says what it depends on.
-        lines: The lines that pip would read, each with the platforms that it is for; "" for all.
-        prerelease: Whether versions before a release are wanted, too.
+        lines: The lines that pip would read.
     """
 
     kind: str
@@ -42,10 +42,8 @@ class ProjectFile:
     requires_python: str = ""
     hashes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     indexes: tuple[tuple[str, str], ...] = ()
-    local: tuple[str, ...] = ()
     is_dynamic: bool = False
-    lines: tuple[tuple[str, str], ...] = ()
-    prerelease: bool = False
+    lines: tuple[str, ...] = ()
 
     @property
     def is_locked(self) -> bool:
@@ -87,11 +85,7 @@ def normalize(name: str) -> str:
 
 
 def refuse_parts(path: Path, parts: Sequence[str]) -> None:
-    """Raise if extras or groups are named of a file that has none.
-
-    Raises:
-        ConfigError: Some are.
-    """
+    """Raise ConfigError if extras or groups are named of a file that has none."""
     if parts:
         raise ConfigError(
             f"{path.name} has no extras and no groups, but {', '.join(parts)} is named",

@@ -6,7 +6,6 @@ makes a lock out of date. uv itself reads the same files when it resolves them.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,8 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clusterfn.bridge.builder.fetch import masked
-from clusterfn.environment.local_packages import digest, digests, local_packages, names_of, workspace_root
+from clusterfn.environment.local_packages import digest, digests, local_packages, workspace_root
 from clusterfn.environment.project import (
     PYLOCK,
     PYPROJECT,
@@ -27,14 +25,12 @@ from clusterfn.environment.project import (
     split_parts,
 )
 from clusterfn.environment.requirement_lines import RequirementLines
-from clusterfn.environment.solve import condarc
-from clusterfn.environment.specification import USUAL_CHANNEL, Requirement, Specification
+from clusterfn.environment.specification import Requirement, Specification
 from clusterfn.environment.toml_file import load_toml
 from clusterfn.errors import ConfigError, did_you_mean
 
 _NAME = re.compile(r"\s*([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)\s*(?:\[[^\]]*\])?\s*(.*)", re.DOTALL)
 _OF_EXTRAS = re.compile(r"\s*([\w.-]+)\s*\[([^\]]*)\]")
-_REPOSITORY = re.compile(r"@\s*(?:git|hg|svn|bzr)\+")
 _POETRY = "poetry and pdm write a file that pip reads: `poetry export > requirements.txt`"
 
 
@@ -57,14 +53,11 @@ def read_project(path: Path, parts: Sequence[str] = ()) -> Specification:
 
 
 def _specification(project: ProjectFile, pip: Sequence[Requirement], wish: Mapping[str, Any]) -> Specification:
-    """Make the specification; its `wish` is a hash of what decides about the lock."""
+    """Make the specification."""
     parts = [*project.extras, *(f"group:{group}" for group in project.groups)]
-    channels = tuple(condarc.channels(condarc.settings())) or (USUAL_CHANNEL,)
-    # Without the channels: they are this machine's, and a colleague's .condarc must not make the lock out of date.
     content = json.dumps({"project": project.kind, "parts": parts, **wish}, sort_keys=True)
     title = f"{project.path.name}[{','.join(parts)}]" if parts else project.path.name
-    hashed = hashlib.sha256(content.encode()).hexdigest()
-    return Specification(title, channels, pip=tuple(pip), file=project.path, wish=hashed, project=project)
+    return Specification(title, pip=tuple(pip), file=project.path, wish=content, wheels=project)
 
 
 def _read_pyproject(path: Path, parts: Sequence[str]) -> Specification:
@@ -80,22 +73,20 @@ def _read_pyproject(path: Path, parts: Sequence[str]) -> Specification:
         _refuse_unknown("extra", extras, optional, path)
     _refuse_unknown("group", groups, known, path)
     own = normalize(str(table.get("name", "")))
-    direct = [*_lines(table, "dependencies", path), *_of_extras(extras, optional, own, path)]
-    direct += [line for each in groups for line in _of_group(each, known, path)]
+    named = [*_lines(table, "dependencies", path), *(line for each in groups for line in _of_group(each, known, path))]
+    direct = list(_with_extras(named, extras, optional, own, path))
     uv = _table(_table(tree, "tool", path), "uv", path)
     root = workspace_root(path.parent)
     above = load_toml(root / PYPROJECT)["tool"]["uv"] if root != path.parent else {}  # uv reads both
     given = {**_table(above, "sources", root / PYPROJECT), **_table(uv, "sources", path)}
     sources = {normalize(name): value for name, value in given.items()}
-    wanted = [_requirement(line, sources, path) for line in direct]
+    wanted = [_requirement(line) for line in direct]
     local, dynamic = local_packages(path.parent, uv), _lines(table, "dynamic", path)
     shared = local_packages(root, {"sources": above.get("sources", {})})
-    names = names_of(local) | names_of(shared)
     is_dynamic = bool({"dependencies", "optional-dependencies"} & set(dynamic))
     project = ProjectFile(
         PYPROJECT, path, extras, groups, str(table.get("requires-python", "")),
-        indexes=(*_indexes(uv), *_indexes(above)),
-        local=tuple(sorted({*names, normalize(str(table.get("name", "")))} if is_dynamic else names)),
+        indexes=(*_indexes(uv), *_indexes(above), *_addresses(sources)),
         is_dynamic=is_dynamic,
     )  # fmt: skip
     wish = {"direct": sorted(direct), "python": project.requires_python, "uv": uv, "local": local}
@@ -121,17 +112,18 @@ def _lines(tree: Mapping[str, Any], key: str, path: Path) -> list[str]:
     return list(value)
 
 
-def _of_extras(extras: Sequence[str], optional: Mapping[str, Any], own: str, path: Path) -> Iterator[str]:
-    """Yield the dependencies of extras, and of those that they name by the project's own name: `mine[gpu]`."""
-    waiting, seen = list(extras), set(extras)
-    while waiting:
-        for line in _lines(optional, waiting.pop(0), path):
-            yield line
-            of_own = _OF_EXTRAS.match(line)
-            if of_own and normalize(of_own[1]) == own:
-                more = {normalize(each) for each in of_own[2].split(",")} & optional.keys() - seen
-                waiting += sorted(more)
-                seen |= more
+def _with_extras(
+    named: Sequence[str], extras: Sequence[str], optional: Mapping[str, Any], own: str, path: Path
+) -> Iterator[str]:
+    """Yield lines and those of extras, also of the extras that a line names by the project's own name: `mine[gpu]`."""
+    lines, seen = [*named, *(line for each in extras for line in _lines(optional, each, path))], set(extras)
+    for line in lines:
+        yield line
+        of_own = _OF_EXTRAS.match(line)
+        if of_own and normalize(of_own[1]) == own:
+            more = {normalize(each.strip()) for each in of_own[2].split(",")} & optional.keys() - seen
+            lines += [found for each in sorted(more) for found in _lines(optional, each, path)]
+            seen |= more
 
 
 def _of_group(name: str, known: Mapping[str, Any], path: Path, within: tuple[str, ...] = ()) -> Iterator[str]:
@@ -153,30 +145,25 @@ def _refuse_unknown(kind: str, names: Sequence[str], known: Mapping[str, Any], p
             raise ConfigError(f"{path.name} has no {kind} {name!r}{did_you_mean(name, known)}", hint=f"it has {has}")
 
 
-def _requirement(line: str, sources: Mapping[str, Any], path: Path) -> Requirement:
-    """Return what is wanted, by its name.
-
-    Raises:
-        ConfigError: It comes from a repository, which no lock can hold.
-    """
+def _requirement(line: str) -> Requirement:
+    """Return what is wanted, by its name."""
     found = _NAME.match(line)
     name = normalize(found[1]) if found else ""
-    given = sources.get(name)
-    several = given if isinstance(given, list) else [given] if given else []
-    where = next((str(each["git"]) for each in several if isinstance(each, dict) and "git" in each), "")
-    if where or _REPOSITORY.search(line):
-        raise ConfigError(
-            f"{path.name}: {name} comes from a repository ({masked(where or line)}), which cannot be locked to a wheel",
-            hint=f"clone it and name its folder in [tool.uv.sources] ({name} = {{path = …, editable = true}}), "
-            "or name a released version",
-        )
-    return Requirement(name, line.strip(), path.name)
+    return Requirement(name, line.strip())
 
 
 def _indexes(uv: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for each in uv.get("index") or ():
         if isinstance(each, dict) and "url" in each:
             yield str(each.get("name", "")), str(each["url"])
+
+
+def _addresses(sources: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the addresses of packages and repositories, which have no name as an index has one."""
+    for given in sources.values():
+        for each in given if isinstance(given, list) else [given]:
+            if isinstance(each, dict):
+                yield from (("", str(each[key])) for key in ("git", "url") if key in each)
 
 
 def _indexes_of_torch(sources: Mapping[str, Any], project: ProjectFile) -> Iterator[str]:
@@ -192,8 +179,7 @@ def _read_uv_lock(path: Path, parts: Sequence[str]) -> Specification:
     if not beside.is_file():
         raise ConfigError(f"{path} has no {PYPROJECT} beside it", hint=f"copy it there, or export a {PYLOCK}")
     project = _read_pyproject(beside, parts)
-    if project.project is None:
-        raise AssertionError("a pyproject.toml is a project")
+    assert project.project is not None
     data = path.read_bytes()
     python = re.search(rb'^requires-python = "([^"]*)"', data, re.MULTILINE)  # to parse 10 000 lines takes seconds
     wanted = python[1].decode() if python else project.project.requires_python
@@ -203,15 +189,17 @@ def _read_uv_lock(path: Path, parts: Sequence[str]) -> Specification:
 
 
 def _read_pylock(path: Path, parts: Sequence[str]) -> Specification:
-    refuse_parts(path, parts)
     tree = load_toml(path)
     packages = tree.get("packages")
     if not isinstance(packages, list) or not all(isinstance(each, dict) and "name" in each for each in packages):
         raise ConfigError(
             f"{path} has no packages of a pylock.toml", hint="`uv export --format pylock.toml -o pylock.toml` writes it"
         )
-    pip = [Requirement(normalize(str(each["name"])), str(each["name"]), path.name) for each in packages]
-    project = ProjectFile(PYLOCK, path, requires_python=str(tree.get("requires-python", "")))
+    extras, groups = split_parts(parts)
+    for kind, names, key in (("extra", extras, "extras"), ("group", groups, "dependency-groups")):
+        _refuse_unknown(kind, names, dict.fromkeys(map(normalize, _lines(tree, key, path))), path)
+    pip = [Requirement(normalize(str(each["name"])), str(each["name"])) for each in packages]
+    project = ProjectFile(PYLOCK, path, extras, groups, requires_python=str(tree.get("requires-python", "")))
     return _specification(project, pip, {"lock": digest(path.read_bytes())})
 
 
@@ -222,5 +210,4 @@ def _read_requirements(path: Path, parts: Sequence[str]) -> Specification:
     lines.read_file(path)
     if lines.is_empty:
         raise ConfigError(f"{path} lists no packages", hint="write one per line, such as numpy>=2")
-    wish = {"lines": sorted(lines.means), "local": lines.local_packages()}
-    return lines.added_to(_specification(lines.project(REQUIREMENTS, path), (), wish))
+    return lines.added_to(_specification(lines.project(REQUIREMENTS, path), (), lines.wishes()))

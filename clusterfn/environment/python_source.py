@@ -1,9 +1,9 @@
-"""Where the Python of a project's environment comes from: a conda channel, python-build-standalone, or the host.
+"""Where the Python of a project's environment comes from: python-build-standalone, or the host.
 
     environment="pyproject.toml[python:host]"     in brackets, for one function
     env_python: /usr/bin/python3.11               in clusterfn.yml, for a host
 
-Pure, no I/O. `host_python` asks the host, `standalone` finds the archive, `conda_solver` solves the channel's.
+Pure, no I/O. `host_python` asks the host, `standalone` finds the archive.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clusterfn.config.options import PYTHON_SOURCES, is_python_source
+from clusterfn.config.forms import PYTHON_SOURCES, is_python_source
 from clusterfn.errors import ConfigError
 
-CONDA, STANDALONE, HOST = PYTHON_SOURCES
+STANDALONE, HOST = PYTHON_SOURCES
 _PART = "python:"
 
 
@@ -45,7 +45,7 @@ class PythonSource:
     """What the user says about it.
 
     Attributes:
-        kind: CONDA, STANDALONE or HOST; "" if the user says nothing.
+        kind: STANDALONE or HOST; "" if the user says nothing, which means the former.
         program: Of the host: a path, or a name in PATH; "" for the one nearest to the caller's.
         found: The interpreter that the host has; None before it was asked, and for other kinds.
     """
@@ -62,9 +62,7 @@ class PythonSource:
             >>> PythonSource(HOST, found=HostPython("/usr/bin/python3.11", "3.11.4", "2.28", "")).lock_suffix
             '-host-python-3.11.4'
         """
-        if self.found:
-            return f"-host-python-{self.found.version}"
-        return "-standalone" if self.kind == STANDALONE else ""
+        return f"-host-python-{self.found.version}" if self.found else ""
 
 
 def parse_source(text: str, place: str = "") -> PythonSource:

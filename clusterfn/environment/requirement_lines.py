@@ -8,27 +8,34 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from clusterfn.bridge.builder.fetch import local_path, masked
+from clusterfn.bridge.builder.addresses import local_path, masked
 from clusterfn.config.text_file import read_text
-from clusterfn.environment.local_packages import EXTRAS, digest_of_archive, local_packages, names_of, relative_path
-from clusterfn.environment.project import PIP_LINES, ProjectFile, normalize
+from clusterfn.environment.local_packages import EXTRAS, digest_of_archive, local_packages, relative_path
+from clusterfn.environment.project import GIT, PIP_LINES, ProjectFile, normalize
 from clusterfn.environment.specification import Requirement, Specification, wheel_requirement
 from clusterfn.errors import ConfigError
 
-_OPTION = re.compile(r"(-[\w-]+)(?:\s+|=|$)(.*)", re.DOTALL)
 _INDEX_URL, _MORE_INDEXES, _FIND_LINKS = ("--index-url", "-i"), ("--extra-index-url",), ("--find-links", "-f")
 _OTHER_FILES, _EDITABLE = ("-r", "--requirement", "-c", "--constraint"), ("-e", "--editable")
 WITH_VALUE = (*_INDEX_URL, *_MORE_INDEXES, *_FIND_LINKS, *_OTHER_FILES, *_EDITABLE)
 # They say nothing about which projects are wanted.
-_LEFT_TO_UV = ("--only-binary", "--prefer-binary", "--pre", "--require-hashes", "--no-index", "--trusted-host")
+_LEFT_TO_UV = (
+    "--only-binary", "--prefer-binary", "--pre", "--require-hashes", "--no-index", "--trusted-host", "--use-feature",
+    "--no-binary",
+)  # fmt: skip
+_BINARY = ("--only-binary", "--no-binary")
+_ALL_WITH_VALUE = (*WITH_VALUE, *_BINARY, "--trusted-host", "--use-feature")
+_OPTION_BEHIND = re.compile(r"\s(--?(?!hash[\s=])[a-z][\w-]*)")
 _HASH = re.compile(r"\s--hash[\s=]+(\w+):([0-9a-fA-F]+)")
 _NAMED = re.compile(r"([\w.-]+\s*(?:\[[^\]]*\])?)\s*@\s*(\S.*)")
-_VERSION_CONTROL = re.compile(r"(?:git|hg|svn|bzr)\+")
+_VERSION_CONTROL = re.compile(r"(?:hg|svn|bzr)\+")
+_EGG = re.compile(r"[#&]egg=([\w.-]+)")
 _ARCHIVE = re.compile(r"\.(?:whl|zip|tar\.\w+|tgz)$")
 
 
@@ -40,26 +47,23 @@ class RequirementLines:
         folder: From which relative paths count.
 
     Attributes:
-        given: The lines for uv, with their selectors; those of other files in their place.
+        given: The lines for uv; those of other files in their place.
         means: Every line and those of other files, as they mean the same on every machine.
         local: The folders of the user's own packages.
         archives: The wheels on this machine.
-        prerelease: Whether they are wanted, too.
     """
 
     folder: Path
     wanted: list[Requirement] = field(default_factory=list)
-    given: list[tuple[str, str]] = field(default_factory=list)
+    given: list[str] = field(default_factory=list)
     indexes: list[str] = field(default_factory=list)
-    find_links: list[str] = field(default_factory=list)
     hashes: dict[str, set[str]] = field(default_factory=dict)
     means: list[str] = field(default_factory=list)
     local: list[str] = field(default_factory=list)
     archives: list[str] = field(default_factory=list)
     replaces_index: bool = False
-    prerelease: bool = False
 
-    def read_file(self, path: Path, selector: str = "", seen: tuple[Path, ...] = ()) -> None:
+    def read_file(self, path: Path, seen: tuple[Path, ...] = ()) -> None:
         """Read a file, with those that it names.
 
         Raises:
@@ -67,74 +71,80 @@ class RequirementLines:
         """
         if path not in seen:
             for number, line in _logical_lines(read_text(path)):
-                self._take(line, f"{path.name}:{number}", selector, (*seen, path))
+                self._take(line, f"{path.name}:{number}", (*seen, path))
 
-    def add(self, text: str, place: str = "", selector: str = "") -> None:
-        """Read one line that stands elsewhere.
-
-        Raises:
-            ConfigError: It cannot be locked.
-        """
+    def add(self, text: str, place: str = "") -> None:
+        """Read one line that stands elsewhere; raise as `read_file`."""
         line = next((line for _, line in _logical_lines(text)), "")
         if line:
-            self._take(line, place, selector, ())
+            self._take(line, place, ())
 
-    def _take(self, line: str, place: str, selector: str, seen: tuple[Path, ...]) -> None:
-        found = _OPTION.fullmatch(line)
-        option, value = found.groups() if found else ("", "")
+    def _take(self, line: str, place: str, seen: tuple[Path, ...]) -> None:
+        options = _options(line, place)
+        for option, value in options:
+            one = line if len(options) == 1 else f"{option} {value}".strip()
+            self._take_one(one, option, value, place, seen)
+
+    def _take_one(self, line: str, option: str, value: str, place: str, seen: tuple[Path, ...]) -> None:
         above = seen[-1].parent if seen else self.folder
         if option in WITH_VALUE and not value:
             raise ConfigError(f"{_at(place)}{option} has no value", hint=f'write "{option} VALUE" as one string')
         if option in _OTHER_FILES:
-            self._other_file(line, option, above / Path(value).expanduser(), place, selector, seen)
+            self._other_file(line, option, above / Path(value).expanduser(), place, seen)
             return
         if option in _FIND_LINKS:
             value = value if "://" in value else str(above / Path(value).expanduser())
-        self.given.append((f"{option} {value}" if option in _FIND_LINKS else line, selector))
+        is_git = value.startswith(GIT) and option in _EDITABLE  # an editable one of pip's is a clone; uv has none
+        given = value if is_git else f"{option} {value}".strip() if option else line
+        several = [f"{option} {each}" for each in value.split(",")] if option in _BINARY else [given]
+        self.given += several  # uv reads one name a line
         if not option or option in _EDITABLE:
-            self._requirement(line, value or line, option, place, selector)
+            self._requirement(line, value or line, option, place)
             return
         if option in (*_INDEX_URL, *_MORE_INDEXES):
             self.indexes.append(value)
             self.replaces_index |= option in _INDEX_URL
-        elif option in _FIND_LINKS:
-            self.find_links.append(value)
-        elif option not in _LEFT_TO_UV:
-            raise ConfigError(f'{_at(place)}"{line}" cannot be locked', hint="remove this option of pip")
-        self.prerelease |= option == "--pre"
+        elif option not in (*_FIND_LINKS, *_LEFT_TO_UV):
+            raise ConfigError(f'{_at(place)}"{masked(line)}" cannot be locked', hint="remove this option of pip")
         self.means.append(line)
 
-    def _other_file(
-        self, line: str, option: str, path: Path, place: str, selector: str, seen: tuple[Path, ...]
-    ) -> None:
+    def _other_file(self, line: str, option: str, path: Path, place: str, seen: tuple[Path, ...]) -> None:
         if not path.is_file():
             raise ConfigError(f'{_at(place)}"{line}" names a file that is not here', hint=f"is {path} its path?")
         # A constraint asks for no package: what it says of PyTorch is left to uv.
         into = self if option in _OTHER_FILES[:2] else RequirementLines(self.folder)
-        into.read_file(path, selector, seen)
+        into.read_file(path, seen)
         if into is not self:
             self.means += into.means
-            self.given.append((f"{_OTHER_FILES[3]} {path.absolute()}", selector))
+            self.given.append(f"{_OTHER_FILES[3]} {path.absolute()}")
 
-    def _requirement(self, line: str, text: str, option: str, place: str, selector: str) -> None:
+    def _requirement(self, line: str, text: str, option: str, place: str) -> None:
         bare = _HASH.sub("", f" {text}").strip()
         named = _NAMED.fullmatch(bare)
         address = (named[2] if named else bare).partition(" ;")[0].strip()
         if _VERSION_CONTROL.match(address):
             raise ConfigError(
-                f"{_at(place)}{masked(line)!r} is a repository, which cannot be locked to a wheel",
+                f"{_at(place)}{masked(line)!r} is a repository of another kind than git",
                 hint="clone it and name its folder, -e ./folder (clusterfn then sends it as source), or name a "
                 "released version",
             )
+        if address.startswith(GIT):
+            egg = _EGG.search(address)
+            last = address.partition("#")[0].rpartition("/")[2].partition("@")[0]
+            name = named[1].partition("[")[0] if named else egg[1] if egg else last.removesuffix(".git")
+            wanted = Requirement(normalize(name.strip()), f"{name} @ {address}")
+            self.wanted.append(wanted)
+            self.means.append(masked(line))
+            return
         path = self._path(address, bool(option))
         if path is not None:
             self._local(line, path, place)
             return
         if "://" in address and not named:  # a wheel by its address alone
             file = unquote(urlsplit(address).path).rpartition("/")[2]
-            wanted = Requirement(normalize(file.partition("-")[0]), bare, place, selector)
+            wanted = Requirement(normalize(file.partition("-")[0]), bare)
         else:
-            wanted = wheel_requirement(bare, place, selector)
+            wanted = wheel_requirement(bare, place)
         self.wanted.append(wanted)
         for kind, digest in _HASH.findall(f" {text}"):
             self.hashes.setdefault(wanted.name, set()).update([digest.lower()] if kind == "sha256" else [])
@@ -156,6 +166,11 @@ class RequirementLines:
     def _local(self, line: str, path: Path, place: str) -> None:
         relative = relative_path(path, self.folder)
         bare = self.folder / EXTRAS.sub("", relative)
+        if bare.is_dir() and not any((bare / name).is_file() for name in ("pyproject.toml", "setup.py", "setup.cfg")):
+            raise ConfigError(
+                f'{_at(place)}"{line}" names a folder that has neither pyproject.toml nor setup.py',
+                hint=f"correct the path: it counts from {self.folder}, not from where pip was called",
+            )
         if not bare.exists():
             if re.search(r"@\s*file:", line):
                 wheel_requirement(line, place)  # knows where conda builds
@@ -174,34 +189,58 @@ class RequirementLines:
         """Whether they name no package."""
         return not (self.wanted or self.local or self.archives)
 
-    def local_packages(self) -> dict[str, object]:
-        """Return what the user's own packages want, by their folders."""
+    def wishes(self) -> dict[str, object]:
+        """Return all that they mean, whatever their order, and what the user's own packages want."""
         sources = {str(number): {"path": place} for number, place in enumerate(self.local)}
-        return local_packages(self.folder, {"sources": sources})
+        return {"lines": sorted(self.means), "local": local_packages(self.folder, {"sources": sources})}
 
     def project(self, kind: str, path: Path) -> ProjectFile:
         """Return these lines as uv reads them."""
         frozen = {name: frozenset(allowed) for name, allowed in self.hashes.items()}
-        names = tuple(sorted(names_of(self.local_packages())))
-        return ProjectFile(
-            kind, path, hashes=frozen, local=names, lines=tuple(self.given), prerelease=self.prerelease
-        )
+        return ProjectFile(kind, path, hashes=frozen, lines=tuple(self.given))
 
     def added_to(self, spec: Specification) -> Specification:
         """Add these lines to a specification."""
-        found = replace(
-            spec, pip=(*spec.pip, *self.wanted), indexes=(*spec.indexes, *self.indexes),
-            find_links=(*spec.find_links, *self.find_links), replaces_index=self.replaces_index,
-        )  # fmt: skip
-        if spec.project is not None or self.is_empty:
+        found = replace(spec, pip=tuple(self.wanted), indexes=tuple(self.indexes), replaces_index=self.replaces_index)
+        if spec.wheels is not None or self.is_empty:
             return found
-        plain = {each.text for each in self.wanted}
-        means = sorted(each for each in self.means if each not in plain and not each.startswith(("-i", "-f", "--")))
-        means += ["--pre"] if self.prerelease else []
-        local = self.local_packages()
-        more = json.dumps({"lines": means, "local": local}, sort_keys=True) if means or local else ""
-        path = spec.file or self.folder / "packages"
-        return replace(found, pip_section=self.project(PIP_LINES, path), more_wishes=more)
+        wish = json.dumps(self.wishes(), sort_keys=True)
+        return replace(found, wheels=self.project(PIP_LINES, spec.file or self.folder / "packages"), wish=wish)
+
+
+def _options(line: str, place: str) -> list[tuple[str, str]]:
+    """Return the options of a line with their values, as pip reads them; one that is "" for a line of a requirement.
+
+    Example:
+        >>> _options("-i https://a.example --pre", ""), _options("-rmore.txt", ""), _options("numpy>=2", "")
+        ([('-i', 'https://a.example'), ('--pre', '')], [('-r', 'more.txt')], [('', '')])
+    """
+    if not line.startswith("-"):
+        requirement, *binary = re.split(r"\s+(?=--(?:no|only)-binary)", line, maxsplit=1)
+        if binary:  # pip heeds these alone
+            return [("", requirement), *_options(binary[0], place)]
+        behind = _OPTION_BEHIND.search(line)
+        if behind:
+            raise ConfigError(
+                f'{_at(place)}"{masked(line)}" has an option behind the requirement, where pip ignores it',
+                hint=f"write {behind[1]} with its value on a line of its own, or remove it",
+            )
+        return [("", "")]
+    several = re.search("\\s-|[\"']", line)
+    words = shlex.split(line) if several else line.split(None, 1)
+    found = []
+    while words:
+        word = words.pop(0)
+        if len(word) < 2 or not word.startswith("-"):
+            raise ConfigError(
+                f'{_at(place)}"{masked(line)}" is neither a requirement nor an option of pip',
+                hint="write each option and each requirement on a line of its own",
+            )
+        option, equals, value = word.partition("=") if word.startswith("--") else (word[:2], word[2:], word[2:])
+        if not equals and option in _ALL_WITH_VALUE and words:
+            value = words.pop(0)
+        found.append((option, value.strip()))
+    return found
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:

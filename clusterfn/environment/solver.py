@@ -2,36 +2,45 @@
 
 A lock is solved again only if the specification changed, or if it has nothing for the platform. Other reasons are that
 it was solved for more than the host has (a newer glibc or CUDA), or without a GPU. A message names the reason, and what
-changed. A lock made by other tools is used as it is. `conda_solver` solves; `project_solver` does for a project's file.
+changed. A lock made by other tools is used as it is. `conda_solver` solves, and `wheel_solver` where wheels are wanted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import yaml
+
+from clusterfn.bridge.supervisor import publish
+from clusterfn.bridge.supervisor.text import counted
 from clusterfn.config import places
+from clusterfn.config.quiet import is_verbose
 from clusterfn.environment import conda_solver
 from clusterfn.environment import lock as locks
-from clusterfn.environment.conda_solver import OLDEST_GLIBC, SolveTarget, numbers
-from clusterfn.environment.lock import EnvironmentLock, Unsolved
-from clusterfn.environment.specification import Specification
+from clusterfn.environment.conda_solver import OLDEST_GLIBC, Say, SolveTarget
+from clusterfn.environment.lock import EnvironmentLock, LockedPackage
+from clusterfn.environment.specification import Specification, version
 from clusterfn.errors import LockError
 
-Say = Callable[[str], None]
 Check = Callable[[EnvironmentLock], None]
 
+_HEADER = b"# Written by clusterfn: packages of conda, and wheels chosen by uv. Commit this file.\n"
+_NAMED = 8  # at most so many packages in a line that says what changed
 
-def current_lock(spec: Specification, target: SolveTarget) -> EnvironmentLock | None:
-    """Return the existing lock if it fits; None if one has to be made.
+
+def existing_lock(spec: Specification, target: SolveTarget) -> tuple[EnvironmentLock | None, str]:
+    """Return the lock that is there, and why it does not fit, "" if it does.
 
     Raises:
         LockError: What is there cannot be read.
     """
     path = lock_path(spec, target)
-    found = locks.read_lock(path) if path.exists() else None
-    return found if found and not why_lock_unusable(found, spec, target) else None
+    found = locks.read_lock(path) if path.exists() or spec.given_lock else None
+    missing = f"{path.name} does not exist yet" if lock_beside(spec) else "they have not been locked before"
+    return found, why_lock_unusable(found, spec, target) if found else missing
 
 
 def lock_for(
@@ -40,8 +49,6 @@ def lock_for(
     """Return the lock of a specification for a host; solve it if necessary.
 
     Args:
-        spec: What is wanted.
-        target: The host that it is for.
         say: Called with sentences that say what is done and why.
         other_reason: A reason to solve again that only the caller knows; "" for none.
         check: Raises if a new lock is of no use; then nothing is written.
@@ -50,19 +57,34 @@ def lock_for(
         LockError: There is no solution, or no solver; a channel does not answer; or a lock that was given does not fit.
     """
     path = lock_path(spec, target)
-    before = locks.read_lock(path) if path.exists() or spec.given_lock else None
-    reason = (why_lock_unusable(before, spec, target) or other_reason) if before else f"{path.name} does not exist yet"
+    before, reason = existing_lock(spec, target)
+    reason = reason or other_reason
     if before and not reason:
         return before
     if spec.given_lock:
         raise LockError(f"{path} does not match the host: {reason}", hint="lock it again from its specification")
     for sentence in spec.sentences:
         say(sentence)
-    target = target if other_reason else _shared(spec, target, before)
-    after = _solved(spec, target, path, before, reason, say, check)
-    changes = f": {locks.differences(before, after, target.platform)}" if before else ""
-    say(f"wrote {path} ({len(after.on(target.platform))} packages for {target.platform}){changes}")
-    return after
+    same = before if before and before.input_hash == spec.input_hash else None
+    target = target if other_reason else _shared(target, same)
+    host = f"glibc {target.glibc or OLDEST_GLIBC}, {f'CUDA {target.cuda}' if target.cuda else 'no GPU'}"
+    say(f"solving {spec.title} for {target.platform} ({host}): {reason}")
+    if spec.wheels:
+        from clusterfn.environment import wheel_solver  # it takes time to import
+
+        packages = wheel_solver.solve_with_wheels(spec, target, before, say)
+    else:
+        packages = conda_solver.solve(spec, target, say)
+    data = lock_content(packages, target, same, spec)
+    lock = locks.parse_lock(data, path)
+    python = f"{lock.python_package(target.platform).version}."
+    if not (spec.wants_python or spec.python.found or python.startswith(f"{target.python}.")):
+        say(f"no solution for Python {target.python}: the environment has {python[:-1]}, the nearest that works")
+    check(lock)
+    write_lock(path, data)
+    changes = f": {differences(before, lock, target.platform, named=is_verbose())}" if before else ""
+    say(f"wrote {path} ({counted(len(lock.on(target.platform)), 'package')} for {target.platform}){changes}")
+    return replace(lock, written=path.stat().st_mtime_ns)
 
 
 def lock_path(spec: Specification, target: SolveTarget) -> Path:
@@ -86,17 +108,8 @@ def lock_beside(spec: Specification) -> Path | None:
     """Return the path of the lock next to the file of a specification; None if it has no file."""
     if spec.file is None:
         return None
-    stem = f"{spec.project.lock_stem}{spec.python.lock_suffix}" if spec.project else spec.file.stem
+    stem = f"{spec.wheels.lock_stem}{spec.python.lock_suffix}" if spec.wheels else spec.file.stem
     return spec.file.with_name(f"{stem}.conda-lock.yml")
-
-
-def has_unasked_host_python(spec: Specification) -> bool:
-    """Whether a lock beside the file has the Python of a host because no other place gave one, and none since did."""
-    usual = lock_beside(spec)
-    if spec.project is None or usual is None or usual.exists():
-        return False
-    beside = usual.parent.glob(f"{spec.project.lock_stem}-host-python-*.conda-lock.yml")
-    return any(locks.UNASKED in locks.read_lock(path).custom for path in beside)
 
 
 def why_lock_unusable(lock: EnvironmentLock, spec: Specification, target: SolveTarget) -> str:
@@ -110,58 +123,99 @@ def why_lock_unusable(lock: EnvironmentLock, spec: Specification, target: SolveT
         return f"{lock.path.name} has a Python of another source ({has}), and {spec.python.kind} is asked for"
     supposed = lock.virtual_packages(target.platform)
     glibc = supposed.get("__glibc", "0")
-    if target.glibc and numbers(glibc) > numbers(target.glibc):
+    if target.glibc and version(glibc) > version(target.glibc):
         return f"{lock.path.name} was solved for glibc {glibc}, and the host has {target.glibc}"
     cuda = supposed.get("__cuda")
     # A build for an older CUDA runs on a newer driver, and any runs without a GPU.
-    if not supposed or target.cuda is None or (cuda and numbers(cuda) <= numbers(target.cuda)):
+    if not supposed or target.cuda is None or (cuda and version(cuda) <= version(target.cuda)):
         return ""
     solved = f"CUDA {cuda}" if cuda else "no GPU"
     return f"{lock.path.name} was solved for {solved}, and the host has CUDA {target.cuda}"
 
 
-def _shared(spec: Specification, target: SolveTarget, before: EnvironmentLock | None) -> SolveTarget:
+def _shared(target: SolveTarget, same: EnvironmentLock | None) -> SolveTarget:
     """Make a target that fits this host and those of the lock until now: else two hosts would undo each other's."""
-    same = before is not None and before.input_hash == spec.input_hash
-    supposed = before.virtual_packages(target.platform) if before and same else {}
+    supposed = same.virtual_packages(target.platform) if same else {}
     if not supposed:
         return target
-    glibc = min(filter(None, [target.glibc, supposed.get("__glibc", "")]), key=numbers, default="")
-    cuda = min(filter(None, [target.cuda, supposed.get("__cuda")]), key=numbers, default=None)
+    glibc = min(filter(None, [target.glibc, supposed.get("__glibc", "")]), key=version, default="")
+    cuda = min(filter(None, [target.cuda, supposed.get("__cuda")]), key=version, default=None)
     return replace(target, glibc=glibc, cuda=cuda)
 
 
-def _solved(
-    spec: Specification,
-    target: SolveTarget,
-    path: Path,
-    before: EnvironmentLock | None,
-    reason: str,
-    say: Say,
-    check: Check,
-) -> EnvironmentLock:
-    keeps = before if before is not None and before.input_hash == spec.input_hash else None
-    platforms = [target.platform] if keeps else list(dict.fromkeys([*spec.platforms, target.platform]))
-    host = f"glibc {target.glibc or OLDEST_GLIBC}, {f'CUDA {target.cuda}' if target.cuda else 'no GPU'}"
-    say(f"solving {spec.title} for {', '.join(platforms)} ({host}): {reason}")
+def lock_content(
+    packages: Sequence[LockedPackage], target: SolveTarget, before: EnvironmentLock | None, spec: Specification
+) -> bytes:
+    """Return the content of a lock with these packages.
+
+    Args:
+        before: A lock whose other platforms stay.
+    """
+    kept = [each for each in before.platforms if each != target.platform] if before else []
+    supposed = {each: before.virtual_packages(each) for each in kept if before}
+    supposed = {target.platform: conda_solver.virtual_packages(target), **supposed}
+    joined = {
+        locks.VIRTUAL + platform: ";".join(f"{name}={version}" for name, version in sorted(each.items()))
+        for platform, each in supposed.items()
+    }
+    metadata = {
+        "content_hash": dict.fromkeys(supposed, spec.input_hash),
+        "channels": [{"url": conda_solver.public(each), "used_env_vars": []} for each in spec.channels],
+        "platforms": list(supposed),
+        "sources": [spec.file.name if spec.file else "packages"],
+        "custom_metadata": {locks.INPUT: spec.input_hash, **joined},
+    }
+    others = [package for each in kept if before for package in before.on(each)]
+    tree = {"version": locks.FORMAT, "metadata": metadata, "package": list(_rows([*packages, *others]))}
+    dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    return _HEADER + yaml.dump(tree, Dumper=dumper, sort_keys=False, allow_unicode=True, width=10_000).encode()
+
+
+def _rows(packages: Sequence[LockedPackage]) -> Iterator[dict[str, Any]]:
+    """Yield packages as the format has them, with what builds a source distribution in a category of its own."""
+    for package in packages:
+        builds = [(each, f"{locks.BUILDS}{package.name}") for each in package.builds_with]
+        for each, category in [(package, "main"), *builds]:
+            hashes = {"md5": each.md5, "sha256": each.sha256}
+            yield {
+                "name": each.name, "version": each.version, "manager": each.manager, "platform": each.platform,
+                "dependencies": dict(each.dependencies), "url": each.url,
+                "hash": {kind: digest for kind, digest in hashes.items() if digest},
+                "category": category, "optional": False,
+            }  # fmt: skip
+
+
+def write_lock(path: Path, data: bytes) -> None:
+    """Write a lock, so that no reader sees half of it."""
     try:
-        if spec.project:
-            from clusterfn.environment import project_solver  # most calls have no project
+        path.parent.mkdir(parents=True, exist_ok=True)
+        publish.replace(str(path), data, mode=0o666)
+    except OSError as error:
+        raise LockError(f"the lock cannot be written: {path}: {error.strerror}") from error
 
-            data, python = project_solver.solve_project(spec, target, before, keeps, say)
-        else:
-            solve = conda_solver.solve
-            if spec.pip_lines:
-                from clusterfn.environment import pip_section
 
-                solve = pip_section.solve_with_wheels
-            data, pythons = solve(spec, target, platforms, keeps, say)
-            python = pythons.get(target.platform, "")
-    except Unsolved as unsolved:
-        raise unsolved.error from unsolved
-    lock = locks.parse_lock(data, path)
-    if not (spec.wants_python or spec.python.found) and not f"{python}.".startswith(f"{target.python}."):
-        say(f"no solution for Python {target.python}: the environment has {python}, the nearest that works")
-    check(lock)
-    locks.write_lock(path, data)
-    return lock
+def differences(before: EnvironmentLock, after: EnvironmentLock, platform: str, *, named: bool = False) -> str:
+    """Describe what changed, in a line: "numpy 1.26.4 -> 2.1.3; new: rich; gone: six".
+
+    Args:
+        named: Whether to name all packages. Else many are only counted.
+    """
+    old, new = ({(each.manager, each.name): each for each in lock.on(platform)} for lock in (before, after))
+    kept = sorted(old.keys() & new.keys())
+    changed = [f"{key[1]} {_change(old[key], new[key])}" for key in kept if old[key].identity != new[key].identity]
+    found = {
+        "changed": changed, "new": sorted(name for _, name in new.keys() - old.keys()),
+        "gone": sorted(name for _, name in old.keys() - new.keys()),
+    }  # fmt: skip
+    if not named and sum(map(len, found.values())) > _NAMED:
+        return ", ".join(f"{len(names)} {word}" for word, names in found.items() if names)
+    parts = [("" if word == "changed" else f"{word}: ") + ", ".join(names) for word, names in found.items() if names]
+    return "; ".join(parts) or "the packages are the same"
+
+
+def _change(old: LockedPackage, new: LockedPackage) -> str:
+    if old.version != new.version:
+        return f"{old.version} -> {new.version}"
+    if old.build != new.build:
+        return f"{old.version} {old.build} -> {new.build}"
+    return "from another archive" if old.sha256 != new.sha256 else "built with other packages"

@@ -12,49 +12,61 @@ import json
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
-from clusterfn.bridge.builder.fetch import make_request, masked
-from clusterfn.environment import uv
+from clusterfn.bridge.builder.addresses import masked
+from clusterfn.bridge.builder.fetch import make_request
+from clusterfn.environment import conda_solver, uv
+from clusterfn.environment.conda_solver import Say
 from clusterfn.environment.lock import STANDALONE, LockedPackage, Unsolved
 from clusterfn.environment.wheel_files import without_password
 from clusterfn.errors import LockError
 
-Say = Callable[[str], None]
-
-_NAMES = {"linux-64": "linux-x86_64-gnu", "linux-aarch64": "linux-aarch64-gnu"}
 _SUMS = "SHA256SUMS"
 _ANSWER_S = 5.0
 _MOST = 1 << 20  # bytes of SHA256SUMS
 _BLOCK = 1 << 18
 _HINT = (
-    "check your network and proxy; name a mirror with UV_PYTHON_INSTALL_MIRROR, or take Python from elsewhere: "
-    "env_python: conda or host"
+    'take the host\'s own Python, environment="FILE[python:host]" or `env_python: host` in clusterfn.yml; or check '
+    "your network and proxy, or name a mirror with UV_PYTHON_INSTALL_MIRROR"
 )
 
 
-def find_python(minor: str, platform: str, program: str, folder: Path, say: Say) -> LockedPackage:
-    """Return the newest Python of a minor version, with its hash.
+def find_python(minor: str, platform: str, program: str, folder: Path) -> LockedPackage:
+    """Return the newest Python of a minor version that uv knows; asks no server.
 
     Args:
         platform: conda's name of the host's.
-        program: The path of uv.
         folder: Of the project, where uv's settings begin.
 
     Raises:
         Unsolved: There is no such Python.
+    """
+    name = f"cpython-{minor}-linux-{conda_solver.machine_of(platform)}-gnu"
+    argv = [program, "python", "list", name, "--only-downloads", "--offline", "--output-format", "json"]
+    done = subprocess.run(
+        argv, stdin=subprocess.DEVNULL, capture_output=True, cwd=folder, check=False, env=uv.plain_variables(),
+        encoding="utf-8", errors="replace",
+    )  # fmt: skip
+    try:
+        told = [each for each in json.loads(done.stdout) if each.get("url")]
+    except ValueError as error:
+        lines = masked(done.stderr).strip().splitlines()
+        raise LockError("uv does not list the Pythons that it knows", evidence=lines[:10], hint=_HINT) from error
+    if platform not in uv.LINUX or not told:
+        raise Unsolved(LockError(f"python-build-standalone has no Python {minor} for {platform}", hint=_HINT))
+    return LockedPackage("python", str(told[0]["version"]), STANDALONE, str(told[0]["url"]), "", platform)
+
+
+def with_hash(python: LockedPackage, say: Say) -> LockedPackage:
+    """Return a Python with its hash, which only the mirror knows.
+
+    Raises:
         LockError: The mirror does not answer.
     """
-    told = _known_to_uv(minor, platform, program, folder)
-    if not told:
-        raise Unsolved(LockError(f"python-build-standalone has no Python {minor} for {platform}", hint=_HINT))
-    url, version = str(told[0]["url"]), str(told[0]["version"])
-    file = unquote(urlsplit(url).path).rpartition("/")[2]
-    if not file.endswith(".tar.gz"):
-        raise LockError(f"uv names an archive that is no .tar.gz: {masked(url)}", hint=_HINT)
+    url, version, file = python.url, python.version, python.file
     try:
         sha256 = _published_hash(url, file) or _computed_hash(url, say)
     except (OSError, ValueError, http.client.HTTPException) as error:
@@ -64,23 +76,7 @@ def find_python(minor: str, platform: str, program: str, folder: Path, say: Say)
             hint=_HINT,
         ) from error  # fmt: skip
     say(f"Python {version} comes from python-build-standalone: {masked(url)}")
-    return LockedPackage("python", version, "", STANDALONE, file, without_password(url), sha256, platform)
-
-
-def _known_to_uv(minor: str, platform: str, program: str, folder: Path) -> list[dict[str, Any]]:
-    """Return what uv says of the newest archive, if it knows one; it asks no server."""
-    if platform not in _NAMES:
-        return []
-    argv = [program, "python", "list", f"cpython-{minor}-{_NAMES[platform]}", "--only-downloads", "--offline"]
-    done = subprocess.run(
-        [*argv, "--output-format", "json"], stdin=subprocess.DEVNULL, capture_output=True, cwd=folder, check=False,
-        env=uv.plain_variables(), encoding="utf-8", errors="replace",
-    )  # fmt: skip
-    try:
-        return [dict(each) for each in json.loads(done.stdout) if each.get("url")]
-    except ValueError as error:
-        lines = masked(done.stderr).strip().splitlines()
-        raise LockError("uv does not list the Pythons that it knows", evidence=lines[:10], hint=_HINT) from error
+    return replace(python, url=without_password(url), sha256=sha256)
 
 
 def _published_hash(url: str, file: str) -> str:

@@ -1,28 +1,25 @@
-"""Find uv and run it. It resolves wheels for another platform than this one's, and is one file without dependencies.
-
-It looks for the uv of this interpreter, then for `uv` in PATH. Else it installs uv into the user's cache.
-"""
+"""Find uv, which resolves wheels for another platform than this one's; its settings, what it is given and says."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from clusterfn.bridge.builder.fetch import masked
-from clusterfn.environment import solver_tools
-from clusterfn.environment.solver_tools import PYPI, PipConfig, Tool
+from clusterfn.environment.conda_solver import OLDEST_GLIBC, SolveTarget, machine_of
+from clusterfn.environment.local_packages import workspace_root
+from clusterfn.environment.pip_settings import PYPI, PipConfig
+from clusterfn.environment.toml_file import load_toml
+from clusterfn.errors import LockError
 
-PATIENCE_S = 15.0  # between two messages while it is resolving
-TOOL = Tool("uv", ("uv>=0.12,<1",), "60 MB", "pip install '.[uv]' in your clone of clusterfn")
-_LEAST = (0, 12)  # 0.9 lists wheels that do not fit the host
+LINUX = ("linux-64", "linux-aarch64")
+_GLIBC = (17, 28, *range(31, 41))  # the minor versions that uv knows
 # They would change what is asked for: this interpreter, its GPU, another output.
 _NOT_PASSED = (
     "UV_TORCH_BACKEND", "UV_PYTHON", "UV_SYSTEM_PYTHON", "UV_FROZEN", "UV_LOCKED", "UV_OFFLINE", "UV_NO_SYNC",
@@ -31,8 +28,14 @@ _NOT_PASSED = (
 )  # fmt: skip
 # They narrow what uv may choose, and no file of the project has them: its lock would depend on who makes it. The files
 # of a uv.lock have no dates, so that UV_EXCLUDE_NEWER would leave none. `uv export` needs it, as a uv.lock notes it.
-_OF_CHOICE = ("UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE", "UV_EXCLUDE_NEWER")
-_INDEXES = ("UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_FIND_LINKS")
+_OF_CHOICE = (
+    "UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE", "UV_EXCLUDE_NEWER", "UV_BUILD_CONSTRAINT", "UV_NO_BUILD",
+    "UV_NO_BUILD_PACKAGE", "UV_NO_BINARY_PACKAGE",
+)  # fmt: skip
+_MORE = ("UV_INDEX", "UV_EXTRA_INDEX_URL")
+_DEFAULT = ("UV_DEFAULT_INDEX", "UV_INDEX_URL")
+INDEX_VARIABLES = (*_MORE, *_DEFAULT)
+_NONE_OF_PIP = PipConfig(())
 # What uv says of a server that does not answer, or not as one should.
 _NO_ANSWER = re.compile(
     r"Failed to fetch|error sending request|Request failed after|dns error|[Cc]onnection (?:refused|reset)"
@@ -47,10 +50,12 @@ class UvResult:
     Attributes:
         status: 0 if it succeeded.
         text: What it wrote to stderr, without passwords.
+        found: The pylock.toml that it has made; empty if there is no solution.
     """
 
     status: int
     text: str
+    found: dict[str, Any] = field(default_factory=dict)
 
     @property
     def unreachable(self) -> bool:
@@ -63,70 +68,37 @@ class UvResult:
         return [line.rstrip() for line in self.text.splitlines() if line.strip()]
 
 
-def find_uv(say: Callable[[str], None]) -> str:
-    """Return the path of a uv that is new enough; install one if there is none.
+def platform_of(target: SolveTarget) -> str:
+    """Return a host's platform as uv names it: uv knows some versions of glibc, and an older one fits, too.
 
     Raises:
-        LockError: None can be installed.
+        LockError: uv knows no such platform.
+
+    Example:
+        >>> platform_of(SolveTarget("linux-64", "2.27", None, "3.11"))
+        'x86_64-manylinux_2_17'
     """
-    name = "uv.exe" if sys.platform == "win32" else "uv"
-    for path in filter(None, [shutil.which(name, path=sysconfig.get_path("scripts")), shutil.which("uv")]):
-        version = _version(path)
-        if version >= _LEAST:
-            return path
-        found = ".".join(map(str, version)) or "it does not answer"
-        say(f"{path} is not used ({found}): clusterfn needs uv {'.'.join(map(str, _LEAST))} or newer")
-    return str(solver_tools.own_interpreter(TOOL, sys.executable, say).with_name(name))
+    numbers = [int(part) for part in re.findall(r"\d+", target.glibc or OLDEST_GLIBC)[:2]]
+    fitting = [minor for minor in _GLIBC if [2, minor] <= numbers]
+    if target.platform not in LINUX or not fitting:
+        what = f"glibc {target.glibc}" if target.platform in LINUX else target.platform
+        raise LockError(
+            f"uv resolves nothing for {what}", hint="name conda's packages, in an environment.yml or in packages="
+        )
+    return f"{machine_of(target.platform)}-manylinux_2_{fitting[-1]}"
 
 
-def _version(path: str) -> tuple[int, ...]:
-    try:
-        done = subprocess.run([path, "--version"], capture_output=True, encoding="utf-8", errors="replace", timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return ()
-    found = re.match(r"uv (\d+)\.(\d+)", done.stdout)
-    return tuple(map(int, found.groups())) if done.returncode == 0 and found else ()
-
-
-def run(
-    argv: Sequence[str], folder: Path, variables: Mapping[str, str], waiting: Callable[[float], None], given: str = ""
-) -> UvResult:
-    """Run uv in a folder.
-
-    Args:
-        folder: Of the project: relative paths and uv's own settings begin there.
-        variables: All variables that it sees.
-        waiting: Called every 15 s with the seconds that it has run.
-        given: What it reads from stdin.
-    """
-    began = time.monotonic()
-    with subprocess.Popen(
-        list(argv), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=folder,
-        env=dict(variables), encoding="utf-8", errors="replace",
-    ) as process:  # fmt: skip
-        try:
-            while True:
-                try:
-                    text = process.communicate(given or None, timeout=PATIENCE_S)[1]
-                    break
-                except subprocess.TimeoutExpired:
-                    given = ""  # is on its way
-                    waiting(time.monotonic() - began)
-        except BaseException:  # Ctrl-C too: uv would go on without us
-            process.kill()
-            raise
-    return UvResult(process.returncode, masked(text))
+def find_uv() -> str:
+    """Return the path of the uv that was installed with clusterfn, else of the one in PATH, or raise LockError."""
+    found = shutil.which("uv", path=sysconfig.get_path("scripts")) or shutil.which("uv")
+    if found is None:
+        raise LockError("there is no uv, which finds wheels", hint="pip install 'uv>=0.12,<1'")
+    return found
 
 
 def without_choices(variables: Mapping[str, str]) -> dict[str, str]:
     """Return variables without those that narrow the versions from which uv chooses."""
     return {name: value for name, value in variables.items() if name not in _OF_CHOICE}
-
-
-def plain_variables() -> dict[str, str]:
-    """Return this process's variables without those of uv that say where packages are."""
-    return {name: value for name, value in _variables(PipConfig(())).items()
-            if name not in _INDEXES and not re.match(r"UV_INDEX_\w+_(USERNAME|PASSWORD)$", name)}  # fmt: skip
 
 
 def variables_with_indexes(pip: PipConfig, *, has_indexes: bool, has_default: bool) -> dict[str, str]:
@@ -136,7 +108,7 @@ def variables_with_indexes(pip: PipConfig, *, has_indexes: bool, has_default: bo
         has_indexes: uv's own settings name an index: then pip's further ones do not count, as uv asks them first.
         has_default: uv's own settings name an index in PyPI's place: then pip's does not count.
     """
-    found = _variables(pip)
+    found = plain_variables(pip)
     if pip.indexes and pip.indexes[0] != PYPI and not has_default:
         found["UV_DEFAULT_INDEX"] = pip.indexes[0]
     if len(pip.indexes) > 1 and not has_indexes:
@@ -146,7 +118,7 @@ def variables_with_indexes(pip: PipConfig, *, has_indexes: bool, has_default: bo
     return found
 
 
-def _variables(pip: PipConfig) -> dict[str, str]:
+def plain_variables(pip: PipConfig = _NONE_OF_PIP) -> dict[str, str]:
     """Return this process's variables for uv, with pip's certificate and proxy under the names that uv knows."""
     found = {name: value for name, value in os.environ.items() if name not in _NOT_PASSED}
     found |= {"UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
@@ -157,3 +129,52 @@ def _variables(pip: PipConfig) -> dict[str, str]:
         if settings.get(name):
             found.setdefault(name, settings[name])
     return found
+
+
+def names_indexes(folder: Path) -> tuple[bool, bool]:
+    """Return whether uv's settings for a project name an index for all packages, and whether one replaces PyPI."""
+    tables = list(_tables(folder))
+    tables += [{**each["pip"]} for each in tables if isinstance(each.get("pip"), Mapping)]
+    indexes = [each for table in tables for each in table.get("index") or () if isinstance(each, Mapping)]
+    has_default = any(each.get("default") for each in indexes) or any("index-url" in table for table in tables)
+    open_to_all = any(not each.get("explicit") and not each.get("default") for each in indexes)
+    has_more = open_to_all or any("extra-index-url" in table for table in tables)
+    return (
+        has_more or has_index_variables(),
+        has_default or any(map(os.environ.get, _DEFAULT)),
+    )
+
+
+def has_index_variables() -> bool:
+    """Whether this user's variables name an index to uv that every package may come from."""
+    return any(map(os.environ.get, _MORE))
+
+
+def _tables(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield uv's settings in the order in which uv looks for them."""
+    if os.environ.get("UV_CONFIG_FILE"):
+        yield load_toml(Path(os.environ["UV_CONFIG_FILE"]))
+        return
+    root = workspace_root(folder)  # uv begins there, and does not read the settings of a member
+    for place in [root, *root.absolute().parents]:
+        if (place / "uv.toml").is_file():
+            yield load_toml(place / "uv.toml")
+            break
+        if (place / "pyproject.toml").is_file():
+            table = load_toml(place / "pyproject.toml").get("tool", {}).get("uv")
+            if isinstance(table, dict):
+                yield table
+                break
+    for path in _own_files():
+        if path.is_file():
+            yield load_toml(path)
+
+
+def _own_files() -> Iterator[Path]:
+    """Yield the files of this user and of this machine."""
+    if sys.platform == "win32":
+        yield Path(os.environ.get("APPDATA", "~")).expanduser() / "uv" / "uv.toml"
+        yield Path(os.environ.get("PROGRAMDATA", "C:/ProgramData")) / "uv" / "uv.toml"
+        return
+    yield Path(os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()) / "uv" / "uv.toml"
+    yield Path("/etc/uv/uv.toml")

@@ -1,106 +1,123 @@
-"""The files that a pylock.toml names: their addresses, which of several fits best, and an index that has these alone.
+"""The packages that a pylock.toml has for a host: their addresses, and which of several files fits best.
 
 Writes below the folder that it is given; asks no server.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import html
 import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
-from clusterfn.bridge.builder.fetch import local_path, masked
-from clusterfn.environment.project import ProjectFile, normalize
+from packaging.markers import InvalidMarker, Marker, UndefinedComparison
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import BuildTag, InvalidWheelFilename, parse_wheel_filename
+
+from clusterfn.bridge.builder.addresses import local_path, masked
+from clusterfn.environment.lock import LockedPackage, Unsolved
+from clusterfn.environment.project import GIT, ProjectFile
+from clusterfn.environment.specification import admits_release
 from clusterfn.errors import LockError
 
-_MANYLINUX = {"manylinux1": 5, "manylinux2010": 12, "manylinux2014": 17}
+_MANYLINUX = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}
+SUBDIRECTORY = "#subdirectory="
 _WHEEL = ".whl"
 _PEP_440 = re.compile(r"\d+(?:\.\d+)*(?:(?:a|b|rc)\d+)?(?:\.post\d+)?(?:\.dev\d+)?")
 
 
-@dataclass(frozen=True)
-class Wheel:
-    """One file that uv chose.
+def files_of(package: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the files of a package in a pylock.toml, wheels first."""
+    return [*package.get("wheels", []), *(package[key] for key in ("archive", "sdist") if key in package)]
 
-    Attributes:
-        url: Without a password.
-        sha256: "" if neither the index nor the lock has one.
+
+def packages_for(tree: Mapping[str, Any], project: ProjectFile, python: str, platform: str) -> list[Mapping[str, Any]]:
+    """Return the packages of a pylock.toml that are for a host.
+
+    Args:
+        python: A version of Python, "3.11.7".
+        platform: The host's, as uv names it.
+
+    Raises:
+        Unsolved: It is for other hosts.
+        LockError: A marker cannot be read.
     """
-
-    name: str
-    version: str
-    url: str
-    sha256: str
-
-
-def write_index(tree: Mapping[str, Any], base: Path, folder: Path, title: str) -> Iterator[str]:
-    """Write an index of the files that a pylock.toml names; yield the requirement of each package."""
-    pages: dict[str, list[str]] = {}
-    wanted: list[tuple[str, str, str]] = []
-    for package in tree.get("packages", []):
-        name = normalize(str(package["name"]))
-        if "directory" in package:
-            continue  # the user's own, sent as source
-        if "vcs" in package:
-            raise repository_error(name, package["vcs"], title)
-        files = [*package.get("wheels", []), *(package[key] for key in ("archive", "sdist") if key in package)]
-        version = str(package.get("version", "")) or version_of(file_name(address_of(files[0], base)))
-        needs = html.escape(str(package.get("requires-python", "")))
-        for file in files:
-            address, sha256 = without_password(address_of(file, base)), file.get("hashes", {}).get("sha256", "")
-            href = html.escape(f"{address}#sha256={sha256}" if sha256 else address)
-            attribute = f' data-requires-python="{needs}"' if needs else ""
-            pages.setdefault(name, []).append(f'<a href="{href}"{attribute}>{html.escape(file_name(address))}</a>')
-        marker = f" ; {package['marker']}" if package.get("marker") else ""
-        wanted.append((name, version, marker))
-    for name, version, marker in wanted:
-        # PEP 440: ==1.0 also matches 1.0+cpu, and uv would prefer that.
-        builds = {other for known, other, _ in wanted if known == name and _is_build_of(other, version)}
-        yield f"{name}=={version}{''.join(f',!={other}' for other in sorted(builds))}{marker}"
-    for name, lines in pages.items():
-        page = folder / name / "index.html"
-        page.parent.mkdir(parents=True)
-        page.write_text(f"<!DOCTYPE html><html><body>{''.join(lines)}</body></html>", encoding="utf-8")
-    folder.mkdir(exist_ok=True)
-
-
-def entries_of_one_version(tree: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the entries that share name and version with another: from two indexes, whose files may have one name."""
-    keys = [(normalize(str(each["name"])), str(each.get("version", ""))) for each in tree.get("packages", [])]
-    return [each for each, key in zip(tree.get("packages", []), keys) if key[1] and keys.count(key) > 1]
-
-
-def stand_ins(named: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a lock with a package for each entry, under another name: uv chooses those whose markers hold."""
-    return {
-        "packages": [
-            {"name": name, "version": "1", "marker": entry.get("marker", ""),
-             "wheels": [{"url": f"https://stand-in.invalid/{name.replace('-', '_')}-1-py3-none-any.whl",
-                         "hashes": {"sha256": "0" * 64}}]}
-            for name, entry in named.items()
-        ]
+    host: dict[str, Any] = {
+        "implementation_name": "cpython", "implementation_version": python, "os_name": "posix", "extra": "",
+        "platform_machine": platform.partition("-")[0], "platform_python_implementation": "CPython",
+        "platform_release": "0", "platform_system": "Linux", "platform_version": "0", "python_full_version": python,
+        "python_version": ".".join(python.split(".")[:2]), "sys_platform": "linux", "extras": set(project.extras),
+        "dependency_groups": {*project.groups, *map(str, tree.get("default-groups", []))},
     }  # fmt: skip
 
+    def holds(marker: str) -> bool:
+        try:
+            return Marker(marker).evaluate(host, "lock_file")
+        except (InvalidMarker, UndefinedComparison, ValueError) as error:  # `packaging` compares some texts as versions
+            raise LockError(f"{project.path.name}: {error}", hint="correct it, or lock the project again") from error
 
-def _is_build_of(other: str, version: str) -> bool:
-    """Whether another version is a local version of one that has no local part: 1.0+cpu of 1.0."""
-    public, plus, _ = other.partition("+")
-    return bool(plus) and "+" not in version and re.sub(r"(\.0)+$", "", public) == re.sub(r"(\.0)+$", "", version)
+    environments = list(map(str, tree.get("environments", [])))
+    found = [each for each in tree.get("packages", []) if not each.get("marker") or holds(str(each["marker"]))]
+    release = tuple(map(int, python.split(".")))
+    others = [str(each["name"]) for each in found if not admits_release(str(each.get("requires-python", "")), release)]
+    if others or (environments and not any(map(holds, environments))):
+        raise Unsolved(LockError(
+            f"{project.path.name} is for other machines or another Python than {python}",
+            evidence=others or [f"environments: {', '.join(environments)}"],
+            hint="lock the project for this one, too",
+        ))  # fmt: skip
+    return found
 
 
-def repository_error(name: str, vcs: Mapping[str, Any], title: str) -> LockError:
-    """Return the error for a package that no lock can hold."""
-    where = masked(str(vcs.get("url", "unknown")))
-    return LockError(
-        f"{title}: {name} comes from a repository ({where}), which cannot be locked to a wheel",
-        hint=f"clone it and name its folder in [tool.uv.sources], or name a released version of {name}",
-    )
+@functools.lru_cache(maxsize=8)
+def wheel_tags(python: str, platform: str) -> dict[Tag, int]:
+    """Return the tags of the wheels that a Python can use on a host, each with its rank: 0 fits best."""
+    machine, _, glibc = platform.partition("-manylinux_2_")
+    names = [name for minor in range(int(glibc), 4, -1) for name in (f"manylinux_2_{minor}", _MANYLINUX.get(minor))]
+    platforms = [f"{name}_{machine}" for name in [*names, "linux"] if name]
+    major, minor = map(int, python.split(".")[:2])
+    interpreter = f"cp{major}{minor}"
+    tags = [
+        *cpython_tags((major, minor), [interpreter], platforms),
+        *compatible_tags((major, minor), interpreter, platforms),
+    ]
+    return {tag: rank for rank, tag in enumerate(tags)}
+
+
+def file_rank(file: str, tags: Mapping[Tag, int]) -> tuple[int, BuildTag]:
+    """Rank the files of one version: the highest is the wheel that fits best; below 0 are wheels that do not fit.
+
+    Example:
+        >>> tags = wheel_tags("3.11.7", "x86_64-manylinux_2_28")
+        >>> file_rank("x-1-cp311-cp311-manylinux_2_17_x86_64.whl", tags) > file_rank("x-1-py3-none-any.whl", tags)
+        True
+    """
+    try:
+        _, _, build, theirs = parse_wheel_filename(file)
+    except InvalidWheelFilename:  # a source distribution
+        return 0, ()
+    return max(len(tags) - tags[each] if each in tags else -1 for each in theirs), build
+
+
+def commit_of(vcs: Mapping[str, Any], title: str) -> str:
+    """Return the address of the commit that a pylock.toml names, as pip writes it; without a password.
+
+    Raises:
+        LockError: It is of another kind than git.
+    """
+    url = str(vcs.get("url", "unknown"))
+    if vcs.get("type") != "git" or "commit-id" not in vcs:
+        raise LockError(
+            f"{title}: {masked(url)} is no commit of a git repository", hint="name a released version instead"
+        )
+    user = urlsplit(url).username if urlsplit(url).scheme == "ssh" else ""
+    bare = without_password(url).replace("://", f"://{user}@", 1) if user else without_password(url)
+    inside = f"{SUBDIRECTORY}{vcs['subdirectory']}" if vcs.get("subdirectory") else ""
+    return f"{GIT}{bare}@{vcs['commit-id']}{inside}"
 
 
 def address_of(file: Mapping[str, Any], base: Path) -> str:
@@ -125,11 +142,6 @@ def hash_of_local(url: str) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""
 
 
-def file_name(url: str) -> str:
-    """Return the name of the file at an address."""
-    return unquote(urlsplit(url).path).rpartition("/")[2]
-
-
 def version_of(file: str) -> str:
     """Return the version that a file's name has.
 
@@ -141,31 +153,17 @@ def version_of(file: str) -> str:
     return bare.split("-")[1] if file.endswith(_WHEEL) else bare.rpartition("-")[2]
 
 
-def wheel_rank(file: str) -> tuple[int, int, int, int]:
-    """Rank one of several wheels that fit: the highest is the one for this very Python, and the newest glibc.
-
-    Example:
-        >>> wheel_rank("x-1-cp311-cp311-manylinux_2_17_x86_64.whl") > wheel_rank("x-1-py3-none-any.whl")
-        True
-    """
-    tags = file[: -len(_WHEEL)].split("-") if file.endswith(_WHEEL) else []
-    if len(tags) < 5:
-        return (-1, 0, 0, 0)
-    python, abi, platform = tags[-3:]
-    kind = 2 if re.search(r"cp\d", abi) else 1 if "abi3" in abi else 0
-    minor = max((int(found[1] or 0) for found in re.finditer(r"(?:cp|py)\d(\d*)", python)), default=0)
-    glibc = [int(found) for found in re.findall(r"manylinux_2_(\d+)_", f"{platform}_")]
-    glibc += [number for name, number in _MANYLINUX.items() if name in re.split(r"[_.]", platform)]
-    build = re.match(r"\d+", tags[2]) if len(tags) > 5 else None
-    return (kind, minor, max(glibc, default=0), int(build[0]) if build else 0)
+def is_version(text: str) -> bool:
+    """Whether a version of conda's is one of an index's, too."""
+    return bool(_PEP_440.fullmatch(text))
 
 
-def write_stand_ins(provided: Mapping[str, str], folder: Path) -> Path:
-    """Write a wheel without content for each package that conda brings, and return a file that names them for uv."""
+def write_stand_ins(provided: Mapping[str, str], folder: Path) -> list[str]:
+    """Write a wheel without content for each name and version; return the requirement of each."""
     folder.mkdir()
     lines = []
     for name, version in provided.items():
-        if _PEP_440.fullmatch(version):
+        if is_version(version):
             stem = f"{name.replace('-', '_')}-{version}"
             path = folder / f"{stem}-py3-none-any.whl"
             with zipfile.ZipFile(path, "w") as archive:
@@ -174,29 +172,22 @@ def write_stand_ins(provided: Mapping[str, str], folder: Path) -> Path:
                 archive.writestr(f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
                 archive.writestr(f"{stem}.dist-info/RECORD", "")
             lines.append(f"{name} @ {path.as_uri()}")
-    constraints = folder / "constraints.txt"
-    constraints.write_text("\n".join([*lines, ""]), encoding="utf-8")
-    return constraints
+    return lines
 
 
-def check_hashes(wheels: Sequence[Wheel], project: ProjectFile) -> None:
-    """Raise if the user names hashes, and a wheel has none of them: uv does not compare them here.
-
-    Raises:
-        LockError: There is such a wheel.
-    """
+def check_hashes(wheels: Sequence[LockedPackage], project: ProjectFile) -> None:
+    """Raise LockError if the user names hashes, and a wheel has none of them: uv does not compare them here."""
     if not project.hashes:
         return
     for wheel in wheels:
-        file = file_name(wheel.url)
         if wheel.name not in project.hashes:
             raise LockError(
-                f"{project.path.name} has hashes, but none for {wheel.name} {wheel.version}", evidence=[file],
+                f"{project.path.name} has hashes, but none for {wheel.name} {wheel.version}", evidence=[wheel.file],
                 hint=f"add {wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}",
             )  # fmt: skip
         if wheel.sha256 not in project.hashes[wheel.name]:
             raise LockError(
                 f"{project.path.name}: {wheel.name} {wheel.version} has another hash than the file allows",
-                evidence=[f"{file} has sha256:{wheel.sha256}"],
+                evidence=[f"{wheel.file} has sha256:{wheel.sha256}"],
                 hint="if the file is right, list the hashes of all of its wheels: `uv pip compile --generate-hashes`",
             )

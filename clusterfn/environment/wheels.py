@@ -1,79 +1,51 @@
-"""Find the wheels of a project for a host with uv: markers, tags and glibc are the host's, not this machine's.
+"""Find the files of a project for a host with uv: markers, tags and glibc are the host's, not this machine's.
 
 `uv pip compile` chooses versions from a pyproject.toml or a requirements.txt. A uv.lock or pylock.toml has chosen them:
-then uv sees an index that has its files alone, so it only chooses among them, and asks no server.
+then markers and tags decide, and no server is asked. What has no wheel stays a source distribution, which the host
+builds.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import re
-import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from clusterfn.environment import cuda, older_versions, solver_tools, uv
-from clusterfn.environment.conda_solver import MANY, OLDEST_GLIBC, SolveTarget
-from clusterfn.environment.lock import Unsolved
+from clusterfn.bridge.builder.addresses import masked
+from clusterfn.environment import child_process, chosen_versions, cuda, pip_settings, repositories, source_builds, uv
+from clusterfn.environment.chosen_versions import Solve
+from clusterfn.environment.conda_solver import MANY, Say, SolveTarget, unreachable
+from clusterfn.environment.lock import WHEEL, LockedPackage, Unsolved, file_name
 from clusterfn.environment.project import PIP_LINES, PYPROJECT, REQUIREMENTS, UV_LOCK, ProjectFile, normalize
 from clusterfn.environment.specification import Specification
 from clusterfn.environment.toml_file import load_toml
-from clusterfn.environment.uv_settings import has_index_variables, names_indexes
 from clusterfn.environment.wheel_files import (
-    Wheel,
     address_of,
     check_hashes,
-    entries_of_one_version,
-    file_name,
+    commit_of,
+    file_rank,
+    files_of,
     hash_of_local,
-    repository_error,
-    stand_ins,
+    packages_for,
     version_of,
-    wheel_rank,
+    wheel_tags,
     without_password,
-    write_index,
     write_stand_ins,
 )
 from clusterfn.errors import LockError
 
-Say = Callable[[str], None]
-
-_MACHINES = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
-# Platforms without glibc, for a lock that serves other machines than the host, too.
-_OTHERS = {
-    "osx-64": "x86_64-apple-darwin", "osx-arm64": "aarch64-apple-darwin", "win-64": "x86_64-pc-windows-msvc",
-}  # fmt: skip
-_GLIBC = (17, 28, *range(31, 41))  # the minor versions that uv knows
 _STAND_INS = "brought-by-conda"
+_NAMES_PACKAGES = ("-c", "--constraint", "-e", "--editable")
+_FIRST = 3  # lines of uv; the last ones are those of a build backend
+_GIT_FAILED = "Git operation failed"
 _STALE = "needs to be updated"
-_UNREADABLE = "Building source distributions is disabled"
-
-
-def uv_platform(target: SolveTarget) -> str:
-    """Return a host's platform as uv names it: uv knows some versions of glibc, and an older one fits, too.
-
-    Raises:
-        LockError: uv knows no such platform.
-
-    Example:
-        >>> uv_platform(SolveTarget("linux-64", "2.27", None, "3.11"))
-        'x86_64-manylinux_2_17'
-    """
-    if target.platform in _OTHERS:
-        return _OTHERS[target.platform]
-    machine = _MACHINES.get(target.platform)
-    numbers = [int(part) for part in re.findall(r"\d+", target.glibc or OLDEST_GLIBC)[:2]]
-    fitting = [minor for minor in _GLIBC if [2, minor] <= numbers]
-    if machine is None or not fitting:
-        what = target.platform if machine is None else f"glibc {target.glibc}"
-        raise LockError(
-            f"uv resolves nothing for {what}", hint="name conda's packages, in an environment.yml or in packages="
-        )
-    return f"{machine}-manylinux_2_{fitting[-1]}"
+_NO_EXTRA = re.compile(r"The package `([\w.-]+) @ [^`]*` does not have an extra named")
 
 
 @dataclass(frozen=True)
@@ -83,31 +55,22 @@ class WheelFinder:
     Args:
         say: Called with sentences about what is not among them, and what takes long.
 
-    Raises:
-        LockError: uv can neither be found nor be installed.
+    Attributes:
+        extended: What conda brings and of which something wants an extra, as far as it was found out.
     """
 
     spec: Specification
     project: ProjectFile
     target: SolveTarget
     say: Say
+    extended: set[str] = field(default_factory=set, compare=False)
 
     @functools.cached_property
     def program(self) -> str:
         """The path of uv."""
-        return uv.find_uv(self.say)
+        return uv.find_uv()
 
-    @functools.cached_property
-    def _checked(self) -> set[str]:
-        """The Pythons for which it is known that nothing without a wheel holds others back."""
-        return set()
-
-    @functools.cached_property
-    def pip(self) -> solver_tools.PipConfig:
-        """pip's settings, for which pip has to be asked."""
-        return solver_tools.pip_config()
-
-    def find(self, python: str, provided: Mapping[str, str] | None = None) -> list[Wheel]:
+    def find(self, python: str, provided: Mapping[str, str] | None = None) -> list[LockedPackage]:
         """Return the wheels in the order of their names.
 
         Args:
@@ -122,69 +85,102 @@ class WheelFinder:
         """
         with tempfile.TemporaryDirectory(prefix="clusterfn-uv-") as name:
             folder = Path(name)
+            solve = self._solver(folder, python, provided or {})
+            minor = ".".join(python.split(".")[:2])
             if self.project.is_locked:
-                found = self._choose(folder, python)
+                tree, base = self._locked
+                found = packages_for(tree, self.project, python, uv.platform_of(self.target))
             else:
-                found = self._resolve(folder, python, provided or {})
-            wheels = sorted(self._wheels(found, folder), key=lambda each: each.name)
+                found, base = self._resolve(solve, minor).get("packages", []), folder
+            wheels = sorted(self._wheels(found, base, python), key=lambda each: each.name)
             torch = next((each for each in wheels if each.name == "torch"), None)
-            narrowed = self.target.torch.narrow(torch.version) if torch and self.target.torch else None
+            narrowed = self.target.torch(torch.version) if torch and self.target.torch else None
+            if not narrowed:
+                wheels = [self._with_builds(each, wheels, solve, folder, python) for each in wheels]
         if narrowed:
-            spec, target = self.spec.with_wheels(*narrowed), replace(self.target, torch=None)
-            return replace(self, spec=spec, target=target).find(python, provided)
+            pins = (*self.spec.pins, f"torch=={narrowed.torch}.*")
+            spec = replace(self.spec, pins=pins, torch_backend=narrowed.backend)
+            return replace(self, spec=spec, target=replace(self.target, torch=None)).find(python, provided)
         check_hashes(wheels, self.project)
         return wheels
 
-    def _resolve(self, folder: Path, python: str, provided: Mapping[str, str]) -> dict[str, Any]:
-        """Let uv choose versions and wheels."""
-        project, made = self.project, folder / "pylock.made.toml"
-        pips = project.kind in (REQUIREMENTS, PIP_LINES)
-        own = (False, False) if pips else names_indexes(project.path.parent)
-        pip = self.pip
-        variables = uv.variables_with_indexes(pip, has_indexes=own[0], has_default=own[1] or self.spec.replaces_index)
-        more = ["--no-config"] if pips else []  # pip does not read uv's settings
-        more += ["--no-index"] if not pip.indexes and not any(own) else []
+    @functools.cached_property
+    def _settings(self) -> tuple[list[str], dict[str, str]]:
+        """The flags and variables by which uv finds packages where pip and uv do for this project."""
+        pips, pip = self.project.kind in (REQUIREMENTS, PIP_LINES), pip_settings.pip_config()
+        own = (False, False) if pips else uv.names_indexes(self.project.path.parent)
+        flags = ["--no-config"] if pips else []  # pip does not read uv's settings
+        flags += ["--no-index"] if not pip.indexes and not any(own) else []
         # As pip does: the best version of all its indexes. If the user names an index to uv, uv's rule stays: the
         # first index that has a package counts alone. So no stranger's package replaces a private one of its name.
-        if (pips or len(pip.indexes) > 1) and not (own[0] or has_index_variables()):
-            more += ["--index-strategy", "unsafe-best-match"]
-        if provided:
-            more += ["--constraint", str(write_stand_ins(provided, folder / _STAND_INS))]
-        argv = [*self._wanted(folder), *more, *self._choices(folder), "-o", str(made)]
-        given = "\n".join([*(text for text, _ in project.lines), ""])
-        reply = self._compile(argv, python, project.path.parent, variables, given)
-        if reply.status and project.kind == PYPROJECT and _UNREADABLE in reply.text:  # or a requirement in it is bad
-            lines = folder / "lines.txt"
-            lines.write_text("\n".join(each.text for each in self.spec.pip) + "\n", encoding="utf-8")
-            why = self._compile([lines.name, "--no-deps", "--no-index", "--no-config"], python, folder, variables)
-            reply = why if why.status not in (0, 1) else reply
+        if (pips or len(pip.indexes) > 1) and not (own[0] or uv.has_index_variables()):
+            flags += ["--index-strategy", "unsafe-best-match"]
+        has_default = own[1] or self.spec.replaces_index
+        return flags, uv.variables_with_indexes(pip, has_indexes=own[0], has_default=has_default)
+
+    def _solver(self, folder: Path, python: str, provided: Mapping[str, str]) -> Solve:
+        """Return a function that resolves the requirements, or other lines, with the settings of the project."""
+        project, numbers = self.project, itertools.count()
+        brought = write_stand_ins(provided, folder / _STAND_INS) if provided else []
+        more = ["--torch-backend", self.spec.torch_backend] if self.spec.torch_backend else []
+        more += ["--prerelease", "allow"] if "--pre" in project.lines else []
+        wanted = self._wanted(folder)
+        options = [text for text in project.lines if text.startswith("-") and not text.startswith(_NAMES_PACKAGES)]
+        flags, variables = self._settings
+
+        def solve(*words: str, lines: Sequence[str] = (), limits: Sequence[str] = ()) -> uv.UvResult:
+            number = next(numbers)  # uv would keep the versions of a file that is there
+            made, constraints = folder / f"pylock.made{number}.toml", folder / f"constraints{number}.txt"
+            # What builds has wheels alone, whatever of the environment has to be built.
+            barred = "--no-binary" if "--only-binary" in words else "\n"
+            kept = [each for each in options if not each.startswith(barred)] if lines else project.lines
+            given = "\n".join([*kept, *lines, ""])
+            argv = [*(["-"] if lines else wanted), *flags, *more, *words]
+            all_limits = [*self.spec.pins, *brought, *limits]
+            if all_limits:  # uv warns about an empty file
+                constraints.write_text("\n".join([*all_limits, ""]), encoding="utf-8")
+                argv += ["--constraint", str(constraints)]
+            reply = self._compile(argv, python, project.path.parent, variables, given, made)
+            if reply.status and source_builds.PKG_RESOURCES in reply.text:
+                older = folder / "builds.txt"
+                older.write_text(f"{source_builds.WITH_PKG_RESOURCES}\n", encoding="utf-8")
+                argv += ["--build-constraints", str(older)]
+                reply = self._compile(argv, python, project.path.parent, variables, given, made)
+            self.extended.update(map(normalize, _NO_EXTRA.findall(reply.text)))
+            return reply
+
+        return solve
+
+    def _resolve(self, solve: Solve, minor: str) -> dict[str, Any]:
+        """Let uv choose versions and files."""
+        first = solve()
+        if first.status:
+            # Where uv cannot read a line of a pyproject.toml, it asks the build backend, and reports what that says.
+            texts = [each.text for each in self.spec.pip] if self.project.kind == PYPROJECT else []
+            why = solve("--no-deps", lines=texts) if texts else first
+            raise self._failure(first if why.status in (0, 1) else why)
+        best, changed = chosen_versions.prefer_wheels(first.found, solve, uv.platform_of(self.target), minor)
+        for sentence in changed:
+            self.say(f"{self.spec.title}: {sentence}")
+        return best
+
+    def _with_builds(
+        self, wheel: LockedPackage, others: Sequence[LockedPackage], solve: Solve, folder: Path, python: str
+    ) -> LockedPackage:
+        """Return a source distribution with what builds it; a wheel as it is."""
+        if not wheel.is_source:
+            return wheel
+        self.say(f"{self.spec.title}: {wheel.name} {wheel.version} has no wheel, so the host builds it once")
+        flags, variables = self._settings
+        asked = source_builds.SourceDistribution(
+            wheel, [self.program, "run", *flags], variables, self.project.path.parent
+        )
+        chosen = {each.name: each.version for each in others}
+        reply = asked.resolve(folder / f"source-{wheel.name}", self.spec.addresses, solve, chosen)
         if reply.status:
-            raise self._failure(reply)
-        found = load_toml(made)
-
-        def again(constraints: Sequence[str], flags: Sequence[str]) -> tuple[uv.UvResult, dict[str, Any]]:
-            file, other = folder / "more.txt", folder / "pylock.again.toml"
-            file.write_text("\n".join([*constraints, ""]), encoding="utf-8")
-            words = [*argv[:-1], str(other), *flags, "--constraint", str(file)]
-            reply = self._compile(words, python, project.path.parent, variables, given)
-            return reply, {} if reply.status else load_toml(other)
-
-        def alone(lines: Sequence[str], flags: Sequence[str]) -> tuple[uv.UvResult, dict[str, Any]]:
-            other = folder / "pylock.newest.toml"
-            early = ["--prerelease", "allow"] if project.prerelease else []
-            words = ["-", *more, *early, *flags, "-o", str(other)]
-            reply = self._compile(words, python, project.path.parent, variables, "\n".join([*lines, ""]))
-            return reply, {} if reply.status else load_toml(other)
-
-        minor = python.rpartition(".")[0]
-        instead, reasons = ("", []) if minor in self._checked else older_versions.find_culprit(found, again, alone)
-        self._checked.add(minor)
-        if instead:
-            raise Unsolved(LockError(
-                f"{self.spec.title}: uv would take {instead}, as something has no wheel", evidence=reasons[:MANY],
-                hint=f"{older_versions.way_to_a_wheel(' '.join(reasons))}; or name the older version",
-            ))  # fmt: skip
-        return found
+            raise self._failure(reply, f"what builds {wheel.name} {wheel.version} ({self.spec.title})")
+        builds = sorted(self._wheels(reply.found.get("packages", []), folder, python), key=lambda each: each.name)
+        return replace(wheel, builds_with=tuple(builds))
 
     def _wanted(self, folder: Path) -> list[str]:
         """Return the file that uv reads, with the extras and groups of it.
@@ -202,51 +198,15 @@ class WheelFinder:
         wanted.write_text(f"-e {project.path.parent.absolute()}{extras}\n", encoding="utf-8")
         return [str(wanted), *groups]
 
-    def _choices(self, folder: Path) -> list[str]:
-        """Return the flags for the user's own packages, and for what was chosen for this host."""
-        flags = ["--prerelease", "allow"] if self.project.prerelease else []
-        flags += _flags("--no-binary", self.project.local)  # only these may be built, to read what they depend on
-        if self.spec.pins:
-            pins = folder / "pins.txt"
-            pins.write_text("\n".join(self.spec.pins) + "\n", encoding="utf-8")
-            flags += ["--constraint", str(pins)]
-        for index in self.spec.chosen_indexes:
-            official = index.startswith(cuda.INDEX)
-            tag = index.rstrip("/").rpartition("/")[2]
-            flags += ["--torch-backend", tag] if official else ["--index", index]
-        return flags
-
-    def _choose(self, folder: Path, python: str) -> dict[str, Any]:
-        """Let uv choose among the wheels of a lock, from an index in a folder that has these alone."""
-        tree, base = self._locked
-        self._say_local(tree)
-        beside = entries_of_one_version(tree)
-        if beside:
-            named = {f"entry-{number}": entry for number, entry in enumerate(beside)}
-            holding = self._choose_from(stand_ins(named), base, folder / "entries", python)
-            names = {str(each["name"]) for each in holding.get("packages", [])}
-            others = [entry for name, entry in named.items() if name not in names]
-            tree = {**tree, "packages": [each for each in tree["packages"] if each not in others]}
-        return self._choose_from(tree, base, folder / "chosen", python)
-
-    def _choose_from(self, tree: Mapping[str, Any], base: Path, folder: Path, python: str) -> dict[str, Any]:
-        folder.mkdir()
-        lines = list(write_index(tree, base, folder / "simple", self.spec.title))
-        wanted, made = folder / "wanted.txt", folder / "pylock.made.toml"
-        wanted.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        argv = [wanted.name, "--no-deps", "--no-config", "--default-index", (folder / "simple").as_uri()]
-        reply = self._compile([*argv, "-o", str(made)], python, folder, uv.plain_variables())
-        if reply.status:
-            raise self._failure(reply)
-        return load_toml(made)
-
     def _compile(
-        self, argv: Sequence[str], python: str, folder: Path, variables: Mapping[str, str], given: str = ""
+        self, argv: Sequence[str], python: str, folder: Path, variables: Mapping[str, str], given: str, made: Path
     ) -> uv.UvResult:
-        return self._run([
-            "pip", "compile", *argv, "--format", "pylock.toml", "--no-header", "--only-binary", ":all:",
-            "--python-platform", uv_platform(self.target), "--python-version", python, "--python", sys.executable,
+        ours = ["--python-platform", uv.platform_of(self.target), "--python-version", python]
+        reply = self._run([
+            "pip", "compile", *argv, "--format", "pylock.toml", "--no-header", "--python", sys.executable,
+            "-o", str(made), *([] if chosen_versions.ANYWHERE in argv else ours),
         ], folder, uv.without_choices(variables), given)  # fmt: skip
+        return reply if reply.status else replace(reply, found=load_toml(made))
 
     @functools.cached_property
     def _locked(self) -> tuple[dict[str, Any], Path]:
@@ -266,10 +226,10 @@ class WheelFinder:
         """
         made, project = folder / "pylock.exported.toml", self.project
         argv = [
-            "export", "--format", "pylock.toml", "--no-header", "--no-emit-project", "--no-default-groups",
+            "export", "--quiet", "--format", "pylock.toml", "--no-header", "--no-emit-project", "--no-default-groups",
             *_flags("--extra", project.extras), *_flags("--group", project.groups), "-o", str(made),
         ]  # fmt: skip
-        variables = uv.variables_with_indexes(solver_tools.PipConfig(()), has_indexes=True, has_default=True)
+        variables = uv.plain_variables()
         reply = self._run([*argv, "--locked", "--python", sys.executable], project.path.parent, variables)
         if reply.status and _STALE in reply.text:
             raise LockError(
@@ -283,59 +243,72 @@ class WheelFinder:
             self.say(f"{project.path.name} may be out of date, uv cannot check it here: {reply.lines[0]}")
         return made
 
-    def _run(
-        self, argv: Sequence[str], folder: Path, variables: Mapping[str, str], given: str = ""
-    ) -> uv.UvResult:
+    def _run(self, argv: Sequence[str], folder: Path, variables: Mapping[str, str], given: str = "") -> uv.UvResult:
+        """Run uv in a folder, that of the project or another: relative paths and uv's own settings begin there."""
+
         def waiting(seconds: float) -> None:
             self.say(f"still resolving {self.spec.title} ({seconds:.0f} s)")
 
-        return uv.run([self.program, *argv, "--quiet"], folder, variables, waiting, given)
+        ended = child_process.run([self.program, *argv], waiting, given=given, folder=folder, variables=variables)
+        return uv.UvResult(ended.status, masked(ended.err))
 
-    def _failure(self, reply: uv.UvResult) -> Exception:
-        title = self.spec.title
+    def _failure(self, reply: uv.UvResult, title: str = "") -> Exception:
+        title = title or self.spec.title
         lines = [line.replace(" in `-` at position 0", "") for line in reply.lines[:MANY]]
+        if _GIT_FAILED in reply.text:
+            said = f"{title} could not be locked: git cannot read a repository that it names"
+            return LockError(said, evidence=lines, hint=repositories.HINT)
         if reply.unreachable:
-            return LockError(
-                f"{title} could not be locked: a package index cannot be reached", evidence=lines,
-                hint="check your network, proxy and certificate settings, and the address if it is yours, then call "
-                f"again; without network: run `clusterfn env lock {shlex.quote(title)}` on another machine, and copy "
-                "its lock",
-            )  # fmt: skip
+            return unreachable(title, "a package index", lines, self.spec)
         if reply.status != 1:
             return LockError(f"{title} could not be locked: uv rejects it", evidence=lines,
                              hint="correct what uv names above")  # fmt: skip
         hint, torch = "loosen or correct the packages named above", self.spec.wheel("torch")
-        if torch and "+" in torch.exact and not self.spec.indexes:
-            index = f"{cuda.INDEX}{torch.exact.partition('+')[2]}"
+        if torch and "+" in torch.versions and not self.spec.indexes:
+            index = f"{cuda.INDEX}{torch.versions.partition('+')[2]}"
             hint = f'{torch.text} is not on PyPI: name its index too, "--extra-index-url {index}"'
         elif self.spec.replaces_index:
             hint = "--index-url replaces PyPI, as for pip; --extra-index-url searches both"
-        if older_versions.names_no_wheel(reply.text):
-            hint = older_versions.way_to_a_wheel(reply.text)
+        hint = chosen_versions.way_to_a_wheel(reply.text) or hint
+        failed = chosen_versions.failed_build(reply.text)
+        if failed:
+            said = f"{title} could not be locked: {failed} has no wheel, and what it depends on cannot be read here"
+            return Unsolved(LockError(said, evidence=[*reply.lines[:_FIRST], *reply.lines[_FIRST:][-MANY:]], hint=hint))
         return Unsolved(LockError(f"there is no solution for {title}", evidence=lines, hint=hint))
 
-    def _wheels(self, found: Mapping[str, Any], folder: Path) -> Iterator[Wheel]:
-        """Read what uv wrote: one wheel for each package."""
+    def _wheels(self, found: Sequence[Mapping[str, Any]], folder: Path, python: str) -> Iterator[LockedPackage]:
+        """Read packages of a pylock.toml: one file for each, a wheel if there is one.
+
+        Args:
+            folder: From which its paths count.
+        """
         self._say_local(found)
-        for package in found.get("packages", []):
+        tags = wheel_tags(python, uv.platform_of(self.target))
+        made = functools.partial(LockedPackage, platform=self.target.platform)
+        for package in found:
             name = normalize(str(package["name"]))
             if "directory" in package:
                 continue
             if "vcs" in package:
-                raise repository_error(name, package["vcs"], self.spec.title)
-            files = [*package.get("wheels", []), *([package["archive"]] if "archive" in package else [])]
+                commit = commit_of(package["vcs"], self.spec.title)
+                packed = repositories.pack(commit, name, self.spec.addresses)
+                yield made(name, str(package.get("version", "0")), WHEEL, commit, packed)
+                continue
+            files = files_of(package)
             if any(_STAND_INS in str(file.get("path") or file.get("url")) for file in files):
                 continue  # conda brings it
-            best = max(files, key=lambda file: wheel_rank(file_name(address_of(file, folder))))
+            best = max(files, key=lambda file: file_rank(file_name(address_of(file, folder)), tags))
             url = without_password(address_of(best, folder))
             version = str(package.get("version", "")) or version_of(file_name(url))
+            if file_rank(file_name(url), tags)[0] < 0:
+                what = f"{name} {version} has no file for Python {python} on {uv.platform_of(self.target)}"
+                raise Unsolved(LockError(f"there is no solution for {self.spec.title}: {what}", hint="lock it again"))
             sha256 = str(best.get("hashes", {}).get("sha256", "")).lower()
-            yield Wheel(name, version, url, sha256 or hash_of_local(url))
+            yield made(name, version, WHEEL, url, sha256 or hash_of_local(url))
 
-    def _say_local(self, found: Mapping[str, Any]) -> None:
+    def _say_local(self, found: Sequence[Mapping[str, Any]]) -> None:
         """Say which packages are the user's own: they are sent as source, if they are editable or beside the script."""
-        local = {normalize(str(each["name"])): each["directory"] for each in found.get("packages", [])
-                 if "directory" in each}  # fmt: skip
+        local = {normalize(str(each["name"])): each["directory"] for each in found if "directory" in each}
         if local:
             self.say(f"{', '.join(sorted(local))}: clusterfn sends local packages as source")
         copied = sorted(name for name, directory in local.items() if not directory.get("editable"))

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.errors import ConfigError
 from clusterfn.gpu import pytorch, smi
 from clusterfn.gpu.guards import probe, say_once
@@ -133,7 +134,7 @@ def validate_vram_usage(needed_gb: float, gpu: int | None = None) -> Gpu:
     if not fitting:
         where = "no GPU has" if gpu is None else f"GPU {gpu} does not have"
         raise ConfigError(
-            f"{needed_gb:.1f} GB of GPU memory is needed, but {where} that much free",
+            f"{format_size(needed_gb * 2**30)} of GPU memory is needed, but {where} that much free",
             evidence=list(describe(info)), hint="request a larger GPU, load less, or free memory in this process",
         )  # fmt: skip
     return max(fitting, key=lambda each: each.free_gb)
@@ -149,9 +150,9 @@ def refuse_negative(**numbers: float) -> None:
 def describe(info: GpuInfo) -> Iterator[str]:
     """Describe each GPU in a line; say why there are none."""
     for gpu in info.devices:
-        total = "memory unknown" if gpu.total_gb is None else f"{gpu.total_gb:.1f} GB"
+        total = "memory unknown" if gpu.total_gb is None else format_size(gpu.total_gb * 2**30)
         unknown = gpu.used_gb is None or gpu.total_gb is None
-        said = f"{total}, free memory unknown" if unknown else f"{gpu.free_gb:.1f} of {total} free"
+        said = f"{total}, free memory unknown" if unknown else f"{format_size(gpu.free_gb * 2**30)} of {total} free"
         yield f"GPU {gpu.index}: {gpu.name}, {said}{', shared with the CPU' if gpu.unified else ''}"
     if info.trouble or not info.devices:
         yield info.trouble or "no GPU is visible"

@@ -15,8 +15,9 @@ import platform
 from collections.abc import Callable, Iterator
 from typing import TypeVar, overload
 
+from clusterfn.bridge.worker.cuda_table import message_of
 from clusterfn.errors import ConfigError
-from clusterfn.gpu.cuda_errors import Fault, classify, message_of
+from clusterfn.gpu.cuda_errors import Fault, classify
 
 T = TypeVar("T")
 D = TypeVar("D")

@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.errors import ConfigError
 from clusterfn.gpu import pytorch
 from clusterfn.gpu.devices import GpuInfo, describe, get_safe_gpu_info, refuse_negative
@@ -209,7 +210,8 @@ def validate_startup_configuration(
     wrong = [] if allow_cpu else list(lacking)
     missing = [name for name in providers if name not in get_optimal_providers()]
     wrong += [f"ONNX Runtime has no working {name}" for name in missing]
-    wrong += [f"{memory_gb:.1f} GB of memory requested, {found.memory_gb:.1f} found"] * (memory_gb > found.memory_gb)
+    if memory_gb > found.memory_gb:
+        wrong += [f"{format_size(memory_gb * _GB)} of memory requested, {format_size(found.memory_gb * _GB)} found"]
     wrong += [f"{cores} cores requested, {found.cores} found"] * (cores > found.cores)
     if wrong:
         raise ConfigError(
@@ -231,7 +233,7 @@ def _missing_gpus(found: Hardware, gpus: int, vram_gb: float, fp8: bool) -> Iter
         yield found.why_cpu
     for gpu in sorted(devices, key=lambda each: -each.free_gb)[:wanted]:
         if gpu.free_gb < vram_gb:
-            free = "an unknown amount" if gpu.used_gb is None else f"{gpu.free_gb:.1f}"
-            yield f"{vram_gb:.1f} GB free on each GPU requested, {free} on GPU {gpu.index}"
+            free = "an unknown amount" if gpu.used_gb is None else format_size(gpu.free_gb * _GB)
+            yield f"{format_size(vram_gb * _GB)} free on each GPU requested, {free} on GPU {gpu.index}"
         if fp8 and not supports_fp8(gpu.index):
             yield f"FP8 requested, but GPU {gpu.index} ({gpu.name}) does not support it"

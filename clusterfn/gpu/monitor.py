@@ -6,6 +6,7 @@ import threading
 from dataclasses import dataclass
 from types import TracebackType
 
+from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.errors import ConfigError
 from clusterfn.gpu import pytorch
 from clusterfn.gpu.devices import GpuInfo, by_nvidia_smi, by_torch
@@ -41,8 +42,8 @@ class GpuUse:
         busy = "how busy is unknown"
         if self.utilization is not None and self.peak_utilization is not None:
             busy = f"busy {self.utilization:.0f} % (at most {self.peak_utilization:.0f} %)"
-        total = "an unknown amount" if self.total_gb is None else f"{self.total_gb:.1f} GB"
-        return f"GPU {self.index}: {self.name}, at most {self.peak_gb:.1f} of {total}, {busy}"
+        total = "an unknown amount" if self.total_gb is None else format_size(self.total_gb * 2**30)
+        return f"GPU {self.index}: {self.name}, at most {format_size(self.peak_gb * 2**30)} of {total}, {busy}"
 
 
 class GpuMonitor:

@@ -6,19 +6,18 @@ clusterfn sets it). A program that hung is not asked again for a minute.
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
-import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from clusterfn.bridge.supervisor import nvidia_smi
+from clusterfn.bridge.supervisor.text import format_duration, in_one_line
 
 PATIENCE_S = 20.0  # a server with eight GPUs and no persistence mode takes over ten
 _PAUSE_S = 60.0
 _FIELDS = ("index", "uuid", "name", "memory.total", "memory.used", "utilization.gpu", "driver_version", "compute_cap")
-_NO_DEVICES = 6  # nvidia-smi's exit code
 _MIB_PER_GB = 1024.0
 
 hung_at: list[float] = []  # empty or one time: when it last did not answer
@@ -67,9 +66,13 @@ def all_rows() -> list[Row]:
     Raises:
         SmiFailed: It is missing, hangs, fails or answers something else.
     """
-    rows = read_rows(_ask())
+    text = _ask()
+    rows = read_rows(text)
     if not rows:
-        raise SmiFailed("nvidia-smi did not print a table of GPUs")
+        said = text.strip().splitlines()
+        if said:
+            raise SmiFailed(f"nvidia-smi did not print a table of GPUs: {in_one_line(said[0])}")
+        raise SmiFailed("nvidia-smi: No devices were found")
     return rows
 
 
@@ -129,7 +132,7 @@ def _gb(mib: int | None) -> float | None:
 
 def _ask() -> str:
     if hung_at and time.monotonic() - hung_at[-1] < _PAUSE_S:
-        raise SmiFailed(f"nvidia-smi did not answer within {PATIENCE_S:.0f} s")
+        raise SmiFailed(f"nvidia-smi did not answer within {format_duration(PATIENCE_S)}")
     try:
         return _run(_FIELDS)
     except SmiFailed as failed:
@@ -139,30 +142,12 @@ def _ask() -> str:
 
 
 def _run(fields: Sequence[str]) -> str:
-    argv = nvidia_smi.query(fields)
     try:
-        process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
-        )
-    except FileNotFoundError:
-        raise SmiFailed("there is no nvidia-smi on this machine", usual=True) from None
-    except OSError as error:
-        raise SmiFailed(f"nvidia-smi cannot be started: {error.strerror}") from None
-    try:
-        answer = process.communicate(timeout=PATIENCE_S)[0].decode("utf-8", "replace")
-    except subprocess.TimeoutExpired:
-        hung_at[:] = [time.monotonic()]
-        process.kill()
-        if process.stdout is not None:
-            process.stdout.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the driver cannot be ended
-            process.wait(1.0)
-        raise SmiFailed(f"nvidia-smi did not answer within {PATIENCE_S:.0f} s") from None
-    if nvidia_smi.names_lost_gpu(answer) and read_rows(answer):  # its exit code is about that GPU
-        return answer
-    if process.returncode == _NO_DEVICES or "No devices were found" in answer:
-        raise SmiFailed("nvidia-smi: No devices were found")
-    if process.returncode != 0:
-        said = answer.strip().splitlines() or ["no output"]
-        raise SmiFailed(f"nvidia-smi failed with exit code {process.returncode}: {said[0]}")
-    return answer
+        return nvidia_smi.run(nvidia_smi.query(fields), PATIENCE_S)
+    except nvidia_smi.NoAnswer as failed:
+        if failed.errno == errno.ENOENT:
+            raise SmiFailed("there is no nvidia-smi on this machine", usual=True) from None
+        if failed.has_hung:
+            hung_at[:] = [time.monotonic()]
+        said = failed.output.decode("utf-8", "replace").strip().splitlines()
+        raise SmiFailed(f"nvidia-smi {failed}{f': {said[0]}' if said else ''}") from None

@@ -19,37 +19,48 @@ _LIBRARY = Path(__file__).parents[1]
 # A function may import clusterfn; what these are for happens outside of jobs, or is in the bridge already.
 _NOT_IN_JOBS = (
     "bridge/agent/", "bridge/builder/", "bridge/kernel/", "bridge/login_shell.py", "bridge/queue/",
-    "bridge/schedulers/", "bridge/serialization/", "bridge/session/", "bridge/stubs/", "bridge/supervisor/",
-    "bridge/worker/",
-    "calls/attach.py", "calls/data_reader.py", "calls/data_types.py", "calls/environment_upload.py", "calls/session_",
-    "calls/value_cost.py", "cli/",
+    "bridge/removal.py", "bridge/schedulers/", "bridge/serialization/", "bridge/session/", "bridge/stubs/",
+    "bridge/supervisor/", "bridge/worker/",
+    "calls/attach.py", "calls/call.py", "calls/chunking.py", "calls/data_reader.py", "calls/data_stack.py",
+    "calls/data_types.py",
+    "calls/environment_upload.py", "calls/first_call.py", "calls/group_elements.py", "calls/group_tracker.py",
+    "calls/inner_calls.py",
+    "calls/mapping.py", "calls/payload_items.py", "calls/project.py", "calls/sent_group.py", "calls/session_",
+    "calls/submit.py", "calls/value_cost.py", "calls/worker_limit.py", "cli/",
+    "environment/child_process.py", "environment/chosen_versions.py", "environment/conda_program.py",
+    "environment/condarc.py", "environment/repositories.py",
+    "environment/source_builds.py", "calls/build_display.py", "calls/build_plan.py",
     "environment/conda_solver.py", "environment/cuda.py", "environment/download.py", "environment/environment_yml.py",
-    "environment/imports.py", "environment/index_credentials.py", "environment/lock.py", "environment/project",
+    "environment/imports.py", "environment/index_credentials.py", "environment/lock", "environment/project",
     "environment/host_python.py", "environment/python_source.py", "environment/standalone.py",
+    "environment/local_packages.py", "environment/packages.py", "environment/pip_settings.py",
+    "environment/requirement_lines.py",
+    "environment/toml_file.py",
     "environment/resolve.py", "environment/solve", "environment/specification.py", "environment/torch_build.py",
     "environment/uv", "environment/wheel",
-    "hosts/environment_builder.py", "hosts/environment_facts.py", "hosts/root_move.py", "hosts/survey/",
-    "api/actor", "api/dask/", "api/hydra_launcher.py", "api/joblib_backend.py", "api/launchers.py", "api/login.py",
-    "api/session", "api/sweep/choice.py", "api/sweep/fingerprint.py", "api/sweep/journal.py", "api/sweep/run.py",
-    "api/sweep/search.py", "api/sweep/store.py",
-    "config/schema.py", "config/writing.py",
+    "hosts/environment_builder.py", "hosts/environment_facts.py", "hosts/survey/",
+    "api/actor", "api/command.py", "api/executor.py", "api/login.py", "api/session",
+    "integrations/dask/", "integrations/hydra_launcher.py", "integrations/joblib_backend.py",
+    "sweeps/choice.py", "sweeps/fingerprint.py", "sweeps/journal.py", "sweeps/run.py", "sweeps/search.py",
+    "sweeps/store.py",
+    "config/writing.py",
     "hosts/transports/auto.py", "hosts/transports/held_connections.py", "hosts/transports/host_keys.py",
     "hosts/transports/load_paramiko.py", "hosts/transports/openssh.py", "hosts/transports/paramiko",
     "hosts/transports/shared_login.py",
     "hosts/transports/ssh_", "hosts/transports/standby", "hosts/transports/trust.py",
-    "scheduler/login_node.py", "scheduler/site.py",
-    "jupyter/cell_magic.py", "jupyter/cell_options.py", "jupyter/cell_source.py", "jupyter/connection_file.py",
-    "jupyter/kernel", "jupyter/lab.py",
+    "scheduler/login_node.py", "scheduler/site.py", "scheduler/slurm/script.py",
+    "integrations/jupyter/",
 )  # fmt: skip
-# Errors print themselves by `text`; Executor and the like import the client's side of schedulers.
-_NEEDED_BY_THE_REST = tuple(
-    f"bridge/supervisor/{name}.py" for name in ("__init__", "text", "eligible_gpus", "nvidia_smi")
+# Errors print themselves by `text`; groups and the like import the client's side of schedulers.
+_NEEDED_BY_THE_REST = (
+    *(f"bridge/supervisor/{name}.py" for name in ("__init__", "text", "eligible_gpus", "nvidia_smi")),
+    *(f"bridge/worker/{name}.py" for name in ("__init__", "cuda_table")),
 )
 
 _OF_THE_AGENT = tuple(
     f"agent/{name}.py" for name in ("__init__", "frames", "inotify", "libc", "pipes", "site_rules", "trusted")
 )
-_SINGLE_FILES = ("layout.py", "job_states.py", "attributes.py", *_OF_THE_AGENT)
+_SINGLE_FILES = ("layout.py", "job_states.py", "attributes.py", "removal.py", *_OF_THE_AGENT)
 
 
 class FileBundle(NamedTuple):

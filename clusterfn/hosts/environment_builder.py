@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from clusterfn.environment import cuda, torch_build
-from clusterfn.environment.lock import LockedPackage
-from clusterfn.errors import EnvironmentBuildError, HostError
+from clusterfn.bridge import layout
+from clusterfn.config.host_text import Lines, count, reading, shaped
+from clusterfn.errors import ClusterfnError, EnvironmentBuildError, HostError
+from clusterfn.hosts import loop
+from clusterfn.hosts.rpc.requests import Followed
 from clusterfn.hosts.scheduler_watch import LookCounter, Seen, Silent
 from clusterfn.scheduler.base import PENDING
 
 if TYPE_CHECKING:
-    from clusterfn.hosts.connection import Reply
+    from clusterfn.hosts.connection import Reply, SpawnReply
     from clusterfn.hosts.host_state import HostState
 
 BuildProgress = Mapping[str, Any]
-"""One line of the builder: stage, done, of, bytes, text; the stage of the last is "done" or "failed"."""
+"""One line of the builder: stage, done, of, bytes, size, text; the stage of the last is "done" or "failed"."""
 
 _TIMEOUT_S = 60.0
 _LONG_S = 3600.0
@@ -36,9 +39,9 @@ class Built:
 
     Attributes:
         about: What the user named.
-        cuda: Of its PyTorch, "12.8"; "" for a build without CUDA, None if it has no PyTorch or that is not known.
+        cuda: Of its PyTorch, "12.8"; "" for a build without CUDA, None if it has no PyTorch.
         size: Bytes of its files; environments share what they have in common.
-        built, used: Seconds since 1970.
+        built, used: Seconds since 1970, by the clock of this machine.
         used_by: Ids of the jobs that use it now.
     """
 
@@ -59,21 +62,25 @@ def list_environments(session: HostState, root: str) -> list[Built]:
     Raises:
         EnvironmentBuildError: The host cannot list them.
     """
-    found = []
-    for line in run_builder(session, "list", root):
-        packages = [LockedPackage(*each, *[""] * 4) for each in line["packages"]]
-        torch = torch_build.find_torch(packages, cuda.load_table())
-        built = Built(
-            line["id"], line["about"], line["python"], torch.cuda if torch else None, line["bytes"], line["files"],
-            line["built"], line["used"], tuple(line["used_by"]),
-        )  # fmt: skip
-        found.append(built)
+    lines = run_builder(session, "list", root)
+    with reading(session.host.name, "its list of environments"):
+        found = [
+            Built(
+                str(line["id"]), str(line["about"]), str(line["python"]),
+                None if line["torch_cuda"] is None else str(line["torch_cuda"]), count(line["bytes"]),
+                count(line["files"]), session.here(float(line["built"])), session.here(float(line["used"])),
+                tuple(map(str, line["used_by"])),
+            )
+            for line in lines
+        ]  # fmt: skip
     return sorted(found, key=lambda each: -each.used)
 
 
 def remove_environment(session: HostState, root: str, env_id: str) -> BuildProgress:
     """Remove an environment unless jobs use it; return {"removed", "why", "used_by", "freed"}."""
-    return run_builder(session, "remove", root, env_id, timeout_s=_LONG_S)[-1]
+    told = run_builder(session, "remove", root, env_id, timeout_s=_LONG_S)
+    with reading(session.host.name, "what it has removed"):
+        return _shaped_last(told, {"freed": int, "packages": int} if told[-1]["removed"] is True else {"why": str})
 
 
 def remove_unused_environments(
@@ -84,12 +91,26 @@ def remove_unused_environments(
     Returns:
         {"removed", "kept", "freed"}, and without `dry` also "packages", the number that were removed.
     """
-    return run_builder(session, "gc-dry" if dry else "gc", root, str(days), str(keep), timeout_s=_LONG_S)[-1]
+    told = run_builder(session, "gc-dry" if dry else "gc", root, str(days), str(keep), timeout_s=_LONG_S)
+    shape = {"removed": [str], "kept": [{"id": str, "why": str, "used_by": [str]}], "freed": int}
+    with reading(session.host.name, "what it has removed"):
+        return _shaped_last(told, shape if dry else {**shape, "packages": int})
 
 
 def repair_environment(session: HostState, root: str, env_id: str) -> BuildProgress:
-    """Restore the files that an environment has lost; return {"files", "missing", "relinked", "lost"}."""
-    return run_builder(session, "holes", root, env_id, timeout_s=_LONG_S)[-1]
+    """Restore the files that an environment has lost; return {"files", "relinked", "lost"}."""
+    told = run_builder(session, "repair", root, env_id, timeout_s=_LONG_S)
+    with reading(session.host.name, "what it has repaired"):
+        if "ready" in told[-1]:  # so little was left of it that it was built again
+            built = _shaped_last(told, {"ready": {"files": int}})["ready"]["files"]
+            return {"files": built, "relinked": built, "lost": []}
+        mended: BuildProgress = _shaped_last(told, {"mended": {"files": int, "relinked": int, "lost": [str]}})["mended"]
+        return mended
+
+
+def _shaped_last(told: Sequence[BuildProgress], shape: Mapping[str, Any]) -> BuildProgress:
+    last: BuildProgress = shaped(told[-1], shape)
+    return last
 
 
 def run_builder(
@@ -100,8 +121,7 @@ def run_builder(
     Raises:
         EnvironmentBuildError: It failed, or it prints nothing that can be read.
     """
-    argv, before = [*session.builder, *words], session.lay_out_bridge()
-    ran = session.connection.run(argv, stdin, unset=session.scheduler.unset, timeout_s=timeout_s, after=before)
+    ran = session.bridge.run([layout.BUILD, *words], stdin=stdin, timeout_s=timeout_s)
     answer = ran.result(timeout_s + _TIMEOUT_S)
     lines = [line.decode("utf-8", "replace") for line in (answer.out + answer.err).splitlines()]
     told = [each for each in map(_parsed, lines) if each is not None]
@@ -139,26 +159,14 @@ def _parsed(line: str | bytes) -> BuildProgress | None:
         return None
     if not isinstance(told, dict) or not isinstance(told.get("evidence") or [], list):
         return None
-    numbers = [told[name] for name in ("done", "of", "bytes") if name in told]
+    numbers = [told[name] for name in ("done", "of", "bytes", "size") if name in told]
     return told if all(type(each) is int and each < 1 << 63 for each in numbers) else None
-
-
-def describe_progress(told: BuildProgress) -> str:
-    """Say how far a build is.
-
-    Example:
-        >>> describe_progress({"stage": "unpack", "done": 3, "of": 16, "bytes": 5 << 20})
-        'unpack 3 of 16, 5 MB'
-    """
-    count = f" {told['done']} of {told['of']}" if told.get("of", 0) > 1 else ""
-    size = f", {told['bytes'] >> 20} MB" if told.get("bytes", 0) >> 20 else ""
-    return f"{told['stage']}{count}{size}{': ' + told['text'] if told.get('text') else ''}"
 
 
 class RemoteBuild:
     """A builder that was started on a host, followed by its log.
 
-    Its callbacks run on the connection's reader thread.
+    Listeners are called on the connection's reader thread.
 
     Args:
         log: The log on the host, which only this builder writes.
@@ -168,89 +176,112 @@ class RemoteBuild:
         self._session = session
         self._log = log
         self._outcome: Future[BuildProgress] = Future()
-        self._partial = b""
+        self._lines = Lines()
         self._listeners: list[Callable[[BuildProgress], None]] = []
         self._looks = LookCounter()
+        self._following: Reply[bytes] | None = None
+        self._job_name = ""
+
+    def spawn(self, argv: Sequence[str], folder: str, after: Sequence[Reply[Any]] = ()) -> None:
+        """Start the builder as a process of the host."""
+        unset = self._session.scheduler.unset
+        spawned = self._session.connection.spawn(argv, folder, self._log, unset=unset, after=after)
+        loop.begin(self._see_end(spawned, argv, folder))
+
+    async def _see_end(self, spawned: SpawnReply, argv: Sequence[str], folder: str) -> None:
+        """Await the end of the process.
+
+        If the agent that would report it is gone, start one more: it waits for the first, and says how that ended.
+        """
+        try:
+            await spawned
+            status = await spawned.exited
+            if status is None and not self.is_over():
+                self.spawn(argv, folder)
+        except (ClusterfnError, concurrent.futures.CancelledError) as error:
+            self.refused(error)
+            return
+        if status is not None:
+            # Windows cannot decode it by os.WIFSIGNALED.
+            how = f"was ended by signal {status & 127}" if status & 127 else f"ended with {status >> 8}"
+            await self._read_last_line(f"its builder {how}")
+
+    def watch_job(self, name: str) -> None:
+        """Look at the scheduler for its batch job, if the build runs as one."""
+        self._job_name = name
+        self._session.watch.add(name, self.scheduler_said)
+        if self.is_over():
+            self._stop()
 
     def listen(self, on_progress: Callable[[BuildProgress], None]) -> Future[BuildProgress]:
         """Follow it from its first line on; return a future of its last. Many jobs may wait for one build."""
         self._listeners.append(on_progress)
-        if len(self._listeners) > 1:
-            return self._outcome
-        following = self._session.connection.follow(self._log, self._receive)
-        following.add_done_callback(self.started)
-
-        def stop_following(_: object) -> None:
-            following.cancel()
-            with contextlib.suppress(HostError):  # the connection has ended: the log stays
-                self._session.connection.run(["rm", "-f", "--", self._log])
-
-        self._outcome.add_done_callback(stop_following)
+        if len(self._listeners) == 1:
+            self._following = self._session.connection.follow([Followed(self._log, self._receive)])
+            loop.begin(self._follow(self._following))
+            if self.is_over():
+                self._stop()
         return self._outcome
+
+    async def _follow(self, following: Reply[bytes]) -> None:
+        """Await an error, which ends the build, too; `_stop` cancels this wait."""
+        error = await following.error()
+        if error is not None:
+            self.refused(error)
+        with contextlib.suppress(HostError):  # the connection has ended: the log stays
+            self._session.connection.run(["rm", "-f", "--", self._log])
 
     def is_over(self) -> bool:
         """Whether the outcome is known."""
         return self._outcome.done()
 
-    def _on_progress(self, told: BuildProgress) -> None:
+    def _report(self, told: BuildProgress) -> None:
         for listener in list(self._listeners):
             listener(told)
-
-    def when_over(self, then: Callable[[], None]) -> None:
-        """Call `then` once the outcome is known."""
-        self._outcome.add_done_callback(lambda _: then())
-
-    def started(self, reply: Reply[Any]) -> None:
-        """Take the answer to the request that started or follows it: an error ends the build."""
-        error = reply.exception(0)
-        if error is not None:
-            self.refused(error)
 
     def refused(self, error: BaseException) -> None:
         """End the build with an error: it was never started."""
         with contextlib.suppress(InvalidStateError):
             self._outcome.set_exception(error)
-
-    def process_ended(self, reply: Reply[int | None]) -> None:
-        """Take the answer that its process has ended, with the raw wait status if the agent saw it."""
-        status = None if reply.exception(0) else reply.result(0)
-        if status is not None:  # Windows cannot decode it by os.WIFSIGNALED
-            how = f"was ended by signal {status & 127}" if status & 127 else f"ended with {status >> 8}"
-            self._read_last_line(f"its builder {how}")
+        self._stop()
 
     def scheduler_said(self, seen: Seen) -> None:
         """Take the scheduler's state of its batch job, if the build runs as one."""
         if isinstance(seen, Silent) or self._outcome.done():
             return
         if seen is not None and seen.phase == PENDING:
-            self._on_progress({"stage": "queue", "text": self._session.scheduler.in_words(seen)})
-        self._looks.count(seen, self._session.scheduler)
+            self._report({"stage": "queue", "text": seen.in_words})
+        self._looks.count(seen, self._session.host.name)
         if self._looks.gone == _LOOKS:
-            self._read_last_line(
-                f"its builder's batch job ended ({seen.state if seen else 'the scheduler does not know it'})"
-            )
+            state = seen.state if seen else "the scheduler does not know it"
+            loop.begin(self._read_last_line(f"its builder's batch job ended ({state})"))
 
-    def _read_last_line(self, how: str) -> None:
+    async def _read_last_line(self, how: str) -> None:
         """Read the log to its end: the last line may be missing, or not yet followed."""
         text = io.BytesIO()
-
-        def conclude(_: object) -> None:
-            lines = [line.decode("utf-8", "replace") for line in text.getvalue().splitlines()]
-            said = [told for told in map(_parsed, lines) if told and told.get("stage") in _LAST]
-            others = [line for line in lines if _parsed(line) is None][-_EVIDENCE:]  # such as a traceback
-            last = {"stage": "failed", "at": "stopped", "message": how, "evidence": others}
-            self._end(said[-1] if said else last)
-
-        self._session.connection.get(self._log, text).add_done_callback(conclude)
+        with contextlib.suppress(ClusterfnError, concurrent.futures.CancelledError):  # `how` says what is known
+            await self._session.connection.get(self._log, text.write)
+        lines = [line.decode("utf-8", "replace") for line in text.getvalue().splitlines()]
+        said = [told for told in map(_parsed, lines) if told and told.get("stage") in _LAST]
+        others = [line for line in lines if _parsed(line) is None][-_EVIDENCE:]  # such as a traceback
+        last = {"stage": "failed", "at": "stopped", "message": how, "evidence": others}
+        self._end(said[-1] if said else last)
 
     def _receive(self, data: bytes) -> None:
-        *lines, self._partial = (self._partial + data).split(b"\n")
-        for line in filter(None, map(_parsed, lines)):
+        for line in filter(None, map(_parsed, self._lines.feed(data))):
             if line.get("stage") in _LAST:
                 self._end(line)
             elif "stage" in line and not self._outcome.done():
-                self._on_progress(line)
+                self._report(line)
 
     def _end(self, told: BuildProgress) -> None:
         with contextlib.suppress(InvalidStateError):  # its end is seen in two ways
             self._outcome.set_result(told)
+        self._stop()
+
+    def _stop(self) -> None:
+        """Follow it and look for it no longer: its outcome is known."""
+        if self._following is not None:
+            self._following.cancel()
+        if self._job_name:
+            self._session.unwatch(self._job_name)

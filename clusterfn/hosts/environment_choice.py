@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterfn.config.spec import Interpreter
 from clusterfn.environment import existing
 from clusterfn.environment.existing import CALLER, ExistingEnvironment
 from clusterfn.errors import EnvironmentBuildError, LockError
 
 if TYPE_CHECKING:
-    from clusterfn.environment.python_source import PythonSource
+    from clusterfn.config.spec import Interpreter
     from clusterfn.environment.resolve import LockedEnvironment
     from clusterfn.environment.specification import Specification
-    from clusterfn.hosts.connection import ConnectedHost
+    from clusterfn.hosts.connected_host import ConnectedHost
 
 Say = Callable[[str], None]
 
@@ -61,19 +59,19 @@ class EnvironmentResolver:
 
     def __init__(self, session: ConnectedHost) -> None:
         self._session = session
-        self._known: dict[str, ResolvedEnvironment] = {}
+        self._known: dict[ExistingEnvironment | str, ResolvedEnvironment] = {}
         # by `environment=` and `packages=`
-        self._named: dict[tuple[str | None, tuple[str, ...]], ResolvedEnvironment | None] = {}
         self._pythons: dict[tuple[str | None, tuple[str, ...]], tuple[int, int]] = {}
-        self._pythons_of_host: dict[str, PythonSource] = {}  # by what is wanted: each call names it again
         self._outdated = False
         self._finding = threading.Lock()  # held while the host is asked, so never by a thread that delivers answers
 
     def expected_python(self, wanted: EnvironmentRequest) -> tuple[int, int] | None:
         """Return the Python of an environment that exists on the host, or was resolved before; else None."""
+        named = self._named(wanted)
+        if named is None:
+            return self._pythons.get((self._text(wanted), wanted.packages))
         with self._finding:
-            named = self._named_on_host(wanted)
-        return named.interpreter.version if named else self._pythons.get((self._text(wanted), wanted.packages))
+            return self.resolve_existing(named).interpreter.version
 
     def early_probe(self, wanted: EnvironmentRequest) -> Sequence[str]:
         """Return the command that finds the existing environment that is named, if it has not been found yet.
@@ -81,35 +79,40 @@ class EnvironmentResolver:
         Raises:
             ConfigError: No such kind of environment.
         """
-        text = self._text(wanted)
-        if (text, wanted.packages) in self._named or wanted.packages or not existing.is_existing(text):
-            return ()
-        spec = existing.parse_existing(text, self._session.host.scheduler)
-        return () if spec.kind == "found" else ExistingEnvironment(spec).probe()
+        named = self._named(wanted)
+        return () if named is None or named in self._known else named.probe()
 
-    def find(self, wanted: EnvironmentRequest, say: Say) -> ResolvedEnvironment:
-        """As `HostState.environment`."""
+    def find(self, wanted: EnvironmentRequest, say: Say = lambda _: None) -> ResolvedEnvironment:
+        """Find the environment of a call on the host, once in a process, or lock it so that it can be made there.
+
+        Args:
+            wanted: What the call says of it; its silence means the host's own.
+            say: Gets sentences about what takes time, and what was decided.
+
+        Raises:
+            ConfigError: No such kind of environment.
+            LockError: It cannot be locked.
+            EnvironmentBuildError: It does not exist, or cannot be built.
+        """
         with self._finding:
             if self._outdated:
                 self._outdated = False
                 self._known = {key: ready for key, ready in self._known.items() if ready.made is None}
-            found = self._named_on_host(wanted) or self._find(wanted, say)
+            named = self._named(wanted)
+            found = self.resolve_existing(named) if named else self._find(wanted, say)
             self._pythons[self._text(wanted), wanted.packages] = found.interpreter.version
             return found
 
     def _text(self, wanted: EnvironmentRequest) -> str | None:
         return wanted.text or (None if wanted.packages else self._session.host.environment)
 
-    def _named_on_host(self, wanted: EnvironmentRequest) -> ResolvedEnvironment | None:
+    def _named(self, wanted: EnvironmentRequest) -> ExistingEnvironment | None:
         """Return the existing environment that the call or its host names; None if they name none."""
-        key = text, packages = self._text(wanted), wanted.packages
-        if key not in self._named:
-            is_existing = not packages and existing.is_existing(text)
-            spec = existing.parse_existing(text, self._session.host.scheduler) if is_existing else None
-            self._named[key] = (
-                self.resolve_existing(ExistingEnvironment(spec)) if spec and spec.kind != "found" else None
-            )
-        return self._named[key]
+        text = self._text(wanted)
+        if wanted.packages or not existing.is_existing(text):
+            return None
+        named = existing.parse_existing(text, self._session.host.scheduler)
+        return named if named.kind != "found" else None
 
     def _find(self, wanted: EnvironmentRequest, say: Say) -> ResolvedEnvironment:
         text = self._text(wanted)
@@ -124,38 +127,27 @@ class EnvironmentResolver:
         self._outdated = True
 
     def resolve_existing(self, environment: ExistingEnvironment) -> ResolvedEnvironment:
-        key = environment.key()
-        if key not in self._known:
+        if environment not in self._known:
             connection, probe = self._session.connection, environment.probe()
             asked = connection.probed(probe) or connection.run(probe, timeout_s=_TIMEOUT_S)
             answer = asked.result(_TIMEOUT_S)
             try:
-                found = environment.verification(answer.rc, answer.out, answer.err)
+                found = environment.read(answer.rc, answer.out, answer.err, self._session.root)
             except EnvironmentBuildError as error:
                 error.host = self._session.host.name
                 raise
-            root = self._session.root
-            interpreter = Interpreter(found.path, found.version, environment.activation(found, root))
-            self._known[key] = ResolvedEnvironment(interpreter, environment.plan(found, root))
-        return self._known[key]
+            self._known[environment] = ResolvedEnvironment(*found)
+        return self._known[environment]
 
     def resolve_made(self, spec: Specification, gpus: int, say: Say) -> ResolvedEnvironment:
-        from clusterfn.environment import resolve
         from clusterfn.hosts import environment_facts
 
-        asked = f"{spec.title} {spec.input_hash}"
-        if asked not in self._pythons_of_host:
-            self._pythons_of_host[asked] = environment_facts.with_python(self._session, spec, CALLER).python
-        spec = replace(spec, python=self._pythons_of_host[asked])
-        key = f"{bool(gpus)} {resolve.fingerprint_files(spec)}"
-        if key not in self._known:
+        key = f"{bool(gpus)} {spec.title} {spec.input_hash}"
+        known = self._known.get(key)
+        if known is None or known.made is None or known.made.lock.is_changed():
             made = environment_facts.lock_environment(self._session, spec, gpus, CALLER, say)
-            if made.base and not spec.python.found:  # no other place gave a Python
-                spec = replace(spec, python=replace(spec.python, found=made.base))
-                self._pythons_of_host[asked] = spec.python
-            key = f"{bool(gpus)} {resolve.fingerprint_files(spec)}"  # the lock may have been written just now
-            self._known[key] = ResolvedEnvironment(made.interpreter, {}, made)
-        return self._known[key]
+            self._known[key] = known = ResolvedEnvironment(made.interpreter, {}, made)
+        return known
 
     def _found_or_made(self, wanted: EnvironmentRequest, say: Say) -> ResolvedEnvironment:
         """Find the host's Python of the caller's version if it has what the function imports; else make one."""
@@ -164,14 +156,11 @@ class EnvironmentResolver:
         names = set(wanted.imports())
         needed = imports.needed(names)
         try:
-            return self.resolve_existing(
-                ExistingEnvironment(existing.parse_existing(None, self._session.host.scheduler), needed)
-            )
+            own = existing.parse_existing(None, self._session.host.scheduler)
+            return self.resolve_existing(own._replace(needed=tuple(needed)))
         except EnvironmentBuildError as lacking:
-            from clusterfn.environment import resolve
-
             say(f"{self._session.host.name}: {lacking.message}")
-            spec = resolve.with_own_channels(imports.automatic(names, CALLER))
+            spec = imports.automatic(names, CALLER)
             try:
                 return self.resolve_made(spec, wanted.gpus, say)
             except LockError as error:

@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor import nvidia_smi
-from clusterfn.environment import host_python, python_source, resolve, solver, torch_build
+from clusterfn.environment import host_python, python_source, resolve, torch_build
 from clusterfn.environment.cuda import GpuCapabilities
-from clusterfn.environment.lock import NoPython
 from clusterfn.environment.python_source import HostPython, PythonSource
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts import remote_files
+from clusterfn.hosts.gpus import ask_types
 from clusterfn.scheduler import scheduler_for
 
 if TYPE_CHECKING:
+    from clusterfn.environment.conda_solver import Say
     from clusterfn.environment.project import ProjectFile
-    from clusterfn.environment.resolve import LockedEnvironment, Say
+    from clusterfn.environment.resolve import LockedEnvironment
     from clusterfn.environment.specification import Specification
-    from clusterfn.hosts.connection import ConnectedHost
+    from clusterfn.hosts.connected_host import ConnectedHost
 
 _TIMEOUT_S = 60.0
 _DRIVER_FIELDS = ("driver_version", "compute_cap")
@@ -40,17 +41,14 @@ def lock_environment(
     told, spec = platform_facts(session), with_python(session, spec, caller)
 
     def ask() -> GpuCapabilities | None:
-        found = known_gpus(session, told["root"])  # a machine without a scheduler has no others
-        return found or (torch_build.unknown_gpus(session.host) if scheduler_for(session.host).has_nodes else None)
+        found, scheduler = known_gpus(session, told["root"]), scheduler_for(session.host)
+        if found or not scheduler.has_nodes:  # a machine without a scheduler has no others
+            return found
+        return None if ask_types(session.connection, scheduler) == [] else torch_build.unknown_gpus(session.host)
 
     known = gpus_of_jobs(session, told["root"]) if gpus else None
     try:
-        try:
-            return resolve.resolve_environment(spec, session.host, told, known, caller, say, ask)
-        except NoPython as nowhere:
-            say(f"{nowhere.message}: the Python of {session.host.name} is tried")
-            spec = _with_host_python(session, spec, caller, nowhere)
-            return resolve.resolve_environment(spec, session.host, told, known, caller, say, ask)
+        return resolve.resolve_environment(spec, session.host, told, known, caller, say, ask)
     except EnvironmentBuildError as error:
         error.host = session.host.name
         raise
@@ -72,21 +70,9 @@ def with_python(session: ConnectedHost, spec: Specification, caller: tuple[int, 
     if spec.project is None or spec.python.found:
         return spec
     source = spec.python if spec.python.kind else python_source.parse_source(session.host.making.python)
-    if source.kind == python_source.HOST or (not source.kind and solver.has_unasked_host_python(spec)):
+    if source.kind == python_source.HOST:
         return replace(spec, python=replace(source, found=_host_python(session, source, spec.project, caller)))
     return replace(spec, python=source)
-
-
-def _with_host_python(
-    session: ConnectedHost, spec: Specification, caller: tuple[int, int], nowhere: NoPython
-) -> Specification:
-    """Return a specification with the host's own Python, as no other place gives one."""
-    try:
-        found = _host_python(session, spec.python, spec.project, caller) if spec.project else None
-    except EnvironmentBuildError as error:
-        nowhere.evidence = (*nowhere.evidence, error.message, *error.evidence)
-        raise nowhere from error
-    return replace(spec, python=replace(spec.python, found=found))
 
 
 def _host_python(
@@ -105,7 +91,6 @@ def platform_facts(session: ConnectedHost) -> dict[str, str]:
         "platform": known.platform,
         "glibc": known.glibc,
         "root": environments_root(session),
-        "uid": str(known.uid),
     }
 
 
@@ -147,12 +132,12 @@ def known_gpus(session: ConnectedHost, environments: str) -> GpuCapabilities | N
         answer = session.connection.run(argv, timeout_s=20.0).result(_TIMEOUT_S)
         text = answer.out.decode("utf-8", "replace")
         rows = nvidia_smi.read_table(text, _DRIVER_FIELDS).rows
-        if (answer.rc != 0 and not nvidia_smi.names_lost_gpu(text)) or not rows:
+        if nvidia_smi.has_failed(answer.rc, text) or not rows:
             return None
         capabilities = _capabilities(row["compute_cap"] for row in rows)
         return GpuCapabilities(rows[0]["driver_version"], capabilities, f"nvidia-smi says on {host.name}")
     # what the last job on the partition saw
-    name = scheduler_for(host).partition(gpus=1) or layout.DEFAULT
+    name = scheduler_for(host).gpus().partition or layout.DEFAULT
     text = remote_files.read_text(session.connection, posixpath.join(environments, layout.CARDS, f"{name}.json"))
     try:
         told: dict[str, Any] = json.loads(text) if text else {}

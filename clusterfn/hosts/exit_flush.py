@@ -6,12 +6,14 @@ Also the threads for work that it does not wait for. A pool of concurrent.future
 from __future__ import annotations
 
 import atexit
+import concurrent.futures
 import contextlib
 import contextvars
 import functools
 import os
 import posixpath
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +23,12 @@ from clusterfn.bridge import layout
 from clusterfn.errors import ClusterfnError, HostError
 
 if TYPE_CHECKING:
-    from clusterfn.hosts.connection import HostConnection, Reply
+    from typing import Union
+
+    from clusterfn.hosts.host_requests import HostRequests
+    from clusterfn.hosts.rpc.reply import Reply
+
+    Answer = Union[Reply[Any], concurrent.futures.Future[Any]]
 
 _EXIT_TIMEOUT_S = 60.0
 _REMOVAL_TIMEOUT_S = 5.0
@@ -29,15 +36,20 @@ _MOMENT_S = 1.0
 _IDLE_S = 10.0
 _REMOVE = '{ rm -rf -- "$2" && mv -- "$1" "$2"; } 2>/dev/null; rm -rf -- "$2"'
 # -> seconds after which Python ends all the same, and whether all that the answer leads to has been asked for
-unanswered: dict[Reply[Any], tuple[float, threading.Event]] = {}
+unanswered: dict[Answer, tuple[float, threading.Event]] = {}
+settlers: list[Callable[[], None]] = []  # each waits until all was asked for to which the answers so far lead
 
 
-def await_at_exit(reply: Reply[Any], timeout_s: float = _EXIT_TIMEOUT_S) -> None:
-    """Delay the end of Python until `reply` has its answer, or for `timeout_s`. Add its other callbacks first."""
+def await_at_exit(reply: Answer, timeout_s: float = _EXIT_TIMEOUT_S) -> None:
+    """Delay the end of Python until `reply`, or the future of a coroutine, is done, or for `timeout_s`.
+
+    Add its other callbacks first.
+    """
     finish_at_exit()
+    _start_spare()
     told = threading.Event()
 
-    def answered(reply: Reply[Any]) -> None:
+    def answered(reply: Answer) -> None:
         unanswered.pop(reply, None)
         told.set()
 
@@ -45,7 +57,7 @@ def await_at_exit(reply: Reply[Any], timeout_s: float = _EXIT_TIMEOUT_S) -> None
     reply.add_done_callback(answered)
 
 
-def remove_folder(connection: HostConnection, folder: str) -> None:
+def remove_folder(connection: HostRequests, folder: str) -> None:
     """Remove the folder of a job that never was, also where the program ends at once. Ignore a lost connection."""
     with contextlib.suppress(HostError):
         await_at_exit(connection.run(removal_command(folder)), _REMOVAL_TIMEOUT_S)
@@ -63,17 +75,22 @@ def removal_command(folder: str) -> list[str]:
 
 _Inbox = queue.SimpleQueue[tuple[Callable[[], None], str]]
 _idle: list[_Inbox] = []  # of threads that wait for work
+_spare: list[_Inbox] = []  # of the thread for work that comes when Python exits, and starts no more threads
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_idle.clear)  # a forked child has none of these threads
+    os.register_at_fork(after_in_child=_spare.clear)
+    os.register_at_fork(after_in_child=unanswered.clear)  # nor gets any answer
 
 
 def run_in_thread(work: Callable[[], None], name: str) -> None:
-    """Run `work` in another thread, or in this one if the interpreter is exiting and starts no more threads.
+    """Run `work` in another thread, which waits for more: starting one takes a noticeable part of a short call.
 
-    A thread that has done its work waits for more, because starting one takes a noticeable part of a short call.
+    If the interpreter is exiting and starts no more threads, the main thread does it itself. Others leave it to the
+    spare thread: they may be those that bring what the work waits for.
     """
+    is_main = threading.current_thread() is threading.main_thread()
     with contextlib.suppress(IndexError):
-        if threading.main_thread().is_alive():  # else the interpreter is exiting, and these threads may not run again
+        if not is_main or threading.main_thread().is_alive():  # else the other threads may never run again
             _idle.pop().put((work, name))
             return
     inbox: _Inbox = queue.SimpleQueue()
@@ -81,7 +98,29 @@ def run_in_thread(work: Callable[[], None], name: str) -> None:
     try:
         threading.Thread(target=_work_off, args=(inbox,), name=name, daemon=True).start()
     except RuntimeError:
-        work()
+        if is_main or not _spare:
+            work()
+        else:
+            _spare[0].put((work, name))
+
+
+def _start_spare() -> None:
+    if _spare:
+        return
+    inbox: _Inbox = queue.SimpleQueue()
+    with contextlib.suppress(RuntimeError):  # the interpreter is exiting, or this machine allows no more threads
+        threading.Thread(target=_work_off_spare, args=(inbox,), name="clusterfn-exit", daemon=True).start()
+        _spare.append(inbox)
+
+
+def _work_off_spare(inbox: _Inbox) -> None:
+    while True:
+        work, threading.current_thread().name = inbox.get()
+        try:
+            contextvars.Context().run(work)
+        except BaseException:  # noqa: BLE001 - as in a thread of its own: the next work must still be done
+            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
+        del work
 
 
 def _work_off(inbox: _Inbox) -> None:
@@ -123,11 +162,19 @@ def finish_all() -> bool:
     return not interrupted
 
 
+def has_unanswered() -> bool:
+    """Return whether an answer is missing, or what the last answers lead to."""
+    for settle in settlers:  # an answer may lead to a request
+        settle()
+    return bool(unanswered)
+
+
 def _finish_all() -> None:
     begun = time.monotonic()
-    while unanswered:  # an answer may lead to a request
+    while has_unanswered():
         reply, (timeout_s, told) = next(iter(unanswered.items()))
-        with contextlib.suppress(ClusterfnError):  # the job's own future has it
+        # The job's own future has the error.
+        with contextlib.suppress(ClusterfnError, concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
             reply.exception(max(0.0, begun + timeout_s - time.monotonic()))
             told.wait(_MOMENT_S)
         unanswered.pop(reply, None)

@@ -228,7 +228,7 @@ class _File:
 
     def ask(self) -> Reply[Any]:
         """Send the request, and return the reply to it."""
-        self._reply = self._connection.get(self._path, self)
+        self._reply = self._connection.get(self._path, self.write)
         return self._reply
 
     def write(self, piece: bytes) -> int:

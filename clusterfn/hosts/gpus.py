@@ -54,7 +54,7 @@ def ask(connection: HostConnection) -> tuple[GpuInfo, ...] | None:
             raise
         return None
     text = answer.out.decode("utf-8", "replace")
-    if answer.rc != 0 and not nvidia_smi.names_lost_gpu(text):
+    if nvidia_smi.has_failed(answer.rc, text):
         return None
     return read(text, connection.facts.memory_bytes >> 20)
 
@@ -120,7 +120,7 @@ def about_visible(setting: str, host: str) -> str:
 
 def ask_types(connection: HostConnection, scheduler: Scheduler) -> Sequence[str] | None:
     """Ask a cluster for the types of its GPUs; None if it cannot say, and the submission shows it."""
-    asked = scheduler.gpu_types()
+    asked = scheduler.gpus().types
     if asked is None:
         return None
     try:

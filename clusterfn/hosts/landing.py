@@ -12,7 +12,6 @@ import os
 import shutil
 import sys
 import tempfile
-import threading
 import time
 import weakref
 import zlib
@@ -69,8 +68,7 @@ class Landing:
                 raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from error
         else:
             self._file = tempfile.TemporaryFile(dir=folder, prefix="clusterfn-", buffering=0)  # noqa: SIM115 - closed below
-        with _lock:
-            _landings.add(self)
+        _landings[id(self)] = self
 
     def __del__(self) -> None:
         if self._file is not None:  # dropped before it was mapped
@@ -125,8 +123,7 @@ class Landing:
         return memory
 
 
-_landings: weakref.WeakSet[Landing] = weakref.WeakSet()
-_lock = threading.Lock()  # each host has a thread that adds to them
+_landings: weakref.WeakValueDictionary[int, Landing] = weakref.WeakValueDictionary()
 
 
 def awaited(folder: str | None = None) -> int:
@@ -134,9 +131,8 @@ def awaited(folder: str | None = None) -> int:
 
     The system counts neither as taken yet: each of ten values that come at once would find all of it free.
     """
-    with _lock:
-        landings = list(_landings)
-    return sum(each.size - each.came for each in landings if each.folder == folder)
+    landings = [each() for each in _landings.valuerefs()]  # a copy: each host has a thread that adds to them
+    return sum(each.size - each.came for each in landings if each is not None and each.folder == folder)
 
 
 def _own_memory(size: int) -> LargeValue:

@@ -12,6 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.job_states import SHORT
+from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.config import units
 from clusterfn.errors import ClusterfnError, ConfigError, HostError
 from clusterfn.hosts.file_download import download
@@ -81,7 +83,7 @@ def _fits(path: str) -> Callable[[int], None]:
         free = units.free_memory(swap=True)
         if free is not None and size > free:
             raise HostError(
-                f"{path} is {size / 1e9:.1f} GB, and this machine has {free / 1e9:.1f} GB of free memory",
+                f"{path} is {format_size(size)}, and this machine has {format_size(free)} of free memory",
                 hint="copy it with scp",
             )
 
@@ -103,14 +105,14 @@ def read_bytes(connection: HostConnection, path: str) -> bytes:
         HostError: It does not exist (`kind` is "missing"), or it cannot be read.
     """
     out = io.BytesIO()
-    connection.get(path, out, on_size=_fits(path)).result(None)
+    connection.get(path, out.write, on_size=_fits(path)).result(None)
     return out.getvalue()
 
 
 def read_each(connection: HostConnection, paths: Sequence[str]) -> list[bytes | None]:
     """Read several files of the host at once; return None for one that does not exist."""
     outs = [io.BytesIO() for _ in paths]
-    replies = [connection.get(path, out, on_size=_fits(path), until=_GROWS) for path, out in zip(paths, outs)]
+    replies = [connection.get(path, out.write, on_size=_fits(path), until=_GROWS) for path, out in zip(paths, outs)]
     found: list[bytes | None] = []
     for reply, out in zip(replies, outs):
         try:
@@ -127,7 +129,7 @@ def read_part(connection: HostConnection, path: str, begin: int, size: int | Non
     """Read a part of a file as text, to its end if `size` is None; return "" if there is no such file."""
     out = io.BytesIO()
     try:
-        connection.get(path, out, begin, on_size=_fits(path), until=_GROWS).result(None)
+        connection.get(path, out.write, begin, on_size=_fits(path), until=_GROWS).result(None)
     except HostError as error:
         if error.kind != "missing":
             raise
@@ -250,30 +252,34 @@ def _pattern_of(names: list[str]) -> str:
 
 
 def not_fetched(error: Exception, pattern: str, job_id: str, item: int | None = None) -> str:
-    """Return a line about `outputs=` that was not fetched: what there is, and the call that fetches it.
+    """Return a line about `outputs=` that was not fetched: what there is, and what fetches it.
 
     Args:
         item: Whose files they are, if those of an item of a group.
     """
-    attach = f'clusterfn.attach("{job_id}").download({"" if item is None else f"{item}, "}'
+
+    def fetching(wanted: str) -> str:
+        if item is None:
+            return f'clusterfn pull {job_id[:SHORT]} --only "{wanted}"'
+        return f'clusterfn.attach("{job_id}").download({item}, "{wanted}", to=".")'
+
     what = f"{'' if item is None else f'item {item}: '}outputs={pattern!r}"
     if not isinstance(error, NothingMatches):
         why = error.message if isinstance(error, ClusterfnError) else error
-        return f'{what} was not fetched: {why}; try again: {attach}"{pattern}", to=".")'
+        return f"{what} was not fetched: {why}; try again: {fetching(pattern)}"
     if not error.there:
         whose = "the job" if item is None else "the item"
         return f"{what} matches nothing: the function left no files in {whose}'s own folder"
     left = _listed(error.there[:_NAMED], len(error.there))
-    return f'{what} matches nothing; the job left {left}: {attach}"{_pattern_of([*error.there])}", to=".")'
+    return f"{what} matches nothing; the job left {left}; fetch them: {fetching(_pattern_of([*error.there]))}"
 
 
-def left_behind(left: Sequence[Sequence[Any]], host: str) -> str:
+def left_behind(left: Sequence[Sequence[Any]], host: str, job_id: str) -> str:
     """Return a line about files that no `outputs=` asked for: outcome.json's `left`, at most `_NAMED` of them."""
     names = [str(name) for name, _ in left]
     count = f"{len(names)} file{'s' if len(names) > 1 else ''}" if len(names) < _NAMED else f"{_NAMED} files or more"
-    pattern = "*" if all("/" not in name for name in names) else "**"
-    back = "it" if len(names) == 1 else "them"
-    return f'left {count} on {host}: {_listed(names, len(names))} (outputs=["{pattern}"] brings {back} back)'
+    them = "it" if len(names) == 1 else "them"
+    return f"left {count} on {host}: {_listed(names, len(names))}; clusterfn pull {job_id[:SHORT]} fetches {them}"
 
 
 def _listed(names: Sequence[str], count: int) -> str:

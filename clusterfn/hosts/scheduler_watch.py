@@ -5,14 +5,16 @@ It reports to each job's listener what was seen, and concludes nothing: a job th
 
 from __future__ import annotations
 
-import threading
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
+from clusterfn.errors import HostError
+from clusterfn.hosts import loop
 from clusterfn.scheduler.base import FINAL, RUNNING, Answer, JobState, Scheduler, SchedulerVerdict
 
 if TYPE_CHECKING:
@@ -60,9 +62,9 @@ class LookCounter:
     hopeless: int = 0
     gone: int = 0
 
-    def count(self, seen: JobState | None, scheduler: Scheduler) -> SchedulerVerdict | None:
-        """Count one look; return the verdict on a job that will never start."""
-        verdict = None if seen is None else scheduler.hopeless(seen)
+    def count(self, seen: JobState | None, host: str) -> SchedulerVerdict | None:
+        """Count one look at a job of this host; return the verdict on one that will never start."""
+        verdict = None if seen is None else seen.hopeless(host)
         self.hopeless = self.hopeless + 1 if verdict is not None else 0
         self.gone = self.gone + 1 if seen is None or seen.phase == FINAL else 0
         return verdict
@@ -107,7 +109,7 @@ class LookAllowance:
 
 
 class SchedulerWatch:
-    """Looks at the scheduler for the jobs that were added.
+    """Looks at the scheduler for the jobs that were added. Its state, and the calls of listeners, are the loop's.
 
     Args:
         poll_floor_s: Never look more often, whatever happens (`poll_floor:` of the host).
@@ -133,35 +135,39 @@ class SchedulerWatch:
         self._made: float | None = None  # when the last look was made
         self._answered: float | None = None  # when the scheduler last answered one
         self._loosened: set[str] = set()
-        self._lock = threading.RLock()
 
     def add(self, job_name: str, listener: Listener, time_s: float | None = None) -> None:
         """Call `listener` at each look with the job's state, None where it was not listed, or `Silent`.
 
         `time_s`: For how long the job may run, as its call asks.
         """
-        with self._lock:
-            self._waiting.pop(job_name, None)  # or it would keep its place among the others
-            self._jobs[job_name] = self._waiting[job_name] = _Watched(listener, self._clock(), time_s)
-            self._repeat()
+        loop.call(self._add, job_name, _Watched(listener, self._clock(), time_s))
+
+    def _add(self, job_name: str, job: _Watched) -> None:
+        self._waiting.pop(job_name, None)  # or it would keep its place among the others
+        self._jobs[job_name] = self._waiting[job_name] = job
+        self._repeat()
 
     def remove(self, job_name: str) -> None:
         """Stop telling; the last job to go ends the looking."""
-        with self._lock:
-            known = self._jobs.pop(job_name, None)  # a call of a session is not
-            self._loosened.discard(job_name)
-            self._waiting.pop(job_name, None)
-            # Over a connection that has ended, the command of the next look would open another one.
-            if known is not None and self._connection.usable():
-                self._repeat()
+        loop.call(self._remove, job_name)
+
+    def _remove(self, job_name: str) -> None:
+        known = self._jobs.pop(job_name, None)  # a call of a session is not
+        self._loosened.discard(job_name)
+        self._waiting.pop(job_name, None)
+        if known is not None:
+            self._repeat()
 
     def look_now(self) -> None:
         """Look soon, as far as `poll_floor_s` and the allowance let it: a heartbeat is stale."""
-        with self._lock:
-            rarely = self._scheduler.has_nodes and not self._allowance.is_left(self._clock())
-            soon = max(self._floor_s, _RARE_S) if rarely else self._floor_s
-            if not 0 < self._interval_s <= soon:
-                self._repeat(soon)
+        loop.call(self._look_soon)
+
+    def _look_soon(self) -> None:
+        rarely = self._scheduler.has_nodes and not self._allowance.is_left(self._clock())
+        soon = max(self._floor_s, _RARE_S) if rarely else self._floor_s
+        if not 0 < self._interval_s <= soon:
+            self._repeat(soon)
 
     def last_look(self, timeout_s: float) -> Mapping[str, JobState] | str:
         """Return the states of the user's jobs by name, as seen some seconds ago at most; text says why not.
@@ -183,21 +189,28 @@ class SchedulerWatch:
         return trouble or self._scheduler.parse_states(look.out)
 
     def _repeat(self, interval_s: float | None = None) -> None:
-        wanted = max(self._next_s(), self._floor_s) if interval_s is None else interval_s
-        command = self._scheduler.watch_command()
-        if not self._jobs or not command:
-            wanted = 0.0
-        if wanted == self._interval_s:
+        # Over a connection that has ended, the command of the next look would open another one. One that ends in this
+        # moment ends the jobs too, and one that waits for a login is asked again at the next change.
+        if self._connection.usable():
+            with contextlib.suppress(HostError):
+                command = self._scheduler.watch_command()
+                wanted = max(self._next_s(), self._floor_s) if interval_s is None else interval_s
+                self._look_every(wanted if self._jobs and command else 0.0, command)
+
+    def _look_every(self, wanted_s: float, command: Sequence[str]) -> None:
+        if wanted_s == self._interval_s:
             return
-        self._interval_s = wanted
-        before, self._repeating = self._repeating, None  # first: its end, which comes at once, must not be news
+        # first: its end, which comes at once, must not be news
+        before, self._repeating, self._interval_s = self._repeating, None, 0.0
         if before is not None:
             before.cancel()
-        if wanted:
-            unset, on_look = self._scheduler.unset, self._on_look
-            repeating = self._connection.repeat(command, wanted, share=_SHARE, unset=unset, on_look=on_look)
-            self._repeating = repeating
-            repeating.add_done_callback(self._on_end)
+        if wanted_s:
+            self._repeating = repeating = self._connection.repeat(
+                command, wanted_s, share=_SHARE, unset=self._scheduler.unset,
+                on_look=lambda look: loop.call(self._take, look),
+            )  # fmt: skip
+            self._interval_s = wanted_s
+            loop.begin(self._see_end(repeating))
 
     def _next_s(self) -> float:
         """Return the seconds until the next look, by the youngest job that does not run: it is looked at soonest."""
@@ -207,17 +220,16 @@ class SchedulerWatch:
         soon = next(interval for until, interval in self._scheduler.looks_s if now - youngest.added < until)
         return soon if not self._scheduler.has_nodes or self._allowance.is_left(now) else max(soon, _RARE_S)
 
-    def _on_end(self, reply: Reply[Any]) -> None:
+    async def _see_end(self, repeating: Reply[Any]) -> None:
         """Let the next change of interval look again: the host could not repeat the command."""
-        with self._lock:
-            if reply is self._repeating:
-                self._repeating, self._interval_s = None, 0.0
+        await repeating.error()
+        if repeating is self._repeating:
+            self._repeating, self._interval_s = None, 0.0
 
-    def _on_look(self, look: CommandLook) -> None:
-        with self._lock:
-            told = [] if self._is_known(look) else self._told(look)
-            self._repeat()
-        for listener, seen in told:  # without the lock: a listener may add or remove
+    def _take(self, look: CommandLook) -> None:
+        told = [] if self._is_known(look) else self._told(look)
+        self._repeat()
+        for listener, seen in told:
             listener(seen)
 
     def _is_known(self, look: CommandLook) -> bool:

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from clusterfn.config.spec import Host, Limits, Resources
-from clusterfn.config.units import shown_memory, shown_time
+from clusterfn.config.units import exact_memory, exact_time
 from clusterfn.errors import Unsatisfiable
 
 FILE = "/etc/clusterfn.yml"
 _SHOWN: dict[str, Callable[[Any], str]] = {
-    "gpus": str, "cores": str, "memory_bytes": shown_memory, "jobs": str, "time_s": shown_time,
+    "gpus": str, "cores": str, "memory_bytes": exact_memory, "jobs": str, "time_s": exact_time,
 }  # fmt: skip
 
 
@@ -53,9 +53,9 @@ class SiteRules(NamedTuple):
         if self.longest_s is None:
             return asked
         if asked.time_s is not None and asked.time_s > self.longest_s:
-            most = shown_time(self.longest_s)
+            most = exact_time(self.longest_s)
             raise Unsatisfiable(
-                f"time={shown_time(asked.time_s)!r} is more than a job on {host} may take: {most}", host=host,
+                f"time={exact_time(asked.time_s)!r} is more than a job on {host} may take: {most}", host=host,
                 stage="submit", evidence=[f"the administrator has set it in {FILE} on {host}"],
                 hint=f"ask for time={most!r} at most, and continue in a further job (resume=)",
             )  # fmt: skip

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 SPEAK_AFTER_S = 5.0
+REASON_AFTER_S = 3.0  # a job that starts sooner needs no word of why it waited
 AGAIN_S = 60.0  # between two sentences that differ in numbers alone
 
 _here = threading.local()

@@ -6,12 +6,15 @@ One for both directions. Knows nothing of jobs.
 from __future__ import annotations
 
 import collections
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from clusterfn.bridge.supervisor.text import format_duration, format_size
 from clusterfn.errors import HostError
+from clusterfn.hosts import loop
 
 if TYPE_CHECKING:
     from clusterfn.hosts.connection import HostConnection, Reply
@@ -20,7 +23,6 @@ TELL_EVERY_S = 15.0  # where each word is a line that stays
 _LARGE = 10 << 20
 _LONG_S = 2.0  # after which less than that is worth a word too
 _WINDOW_S = 10.0  # of which the rate is the mean
-_UNITS = (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10))
 SENDING = "sending"
 _showing = threading.Lock()
 
@@ -92,12 +94,10 @@ class Transfer:
             self._shown_from = now if self._shown_from is None else self._shown_from
             if size < _LARGE and now - self._shown_from < _LONG_S:
                 return ""
-        amount = _amount(size) if not moved else f"{_amount(moved, size)} of {_amount(size)}"
+        amount = f"{format_size(moved)} of {format_size(size)}" if moved else format_size(size)
         if not rate:
             return amount
-        seconds = (size - moved) / rate
-        left = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
-        return f"{amount}, {_amount(rate)}/s, {left if seconds < 5400 else f'{seconds / 3600:.1f} h'} left"
+        return f"{amount}, {format_size(rate)}/s, {format_duration(round((size - moved) / rate))} left"
 
 
 class Sending(Transfer):
@@ -139,24 +139,16 @@ class Sending(Transfer):
             if left:
                 self.dropped = False
                 if asked is not None:
-                    asked.add_done_callback(self._answered_late)
+                    loop.begin(self._conclude_late(asked))
                 raise
             self._conclude(True)
         return self.dropped
 
-    def _answered_late(self, asked: Reply[list[bool]]) -> None:
-        if asked.exception() is None:
-            self._conclude(not asked.result(0)[0])
+    async def _conclude_late(self, asked: Reply[list[bool]]) -> None:
+        with contextlib.suppress(HostError):  # the host never says it
+            self._conclude(not (await asked)[0])
 
     def _conclude(self, dropped: bool) -> None:
         self.dropped = dropped
         if dropped and self.on_dropped is not None:
             self.on_dropped()
-
-
-def _amount(size: int, of: int = 0) -> str:
-    """Return an amount such as "3.0 MB"; without the unit if it is a part `of` another amount."""
-    unit, each = next(((unit, each) for unit, each in _UNITS if (of or size) >= each), _UNITS[-1])
-    number = size / each
-    shown = f"{number:.1f}" if unit == "GB" or (number < 10 and not of) else f"{number:.0f}"
-    return shown if of else f"{shown} {unit}"

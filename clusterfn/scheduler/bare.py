@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.schedulers import SCHEDULERS
 from clusterfn.config.spec import Resources
 from clusterfn.errors import ConfigError, SubmitError
 from clusterfn.scheduler.base import PENDING, Answer, Evidence, JobState, Scheduler, SchedulerVerdict, Submission
-from clusterfn.scheduler.slurm import INHERITED
 
 if TYPE_CHECKING:
     from clusterfn.config.job_spec import JobSpec
@@ -35,10 +35,12 @@ class Bare(Scheduler):
     overview = "no SLURM: jobs wait their turn for cores, memory and GPUs in clusterfn's own queue"
     has_nodes = False
     knows_all = False
+    queued_status = layout.EXIT_QUEUED << 8
+    evidence_of_many = True
     looks_s = ((6.0, 2.0), (30.0, 5.0), (float("inf"), 10.0))  # the user's own file: it costs no other user anything
 
     # Inside an allocation, or inside another job, these would make the new job take itself for that one.
-    unset = (*INHERITED, "SGE_TASK_", layout.TAG)
+    unset = (*(prefix for each in SCHEDULERS.values() for prefix in each.obeyed), layout.TAG)
 
     def __init__(self, boot_id: str = "", queue: Callable[[], tuple[str, ...]] = tuple, host: str = "") -> None:
         self.boot_id = boot_id
@@ -60,10 +62,6 @@ class Bare(Scheduler):
                 hint="leave nodes= out: one call may use all its GPUs, as docs/how-to/several-gpus.md shows",
             )
         return asked
-
-    def waits(self, status: int | None) -> bool:
-        """Whether its exit status says so."""
-        return status == layout.EXIT_QUEUED << 8
 
     def submission(self, job: JobSpec) -> Submission:
         """Start job.sh in a session of its own."""
@@ -111,11 +109,8 @@ class Bare(Scheduler):
     def element_log(self, number: int, scheduler_id: str) -> str:
         return layout.element_log(number)
 
-    def evidence_command(self, scheduler_id: str) -> tuple[str, ...]:
-        """Shows the boot id and, if the process is there, its line in /proc."""
-        return self.evidence_of_all([scheduler_id])
-
-    def evidence_of_all(self, scheduler_ids: Sequence[str]) -> tuple[str, ...]:
+    def evidence_command(self, *scheduler_ids: str) -> tuple[str, ...]:
+        """Shows the boot id and the lines in /proc of those processes that are there."""
         pids = [(each.split(":") + ["", ""])[1] for each in scheduler_ids]
         return ("cat", "/proc/sys/kernel/random/boot_id", *(f"/proc/{pid}/stat" for pid in pids if _PID.fullmatch(pid)))
 
@@ -130,9 +125,6 @@ class Bare(Scheduler):
                 layout.NODE, "the host was restarted while the job was there", _tail(evidence), _AGAIN
             )
         return None if _lives(stats, process) else _gone(evidence)
-
-    def in_words(self, state: JobState) -> str:
-        return state.reason or state.state.lower()
 
 
 # name.id, an element's number, why it waits

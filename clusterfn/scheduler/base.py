@@ -26,7 +26,7 @@ class Submission(NamedTuple):
 
     Attributes:
         do: "run" or "spawn".
-        unset: Prefixes of variables that the command must not inherit.
+        unset: Prefixes of variables that the command must not inherit; what a prefix after "!" covers stays.
         log: Where a spawned process writes; "" for `run`.
         forks: Whether the command is `supervise.py` by the agent's Python, and may run in a fork of the agent.
         stop_at: The text on stderr by which the command says that it will try again by itself, for long and silently.
@@ -41,11 +41,6 @@ class Submission(NamedTuple):
     timeout_s: float = 60.0
     forks: bool = False
     stop_at: str = ""
-
-    def request(self) -> dict[str, Any]:
-        """Return the request's header."""
-        common = {"do": self.do, "argv": list(self.argv), "cwd": self.cwd, "unset": list(self.unset)}
-        return {**common, "log": self.log} if self.do == "spawn" else {**common, "timeout_s": self.timeout_s}
 
 
 class Answer(NamedTuple):
@@ -64,7 +59,7 @@ class Answer(NamedTuple):
 
 
 class JobState(NamedTuple):
-    """What the scheduler said about one job at one look.
+    """What the scheduler said about one job at one look. A subclass knows what the words of its scheduler mean.
 
     Attributes:
         phase: PENDING, RUNNING, FINAL, or UNKNOWN for a word that this version does not know.
@@ -83,6 +78,25 @@ class JobState(NamedTuple):
     nodes: int = 1
     expected_start: str = ""
 
+    @property
+    def in_words(self) -> str:
+        """Say why a job waits, and when it may start if that is known: "Priority: waiting for its turn"."""
+        return self.reason or self.state.lower()
+
+    @property
+    def suspended(self) -> str:
+        """Say why a job that has begun does not run now: the scheduler has stopped its processes. "" if it runs."""
+        return ""
+
+    @property
+    def waits_for_jobs(self) -> bool:
+        """Whether a pending job is held until others have ended."""
+        return False
+
+    def hopeless(self, host: str) -> SchedulerVerdict | None:
+        """Return a verdict on a pending job that can never start, or None. Believed if two looks say the same."""
+        return None
+
 
 class SchedulerLimits(NamedTuple):
     """What a scheduler allows one user; None where it does not say.
@@ -96,6 +110,18 @@ class SchedulerLimits(NamedTuple):
     array: int | None = None
     jobs: int | None = None
     time_s: float | None = None
+
+
+class Alteration(NamedTuple):
+    """What a waiting job is to ask for instead; None for what stays as it is.
+
+    Attributes:
+        priority: Its order among the jobs of its user.
+    """
+
+    time_s: float | None = None
+    memory_bytes: int | None = None
+    priority: int | None = None
 
 
 class SchedulerVerdict(NamedTuple):
@@ -125,11 +151,13 @@ class Evidence(NamedTuple):
         answer: What `evidence_command` printed, stdout then stderr, whatever its exit status; it may be empty.
         log: The end of scheduler.log.
         scheduler_id: As `submitted` gave it, or as the claim has it.
+        job: The job's own id; "" if that is not known. A scheduler that has lost its state gives numbers again.
     """
 
     answer: str = ""
     log: str = ""
     scheduler_id: str = ""
+    job: str = ""
 
 
 @dataclass(frozen=True)
@@ -138,6 +166,17 @@ class Question(Generic[T]):
 
     argv: tuple[str, ...]
     read: Callable[[str], T]
+
+
+class LimitsQuestion(NamedTuple):
+    """Commands that show what is allowed, each of which may fail.
+
+    Attributes:
+        read: Reads what they have printed; "" of one that failed.
+    """
+
+    commands: Sequence[tuple[str, ...]] = ()
+    read: Callable[[Sequence[str]], SchedulerLimits] = lambda _: SchedulerLimits()
 
 
 class NodeGpus(NamedTuple):
@@ -172,6 +211,22 @@ class Waiting(NamedTuple):
     name: str
 
 
+class NodeGpusQuestions(NamedTuple):
+    """What can be asked about the GPUs of a scheduler's nodes.
+
+    Attributes:
+        partition: The partition or queue that clusterfn.yml names for jobs with GPUs; "" for the default.
+        nodes: Which GPUs each node has, and how many of them are in use.
+        queue: Which jobs wait for GPUs; if the host's version rejects one question, the next is asked.
+        types: Which types the nodes have, "" among them where some have none; None if it cannot say.
+    """
+
+    partition: str
+    nodes: Question[Sequence[NodeGpus]]
+    queue: Sequence[Question[Sequence[Waiting]]]
+    types: Question[Sequence[str]] | None = None
+
+
 class Scheduler(ABC):
     """Build a scheduler's commands, read their output, and answer what other code asks about it.
 
@@ -187,6 +242,8 @@ class Scheduler(ABC):
         priority_hint: How to say there which of one's own jobs come first.
         lists_all: What lists the jobs of all users on the host, for people.
         looks_s: How often it may be asked about a waiting job: until it is so old, one look in so many seconds.
+        queued_status: The wait status of a script that has left its job to clusterfn's own queue; None where none does.
+        evidence_of_many: Whether `evidence_command` can show what is left of several jobs at once.
     """
 
     title: str
@@ -198,6 +255,8 @@ class Scheduler(ABC):
     holds: bool = False
     priority_hint: str = ""
     lists_all: str = "its command that lists jobs"
+    queued_status: int | None = None
+    evidence_of_many: bool = False
     # A controller serves everybody. It may say why a new job waits some seconds after it has accepted it.
     looks_s: Sequence[tuple[float, float]] = ((4.0, 4.0), (10.0, 6.0), (30.0, 20.0), (70.0, 40.0), (float("inf"), 60.0))
 
@@ -232,13 +291,12 @@ class Scheduler(ABC):
         """Return the request that runs one line of shell as a small batch job of its own, which needs no GPU."""
         raise NotImplementedError("only a scheduler with nodes has batch jobs")
 
-    def never_held(self, job: JobSpec) -> str:
-        """Return why a job of this kind runs in no allocation that is held; "" if its size and time decide."""
-        return "only SLURM's allocations can be held"
+    def into_held(self, job: JobSpec, request: Submission) -> Submission | str:
+        """Return the request that starts the job in the held allocation, and by `request` if it does not fit.
 
-    def into_held(self, job: JobSpec, request: Submission) -> Submission:
-        """Return the request that starts the job in the held allocation, and by `request` if it does not fit."""
-        raise NotImplementedError("only SLURM's allocations can be held")
+        Or why a job of this kind runs in no such allocation, whatever its size and time.
+        """
+        return "only SLURM's allocations can be held"
 
     def notes(self, answer: Answer) -> Sequence[str]:
         """Return what a submission has to tell the user."""
@@ -249,13 +307,10 @@ class Scheduler(ABC):
         """Return the scheduler's number of the job.
 
         Raises:
-            SubmitError: With the scheduler's own words.
+            SubmitError: With the scheduler's own words. If it is `retryable`, the job may have been submitted all the
+                same: look it up by name before trying again.
             Unsatisfiable: The same, where those say that no wait will help.
         """
-
-    def ambiguous(self, answer: Answer) -> bool:
-        """Whether the job may have been submitted all the same: look it up by name before trying again."""
-        return False
 
     def refused_for_now(self, answer: Answer) -> str:
         """Return the scheduler's own words if it has too many jobs to take this one, and may take it later; else ""."""
@@ -265,19 +320,9 @@ class Scheduler(ABC):
         """Return what to submit instead, if the site refused only what clusterfn itself has added; else None."""
         return None
 
-    def waits(self, status: int | None) -> bool:
-        """Whether a script that ended with this wait status has left its job to clusterfn's own queue."""
-        return False
-
-    # limits
-
-    def limits_commands(self) -> Sequence[tuple[str, ...]]:
-        """Return what to run to learn what is allowed; each may fail."""
-        return ()
-
-    def limits(self, told: Sequence[str], gpus: int) -> SchedulerLimits:
-        """Read what these commands printed, for a job with so many GPUs; "" of one that failed."""
-        return SchedulerLimits()
+    def limits(self, gpus: int) -> LimitsQuestion:
+        """Ask what is allowed for a job with so many GPUs. The commands are the same for all jobs."""
+        return LimitsQuestion()
 
     # one job: its state, its log, its end
 
@@ -293,22 +338,6 @@ class Scheduler(ABC):
     def trouble(self, answer: Answer) -> str:
         """Say why an answer to `watch_command` says nothing about any job; "" if it can be believed."""
 
-    @abstractmethod
-    def in_words(self, state: JobState) -> str:
-        """Say why a job waits, and when it may start if that is known: "Priority: waiting for its turn"."""
-
-    def suspended(self, state: JobState) -> str:
-        """Say why a job that has begun does not run now: the scheduler has stopped its processes. "" if it runs."""
-        return ""
-
-    def waits_for_jobs(self, state: JobState) -> bool:
-        """Whether a pending job is held until others have ended."""
-        return False
-
-    def hopeless(self, state: JobState) -> SchedulerVerdict | None:
-        """Return a verdict on a pending job that can never start, or None. Believed if two looks say the same."""
-        return None
-
     def loosen_command(self, state: JobState, time_s: float | None) -> tuple[str, ...]:
         """Return what takes back from a waiting job what clusterfn itself added, if that may keep it from starting.
 
@@ -321,17 +350,36 @@ class Scheduler(ABC):
     def element_log(self, number: int, scheduler_id: str) -> str:
         """Return the name of the log of an element of a group, by its number or by the scheduler's."""
 
-    def cancel_command(self, name: str) -> tuple[str, ...]:
-        """Return the command that withdraws or ends the job of this name; () if only its own files can."""
+    def cancel_command(self, name: str, *, kill: bool = False) -> tuple[str, ...]:
+        """Return the command that withdraws or ends the job of this name; () if only its own files can.
+
+        Args:
+            kill: Kill all its processes at once; () where `supervise.py end` does.
+        """
         return ()
 
-    def kill_command(self, name: str) -> tuple[str, ...]:
-        """Return the command that kills all processes of the job of this name; () where `supervise.py end` does."""
+    def withdraw_command(self, *scheduler_ids: str) -> tuple[str, ...]:
+        """Return a faster command for jobs that have not started, by their numbers; () if there is none.
+
+        Args:
+            scheduler_ids: As `submitted` gave them, or as a look had them; "" if one is not known.
+        """
         return ()
 
     def cancel_by_hand(self, name: str) -> str:
         """Return what a person types on the host to do the same."""
         return " ".join(self.cancel_command(name))
+
+    def alter_command(self, name: str, asked: Resources, change: Alteration) -> tuple[str, ...]:
+        """Return the command that alters the waiting job of this name; () if only its own files can.
+
+        Args:
+            asked: All that it asks for after the change.
+
+        Raises:
+            ConfigError: The scheduler cannot do that.
+        """
+        return ()
 
     def join_command(self, scheduler_id: str) -> tuple[str, ...]:
         """Return what starts a program inside a running job, on its node, connected to our stdin and stdout.
@@ -341,31 +389,13 @@ class Scheduler(ABC):
         return ()
 
     @abstractmethod
-    def evidence_command(self, scheduler_id: str) -> tuple[str, ...]:
-        """Return the command that shows what is left of a job, for `explain`."""
-
-    def evidence_of_all(self, scheduler_ids: Sequence[str]) -> tuple[str, ...]:
-        """Return one command that shows as much of several jobs; () where each has to be asked about by itself."""
-        return ()
+    def evidence_command(self, *scheduler_ids: str) -> tuple[str, ...]:
+        """Return the command that shows what is left of a job, for `explain`; of several if `evidence_of_many`."""
 
     @abstractmethod
     def explain(self, evidence: Evidence) -> SchedulerVerdict | None:
         """Return what ended the job; None if it may live or nothing is known. A silent heartbeat must agree."""
 
-    # GPUs, where there are nodes
-
-    def partition(self, gpus: int) -> str:
-        """Return the partition or queue that clusterfn.yml names for jobs with so many GPUs; "" for the default."""
-        return ""
-
-    def gpu_types(self) -> Question[Sequence[str]] | None:
-        """Ask which types of GPUs the nodes have, "" among them where some have none; None if it cannot say."""
-        return None
-
-    def gpu_nodes(self) -> Question[Sequence[NodeGpus]]:
-        """Ask which GPUs each node has, and how many of them are in use."""
-        raise NotImplementedError("only a scheduler with nodes knows theirs")
-
-    def gpu_queue(self) -> Sequence[Question[Sequence[Waiting]]]:
-        """Ask which jobs wait for GPUs; if the host's version rejects one question, the next is asked."""
+    def gpus(self) -> NodeGpusQuestions:
+        """Ask about the GPUs of its nodes."""
         raise NotImplementedError("only a scheduler with nodes knows theirs")

@@ -9,11 +9,12 @@ import posixpath
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.schedulers import SCHEDULERS
 from clusterfn.config.spec import Host
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def job_script(job: JobSpec) -> str:
             "python": quote(job.host_python),
             "supervise": quote(posixpath.join(job.bridge, layout.SUPERVISE)),
             "job": _folder(job),
-            "element": fill("element.sh", {"job": _folder(job)}).rstrip("\n") if job.group else "",
+            "element": fill("element.sh", {"job": _folder(job), "number": _number()}).rstrip("\n") if job.group else "",
             "returned": str(layout.EXIT_RETURNED),
             "published": str(layout.EXIT_PUBLISHED),
             "queued": str(layout.EXIT_QUEUED),
@@ -64,6 +65,13 @@ def job_script(job: JobSpec) -> str:
             "lines": _before_python(job.host, _loading([*job.host.modules, *job.modules], said), job.host.prolog),
         },
     )
+
+
+def _number() -> str:
+    """Return the sum of the number given and that of the task in an array of any scheduler, 0 outside of one."""
+    variables = [each.task_variable for each in SCHEDULERS.values()]
+    task = reduce(lambda others, name: f"${{{name}:-{others}}}", reversed(variables), "0")
+    return f"$(($1 + {task}))"
 
 
 def _before_python(host: Host, loading: Iterable[str], prolog: Sequence[str]) -> str:
@@ -100,7 +108,7 @@ def _loading(modules: Iterable[str], said: str) -> list[str]:
     return [fill("modules.sh", {"said": said}).rstrip("\n"), *(f"load_module {quote(name)}" for name in names)]
 
 
-def modules_check(host: Host, mark: str, has_nodes: bool) -> str:
+def modules_check(host: Host, marker: str, has_nodes: bool) -> str:
     """Return a script that does what a host's jobs do before Python, and prints a line `MARK STATUS STAGE`.
 
     The stage is "loaded", "setup", "prolog" or "module:NAME". After "setup" and "prolog" follows the line that failed,
@@ -109,7 +117,14 @@ def modules_check(host: Host, mark: str, has_nodes: bool) -> str:
     """
     prolog = () if has_nodes else host.prolog
     lines = _before_python(host, _loading(host.modules, '"$clusterfn_said"'), prolog)
-    return fill("modules_check.sh", {"mark": mark, "lines": lines})
+    return fill("modules_check.sh", {"mark": marker, "lines": lines})
+
+
+def modules_setup(host: Host) -> str:
+    """Return the lines that load a host's modules as its jobs do; "" if it has none, and no lines of its own."""
+    lines = _before_python(host, _loading(host.modules, '"$clusterfn_said"'), ())
+    begin, end = "clusterfn_stage=setup\nclusterfn_said=$(mktemp) || exit 1", 'rm -f -- "$clusterfn_said"'
+    return f"{begin}\n{lines}\n{end}" if lines else ""
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:

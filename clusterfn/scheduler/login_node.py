@@ -9,8 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from clusterfn.scheduler import SITES, kind_of_site
-from clusterfn.scheduler.site import SchedulerSite
+from clusterfn.scheduler import kinds_of_sites
 
 # of schedulers to which clusterfn cannot submit: what is there -> whose it is
 _FILES = {
@@ -35,21 +34,18 @@ _MOTD = re.compile(
 _MANY = 10  # users at a time, on a machine without GPUs
 
 
-def _kinds() -> list[type[SchedulerSite]]:
-    return [kind for kind in map(kind_of_site, SITES) if kind is not None]
-
-
 def _files() -> dict[str, str]:
-    return {**{path: kind.title for kind in _kinds() for path in kind.commands.files}, **_FILES}
+    return {**{path: kind.title for kind in kinds_of_sites().values() for path in kind.commands.files}, **_FILES}
 
 
 def _variables() -> dict[str, str]:
-    return {**{name: kind.title for kind in _kinds() for name in kind.commands.variables}, **_VARIABLES}
+    kinds = kinds_of_sites().values()
+    return {**{name: kind.title for kind in kinds for name in kind.commands.variables}, **_VARIABLES}
 
 
 def questions() -> dict[str, Any]:
     """Return what the host is asked about signs."""
-    modules = [*(name for kind in _kinds() for name in kind.commands.modules), *_MODULES]
+    modules = [*(name for kind in kinds_of_sites().values() for name in kind.commands.modules), *_MODULES]
     return {
         "files": list(_files()), "variables": [*_variables(), *_CONTAINERS], "programs": list(_PROGRAMS),
         "modules": f"(?:{'|'.join(modules)})(?:[/-]|$)", "aliases": _ALIAS,
@@ -76,7 +72,7 @@ class Signs(NamedTuple):
         return self.strong + (crowd if self.users >= _MANY and not has_gpus else ())
 
 
-def read_signs(told: Mapping[str, Any]) -> Signs:
+def read_signs(facts: Mapping[str, Any]) -> Signs:
     """Read the answers to `questions`.
 
     Example:
@@ -89,22 +85,22 @@ def read_signs(told: Mapping[str, Any]) -> Signs:
         owners.append(owner)
         return f"which is of {owner}"
 
-    said = [f"it has {path}, {of(_owner(path))}" for path in map(str, told.get("files", ()))]
-    for name, value in dict(told.get("variables", {})).items():
+    said = [f"it has {path}, {of(_owner(path))}" for path in map(str, facts.get("files", ()))]
+    for name, value in dict(facts.get("variables", {})).items():
         if name in _CONTAINERS:
             said.append(f"logins run in the container {value}, where a scheduler's commands may be missing")
         else:
             said.append(f"{name} is set in a login shell, {of(_variables()[name])}")
-    said += [f"it has {name}, {of(_PROGRAMS[name])}" for name in told.get("programs", ())]
-    modules = ", ".join(map(str, told.get("modules", ())))
+    said += [f"it has {name}, {of(_PROGRAMS[name])}" for name in facts.get("programs", ())]
+    modules = ", ".join(map(str, facts.get("modules", ())))
     said += [f"`module avail` lists {modules}"] if modules else []
-    said += [_about_alias(name, str(text)) for name, text in dict(told.get("aliases", {})).items()]
-    name = str(told.get("hostname", ""))
+    said += [_about_alias(name, str(text)) for name, text in dict(facts.get("aliases", {})).items()]
+    name = str(facts.get("hostname", ""))
     said += [f"it is called {name}"] if _HOST_NAME.search(name.partition(".")[0]) else []
-    greeting = _MOTD.search(str(told.get("motd", "")))
+    greeting = _MOTD.search(str(facts.get("motd", "")))
     said += [f"its greeting says: {greeting[0].strip()[:120]}"] if greeting else []
     unsupported = tuple(owner for owner in _UNSUPPORTED if owner in owners)
-    return Signs(tuple(said), int(told.get("users", 0)), unsupported)
+    return Signs(tuple(said), int(facts.get("users", 0)), unsupported)
 
 
 def _owner(path: str) -> str:

@@ -1,8 +1,11 @@
-"""Record terminal.json, a session in a terminal: a call, its live output, Ctrl-C, attach. Draw terminal.svg from it.
+"""Record sessions in a terminal as terminal.json and top.json, and draw terminal.svg and top.svg from them.
 
-    python docs/pictures/record_terminal.py                     # draw terminal.svg from terminal.json
+The first one is a call, its live output, Ctrl-C and attach. The second one is `clusterfn top`.
+
+    python docs/pictures/record_terminal.py                     # draw both from their recordings
     python docs/pictures/record_terminal.py record              # record on this machine, then draw
     python docs/pictures/record_terminal.py record ada@tensor01 # begin with `clusterfn init ada@tensor01 --yes`
+    python docs/pictures/record_terminal.py top tensor01        # record top.json: `clusterfn top` with what runs there
 
 Everything on the screen is what the commands have printed; only the pauses are shortened. Needs pyte (`[docs]`).
 """
@@ -21,8 +24,9 @@ from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
-RECORDING = Path(__file__).with_name("terminal.json")
-COLUMNS, LINES = 96, 22
+PICTURES = Path(__file__).parent
+SIZES = {"terminal": (96, 22), "top": (118, 28)}  # columns and lines of each recording
+TOP_S = 16.0
 LINE_HEIGHT, COLUMN_WIDTH = 20, 8.4
 LONGEST_PAUSE_S, LAST_S = 1.2, 4.0
 SCRIPT = """import time
@@ -62,23 +66,32 @@ def record(address: str | None) -> list[Event]:
     return events
 
 
-def _run(argv: list[str], interrupt_at: str = "") -> list[Event]:
-    """Run a command in a terminal of its own; press Ctrl-C once that text has appeared."""
+def record_top(host: str) -> list[Event]:
+    """Return what `clusterfn top` shows for some seconds of what runs on a host."""
+    return _run(["clusterfn", "top", host], size=SIZES["top"], interrupt_after_s=TOP_S)
+
+
+def _run(
+    argv: list[str], interrupt_at: str = "", size: tuple[int, int] = SIZES["terminal"], interrupt_after_s: float = 0.0
+) -> list[Event]:
+    """Run a command in a terminal of its own; press Ctrl-C once that text has appeared, or after so long."""
     before = 0.0 if argv[0] == "cat" else 0.8
     events: list[Event] = [(before, f"\x1b[32m$\x1b[0m {' '.join(argv)}"), (0.6, "\r\n")]
     process, terminal = pty.fork()
     if process == 0:
         found = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
-        size = {"COLUMNS": str(COLUMNS), "LINES": str(LINES), "TERM": "xterm-256color"}
-        os.execvpe(argv[0], argv, {**os.environ, **size, "PATH": found})
+        shown = {"COLUMNS": str(size[0]), "LINES": str(size[1]), "TERM": "xterm-256color"}
+        os.execvpe(argv[0], argv, {**os.environ, **shown, "PATH": found})
     seen, last = "", time.monotonic()
+    began = last
     while chunk := _read(terminal):
         now = time.monotonic()
         events.append((round(now - last, 2), chunk))
         seen, last = seen + chunk, now
-        if interrupt_at and interrupt_at in seen:
+        is_late = 0 < interrupt_after_s < now - began
+        if (interrupt_at and interrupt_at in seen) or is_late:
             os.write(terminal, b"\x03")
-            interrupt_at = ""
+            interrupt_at, interrupt_after_s = "", 0.0
     os.close(terminal)
     os.waitpid(process, 0)
     return events
@@ -93,11 +106,11 @@ def _read(terminal: int) -> str:
         return ""
 
 
-def screens(events: list[Event]) -> Iterator[tuple[float, list[str]]]:
+def screens(events: list[Event], size: tuple[int, int]) -> Iterator[tuple[float, list[str]]]:
     """Yield each different screen, and for how many seconds it is shown."""
     import pyte
 
-    screen = pyte.Screen(COLUMNS, LINES)
+    screen = pyte.Screen(*size)
     stream = pyte.Stream(screen)
     shown: list[str] = []
     seconds = 0.0
@@ -112,11 +125,12 @@ def screens(events: list[Event]) -> Iterator[tuple[float, list[str]]]:
     yield LAST_S, shown
 
 
-def draw(events: list[Event]) -> str:
-    """Return the recording as an SVG that plays by itself, without a script."""
-    frames = list(screens(events))
+def draw(events: list[Event], name: str = "terminal") -> str:
+    """Return the recording of that name as an SVG that plays by itself, without a script."""
+    columns, count = SIZES[name]
+    frames = list(screens(events, (columns, count)))
     total = sum(seconds for seconds, _ in frames)
-    width, height = round(COLUMNS * COLUMN_WIDTH + 24), LINES * LINE_HEIGHT + 24
+    width, height = round(columns * COLUMN_WIDTH + 24), count * LINE_HEIGHT + 24
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" aria-label="A terminal session">']
     rules, groups, start = [STYLE], [], 0.0
     for number, (seconds, lines) in enumerate(frames):
@@ -141,8 +155,12 @@ def _line(row: int, text: str) -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["record"]:
-        recorded = record(sys.argv[2] if len(sys.argv) > 2 else None)
-        RECORDING.write_text(json.dumps(recorded, indent=0, ensure_ascii=False) + "\n", encoding="utf-8")
-    given = [(float(pause), str(text)) for pause, text in json.loads(RECORDING.read_text(encoding="utf-8"))]
-    RECORDING.with_suffix(".svg").write_text(draw(given), encoding="utf-8")
+    words = sys.argv[1:]
+    name = "top" if words[:1] == ["top"] else "terminal"
+    path = PICTURES / f"{name}.json"
+    if words:
+        recorded = record_top(words[1]) if name == "top" else record(words[1] if len(words) > 1 else None)
+        path.write_text(json.dumps(recorded, indent=0, ensure_ascii=False) + "\n", encoding="utf-8")
+    for each in [path] if words else [PICTURES / f"{name}.json" for name in SIZES]:
+        given = [(float(pause), str(text)) for pause, text in json.loads(each.read_text(encoding="utf-8"))]
+        each.with_suffix(".svg").write_text(draw(given, each.stem), encoding="utf-8")

@@ -84,7 +84,8 @@ class Box:
 
     def looks(self) -> int:
         """How often somebody has looked for strangers."""
-        return self._file.with_suffix(".asked").read_text().count("--query-compute-apps")
+        asked = self._file.with_suffix(".asked")
+        return asked.read_text().count("--query-compute-apps") if asked.exists() else 0
 
     def say(self, mode: str = "ok", cards: int = 2, kinds: tuple[str, ...] = (TOY,), **more: Any) -> None:
         """`kinds` in turn; `used` MiB, `apps` (pids) by the card's index. While `gate` is there, nobody looks."""

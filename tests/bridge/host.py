@@ -16,7 +16,6 @@ import secrets
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -343,12 +342,3 @@ def _version(python: str) -> list[int]:
     code = "import sys, json; print(json.dumps(sys.version_info[:2]))"
     done = subprocess.run([python, "-c", code], stdout=subprocess.PIPE, check=True, env=clean_environ())
     return json.loads(done.stdout)
-
-
-def interpreter(version: str) -> str | None:
-    """Some installed Python of that minor version, or None."""
-    if sys.version_info[:2] == tuple(map(int, version.split("."))):
-        return sys.executable
-    found = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"))
-    lab = Path(f"/opt/clusterfn-lab/python/{version}/bin/python{version}")
-    return str(lab) if lab.exists() else str(found[0]) if found else shutil.which(f"python{version}")

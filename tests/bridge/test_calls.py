@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.host import Bench, interpreter
+from tests.bridge.host import Bench
+from tests.interpreters import interpreter
 
 
 def bench_of(bridge: Path, root: Path, host: str, python: str) -> Bench:

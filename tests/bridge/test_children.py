@@ -21,7 +21,7 @@ FORKS = """def f(used):
 
 
 @pytest.mark.parametrize(("used", "times"), [(True, 1), (False, 0)])
-def test_a_fork_after_cuda_was_used_is_told_once(bench: Bench, used: bool, times: int):
+def test_a_fork_after_cuda_was_used_is_reported_once(bench: Bench, used: bool, times: int):
     job, outcome = bench.run(FORKS, used)
 
     assert outcome["kind"] == "returned", outcome

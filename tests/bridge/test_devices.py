@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from clusterfn.bridge.supervisor import cuda
-from clusterfn.bridge.supervisor.verdict import Verdict
+from clusterfn.bridge.supervisor.verdict import AttemptEnded
 from tests.bridge.cards import machine
 from tests.bridge.host import Bench
 
@@ -154,7 +154,7 @@ FORGOTTEN = [
 
 
 @pytest.mark.parametrize("source", FORGOTTEN)
-def test_who_forgot_to_ask_for_a_gpu_is_told(desk: Desk, source: str):
+def test_who_forgot_to_ask_for_a_gpu_learns(desk: Desk, source: str):
     outcome = desk.run(source, 0)
 
     assert outcome["kind"] == "returned"
@@ -164,7 +164,7 @@ def test_who_forgot_to_ask_for_a_gpu_is_told(desk: Desk, source: str):
 @pytest.mark.parametrize(
     "source", ["def f():\n    'Not for cuda.'\n    return 1\n", "def f():\n    raise ValueError('cuda')\n"]
 )
-def test_who_needs_none_is_told_nothing(desk: Desk, source: str):
+def test_a_job_that_needs_none_hears_nothing(desk: Desk, source: str):
     assert not desk.run(source, 0).get("notes")
 
 
@@ -184,7 +184,7 @@ watch.finish(None)
 """
 
 
-def test_a_job_whose_processes_opened_no_gpu_is_told(tmp_path: Path):
+def test_a_job_whose_processes_opened_no_gpu_is_reported(tmp_path: Path):
     """In a process without children, with files in the place of the driver's."""
     for name in ("nvidiactl", "nvidia0"):
         (tmp_path / name).touch()
@@ -208,10 +208,10 @@ def test_a_torch_that_cannot_be_imported_is_not_blamed_on_the_gpus(tmp_path: Pat
         node="n1", spec={"python": str(python), "building": building}, scheduler=SimpleNamespace(partition=lambda: "")
     )
 
-    with pytest.raises(Verdict) as caught:
+    with pytest.raises(AttemptEnded) as caught:
         cuda.check(job, os.environ)
 
-    verdict = caught.value
+    verdict = caught.value.verdict
     problem = "ModuleNotFoundError: No module named 'torch'"
-    assert verdict.facts["message"] == f"PyTorch cannot be imported on n1: {problem}"
-    assert verdict.facts["stage"] == "environment"
+    assert verdict.message == f"PyTorch cannot be imported on n1: {problem}"
+    assert verdict.stage == "environment"

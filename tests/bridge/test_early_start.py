@@ -228,7 +228,7 @@ def built(bench: Bench, ready: str | None, **more: object) -> dict[str, object]:
     (folder / "bin").mkdir(parents=True)
     if ready is not None:
         (folder / "READY").write_text(ready)
-    wanted = {"root": str(bench.root), "id": folder.name, "purged": False, "cuda": None, "node_root": None}
+    wanted = {"root": str(bench.root), "id": folder.name, "purged": False, "cuda": None}
     return {"building": {**wanted, **more}, "python": bench.python}
 
 
@@ -249,7 +249,7 @@ def test_an_environment_that_is_not_there_or_not_plain_starts_none(bench: Bench,
     assert early_start.start_worker(str(bench.job(ENV, **built(bench, ready)).folder)) is None
 
 
-@pytest.mark.parametrize(("more", "starts"), [({}, True), ({"purged": True}, False), ({"node_root": "/tmp"}, False)])
+@pytest.mark.parametrize(("more", "starts"), [({}, True), ({"purged": True}, False)])
 def test_an_environment_that_must_be_looked_at_first_starts_none(bench: Bench, more: dict[str, object], starts: bool):
     worker = early_start.start_worker(str(bench.job(ENV, **built(bench, "{}", **more)).folder))
 

@@ -13,7 +13,8 @@ import pytest
 from clusterfn.bridge.supervisor import environ
 from clusterfn.bridge.supervisor.job import JobFolder
 from clusterfn.bridge.supervisor.worker_process import Cores
-from tests.bridge.host import Bench, interpreter
+from tests.bridge.host import Bench
+from tests.interpreters import interpreter
 
 ENVIRON = "def f():\n    import os\n    return dict(os.environ)\n"
 
@@ -44,7 +45,7 @@ def test_what_the_host_sets_on_purpose_is_kept(bench: Bench):
     assert given.items() <= job.value().items()
 
 
-def test_it_is_told_where_it_is_and_what_it_may_use(bench: Bench):
+def test_it_is_reported_with_where_it_is_and_what_it_may_use(bench: Bench):
     job, _ = bench.run(ENVIRON, resources={"cores": 1})
 
     found = job.value()

@@ -18,6 +18,7 @@ from clusterfn.bridge.supervisor.job import JobFolder
 from clusterfn.bridge.supervisor.main import remove_expired
 from tests.bridge.host import Bench, layout_bridge, obey_modes
 from tests.bridge.host import Job as Laid
+from tests.waiting import replace_here
 
 ONE = "def f():\n    return 1\n"
 DAY_S = 86400
@@ -66,7 +67,7 @@ def test_a_clock_that_was_ahead_while_one_job_ended_removes_nothing(
     right = time.time()
 
     for days in (ahead_days, 0, 1.1):
-        monkeypatch.setattr(time, "time", lambda now=right + days * DAY_S: now)
+        replace_here(monkeypatch, time, "time", lambda now=right + days * DAY_S: now)
         monkeypatch.setattr(os, "utime", lambda path, times=None, utime=os.utime: utime(path, (time.time(),) * 2))
         remove_expired(JobFolder(str(last.folder)))
 
@@ -138,6 +139,7 @@ def test_a_job_goes_also_where_its_function_has_made_folders_read_only(bench: Be
     kept.mkdir(parents=True)
     (kept / "of-one.bin").touch()
     (old.attempt / "work" / "shut").mkdir(mode=0)
+    (bench.root / "jobs").chmod(0o700)  # as an agent makes it
     for folder in (kept, old.attempt / "work", old.folder):
         folder.chmod(0o500)
     if half_removed:
@@ -235,6 +237,30 @@ def test_what_a_client_asks_for_while_it_is_being_removed_stays(bench: Bench, mo
     assert blob.exists() and told["kinds"]["blobs"]["gone"] == 0
 
 
+def test_what_one_process_looks_at_again_no_other_removes(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    modules, rename = stored(bench, 15)["sources"], os.rename
+
+    def then_another_looks(source: str, target: str) -> None:
+        rename(source, target)
+        if source == str(modules):
+            os.utime(target)  # a client has asked for it just before
+            tidied(bench)
+
+    monkeypatch.setattr(os, "rename", then_another_looks)
+    tidied(bench)
+
+    assert [path.name for path in modules.iterdir()] == ["file"]
+
+
+def test_what_a_process_that_is_gone_has_set_aside_goes_when_it_is_due(bench: Bench):
+    old, young = stored(bench, 15)["sources"], stored(bench, 13)["sources"]
+    left = [path.rename(path.with_name(f".aside-{path.name}-0a1b2c3d")) for path in (old, young)]
+
+    tidied(bench)
+
+    assert [path.exists() for path in left] == [False, True]
+
+
 def test_a_job_that_its_client_never_started_goes_after_a_day_with_its_secrets(bench: Bench):
     old, young = sent(bench, 1.1, "secrets"), sent(bench, 0.9, "secrets")
 
@@ -270,6 +296,7 @@ def squeue(folder: Path, monkeypatch: pytest.MonkeyPatch, says: str) -> Path:
         pytest.param("echo f.another", False, id="not listed"),
         pytest.param("exit 1", True, id="failed"),
         pytest.param("echo slurm_load_jobs error: Invalid user >&2", True, id="complained with status 0"),
+        pytest.param("echo squeue: error: Ignoring obsolete FastSchedule >&2", False, id="complains of slurm.conf"),
         pytest.param('[ "$(wc -l < "$0.asked")" != 2 ] || echo f.JOB', True, id="listed at the second look"),
     ],
 )
@@ -391,26 +418,6 @@ def test_a_person_may_have_removed_what_is_younger_and_sees_it_before(bench: Ben
     told = clean(bench, str(14 * DAY_S), "0", "")
     assert not young.folder.exists() and used.exists()  # a client may have asked for it just before
     assert told["recent"] == 5 and dry["recent"] == 0
-
-
-def test_copies_of_environments_on_a_node_go_when_no_job_has_used_them_there_for_long(bench: Bench, tmp_path: Path):
-    node = tmp_path / "node"
-    for name, days in (("old0", 20.0), ("young0", 10.0), ("used0", 20.0)):
-        ready = node / "envs" / name / "READY"
-        ready.parent.mkdir(parents=True)
-        ready.write_text("{}")
-        age(ready, days)
-    running = sent(bench, 20)
-    (node / "uses" / "used0").mkdir(parents=True)
-    (node / "uses" / "used0" / running.id).write_text(f"{running.folder}\n")
-    age(node / "uses" / "used0", 20)
-    (node / "expired").touch()
-    age(node / "expired", 2)
-    last = bench.job(ONE, building={"node_root": str(node), "root": str(tmp_path), "id": "x"})
-
-    remove_expired(JobFolder(str(last.folder)))
-
-    assert sorted(path.name for path in (node / "envs").iterdir()) == ["used0", "young0"]
 
 
 def test_what_a_waiting_job_takes_stays_and_so_do_the_modules_of_each_job_that_stays(bench: Bench):

@@ -124,7 +124,7 @@ def test_a_third_attempt_after_a_concluded_first_runs_nothing(bench: Bench, tmp_
     assert job.outcome(3)["superseded_by"] == 1
 
 
-def test_elements_of_an_array_are_told_apart(bench: Bench):
+def test_elements_of_an_array_are_distinguished(bench: Bench):
     job = bench.job("def f():\n    return 1\n", scheduler="slurm")
     job.start(SLURM_JOB_ID="9", SLURM_ARRAY_JOB_ID="7", SLURM_ARRAY_TASK_ID="3").wait(150)
 
@@ -254,7 +254,7 @@ def test_a_verdict_that_comes_too_late_changes_nothing(bench: Bench):
     assert job.outcome()["kind"] == "returned"
 
 
-def test_a_verdict_after_a_preempted_attempt_stands_in_a_new_one(bench: Bench):
+def test_a_verdict_after_a_preempted_attempt_is_in_a_new_one(bench: Bench):
     job = bench.job(SLEEP, scheduler="slurm")
     (job.attempt).mkdir(parents=True)
     (job.attempt / "outcome.json").write_text('{"final": false, "kind": "preempted", "superseded_by": null}')

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from clusterfn.bridge.layout import CLAIM
-from clusterfn.bridge.queue import machine, plan
-from clusterfn.bridge.queue.admission import Admission
-from clusterfn.bridge.supervisor.items import ElementRun, WaitsAgain
+from clusterfn.bridge.layout import CLAIM, EXIT_QUEUED
+from clusterfn.bridge.queue import admission, machine, plan
+from clusterfn.bridge.supervisor.items import ElementRun
+from clusterfn.bridge.supervisor.verdict import AttemptEnded
 from tests.bridge.box import Box
 from tests.bridge.host import clean_environ
 from tests.bridge.test_groups import Group, once
@@ -97,7 +97,7 @@ def waits(box: Box, cards: int) -> socket.socket:
     return box.mark(f"wait/4242/{machine.now_ns() // 10**6}/99999999/{cards}/1/0/aaaaaaaaaaaaaaaa//0")
 
 
-def test_a_group_has_all_cards_again_when_nobody_else_waits_any_more(box: Box):
+def test_a_group_has_all_gpus_again_when_nobody_else_waits_any_more(box: Box):
     box.say(cards=4)
     group = Cards(box, 8, 1)
     elements = group.start_all(4)
@@ -126,11 +126,12 @@ def test_each_turn_is_good_for_one_item():
     element.told = 0
     element.give_way(0)
     element.told = 1
-    with pytest.raises(WaitsAgain):
+    with pytest.raises(AttemptEnded) as ended:
         element.give_way(0)
+    assert ended.value.verdict.exit_status == EXIT_QUEUED
 
 
-def test_no_claim_stands_any_more_when_the_ticket_of_who_gives_way_is_written(tmp_path, monkeypatch):
+def test_no_claim_is_left_when_the_ticket_of_who_gives_way_is_written(tmp_path, monkeypatch):
     """A ticket with a claim is taken for one that is over."""
     claim = tmp_path / CLAIM
     claim.touch()
@@ -138,14 +139,15 @@ def test_no_claim_stands_any_more_when_the_ticket_of_who_gives_way_is_written(tm
     spec = {"name": "f", "lease": "file", "scheduler": "bare", "bridge": "", "queue_timeout_s": None}
     job: Any = SimpleNamespace(id="7f3a", folder=str(tmp_path), home=str(tmp_path), root=str(tmp_path), element=None)
     job.spec = {**spec, "resources": {"gpus": 1, "cores": 1, "memory_bytes": None}}
-    admission: Any = Admission(job, SimpleNamespace(), waits=True)
     names = {"wait/4242/1/99999999/1/1/0/aaaaaaaaaaaaaaaa//0": None}
-    admission.marks = SimpleNamespace(binders=lambda: names, hold=lambda name: SimpleNamespace(close=lambda: None))
-    admission.held = {"a card": None}
-    monkeypatch.setattr(admission.queue, "write", lambda told: stood.append(claim.exists()))
+    marks = SimpleNamespace(binders=lambda: names, hold=lambda name: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(admission, "leases_of_kind", lambda kind: marks)
+    admitted: Any = admission.Admission(job)
+    admitted.held = {"a card": None}
+    monkeypatch.setattr(admitted.ticket.queue, "write", lambda told: stood.append(claim.exists()))
     monkeypatch.setattr(plan, "must_yield", lambda ticket, view: plan.HALF)
 
-    assert admission.yield_to_other_users(lambda: None)
+    assert admitted.yield_to_other_users(lambda: None)
 
     assert stood == [False]
 
@@ -201,7 +203,7 @@ def test_the_list_says_why_a_group_waits_whose_elements_all_wait_again(box: Box)
 
 
 @pytest.mark.parametrize("theirs", [0, 10**9])
-def test_an_element_without_cards_gives_way_to_who_has_used_less_of_the_machine_and_to_nobody_else(
+def test_an_element_without_gpus_gives_way_to_who_has_used_less_of_the_machine_and_to_nobody_else(
     box: Box, theirs: int
 ):
     folder = Path(machine.folder(str(box.bench.root)))

@@ -58,7 +58,7 @@ def desk(bench: Bench, tmp_path: Path, box: GpuBox) -> Desk:
     return Desk(bench, tmp_path / "bin")
 
 
-def test_a_held_card_is_its_jobs_and_a_strangers_is_nobodys(desk: Desk, box: GpuBox):
+def test_a_held_gpu_is_its_jobs_and_one_of_another_user_is_nobodys(desk: Desk, box: GpuBox):
     state = box.read()
     state["cards"][2]["processes"] = [{"pid": os.getpid(), "used_mib": 3000, "name": "/usr/bin/python3"}]
     state["cards"][3].update(hidden_used_mib=900, utilization=7)
@@ -72,10 +72,10 @@ def test_a_held_card_is_its_jobs_and_a_strangers_is_nobodys(desk: Desk, box: Gpu
     assert 0 <= time.time() - held["holder"]["since"] < 60
     assert (free["holder"], free["without_lease"]) == (None, [])
     assert used["without_lease"][0].startswith(f"python3 (pid {os.getpid()}, ")
-    assert (hidden["without_lease"], hidden["use_percent"]) == (["900 MiB in use by an unknown process"], 7)
+    assert (hidden["without_lease"], hidden["use_percent"]) == (["900 MB in use by an unknown process"], 7)
 
 
-def test_who_waits_is_told_in_order_and_why(desk: Desk):
+def test_who_waits_learns_in_order_and_why(desk: Desk):
     desk.running(3)
     first, second = desk.start(2), None
     until(lambda: len(desk.look()["waiting"]) == 1)
@@ -91,7 +91,7 @@ def test_who_waits_is_told_in_order_and_why(desk: Desk):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a network namespace of its own")
-def test_who_waits_behind_another_user_is_told_for_whom_free_cards_are_kept(desk: Desk):
+def test_who_waits_behind_another_user_learns_for_whom_free_gpus_are_kept(desk: Desk):
     desk.running(2)
     with mark(desk.bench, "wait/4242/1/99999999/4/1/0/aaaaaaaaaaaaaaaa/a6000/0"):
         desk.start(1)
@@ -150,7 +150,7 @@ def test_a_lease_by_file_is_seen_too(desk: Desk, box: GpuBox):
         ("no-devices", ""),
     ],
 )
-def test_what_nvidia_smi_says_instead_of_cards_is_passed_on(desk: Desk, box: GpuBox, mode: str, trouble: str):
+def test_what_nvidia_smi_says_instead_of_gpus_is_passed_on(desk: Desk, box: GpuBox, mode: str, trouble: str):
     box.set(mode)
 
     told = desk.look()
@@ -159,7 +159,7 @@ def test_what_nvidia_smi_says_instead_of_cards_is_passed_on(desk: Desk, box: Gpu
     assert told["trouble"].startswith(trouble) and bool(told["trouble"]) == bool(trouble)
 
 
-def test_a_machine_without_nvidia_smi_has_no_cards(desk: Desk):
+def test_a_machine_without_nvidia_smi_has_no_gpus(desk: Desk):
     desk.path = "/nowhere"
 
     assert (desk.look()["gpus"], desk.look()["trouble"]) == ([], "")

@@ -194,7 +194,7 @@ def test_an_element_that_lives_keeps_its_chunk(bench):
     assert slow.wait(150) == 0 and once(group, 4)
 
 
-def test_an_element_that_is_started_again_goes_on_behind_what_is_told(bench):
+def test_an_element_that_is_started_again_resumes_after_what_is_reported(bench):
     group = Group(bench, 5, 5, waiting=(2,), scheduler="slurm")
     first = group.start(1, SLURM_JOB_ID="7", SLURM_RESTART_COUNT="0")
     until(lambda: group.began(2))
@@ -322,7 +322,7 @@ def test_items_of_a_cancelled_group_are_cancelled_whatever_its_scheduler_says(be
     assert group.ends() == {x: ["cancelled"] for x in range(3)}
 
 
-def test_what_died_over_giving_items_up_is_gone_on_with_and_its_verdict_stands(bench):
+def test_what_died_over_giving_items_up_is_resumed_and_its_verdict_is_kept(bench):
     group = Group(bench, 1, 1, group={"count": 2000})
     (group.folder / "cancel").touch()
     stopped, other = ({"kind": kind, "message": "stopped", "stage": "queue"} for kind in ("cancelled", "lost"))

@@ -106,7 +106,7 @@ def test_another_users_builder_that_is_hidden_is_not_taken_for_dead(theirs: int,
     for name, pid in (("theirs", theirs), ("gone", gone)):
         (beats / name).write_text(f"{0:012d}\n{json.dumps({**identity, 'pid': pid, 'start': '1'})}\n")
 
-    question = "[locks.OtherHolder(given['root'], name).is_dead() for name in ('theirs', 'gone')]"
+    question = "[locks.OtherHolder(name, locks.LockHolder(given['root'])).is_dead() for name in ('theirs', 'gone')]"
     dead = ask(question, {"root": str(folder)})
 
     assert dead == [False, True]

@@ -60,7 +60,7 @@ def test_it_ends_when_its_input_does(bench: Bench, listener: socket.socket, tmp_
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it acts for another user")
-def test_a_process_of_another_user_hears_nothing_whoever_owns_the_file(bench: Bench, tmp_path: Path):
+def test_a_process_of_another_user_hears_nothing_even_if_it_owns_the_file(bench: Bench, tmp_path: Path):
     code = "import os, socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); os.setuid(65534); "
     code += "s.listen(); print(flush=True); print(s.accept()[0].recv(9))"
     argv = [sys.executable, "-c", code, str(tmp_path / "s")]

@@ -40,13 +40,13 @@ def run(bench: Bench, tmp_path: Path, scheduler: str = "bare", **resources: Any)
         ({"gpu_type": "a100", "gpu_memory_bytes": 20 << 30}, [3]),
     ],
 )
-def test_a_job_gets_cards_of_its_type_and_size_alone(bench, tmp_path, uuids, asked, given):
+def test_a_job_gets_gpus_of_its_type_and_size_alone(bench, tmp_path, uuids, asked, given):
     value, _ = run(bench, tmp_path, **asked)
 
     assert value == [",".join(uuids[index] for index in given), "PCI_BUS_ID"]
 
 
-def test_slurm_counts_its_cards_as_they_are_on_the_bus(bench):
+def test_slurm_counts_its_gpus_as_they_are_on_the_bus(bench):
     job = bench.job(SHOW, resources={"gpus": 2}, scheduler="slurm")
 
     job.start(PATH="/nowhere", CUDA_VISIBLE_DEVICES="0,1", SLURM_JOB_ID="1").wait(150)
@@ -70,7 +70,7 @@ def test_slurm_counts_its_cards_as_they_are_on_the_bus(bench):
         ),
     ],
 )
-def test_cards_that_the_machine_does_not_have_are_refused_by_name(bench, tmp_path, uuids, asked, message, hint):
+def test_gpus_that_the_machine_does_not_have_are_refused_by_name(bench, tmp_path, uuids, asked, message, hint):
     _, outcome = run(bench, tmp_path, **asked)
 
     assert (outcome["kind"], outcome["stage"]) == ("unsatisfiable", "lease")

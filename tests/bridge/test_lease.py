@@ -10,7 +10,7 @@ import pytest
 from tests.bridge.box import Box
 
 
-def test_cards_are_given_by_uuid_in_pci_order(box: Box):
+def test_gpus_are_given_by_uuid_in_pci_order(box: Box):
     box.say(cards=4)
     job = box.job(2)
 
@@ -27,11 +27,11 @@ def test_more_than_the_host_has_is_refused_at_once(box: Box):
     assert outcome["message"] == "the job asks for 3 GPUs, and the host has only 2"
 
 
-def test_a_host_without_nvidia_smi_has_no_cards(box: Box):
+def test_a_host_without_nvidia_smi_has_no_gpus(box: Box):
     outcome = box.job(1).run(PATH="/nowhere")
 
     assert outcome["kind"] == "unsatisfiable"
-    assert "nvidia-smi cannot be started" in outcome["message"]
+    assert "nvidia-smi on this host cannot be started" in outcome["message"]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_host_without_nvidia_smi_has_no_cards(box: Box):
         ("none", "unsatisfiable", "the host has none"),
     ],
 )
-def test_what_nvidia_smi_said_is_told(box: Box, mode, kind, words):
+def test_what_nvidia_smi_said_is_reported(box: Box, mode, kind, words):
     box.say(mode)
 
     outcome = box.run(box.job(1))
@@ -52,16 +52,16 @@ def test_what_nvidia_smi_said_is_told(box: Box, mode, kind, words):
 
 
 @pytest.mark.long
-def test_a_hanging_nvidia_smi_is_told(box: Box):
+def test_a_hanging_nvidia_smi_is_reported(box: Box):
     box.say("hang")
 
     outcome = box.run(box.job(1))
 
     assert (outcome["kind"], outcome["stage"]) == ("environment", "lease")
-    assert "did not answer within 30 seconds" in outcome["message"]
+    assert "did not answer within 30 s" in outcome["message"]
 
 
-def test_cards_that_strangers_use_are_passed_over(box: Box):
+def test_gpus_that_other_users_use_are_passed_over(box: Box):
     box.say(cards=4, used={"0": 812}, apps={"2": os.getpid()})
     job = box.job(2)
 
@@ -70,7 +70,7 @@ def test_cards_that_strangers_use_are_passed_over(box: Box):
     assert job.value() == f"{box.uuid(1)},{box.uuid(3)}"
 
 
-def test_the_worker_holds_the_cards_too(box: Box):
+def test_the_worker_holds_the_gpus_too(box: Box):
     job = box.job(1, 600)
     box.start(job)
     job.wait_for("running")
@@ -80,7 +80,7 @@ def test_the_worker_holds_the_cards_too(box: Box):
     assert any(link.startswith("socket:") for link in links)
 
 
-def test_slurms_own_cards_are_left_alone(box: Box):
+def test_slurms_own_gpus_are_left_alone(box: Box):
     job = box.job(2, scheduler="slurm")
 
     job.start(PATH="/nowhere", CUDA_VISIBLE_DEVICES="0,1", SLURM_JOB_ID="1").wait(150)
@@ -88,7 +88,7 @@ def test_slurms_own_cards_are_left_alone(box: Box):
     assert job.value() == "0,1"
 
 
-def test_no_gpus_hides_slurms_cards_as_well(box: Box):
+def test_no_gpus_hides_slurms_gpus_as_well(box: Box):
     job = box.job(0, scheduler="slurm")
 
     job.start(CUDA_VISIBLE_DEVICES="0,1", SLURM_JOB_ID="1").wait(150)
@@ -96,7 +96,7 @@ def test_no_gpus_hides_slurms_cards_as_well(box: Box):
     assert job.value() == ""
 
 
-def test_a_card_that_somebody_has_marked_is_passed_over(box: Box):
+def test_a_gpu_that_another_job_has_leased_is_passed_over(box: Box):
     mark = box.mark(f"gpu/{box.uuid(0)}")
     job = box.job(1)
 

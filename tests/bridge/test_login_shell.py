@@ -15,7 +15,7 @@ import pytest
 
 import clusterfn
 from clusterfn.hosts.survey import commands
-from clusterfn.scheduler import SITES, kind_of_site, login_node
+from clusterfn.scheduler import SCHEDULERS, kind_of_site, login_node
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="hosts run Unix")
 
@@ -43,8 +43,12 @@ class Place:
         path.chmod(0o755)
 
     def look(
-        self, shell: str = "/bin/bash", usual: tuple[str, ...] = (), patience_s: float = 20.0,
-        folders: tuple[str, ...] = (), **environ: str
+        self,
+        shell: str = "/bin/bash",
+        usual: tuple[str, ...] = (),
+        patience_s: float = 20.0,
+        folders: tuple[str, ...] = (),
+        **environ: str,
     ) -> Any:
         """What the program finds of SLURM, and its signs."""
         kind = kind_of_site("slurm")
@@ -77,7 +81,13 @@ def test_a_login_shell_shows_folder_and_variable(place: Place) -> None:
     assert found.in_words() == f"scheduler_path: [{place.slurm}], scheduler_env: {{SLURM_CONF: /etc/a.conf}}"
 
 
-def test_folders_of_scheduler_path_that_have_no_command_are_told(place: Place) -> None:
+def test_a_server_of_the_configuration_is_shown_as_its_file_is(place: Place) -> None:
+    (place.home / ".bash_profile").write_text(f"{place.variables}\nexport SLURM_CONF_SERVER=ctl:6817\n")
+
+    assert place.look().found["slurm"].env == {"SLURM_CONF": "/etc/a.conf", "SLURM_CONF_SERVER": "ctl:6817"}
+
+
+def test_folders_of_scheduler_path_that_have_no_command_are_reported(place: Place) -> None:
     there, gone = str(place.slurm), str(place.home / "gone")
 
     told = place.look(PATH=f"{gone}:{there}:{place.bin}:/usr/bin:/bin", folders=(gone, there, "~", str(place.bin)))
@@ -236,7 +246,7 @@ def test_an_answer_that_makes_no_sense_finds_nothing() -> None:
 
 
 def test_both_schedulers_say_how_their_commands_are_found() -> None:
-    for word in SITES:
+    for word in SCHEDULERS:
         kind = kind_of_site(word)
         assert kind is not None and kind.commands.programs and kind.commands.probe[0] in kind.commands.programs
         assert os.path.isabs(kind.commands.usual[-1])

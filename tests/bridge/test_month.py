@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from clusterfn.bridge.agent.files import mark_used
+from clusterfn.bridge.agent.files import record_use
 from clusterfn.bridge.agent.uploads import remove_old_parts
 from clusterfn.bridge.builder.locks import FolderLock, LockHolder, beats_folder, identify_process
 from clusterfn.bridge.supervisor.job import JobFolder
@@ -67,7 +67,7 @@ def held_lock(bench: Bench) -> FolderLock:
     ):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    return FolderLock(str(bench.root / "builds" / "lock"), LockHolder(root))
+    return FolderLock(str(bench.root / "builds" / "lock"), LockHolder(root), is_kept=False)
 
 
 def next_call(month: Month) -> None:
@@ -116,7 +116,7 @@ def test_a_month_removes_what_is_over_and_nothing_else(
     used, events = blob(bench, "used", 100_000), calendar(month, listed, pending)
     sizes = []
     for day in range(31):
-        mark_used(str(used), str(bench.root))
+        record_use(str(used), str(bench.root))
         blob(bench, f"of-day-{day}", 10_000)
         for number in range(A_DAY):
             month.end_job(LONG_DAYS if day % 7 == 0 and number == 0 else KEEP_DAYS)
@@ -167,7 +167,7 @@ def calendar(month: Month, listed: Path, pending: Job) -> dict[int, Callable[[],
         assert not lock.take()
         month.restart()
         until(lock.take, "the lock of a process before the restart, whose pid another has now")
-        lock.forget()
+        lock.release()
         next_call(month)
         month.pass_time(2 * DAY_S)
         for part in parts:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +12,7 @@ import pytest
 from clusterfn.bridge.schedulers.slurm import SlurmOnHost
 from clusterfn.bridge.supervisor import publish
 from clusterfn.bridge.supervisor.nodes import Others
-from clusterfn.bridge.supervisor.verdict import Fenced
+from clusterfn.bridge.supervisor.verdict import AttemptEnded
 from clusterfn.bridge.supervisor.watch import EndWatch
 
 
@@ -26,7 +25,7 @@ def test_the_first_wins_and_stays(tmp_path: Path):
     assert os.listdir(folder) == ["outcome.json"]
 
 
-def test_whether_it_stands_is_asked_of_the_folder_as_nfs_remembers_that_a_file_was_missing(tmp_path, monkeypatch):
+def test_whether_it_exists_is_asked_of_the_folder_as_nfs_remembers_that_a_file_was_missing(tmp_path, monkeypatch):
     assert not publish.stands(str(tmp_path), "outcome.json")
     publish.publish(str(tmp_path), "outcome.json", b"first")
     monkeypatch.setattr(os.path, "exists", lambda path: False)
@@ -48,7 +47,7 @@ def test_who_watches_an_attempt_or_other_nodes_asks_the_folder_too(tmp_path: Pat
     others.ranks, others.launcher_pid = [1], os.getpid()
     monkeypatch.setattr(os.path, "exists", lambda path: False)
 
-    with pytest.raises(Fenced):
+    with pytest.raises(AttemptEnded, match="concluded by another"):
         EndWatch(job, attempt, SimpleNamespace(came={}, swallow=lambda: None)).look()
     assert others.have_returned()
 
@@ -103,22 +102,20 @@ def test_without_links_a_reader_sees_what_a_dead_winner_published(tmp_path: Path
 
 
 def test_of_many_at_once_one_wins(tmp_path: Path):
-    """Each in a process of its own."""
-    won = []
-    gate = threading.Barrier(8)
-
-    def compete(number: int) -> None:
-        gate.wait()
+    """Each in a process of its own, which waits until all are there."""
+    gate, opened = os.pipe()
+    children = []
+    for number in range(8):
         pid = os.fork()
         if pid == 0:
+            os.close(opened)
+            os.read(gate, 1)
             os._exit(publish.publish(str(tmp_path), "outcome.json", b"%d" % number))
-        won.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        children.append(pid)
+    for end in (opened, gate):
+        os.close(end)
 
-    threads = [threading.Thread(target=compete, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    won = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
 
     assert sorted(won) == [0] * 7 + [1]
 
@@ -133,7 +130,7 @@ def test_the_reserve_is_spent_on_the_outcome(tmp_path: Path):
     assert (tmp_path / "outcome.json").stat().st_size == 100
 
 
-def test_what_is_published_is_on_the_disk_before_it_stands_and_its_name_after(
+def test_what_is_published_is_on_the_disk_before_it_is_visible_and_its_name_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """A crash of the machine itself: nothing but fsync survives it."""

@@ -79,7 +79,7 @@ def test_who_waits_says_for_whom(box: Box):
     box.queued(second)
 
     reason = until(lambda: box.reason(second))
-    nobody = "1 in use without a lease: 812 MiB in use by an unknown process"
+    nobody = "1 in use without a lease: 812 MB in use by an unknown process"
     assert reason == f"1 of 2 GPUs held by you (1); {nobody}; waiting for 1"
     assert f"f.{second.id}|PENDING|{reason}\n" in box.here("queue", str(box.bench.root))
     let_go(first)
@@ -145,7 +145,7 @@ def test_who_waits_can_be_withdrawn(box: Box):
     assert box.order() == [first.id]
 
 
-def test_a_stranger_that_leaves_is_noticed(box: Box):
+def test_another_user_that_leaves_is_noticed(box: Box):
     box.say(cards=1, apps={"0": os.getpid()})
     job = box.job(1)
     box.queued(job)
@@ -157,7 +157,7 @@ def test_a_stranger_that_leaves_is_noticed(box: Box):
     assert job.value() == box.uuid(0)
 
 
-def test_who_gives_its_cards_back_for_a_stranger_is_in_line_before_anybody_looks(box: Box, tmp_path: Path):
+def test_who_gives_its_gpus_back_for_another_user_is_in_line_before_anybody_looks(box: Box, tmp_path: Path):
     gate = tmp_path / "gate"
     gate.touch()
     box.say(cards=1, apps={"0": os.getpid()}, gate=str(gate))
@@ -166,14 +166,32 @@ def test_who_gives_its_cards_back_for_a_stranger_is_in_line_before_anybody_looks
     until(lambda: f"gpu/{box.uuid(0)}" in box.apart.names())
     with box.mark("door"):  # a younger job is being admitted
         gate.unlink()
-        until(lambda: f"gpu/{box.uuid(0)}" not in box.apart.names())
         time.sleep(0.5)
-        assert not box.tickets()
+        assert not box.tickets() and f"gpu/{box.uuid(0)}" in box.apart.names()
+
+    until(lambda: box.tickets() == {job.id})
+    until(lambda: f"gpu/{box.uuid(0)}" not in box.apart.names())
+
+
+def test_who_meets_another_user_takes_no_gpu_that_is_kept_for_a_job_before_it(box: Box):
+    box.say(cards=3)
+    other = box.mark("wait/4242/1/99999999/2/1/0/aaaaaaaaaaaaaaaa//0")
+    job = box.job(1)
+    with box.mark("door"):  # it has looked, and waits to be admitted
+        box.start(job)
+        until(lambda: box.looks() == 1)
+        box.say(cards=3, apps={"2": os.getpid()})  # the one that is left for it
 
     until(lambda: box.tickets() == {job.id})
 
+    until((box.machine / "holds.jsonl").exists)  # it is written after the ticket
+    assert box.holds()[0]["event"] == "ticket", "it held no card that another job waits for"
+    other.close()
+    assert ended(job) == ["returned"]
+    assert job.value() == box.uuid(0)
 
-def test_twelve_jobs_on_eight_cards_never_share_one_and_none_leaks(box: Box):
+
+def test_twelve_jobs_on_eight_gpus_never_share_one_and_none_leaks(box: Box):
     box.say(cards=8)
     jobs = [box.job(1 + index % 3, 0.2) for index in range(12)]
 
@@ -188,6 +206,31 @@ def test_twelve_jobs_on_eight_cards_never_share_one_and_none_leaks(box: Box):
         held ^= cards
     assert not held
     until(lambda: not box.apart.names() & {f"gpu/{box.uuid(index)}" for index in range(8)})
+    until(lambda: not box.spoolers())
+
+
+def test_of_a_long_queue_only_the_front_is_looked_at_and_all_start_in_turn(box: Box, tmp_path: Path, monkeypatch):
+    bridge = layout_bridge(tmp_path / "hasty")
+    spooler = next(bridge.rglob("queue/spooler.py"))
+    text = spooler.read_text()
+    changes = {"_FEW = 256": "_FEW = 2", "_OF_EACH = 64": "_OF_EACH = 1", "_MOST_S = 0.1, 30.0": "_MOST_S = 1e-9, 1e9"}
+    for real, small in changes.items():
+        assert real in text
+        text = text.replace(real, small)
+    spooler.write_text(text)
+    monkeypatch.setattr(box.bench, "bridge", bridge)
+    box.say(cards=1)
+    first = running(box, box.job(1, 600))
+    waiting = [box.job(1, 0.05) for _ in range(5)]
+    for job in waiting:
+        box.queued(job)
+        until(lambda job=job: job in waiting[3:] or box.reason(job) not in ("", "waiting for its turn"))
+
+    assert box.reason(waiting[4]) == "", "a spooler that has seen three does not look at all again"
+    let_go(first)
+
+    assert ended(*waiting) == ["returned"] * 5
+    assert box.order() == [job.id for job in [first, *waiting]]
     until(lambda: not box.spoolers())
 
 
@@ -230,7 +273,7 @@ def test_a_large_job_is_not_starved_by_small_ones(box: Box):
     assert box.order() == [holder.id, large.id, small.id]
 
 
-def test_a_job_without_cards_passes_one_that_waits_for_cards(box: Box):
+def test_a_job_without_gpus_passes_one_that_waits_for_gpus(box: Box):
     running(box, box.job(2, 600))
     waiting, small = box.job(1), box.bench.job(NAP, 0.0)
     box.queued(waiting)
@@ -470,6 +513,19 @@ def test_a_death_is_not_concluded_of_a_job_that_waits(box: Box):
     assert json.loads(told.stdout) == {"attempt": None, "kind": None, "won": False}
     let_go(first)
     assert ended(second) == ["returned"]
+
+
+def test_a_job_whose_ticket_was_removed_by_hand_is_reported(box: Box):
+    running(box, box.job(2, 600))
+    second = box.job(1)
+    box.queued(second)
+    (box.machine / "queue" / second.id).unlink()
+
+    second.call("conclude", stdin=json.dumps({"kind": "lost", "message": "its processes are gone", "hint": "dmesg"}))
+
+    told = second.outcome()
+    assert (told["kind"], told["stage"], told["hint"]) == ("lost", "queue", "call again: nothing of it has run")
+    assert "has lost its place in the queue of this machine: its ticket was removed" in told["message"]
 
 
 def test_a_death_is_not_concluded_of_a_job_that_has_begun_meanwhile(box: Box, tmp_path: Path):

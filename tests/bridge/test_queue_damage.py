@@ -47,8 +47,9 @@ def stop(pids: list[int]) -> None:
 
 
 @pytest.mark.usefixtures("unhurried")
-def test_a_stopped_spooler_is_replaced_and_never_goes_on(box: Box):
-    first, second = running(box, box.job(2, 600)), box.job(2)
+@pytest.mark.parametrize("lease", ["socket", "file"])
+def test_a_stopped_spooler_is_replaced_and_never_goes_on(box: Box, lease: str):
+    first, second = running(box, box.job(2, 600, lease=lease)), box.job(2, lease=lease)
     box.queued(second)
     until(lambda: box.reason(second))
     stopped = box.spoolers()
@@ -75,7 +76,7 @@ def test_a_spooler_that_is_busy_is_left_alone(box: Box):
     assert ended(second) == ["returned"]
 
 
-def test_who_stands_still_keeps_other_users_waiting_for_a_minute_at_most(box: Box):
+def test_a_job_that_hangs_keeps_other_users_waiting_for_a_minute_at_most(box: Box):
     """What it keeps for its job is written down with an end, which it puts off as long as it goes."""
     over = int(time.clock_gettime(time.CLOCK_BOOTTIME)) - 1
     held = box.mark(f"wait/4242/1/{over}/2/1/0/aaaaaaaaaaaaaaaa//0")
@@ -309,7 +310,7 @@ def test_a_script_that_cannot_be_started_a_thousand_times_ends_no_spooler(
     box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     changes = [
-        ("queue/spooler.py", "_AGAIN_S, _AGAIN_MOST_S = 0.2, 5.0", "_AGAIN_S, _AGAIN_MOST_S = 0.001, 0.001"),
+        ("queue/scripts.py", "_AGAIN_S, _AGAIN_MOST_S = 0.2, 5.0", "_AGAIN_S, _AGAIN_MOST_S = 0.001, 0.001"),
         ("queue/spooler.py", "_STARTING_S = 0.1", "_STARTING_S = 0.001"),
         ("queue/spooler.py", "_LOOK_AGAIN_S = 5.0", "_LOOK_AGAIN_S = 0.001"),
     ]
@@ -331,7 +332,7 @@ def test_a_job_whose_setup_hangs_keeps_nobody_else_waiting_and_is_withdrawn_at_o
     box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     kept = "_KEPT_S, _KEPT_MOST_S = "
-    late = layout_bridge(tmp_path / "late", ("queue/spooler.py", kept + "lease_names.VALID_S, 3600", kept + "999, 999"))
+    late = layout_bridge(tmp_path / "late", ("queue/scripts.py", kept + "lease_names.VALID_S, 3600", kept + "999, 999"))
     monkeypatch.setattr(box.bench, "bridge", late)
     first, bad, good = running(box, box.job(2, 600)), box.job(1), box.job(1)
     box.queued(bad)
@@ -456,7 +457,7 @@ def waiting_at(held: socket.socket) -> list[socket.socket]:
 
 
 @pytest.mark.long
-def test_who_asks_for_cards_takes_no_place_at_the_door_of_their_holder(box: Box):
+def test_who_asks_for_gpus_takes_no_place_at_the_door_of_their_holder(box: Box):
     """There are few, and whoever waits for the holder's end needs one."""
     held = [box.mark(f"gpu/{box.uuid(index)}") for index in (0, 1)]
     held.append(box.mark("run/4242/aaaaaaaaaaaaaaaa/2/1/0"))

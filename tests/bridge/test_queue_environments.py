@@ -41,7 +41,7 @@ class Environments:
         path.write_text(json.dumps(plan))
 
     def job(self, gpus: int, **spec: Any) -> Job:
-        building = {"root": str(self.root), "id": self.id, "purged": False, "cuda": None, "node_root": None}
+        building = {"root": str(self.root), "id": self.id, "purged": False, "cuda": None}
         python = str(self.root / "envs" / self.id / "bin" / "python")
         return self.box.job(gpus, building=building, python=python, **spec)
 
@@ -60,7 +60,7 @@ def test_a_job_whose_environment_is_being_made_keeps_no_gpus_from_others(box: Bo
     first, second = environments.job(2, queue_timeout_s=60.0), box.job(2)
 
     assert box.start(first).wait(150) == WAITS
-    until(lambda: box.reason(first) == "environment: scripts 0 of 1: post-link script of slow 1.0")
+    until(lambda: box.reason(first) == "environment: scripts: post-link script of slow 1.0")
     as_if_since(box.machine / "queue" / first.id, 100)  # longer than queue_timeout
     assert box.run(second)["kind"] == "returned"
     assert not first.has_outcome()
@@ -105,16 +105,30 @@ def test_a_job_whose_turn_has_come_makes_a_missing_environment_itself(box: Box, 
     assert job.outcome()["kind"] == "returned"
 
 
+def processes_of(job: Job) -> list[str]:
+    """The command lines that name a job."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.append(path.read_bytes().replace(b"\0", b" ").decode())
+    return [line for line in found if str(job.folder) in line]
+
+
+@pytest.mark.parametrize("how", ["cancel", "conclude"])
 def test_a_job_can_be_withdrawn_while_its_environment_is_made_and_the_next_goes_on_with_it(
-    box: Box, environments: Environments
+    box: Box, environments: Environments, how: str
 ):
     first, second = environments.job(1), environments.job(1)
     box.queued(first)
     box.queued(second)
     until(lambda: "scripts" in box.reason(second))
 
-    (first.folder / "cancel").touch()
+    if how == "cancel":
+        (first.folder / "cancel").touch()
+    else:
+        first.call("conclude", stdin=json.dumps({"kind": "cancelled", "message": "no", "withdraw": True}))
     assert ended(first) == ["cancelled"]
+    until(lambda: processes_of(first) == [])
     environments.finish()
 
     assert ended(second) == ["returned"], second.log()

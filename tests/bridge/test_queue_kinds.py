@@ -17,7 +17,7 @@ BOTH = ("NVIDIA A100-SXM4-80GB", "NVIDIA RTX A6000")
 AGES = 99999999  # seconds since the machine's start
 
 
-def test_a_job_that_waits_for_one_kind_of_card_keeps_no_other_kind_from_ones_own_jobs(box: Box):
+def test_a_job_that_waits_for_one_kind_of_gpu_keeps_no_other_kind_from_ones_own_jobs(box: Box):
     box.say(kinds=BOTH)
     holder, waiting = running(box, box.job(1, 600, kind="a100")), box.job(1, kind="a100")
     other = box.job(1, kind="a6000")
@@ -32,7 +32,7 @@ def test_a_job_that_waits_for_one_kind_of_card_keeps_no_other_kind_from_ones_own
     assert waiting.value() == box.uuid(0)
 
 
-def test_a_job_of_another_user_that_waits_for_one_kind_of_card_keeps_that_kind_alone(box: Box):
+def test_a_job_of_another_user_that_waits_for_one_kind_of_gpu_keeps_that_kind_alone(box: Box):
     box.say(kinds=BOTH)
     held = box.mark(f"wait/4242/1/{AGES}/2/1/0/aaaaaaaaaaaaaaaa/a100/0")
     any_card, mine = box.job(1), box.job(1, kind="a100")
@@ -48,7 +48,7 @@ def test_a_job_of_another_user_that_waits_for_one_kind_of_card_keeps_that_kind_a
     assert ended(mine) == ["returned"]
 
 
-def test_a_job_of_an_older_version_that_waits_keeps_cards_as_if_any_would_do(box: Box):
+def test_a_job_of_an_older_version_that_waits_keeps_gpus_as_if_any_would_do(box: Box):
     held = box.mark("wait/4242/1/2/1/0/aaaaaaaaaaaaaaaa")
     mine = box.job(1)
 
@@ -59,7 +59,7 @@ def test_a_job_of_an_older_version_that_waits_keeps_cards_as_if_any_would_do(box
     assert ended(mine) == ["returned"]
 
 
-def test_a_job_that_is_content_with_any_card_keeps_none_that_another_needs_more(box: Box):
+def test_a_job_that_is_content_with_any_gpu_keeps_none_that_another_needs_more(box: Box):
     box.say(kinds=BOTH)
     held = box.mark(f"wait/4242/1/{AGES}/1/1/0/aaaaaaaaaaaaaaaa//0")
     mine = box.job(1, kind="a100")
@@ -70,7 +70,7 @@ def test_a_job_that_is_content_with_any_card_keeps_none_that_another_needs_more(
     held.close()
 
 
-def test_a_group_has_all_cards_of_its_kind_while_another_user_waits_for_another(box: Box):
+def test_a_group_has_all_gpus_of_its_kind_while_another_user_waits_for_another(box: Box):
     box.say(cards=4, kinds=BOTH)
     group = group_of(box, 2, (0, 1), "a6000")
     first = group.start(1, PATH=box.path)
@@ -85,7 +85,7 @@ def test_a_group_has_all_cards_of_its_kind_while_another_user_waits_for_another(
     held.close()
 
 
-def test_a_job_says_which_kind_of_card_it_waits_for(box: Box):
+def test_a_job_says_which_kind_of_gpu_it_waits_for(box: Box):
     box.say(kinds=BOTH)
     running(box, box.job(1, 600, kind="a100"))
     waiting = box.job(1, kind="A100")

@@ -90,15 +90,15 @@ def test_a_value_that_the_quota_does_not_take(small: Bench) -> None:
 
 
 @pytest.mark.fault("33")
-def test_a_function_that_uses_the_quota_up_raises_what_it_raises(small: Bench) -> None:
+def test_a_function_that_uses_the_quota_up_names_it(small: Bench) -> None:
     _, outcome = small.run(FILLS, str(small.root / "ballast"), "raises")
 
-    assert outcome["kind"] == "raised", outcome
-    assert "Disk quota exceeded" in outcome["exception"]["message"]
+    assert (outcome["kind"], outcome["stage"]) == ("disk", "function"), outcome
+    assert "Disk quota exceeded" in outcome["message"]
 
 
 @pytest.mark.fault("33")
-def test_a_function_that_dies_with_the_quota_used_up_is_told_so(small: Bench) -> None:
+def test_a_function_that_dies_with_the_quota_used_up_has_that_in_its_error(small: Bench) -> None:
     job, outcome = small.run(FILLS, str(small.root / "ballast"), "exits")
 
     assert outcome["kind"] == "disk", outcome

@@ -59,7 +59,7 @@ def test_only_a_job_is_removed(bench: Bench, name):
     assert ended.folder.exists()
 
 
-def test_sizes_are_told_as_far_as_there_is_time(bench: Bench, capsys: pytest.CaptureFixture[str]):
+def test_sizes_are_reported_as_far_as_there_is_time(bench: Bench, capsys: pytest.CaptureFixture[str]):
     ended = bench.ended()
 
     assert asked(bench, "sizes", ended.id)[ended.id] > 0

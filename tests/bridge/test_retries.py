@@ -69,7 +69,7 @@ def path(tmp_path: Path) -> str:
     return f"{tmp_path / 'bin'}:{os.environ['PATH']}"
 
 
-def test_an_error_that_passes_is_tried_again_on_another_card(bench: Bench, path: str):
+def test_an_error_that_passes_is_tried_again_on_another_gpu(bench: Bench, path: str):
     job = bench.job(FLAKY, 2, retries=2, resources={"gpus": 1})
 
     job.run(PATH=path)
@@ -90,7 +90,7 @@ def test_an_error_that_passes_is_tried_again_on_another_card(bench: Bench, path:
     assert {"event": "note", "message": first["message"]}.items() <= job.events()[-2].items()
 
 
-def test_a_job_that_has_all_cards_gets_the_same_again(bench: Bench, path: str):
+def test_a_job_that_has_all_gpus_gets_the_same_again(bench: Bench, path: str):
     job = bench.job(FLAKY, 1, retries=1, resources={"gpus": 3})
 
     job.run(PATH=path)
@@ -99,7 +99,7 @@ def test_a_job_that_has_all_cards_gets_the_same_again(bench: Bench, path: str):
     assert sorted(first.split(",")) == sorted(second.split(",")) and len(first.split(",")) == 3
 
 
-def test_the_last_error_stands_when_all_attempts_fail(bench: Bench):
+def test_the_last_error_is_kept_when_all_attempts_fail(bench: Bench):
     job = bench.job(FLAKY, 9, retries=1)
 
     job.run()
@@ -195,8 +195,9 @@ def test_a_try_that_dies_before_it_is_one_is_not_followed_for_ever(bench: Bench)
     assert not job.tagged()
 
 
-def test_a_supervisor_that_was_told_to_end_is_not_followed(bench: Bench):
-    job = bench.job(SLOW, 600, retries=3)
+@pytest.mark.parametrize("warn_s", [None, 1.0], ids=["at once", "after a warning"])
+def test_a_supervisor_that_was_asked_to_end_is_not_followed(bench: Bench, warn_s: float | None):
+    job = bench.job(SLOW, 600, retries=3, warn_s=warn_s)
     job.start()
     job.wait_for("running")
 
@@ -231,7 +232,7 @@ def test_killed_between_two_attempts_it_has_one_final_outcome(bench: Bench):
     assert not job.tagged()
 
 
-def test_whoever_concludes_a_job_between_two_attempts_ends_it(bench: Bench):
+def test_a_process_that_concludes_a_job_between_two_attempts_ends_it(bench: Bench):
     job = bench.job(FLAKY.replace("wait=0", "wait=600"), 1, retries=1)
     job.start()
     job.wait_for("running")
@@ -271,6 +272,19 @@ def test_an_item_is_tried_again_by_itself(bench: Bench):
     assert end["earlier"] == [line["told"] for line in lines(group, 1) if "retry" in line]
     assert "CUDA error: unknown error; retried (2 of 2)" in end["earlier"][1]
     assert group.value(1, 1) == 1
+
+
+def test_the_output_of_an_item_is_that_of_its_last_attempt(bench: Bench):
+    source = FLAKY_ITEM.replace("    while x in", "    print('item', x, os.getpid(), flush=True)\n    while x in")
+    group = Group(bench, 3, 3, source=source, failing=(1,), retries=1)
+
+    group.start(1).wait(150)
+
+    printed = (group.folder / "elements" / "1" / "attempts" / "1" / "stdout").read_text()
+    places = [group.line(index)["out"] for index in range(3)]
+    shown = [printed[begin : begin + size] for begin, size in places]
+    assert shown == [f"item {x} {group.began(x)[-1]}\n" for x in range(3)]
+    assert printed.count("\n") == 4
 
 
 def test_an_item_that_fails_too_often_keeps_its_last_error(bench: Bench):

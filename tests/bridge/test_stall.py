@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.host import Bench, Job, interpreter, layout_bridge
+from tests.bridge.host import Bench, Job, layout_bridge
+from tests.interpreters import interpreter
 from tests.waiting import until
 
 # As a module that travels: its file lies on the host, so its lines can be shown.
@@ -156,7 +157,7 @@ def test_a_spawned_child_does_too(job):
 
 
 @pytest.mark.parametrize("name", ["prints", "computes", pytest.param("children_compute", marks=pytest.mark.long)])
-def test_whoever_does_something_is_left_alone(job, name: str):
+def test_a_process_that_does_something_is_left_alone(job, name: str):
     assert job(name, stall_s=STALL_S).run()["kind"] == "returned"
 
 

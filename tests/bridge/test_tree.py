@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn.bridge.supervisor import limits, process_tree
-from tests.waiting import until
+from tests.waiting import replace_here, until
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_descendants_by_parents_where_there_are_no_lists(proc: Path):
 def test_without_proc_nothing_is_found(proc: Path):
     proc.rmdir()
 
-    assert (process_tree.descendants(1), process_tree.tagged("job", 1), limits.peak_of(1)) == ([], [], 0)
+    assert (process_tree.descendants(1), process_tree.tagged("job", 1), process_tree.peak_of(1)) == ([], [], 0)
 
 
 def test_zombies_are_dead(proc: Path):
@@ -88,7 +88,7 @@ def test_the_machines_out_of_memory_killer_is_believed_for_a_moment_only(proc: P
     assert "was at work in that second" in (killer.seen() or "")
     began = time.monotonic()
     for seconds in (2.0, 4.0):
-        monkeypatch.setattr(time, "monotonic", lambda now=began + seconds: now)
+        replace_here(monkeypatch, time, "monotonic", lambda now=began + seconds: now)
         killer.look()
     assert killer.seen() is None
 

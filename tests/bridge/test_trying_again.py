@@ -33,7 +33,7 @@ def supervisor(script: subprocess.Popen[bytes]) -> int:
     return int(Path(f"/proc/{script.pid}/task/{script.pid}/children").read_text())
 
 
-def test_it_goes_on_when_the_stranger_has_gone(box: Box):
+def test_it_goes_on_when_the_other_user_has_gone(box: Box):
     group, script = waits_for_a_stranger(box)
 
     box.say(cards=1)
@@ -53,7 +53,7 @@ def test_it_can_be_stopped_meanwhile(box: Box):
     assert group.kinds(1) == ["cancelled"] and group.items() == [0]
 
 
-def test_it_can_be_told_to_end_meanwhile(box: Box):
+def test_it_can_be_asked_to_end_meanwhile(box: Box):
     group, script = waits_for_a_stranger(box)
 
     os.kill(supervisor(script), signal.SIGTERM)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from clusterfn.bridge.supervisor import attempt
+from clusterfn.bridge.supervisor.listing import describe
 from tests.bridge.host import Bench, Job
 from tests.waiting import until
 
@@ -85,7 +87,7 @@ def ended(job: Job) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", sorted(ENDS))
-def test_every_end_of_a_worker_says_what_its_cards_were_used(machine: Measured, kind):
+def test_every_end_of_a_worker_says_what_its_gpus_were_used(machine: Measured, kind):
     job = machine.start(machine.job(ENDS[kind]))
     machine.await_answer()
     machine.go.touch()
@@ -99,6 +101,29 @@ def test_every_end_of_a_worker_says_what_its_cards_were_used(machine: Measured, 
         "peak_use_percent": 97, "mean_use_percent": 97.0,
     }  # fmt: skip
     assert machine.asked()[0].endswith(f"-i {machine.uuid}")
+
+
+def test_a_running_job_says_what_it_uses_now_and_its_outcome_what_it_used(machine: Measured):
+    machine.answers(f"echo '{machine.uuid}, NVIDIA Toy, 20000, 97'")
+    job = machine.start(machine.job(BUSY))
+
+    used = until(lambda: (now := live(job).get("now")) and now["gpus"][0]["use_percent"] and {"now": now})
+    listed = describe(str(job.folder))
+    machine.go.touch()
+    outcome = ended(job)
+
+    assert 0.02 < used["now"]["cores"] < 1.5 and used["now"]["memory_bytes"] > 80 << 20
+    machine_now = {"uuid": machine.uuid, "memory_bytes": 20000 * 2**20, "use_percent": 97}
+    assert used["now"]["gpus"] == [machine_now]
+    assert listed["state"] == "RUNNING" and listed["usage"]["now"]["memory_bytes"] > 80 << 20
+    assert listed["asked"] == {"cores": 1, "gpus": 1} and listed["ended"] is None
+    assert "now" not in outcome["usage"]
+    after = describe(str(job.folder))
+    assert after["usage"] == outcome["usage"] and after["ended"] == pytest.approx(time.time(), abs=60)
+
+
+def live(job: Job) -> dict[str, Any]:
+    return attempt.read_live_usage(str(job.attempt / "usage.json")) or {}
 
 
 def test_what_a_worker_used_counts_that_was_gone_before_it_was_looked_at(bench: Bench):
@@ -120,7 +145,7 @@ def test_what_was_not_measured_is_null_and_not_zero(machine: Measured):
     assert {card[name] for name in ("name", "peak_memory_bytes", "peak_use_percent", "mean_use_percent")} == {None}
 
 
-def test_a_job_without_cards_asks_nobody(machine: Measured):
+def test_a_job_without_gpus_asks_nobody(machine: Measured):
     body = "    import time\n    time.sleep(1.5)\n"
 
     outcome = ended(machine.start(machine.job(body, gpus=0)))
@@ -160,7 +185,7 @@ def test_a_hanging_nvidia_smi_is_given_up_with_one_note(machine: Measured):
     assert len(machine.asked()) == 1
 
 
-def test_garbage_from_nvidia_smi_is_told_once_and_harms_nothing(machine: Measured):
+def test_garbage_from_nvidia_smi_is_reported_once_and_harms_nothing(machine: Measured):
     machine.answers("printf '\\377\\376<html>502, [N/A]\\n, , ,\\n'")
     job = machine.start(machine.job(ENDS["returned"]))
     machine.await_answer()
@@ -212,6 +237,7 @@ def test_a_supervisor_that_dies_leaves_what_the_job_had_used_so_far(
     outcome = ended(job)
     usage = outcome["usage"]
     assert (outcome["kind"], outcome["by"], usage["last_known"]) == (kind, "after", True)
+    assert "now" not in usage
     assert usage["wall_s"] > 0 and usage["cpu_s"] > 0
     assert usage["peak_memory_bytes"] > 80 << 20
     assert [card["peak_use_percent"] for card in usage["gpus"]] == [97]
@@ -233,7 +259,7 @@ def test_a_job_whose_node_is_gone_leaves_what_it_had_used_so_far(bench: Bench, t
     assert outcome["usage"]["cpu_s"] > 0 and outcome["usage"]["peak_memory_bytes"] > 80 << 20
 
 
-def test_what_was_torn_by_a_crash_of_the_machine_is_not_told(bench: Bench):
+def test_what_was_torn_by_a_crash_of_the_machine_is_not_reported(bench: Bench):
     job = bench.job("def f():\n    pass\n")
     job.attempt.mkdir(parents=True)
     (job.attempt / "usage.json").write_bytes(b'{"wall_s": 5.0, "cpu_s\0\0\0\0')

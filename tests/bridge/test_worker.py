@@ -6,7 +6,8 @@ import shutil
 
 import pytest
 
-from tests.bridge.host import Bench, interpreter
+from tests.bridge.host import Bench
+from tests.interpreters import interpreter
 
 
 def test_a_missing_module_is_named_with_something_to_do(bench: Bench):
@@ -27,7 +28,7 @@ def test_a_module_missing_in_the_function_is_named_with_its_interpreter(bench: B
     assert outcome["exception"]["missing"] == {"module": "nowhere_mod", "python": bench.python}
 
 
-def test_missing_metadata_is_told_from_a_missing_module(bench: Bench):
+def test_missing_metadata_is_distinguished_from_a_missing_module(bench: Bench):
     _, outcome = bench.run("def f():\n    import importlib.metadata\n    importlib.metadata.version('nowhere-pkg')\n")
 
     missing = {"module": "nowhere-pkg", "python": bench.python, "metadata": True}
@@ -38,6 +39,7 @@ def test_files_that_nobody_asked_for_are_listed_with_the_outcome(bench: Bench):
     source = (
         "def f():\n    import os\n    os.mkdir('d')\n    open('d/b', 'w').close()\n"
         "    os.symlink('/etc', 'l')\n    open('a', 'w').write('123')\n"
+        "    os.mkdir('d/__pycache__')\n    open('d/__pycache__/b.pyc', 'w').close()\n"
     )
 
     assert bench.run(source)[1]["left"] == [["a", 3], ["d/b", 0]]
@@ -95,14 +97,14 @@ def test_what_cannot_be_pickled_is_named_by_its_path(bench: Bench):
     assert outcome["value"] is None
 
 
-def test_a_generator_is_told_to_be_a_list(bench: Bench):
+def test_for_a_generator_a_list_is_advised(bench: Bench):
     _, outcome = bench.run("def f():\n    return (n for n in range(3))\n")
 
     assert outcome["kind"] == "result"
     assert "return a list" in outcome["hint"]
 
 
-def test_an_open_file_is_not_told_to_be_a_list(bench: Bench):
+def test_for_an_open_file_no_list_is_advised(bench: Bench):
     _, outcome = bench.run("def f():\n    return {'log': open('x', 'w+')}\n")
 
     assert outcome["kind"] == "result"
@@ -220,3 +222,16 @@ def test_a_value_that_interrupts_its_own_pickling(bench: Bench):
 
     assert (outcome["kind"], outcome["stage"]) == ("result", "result")
     assert "KeyboardInterrupt" in outcome["message"]
+
+
+def test_a_value_whose_class_raises_breaks_nothing(bench: Bench):
+    _, outcome = bench.run("""def f():
+    class Odd:
+        @property
+        def __class__(self):
+            raise KeyError("class")
+    return Odd()
+""")
+
+    assert (outcome["kind"], outcome["stage"]) == ("result", "result")
+    assert "pickling it calls Odd.__class__, which raised KeyError: 'class'" in outcome["message"]

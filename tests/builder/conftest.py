@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.bridge.host import interpreter, layout_bridge
+from tests.bridge.host import layout_bridge
 from tests.builder import toys
 from tests.builder.host import Host
+from tests.interpreters import interpreter
 
 if TYPE_CHECKING:
     from tests.lab import Lab

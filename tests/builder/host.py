@@ -122,7 +122,7 @@ class Host:
         return self.start(plan, **env).answer()
 
     def call(self, *arguments: str) -> Answer:
-        """Another command, to its end: `list`, `holes`, ..."""
+        """Another command, to its end: `list`, `repair`, ..."""
         return self.start_command(*arguments).answer()
 
     def prefix(self, plan: dict[str, Any]) -> Path:

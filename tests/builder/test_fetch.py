@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from clusterfn.bridge.builder import fetch
+from clusterfn.bridge.builder.plan import parse_package
 from tests.builder import toys
 from tests.builder.host import Host
 
@@ -100,7 +102,7 @@ def test_what_an_earlier_builder_fetched_in_part_is_used(host: Host, python: dic
     assert [wanted for _, wanted in server.asked] == ["bytes=77-"]
 
 
-def test_a_part_of_another_file_is_fetched_anew(host: Host, python: dict, server: Server):
+def test_a_part_of_another_file_is_fetched_again(host: Host, python: dict, server: Server):
     (host.root / "blobs").mkdir(parents=True)
     (host.root / "blobs" / f"{python['sha256']}.part").write_bytes(b"another")
 
@@ -108,7 +110,7 @@ def test_a_part_of_another_file_is_fetched_anew(host: Host, python: dict, server
     assert [wanted for _, wanted in server.asked] == ["bytes=7-", None]
 
 
-def test_what_is_not_there_is_told_without_the_token(host: Host, python: dict, server: Server):
+def test_what_is_not_there_is_reported_without_the_token(host: Host, python: dict, server: Server):
     server.failures = [("status", 404)]
 
     last = host.build(host.plan([served(server, python)])).last
@@ -166,3 +168,13 @@ def test_a_second_environment_fetches_nothing_and_takes_no_room(host: Host, shel
     assert len(server.asked) == asked + 1
     path = f"{toys.SITE}/one/__pycache__/__init__.cpython-{toys.MINOR.replace('.', '')}.pyc"
     assert (host.prefix(first) / path).samefile(host.prefix(second) / path)
+
+
+def test_a_disk_that_fills_during_a_download_is_not_taken_for_the_network(python: dict, server: Server, tmp_path: Path):
+    (tmp_path / "archive.part").symlink_to("/dev/full")
+    package = parse_package(served(server, python))
+
+    with pytest.raises(OSError, match="No space left on device") as full:
+        fetch.fetch_archive(package, str(tmp_path / "archive"), lambda _: None)
+
+    assert full.value.filename == str(tmp_path / "archive.part") and len(server.asked) == 1

@@ -169,7 +169,7 @@ def test_a_job_that_another_user_cannot_see_keeps_its_environment(both: tuple[Ho
     assert alice.call("list", str(bob.root)).last["used_by"] == [job.name, "def"]
 
 
-def test_what_one_has_seen_of_the_cards_the_other_reads(both: tuple[Host, Host], folder: Path):
+def test_what_one_has_seen_of_the_gpus_the_other_reads(both: tuple[Host, Host], folder: Path):
     alice, bob = both
     path = alice.root / "cards" / "gpu.json"
     code = (

@@ -8,11 +8,13 @@ import random
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.builder import toys
 from tests.builder.host import Host
+from tests.fakes.job_spec import job_spec
 from tests.lab.condapackage import Entry
 
 PLACEHOLDER = toys.PLACEHOLDER
@@ -56,11 +58,11 @@ def test_fifty_purged_files_are_linked_again(host: Host, plan: dict):
     before = files(host.prefix(plan))
     purge(host.prefix(plan), 50)
 
-    told = host.call("holes", str(host.root), plan["id"]).last
+    told = host.call("repair", str(host.root), plan["id"]).last["mended"]
 
     assert told["missing"] >= 50 and told["relinked"] == told["missing"] and told["lost"] == []
     assert files(host.prefix(plan)) == before
-    assert host.call("holes", str(host.root), plan["id"]).last["missing"] == 0
+    assert host.call("repair", str(host.root), plan["id"]).last["mended"]["missing"] == 0
     assert (host.prefix(plan) / f"{toys.SITE}/mine/data1.txt").stat().st_nlink == 2
 
 
@@ -82,7 +84,7 @@ def test_packages_that_were_purged_too_are_unpacked_again(host: Host, plan: dict
         (package / "manifest.json").unlink()
         shutil.rmtree(package / "files")
 
-    told = host.call("holes", str(host.root), plan["id"]).last
+    told = host.call("repair", str(host.root), plan["id"]).last["mended"]
 
     assert told["lost"] == [] and told["relinked"] == told["missing"]
     assert files(host.prefix(plan)) == before
@@ -93,17 +95,27 @@ def test_what_cannot_be_unpacked_again_is_asked_for(host: Host, plan: dict, shel
     (host.root / "pkgs" / plan["packages"][1]["sha256"] / "files" / toys.SITE / "mine/data7.txt").unlink()
     shutil.rmtree(shelf)
 
-    answer = host.call("holes", str(host.root), plan["id"])
+    answer = host.call("repair", str(host.root), plan["id"])
 
     assert answer.rc == 1 and answer.last["need"] == [plan["packages"][1]["sha256"]], answer
 
 
-def test_a_new_environment_from_a_package_with_holes(host: Host, plan: dict):
-    (host.root / "pkgs" / plan["packages"][1]["sha256"] / "files" / toys.SITE / "mine/data7.txt").unlink()
+def test_each_of_many_packages_with_holes_is_unpacked_again(host: Host, shelf: Path, python: dict):
+    names = [f"mine{number}" for number in range(24)]
+    plan = host.plan([python, *(toys.module(shelf, name) for name in names)])
     other = {**plan, "id": "another0"}
+    assert host.build(plan).rc == 0
 
-    assert host.build(other).rc == 0
-    assert (host.prefix(other) / f"{toys.SITE}/mine/data7.txt").read_text() == "7\n"
+    def lost(folder: Path) -> list[str]:
+        return [name for name in names if not (folder / toys.SITE / name / "data0.txt").exists()]
+
+    for path in list((host.root / "pkgs").rglob("data0.txt")):
+        path.unlink()
+    assert host.build(other).rc == 0 and lost(host.prefix(other)) == []
+
+    for path in list(host.root.rglob("data0.txt")):
+        path.unlink()
+    assert host.call("repair", str(host.root), plan["id"]).rc == 0 and lost(host.prefix(plan)) == []
 
 
 def test_a_file_that_was_cut_off_is_a_hole(host: Host, plan: dict):
@@ -111,8 +123,19 @@ def test_a_file_that_was_cut_off_is_a_hole(host: Host, plan: dict):
     path.unlink()
     path.write_text("")
 
-    assert host.call("holes", str(host.root), plan["id"]).last["relinked"] == 1
+    assert host.call("repair", str(host.root), plan["id"]).last["mended"]["relinked"] == 1
     assert path.read_text() == "11\n"
+
+
+@pytest.mark.parametrize("name", ["mine/__init__.py", "placed.py"])
+def test_byte_code_that_was_cut_off_is_compiled_again(host: Host, plan: dict, name: str):
+    folder, _, module = (host.prefix(plan) / toys.SITE / name).as_posix().rpartition("/")
+    (path,) = Path(folder, "__pycache__").glob(f"{module.removesuffix('.py')}.*.pyc")
+    whole = path.stat().st_size
+    os.truncate(path, 16)  # also in the package, if it is one file there and here
+
+    assert host.call("repair", str(host.root), plan["id"]).last["mended"]["relinked"] == 1
+    assert path.stat().st_size == whole
 
 
 def test_the_list_of_files_may_be_purged_too(host: Host, plan: dict):
@@ -128,7 +151,7 @@ def test_the_list_of_files_may_be_purged_too(host: Host, plan: dict):
     assert host.run(plan, "where") == "1"
 
 
-def test_an_environment_without_its_ready_is_mended_not_made_anew(host: Host, plan: dict):
+def test_an_environment_without_its_ready_is_mended_not_made_again(host: Host, plan: dict):
     inode = (host.prefix(plan) / "bin/where").stat().st_ino
     (host.prefix(plan) / "READY").unlink()
 
@@ -140,11 +163,10 @@ def lease(host: Host, plan: dict, *outcomes: dict) -> Path:
     """A job that uses the environment, with the outcomes of its attempts."""
     job = host.root / "jobs" / "0123456789abcdef"
     (job / "attempts").mkdir(parents=True)
-    spec = {"id": job.name, "root": str(host.root), "scheduler": "bare"}
-    (job / "spec.json").write_text(json.dumps(spec))
+    (job / "spec.json").write_text(json.dumps(job_spec(job)))
     for number, outcome in enumerate(outcomes, 1):
         (job / "attempts" / str(number)).mkdir()
-        (job / "attempts" / str(number) / "outcome.json").write_text(json.dumps(outcome))
+        (job / "attempts" / str(number) / "outcome.json").write_text(json.dumps({"kind": "returned", **outcome}))
     uses = host.root / "uses" / plan["id"]
     uses.mkdir(parents=True, exist_ok=True)
     (uses / job.name).write_text(f"{job}\n")
@@ -159,7 +181,17 @@ def test_the_list_says_what_is_there_and_who_uses_it(host: Host, plan: dict):
     assert (told["id"], told["about"], told["used_by"]) == (plan["id"], "environment.yml", [job.name])
     assert told["files"] > 200 and told["bytes"] > 0 and told["python"].startswith(toys.MINOR)
     assert abs(told["built"] - time.time()) < 600 and told["used"] >= told["built"] - 60
-    assert ["mine", "1.0", "h0_0", "conda"] in told["packages"]
+
+
+@pytest.mark.parametrize(("cuda", "told"), [(None, ""), ("12.8", "12.8")])
+def test_the_list_says_for_which_cuda_its_pytorch_is(
+    host: Host, shelf: Path, python: dict, cuda: str | None, told: str
+):
+    module = f"class version:\n    cuda = {cuda!r}\n".encode()
+    plan = host.plan([python, toys.conda(shelf, "pytorch", {f"{toys.SITE}/torch.py": module})], verify=["torch"])
+    assert host.build(plan).rc == 0
+
+    assert host.call("list", str(host.root)).last["torch_cuda"] == told
 
 
 @pytest.mark.parametrize("outcomes", [(), ({"final": False},)])
@@ -192,7 +224,7 @@ def test_packages_of_another_environment_stay(host: Host, plan: dict):
     host.build(other)
 
     assert host.call("remove", str(host.root), plan["id"]).last["packages"] == 2
-    assert host.call("holes", str(host.root), other["id"]).last["missing"] == 0
+    assert host.call("repair", str(host.root), other["id"]).last["mended"]["missing"] == 0
     assert len(list((host.root / "pkgs").iterdir())) == 2
 
 
@@ -251,18 +283,39 @@ def test_a_job_that_comes_while_its_environment_is_removed_keeps_its_lease(
 
     root, job = str(host.root), lease(host, plan)
     (host.root / "uses" / plan["id"] / job.name).unlink()
-    empty = cleanup.empty_trash
+    move = cleanup.move_aside
 
-    def meanwhile(trash: str) -> int:
+    def meanwhile(*how: Any) -> str:
+        moved = move(*how)
         leases.add_lease(root, plan["id"], str(job))  # its supervisor finds no READY, and builds anew
-        return empty(trash)
+        return moved
 
-    monkeypatch.setattr(cleanup, "empty_trash", meanwhile)
+    monkeypatch.setattr(cleanup, "move_aside", meanwhile)
     with locks.LockHolder(root) as me:
         told = cleanup.remove_environment(root, plan["id"], me)
 
     assert told["removed"]
     assert leases.jobs_using(root, plan["id"]) == [job.name]
+
+
+def test_an_environment_whose_lock_a_builder_has_taken_over_stays(
+    host: Host, plan: dict, monkeypatch: pytest.MonkeyPatch
+):
+    """As from a process that a signal has stopped, and which goes on now."""
+    from clusterfn.bridge.builder import cleanup, leases, locks
+
+    root, lock = str(host.root), host.root / "builds" / plan["id"] / "lock"
+
+    def then_it_is_taken(*of: str) -> list[str]:
+        (lock / "99").write_text("another0")
+        return []
+
+    monkeypatch.setattr(leases, "jobs_using", then_it_is_taken)
+    with locks.LockHolder(root) as me:
+        told = cleanup.remove_environment(root, plan["id"], me)
+
+    assert (told["removed"], told["why"]) == (False, "it is being built")
+    assert (host.prefix(plan) / "READY").exists() and host.leftovers() == []
 
 
 def test_a_job_that_comes_between_the_looks_keeps_its_environment(

@@ -58,9 +58,9 @@ def test_an_environment_on_the_hosts_own_python_has_nothing_but_its_wheels(host:
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (None, "cannot be started: No such file or directory"),
+        (None, "fails (it cannot be started: No such file or directory)"),
         ("echo 3.99.1", "is Python 3.99.1"),
-        ("echo no library; exit 3", "ended with exit status 3"),
+        ("echo no library; exit 3", "fails (it ended with status 3)"),
     ],
 )
 def test_a_base_that_is_not_what_was_locked_is_refused_before_anything_is_fetched(
@@ -92,19 +92,8 @@ def test_what_an_environment_on_the_hosts_python_has_lost_comes_back(host: Host,
     for path in ("pyvenv.cfg", "bin/python", f"{SITE}/mine.py"):
         (host.prefix(plan) / path).unlink()
 
-    assert host.call("holes", str(host.root), plan["id"]).last["relinked"] == 3
+    assert host.call("repair", str(host.root), plan["id"]).last["mended"]["relinked"] == 3
     assert host.run(plan, "mine").endswith("/mine.py")
-
-
-def test_an_environment_on_the_hosts_python_is_unpacked_on_a_node(host: Host, shelf: Path, tmp_path: Path):
-    plan = on_base(host, shelf)
-    assert host.build(plan).rc == 0
-    node = tmp_path / "node"
-    for command in ("pack", "unpack"):
-        assert host.call(command, str(host.root), plan["id"], str(node)).rc == 0
-    shutil.rmtree(host.root / "envs")
-
-    assert Host(node, host.bridge, host.python).run(plan, "mine") == f"{node}/envs/{plan['id']}/{SITE}/mine.py"
 
 
 def standalone(shelf: Path, files: Mapping[str, bytes], top: str = "python") -> dict[str, Any]:

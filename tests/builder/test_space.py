@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.host import interpreter, obey_modes
+from clusterfn.bridge.builder import space
+from clusterfn.bridge.builder.plan import PlannedPackage
+from tests.bridge.host import obey_modes
 from tests.builder import toys
 from tests.builder.host import Host
+from tests.interpreters import interpreter
 from tests.lab.condapackage import Entry
 
 KB = 1 << 10
@@ -48,6 +51,14 @@ def test_files_too_many_are_refused_before_anything_is_fetched(small: Host, shel
 
     assert last["at"] == "space"
     assert "room for too few files: it needs at least 403, and 2" in last["message"]
+
+
+def test_the_estimate_is_no_more_than_what_pytorch_for_cuda_has():
+    wheels = PlannedPackage("torch", "2.8.0", "", "pip", "torch.whl", "", "0" * 64, 3_900_000_000)
+
+    size, files = space.space_needed(wheels, None)
+
+    assert size - wheels.size <= 6_400_000_000 and files <= 16_317
 
 
 def test_a_disk_that_fills_meanwhile(small: Host, shelf: Path, python: dict):

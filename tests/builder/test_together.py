@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -12,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from clusterfn.bridge.builder import cleanup
+from clusterfn.bridge.builder.locks import FolderLock, LockHolder
 from tests.builder import toys
 from tests.builder.host import Host
 from tests.builder.toys import SITE
@@ -61,7 +65,7 @@ def test_of_eight_at_once_one_builds(host: Host, shelf: Path, python: dict):
     assert [each.rc for each in found] == [0] * 8
     assert sorted(each.last["reused"] for each in found) == [False] + [True] * 7
     assert {each["stage"] for each in waits} == {"wait"} and f"pid {first.process.pid} on " in waits[0]["text"]
-    assert all("link" in [line["stage"] for line in each.lines] for each in found)
+    assert all("scripts" in [line["stage"] for line in each.lines] for each in found)
     assert host.leftovers() == []
 
 
@@ -159,14 +163,14 @@ def beat_of(**other: object) -> str:
     return f"{1:012d}\n{json.dumps({**who, **other})}\n"
 
 
-def held_package(at: Host, package: dict) -> None:
+def held_package(at: Host, package: dict, **who: object) -> None:
     """Somebody who lives unpacks a package."""
     folder = at.root / "pkgs" / f".lock-{package['sha256']}"
     folder.mkdir(parents=True)
     (folder / "1").write_text("feedbeef")
     beats = at.root / "builds" / ".beats"
     beats.mkdir(parents=True)
-    (beats / "feedbeef").write_text(beat_of())
+    (beats / "feedbeef").write_text(beat_of(**who))
 
 
 def held_by(at: Host, plan: dict, **who: object) -> Path:
@@ -177,6 +181,85 @@ def held_by(at: Host, plan: dict, **who: object) -> Path:
     (beats / "feedbeef").write_text(beat_of(**who))
     (lock / "1").write_text("feedbeef")
     return beats / "feedbeef"
+
+
+def test_what_a_stopped_builder_is_making_stays_for_it(host: Host, shelf: Path, python: dict):
+    plan = slow(host, shelf, python)
+    first = host.start(plan)
+    begun(host)
+    first.process.send_signal(signal.SIGSTOP)
+    for token in builders(host):
+        os.utime(host.root / "builds" / ".beats" / token, (time.time() - 700,) * 2)
+
+    assert host.build(host.plan([python], id="bbbbbbbb")).rc == 0  # which removes what builders have left
+    first.process.send_signal(signal.SIGCONT)
+    go(host)
+
+    answered = first.answer()
+    assert answered.rc == 0, answered.last
+
+
+@pytest.mark.long
+def test_a_builder_goes_on_though_another_has_made_its_package_while_it_was_stopped(
+    host: Host, shelf: Path, python: dict
+):
+    large = toys.module(shelf, "large", 20_000)
+    sent = host.root / "blobs" / large["sha256"]
+    sent.parent.mkdir(parents=True)
+    shutil.copy(large["url"][7:], sent)
+    plans = [host.plan([python, {**large, "url": ""}], id=name * 8) for name in "ab"]
+    first, packages = host.start(plans[0]), host.root / "pkgs"
+    until(lambda: packages.exists() and any(packages.glob(f".{large['sha256']}-*/files/**/data100*")))
+    first.process.send_signal(signal.SIGSTOP)
+
+    assert host.build(plans[1]).rc == 0
+    first.process.send_signal(signal.SIGCONT)
+
+    answered = first.answer()
+    assert answered.rc == 0, answered.last
+
+
+@pytest.mark.parametrize("what", ["environment", "package"])
+def test_a_holder_that_a_signal_has_stopped_is_named_and_its_lock_is_taken(host: Host, python: dict, what: str):
+    plan = host.plan([python])
+    with subprocess.Popen(["sleep", "600"]) as stopped:
+        stopped.send_signal(signal.SIGSTOP)
+        start = Path(f"/proc/{stopped.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        if what == "environment":
+            held_by(host, plan, pid=stopped.pid, start=start)
+        else:
+            held_package(host, python, pid=stopped.pid, start=start)
+        began = time.monotonic()
+
+        built = host.build(plan)
+        took_s = time.monotonic() - began
+        stopped.kill()
+
+    assert built.rc == 0 and took_s >= 5, "it may have stopped for a moment"
+    if what == "environment":
+        said = next(line["text"] for line in built.lines if line["stage"] == "wait")
+        assert said == f"pid {stopped.pid} on {os.uname()[1]} ({getpass.getuser()}, stopped by a signal) builds it"
+
+
+def test_a_lock_is_free_once_it_is_released_though_its_holder_lives(tmp_path: Path):
+    with LockHolder(str(tmp_path)) as one, LockHolder(str(tmp_path)) as other:
+        first, second = (FolderLock(str(tmp_path / "lock"), each) for each in (one, other))
+        assert first.take() and not second.take()
+
+        first.release()
+
+        assert second.take() and not first.is_mine()
+
+
+def test_builders_whose_heartbeats_were_removed_take_no_turns_for_ever(tmp_path: Path):
+    with LockHolder(str(tmp_path)) as one, LockHolder(str(tmp_path)) as other:
+        first, second = (FolderLock(str(tmp_path / "builds" / "lock"), each) for each in (one, other))
+        assert first.take()
+        shutil.rmtree(tmp_path / "builds")
+
+        until(lambda: len(list((tmp_path / "builds" / ".beats").glob("*"))) == 2)
+
+        assert first.take() and not second.take() and first.is_mine()
 
 
 @pytest.mark.fault("41")
@@ -217,6 +300,26 @@ def test_the_lock_of_one_who_may_live_is_respected(host: Host, python: dict, who
     assert process.answer().rc == 0
 
 
+def test_a_link_that_leads_nowhere_goes_unless_its_builder_renews_what_it_leads_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    envs, rename = tmp_path / "envs", os.rename
+    envs.mkdir()
+    for name in ("dead", "renewed"):
+        (envs / name).symlink_to(f".{name}-cafe0001")
+
+    def renewed_first(source: str, target: str) -> None:
+        if source == str(envs / "renewed"):
+            (envs / ".renewed-cafe0001").mkdir()
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", renewed_first)
+    with LockHolder(str(tmp_path)) as me:
+        cleanup.sweep_leftovers(str(tmp_path), me)
+
+    assert sorted(os.listdir(envs)) == [".renewed-cafe0001", "renewed"]
+
+
 @pytest.mark.long
 def test_a_lock_from_another_machine_is_taken_after_a_minute_of_silence(host: Host, python: dict):
     plan = host.plan([python])
@@ -227,10 +330,16 @@ def test_a_lock_from_another_machine_is_taken_after_a_minute_of_silence(host: Ho
     assert time.monotonic() - began > 55
 
 
-def test_what_dead_builders_left_is_swept_and_what_others_do_is_not(host: Host, python: dict):
+@pytest.mark.parametrize(("who", "silent_s"), [({"pid": 2**22 + 1}, 0), ({"host": "elsewhere"}, 700)])
+def test_what_dead_builders_left_is_swept_and_what_others_do_is_not(
+    host: Host, python: dict, who: dict, silent_s: float
+):
     plan = host.plan([python])
-    beat = held_by(host, plan, pid=2**22 + 1)
-    left = [host.root / "envs" / f".{plan['id']}-feedbeef", host.root / "pkgs" / f".{'0' * 64}-feedbeef"]
+    beat = held_by(host, plan, **who)
+    os.utime(beat, (time.time() - silent_s, time.time() - silent_s))
+    names = (("envs", plan["id"]), ("pkgs", "0" * 64), ("pkgs", f"expired-{'1' * 64}"), ("pkgs", f"aside-{'2' * 64}"))
+    left = [host.root / kind / f".{name}-feedbeef" for kind, name in names]
+    left.append(host.root / "envs" / ".planted-..")  # its end would name a folder, where others name a process
     other = host.root / "envs" / ".abcdef01-cafe0001"
     for folder in (*left, other):
         (folder / "bin").mkdir(parents=True)
@@ -242,12 +351,56 @@ def test_what_dead_builders_left_is_swept_and_what_others_do_is_not(host: Host, 
     assert other.exists()
 
 
-def kill_at_random(host: Host, plan: dict, times: int, seed: int) -> None:
-    chance = random.Random(seed)
+# Dies after the change number argv[1] of a name in the folder of environments, or of a READY.
+DIES = """
+import os, runpy, signal, sys
+
+left = [int(sys.argv[1])]
+
+def watched(change):
+    def then_die(*arguments, **more):
+        done = change(*arguments, **more)
+        paths = [os.fspath(each) for each in arguments if isinstance(each, (str, bytes))]
+        if any(os.path.basename(os.path.dirname(path)) == "envs" or path.endswith("READY") for path in paths):
+            left[0] -= 1
+            if not left[0]:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return done
+    return then_die
+
+for name in ("mkdir", "symlink", "link", "unlink", "rename", "replace"):
+    setattr(os, name, watched(getattr(os, name)))
+sys.argv = sys.argv[5:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.fault("43")
+def test_killed_after_each_change_of_a_name_an_environment_is_whole_or_absent(host: Host, shelf: Path, python: dict):
+    plan = host.plan([python, toys.module(shelf, "mine")], verify=["mine"])
+    ends = []
+    while 0 not in ends:
+        this = {**plan, "id": f"turn{len(ends):04d}"}
+        host.before = (host.python, "-I", "-S", "-c", DIES, str(len(ends) + 1))
+        ends.append(host.build(this).rc)
+        host.before = ()
+        assert not (host.prefix(this).is_symlink() and (host.prefix(this) / "READY").exists()), "seen, but not in place"
+        assert_whole_or_absent(host, this)
+        assert host.build(this).rc == 0
+        assert host.leftovers() == []
+
+    assert ends[:-1] == [-signal.SIGKILL] * (len(ends) - 1) and len(ends) > 5
+
+
+@pytest.mark.fault("43")
+@pytest.mark.long
+def test_killed_at_twenty_random_instants(host: Host, shelf: Path, python: dict):
+    plan = host.plan([python, toys.module(shelf, "mine", 3000)], verify=["mine"])
+    chance = random.Random(time.time())
     began = time.monotonic()
     assert host.build({**plan, "id": "whole0000"}).rc == 0
     whole_s = time.monotonic() - began
-    for turn in range(times):
+    for turn in range(20):
         this = {**plan, "id": f"turn{turn:04d}"}
         subprocess.run(["rm", "-rf", str(host.root / "pkgs")], check=True)
         process = host.start(this)
@@ -258,18 +411,3 @@ def kill_at_random(host: Host, plan: dict, times: int, seed: int) -> None:
         assert host.build(this).rc == 0, turn
         assert_whole_or_absent(host, this)
         assert host.leftovers() == []
-
-
-@pytest.mark.fault("43")
-def test_killed_at_three_random_instants(host: Host, shelf: Path, python: dict):
-    plan = host.plan([python, toys.module(shelf, "mine", 300)], verify=["mine"])
-
-    kill_at_random(host, plan, 3, seed=1)
-
-
-@pytest.mark.fault("43")
-@pytest.mark.long
-def test_killed_at_twenty_random_instants(host: Host, shelf: Path, python: dict):
-    plan = host.plan([python, toys.module(shelf, "mine", 3000)], verify=["mine"])
-
-    kill_at_random(host, plan, 20, seed=int(time.time()))

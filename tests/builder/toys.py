@@ -10,6 +10,7 @@ import csv
 import hashlib
 import io
 import sys
+import tarfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,22 +35,12 @@ def conda(folder: Path, name: str, files: Mapping[str, bytes | Entry], **more: A
 def python(folder: Path, base: Path | None = None) -> dict[str, Any]:
     """A package that gives a Python a prefix, as a virtual environment does: this one, or another of its minor."""
     base = base or Path(sys.base_prefix) / "bin" / f"python{MINOR}"
-    return _python(folder, MINOR, base, {"bin/python": Entry(link=str(base))})
-
-
-def python_by_script(folder: Path, base: Path, minor: str) -> dict[str, Any]:
-    """The same without a link: old condas copy what a link leads to, and a copied Python may not find its library."""
-    script = Entry(f'#!/bin/bash\nexec -a "$0" {base} "$@"\n'.encode(), 0o755)
-    return _python(folder, minor, base, {"bin/python": script, f"bin/python{minor}": script})
-
-
-def _python(folder: Path, minor: str, base: Path, programs: Mapping[str, Entry]) -> dict[str, Any]:
     files = {
-        **programs,
+        "bin/python": Entry(link=str(base)),
         "pyvenv.cfg": Entry(f"home = {base.parent}\ninclude-system-site-packages = false\n".encode()),
-        f"lib/python{minor}/toy.py": Entry(b"STANDARD = 1\n"),
+        f"lib/python{MINOR}/toy.py": Entry(b"STANDARD = 1\n"),
     }
-    package = Package("python", f"{minor}.0", "h0_0", files, formats=(".tar.bz2",))
+    package = Package("python", f"{MINOR}.0", "h0_0", files, formats=(".tar.bz2",))
     write(package, folder)
     return entry(folder / "linux-64" / f"{package.stem}.tar.bz2")
 
@@ -85,3 +76,43 @@ def _record(members: Mapping[str, bytes], own: str) -> bytes:
         rows.writerow((path, f"sha256={digest}", len(data)))
     rows.writerow((own, "", ""))
     return out.getvalue().encode()
+
+
+# A build backend in the source itself, which needs no other package. `wheel` may be replaced by what a test does there.
+BACKEND = """
+import os, sys, zipfile
+
+def get_requires_for_build_wheel(settings=None):
+    return {more}
+
+def build_wheel(folder, settings=None, metadata=None):
+    {before}
+    name = "{name}-1.0-py3-none-any.whl"
+    info = "{name}-1.0.dist-info/"
+    with zipfile.ZipFile(os.path.join(folder, name), "w") as archive:
+        archive.writestr("{name}.py", open("{name}.py").read())
+        archive.writestr(info + "METADATA", "Metadata-Version: 2.1\\nName: {name}\\nVersion: 1.0\\n")
+        archive.writestr(info + "WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        archive.writestr(info + "RECORD", "")
+    return name
+"""
+
+
+def sdist(folder: Path, name: str, files: Mapping[str, str], version: str = "1.0") -> Path:
+    """A source distribution with these files, which says itself what it depends on: nothing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}-{version}.tar.gz"
+    head = f"Metadata-Version: 2.2\nName: {name}\nVersion: {version}\n"
+    with tarfile.open(path, "w:gz") as archive:
+        for file, text in {"PKG-INFO": head, **files}.items():
+            member = tarfile.TarInfo(f"{name}-{version}/{file}")
+            member.size, member.mtime = len(text.encode()), 1600000000
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return path
+
+
+def with_backend(name: str, before: str = "pass", more: str = "[]", requires: str = "[]") -> dict[str, str]:
+    """The files of a source distribution that builds itself, after these lines of Python."""
+    table = f'[build-system]\nrequires = {requires}\nbuild-backend = "own"\nbackend-path = ["."]\n'
+    backend = BACKEND.format(name=name, before=before.replace("\n", "\n    "), more=more)
+    return {"pyproject.toml": table, "own.py": backend, f"{name}.py": f"NAME = {name!r}\n"}

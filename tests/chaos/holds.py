@@ -195,7 +195,7 @@ def overtaken(
         if turn.taken is None or turn.exchanged:
             continue
         older = [other for other in turns if _waits_at(other, turn, seen, uids)]
-        left = cards - len(_held_at(turns, turn.taken, seen))
+        left = cards - len(_held_beside(turn, turns, seen, turn_s))
         if sum(other.asked.gpus for other in older) > left:
             names = ", ".join(str(other) for other in older)
             found.append(f"{turn} was let in at {turn.taken:.3f} before {names}: {left} cards were left")
@@ -238,6 +238,21 @@ def _began(turn: Turn, seen: Seen) -> float:
     """
     when = turn.taken or 0.0
     return min((seen.unbound(GPU + card, when) for card in turn.cards), default=when)
+
+
+def _held_beside(turn: Turn, turns: Iterable[Turn], seen: Seen, turn_s: float) -> set[str]:
+    """The cards that were held, its own among them, or had a stranger, at the first look that shows one of its own.
+
+    Others may come after that, before it says that it was let in. It has looked for strangers some time before that:
+    one that came within a turn it may not have met.
+    """
+    began = _began(turn, seen)
+    look = bisect.bisect_right(seen.times, began)
+    if began == float("-inf") or look == len(seen.times):
+        return _held_at(turns, turn.taken or 0.0, seen)
+    bound = {name[len(GPU) :] for name in seen.names[look] if name.startswith(GPU)}
+    strangers = {card for card, since, until in seen.strangers if since <= began - turn_s and began < until}
+    return {*bound, *strangers, *turn.cards}
 
 
 def _is_bound(beginning: str, since: float, until: float, seen: Seen) -> bool:

@@ -11,7 +11,7 @@ from clusterfn import ClusterFunction
 from clusterfn.calls import attach
 from clusterfn.calls import payload as payloads
 from clusterfn.calls.call import prepare, send_call
-from clusterfn.calls.job import Job
+from clusterfn.calls.job import Job, entry_of
 from clusterfn.config.options import parse_options
 from clusterfn.hosts.host_state import HostState
 from tests.chaos.onhost import JobOnHost, until
@@ -32,7 +32,7 @@ class Sent:
         self.there = JobOnHost(world.root, job.id, world.runs)
         self.states: list[str] = []
         self.output = bytearray()
-        job.listen(self._listen)
+        entry_of(job).listen(self._listen)
 
     def _listen(self, kind: str, what: Any) -> None:
         if kind == "stdout":
@@ -43,7 +43,7 @@ class Sent:
     @property
     def session(self) -> HostState:
         """The client's side of its host."""
-        return self.job._tracker.session
+        return entry_of(self.job).tracker.session
 
     @property
     def agent(self) -> int:

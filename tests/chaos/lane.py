@@ -17,6 +17,7 @@ from types import SimpleNamespace
 
 import clusterfn
 from clusterfn.calls import call, mapping
+from clusterfn.calls.dependencies import reference_of
 from clusterfn.calls.group import JobGroup
 from clusterfn.config.options import parse_options
 
@@ -64,7 +65,7 @@ def follow(kept, found):
 
 def say_when_sent(found):
     """A job that the host does not have is lost with its client: until then it is not sent."""
-    for request in found.open_requests():
+    for request in reference_of(found).source.open_requests():
         if request.exception(150) is not None:
             return
     say(id=found.id, sent=True)

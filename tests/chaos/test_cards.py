@@ -62,13 +62,13 @@ LONG = Play(200, 2.0, {"supervisor": 12, "worker": 12, "agent": 10, "spooler": 1
 
 
 @pytest.mark.timeout(900)
-def test_fourteen_jobs_of_two_users_are_given_cards_fairly(sharing: Sharing, table: Callable[[str], None]) -> None:
+def test_fourteen_jobs_of_two_users_are_given_gpus_fairly(sharing: Sharing, table: Callable[[str], None]) -> None:
     play(sharing, SHORT, table)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_two_hundred_jobs_of_two_users_are_given_cards_fairly(sharing: Sharing, table: Callable[[str], None]) -> None:
+def test_two_hundred_jobs_of_two_users_are_given_gpus_fairly(sharing: Sharing, table: Callable[[str], None]) -> None:
     play(sharing, LONG, table)
 
 

@@ -11,19 +11,7 @@ import pytest
 
 from clusterfn.bridge import layout
 from clusterfn.calls import outcome
-from tests.chaos.judge import (
-    CLASSES,
-    INVENTED,
-    LOST,
-    REFUSED,
-    TWICE,
-    Ask,
-    Fate,
-    Wrong,
-    as_table,
-    judged,
-    judged_groups,
-)
+from tests.chaos.judge import CLASSES, INVENTED, LOST, REFUSED, TWICE, Ask, Fate, Wrong, as_table, judged, judged_groups
 from tests.chaos.orders import BARE, SLURM, orders
 
 ASK = Ask(7, size=8)
@@ -39,29 +27,6 @@ def ended(kind: str, told: dict[str, Any] | None, **more: Any) -> Fate:
 
 def kinds(fate: Fate) -> list[str]:
     return [wrong.kind for wrong in judged(fate)]
-
-
-@pytest.mark.parametrize(
-    "fate",
-    [
-        FINE,
-        replace(FINE, ask=replace(ASK, ballast=100), told=replace(ASK, ballast=100).value()),
-        ended("raised", OWN, ask=replace(ASK, ending="raises")),
-        ended("exited", {"error": {"type": "ExitedEarly"}}, ask=replace(ASK, ending="exits")),
-        ended("signal", DIED, hit={"worker": 1}),
-        ended("signal", DIED, hit={"worker": 1}, runs=[]),
-        ended("lost", {"error": {"type": "WorkerLost"}}, hit={"supervisor": 1}),
-        ended("lost", {"error": {"type": "WorkerLost"}}, on_slurm=True, beside=frozenset(["slurmctld"])),
-        ended("cancelled", {"error": {"type": "Cancelled"}}, on_slurm=True, beside=frozenset(["slurmctld"])),
-        replace(FINE, ask=replace(ASK, ending="flaky", retries=2), runs=["j/1", "j/2"]),
-        replace(FINE, on_slurm=True, beside=frozenset(["slurmctld"]), attempts=2, runs=["j/1", "j/2"]),
-        replace(FINE, name="j#3", ends=[{"kind": "returned"}] * 2),
-        replace(FINE, ends=[], told=SUBMIT, runs=[], on_slurm=True, beside=frozenset(["slurmctld"])),
-        replace(FINE, ends=[], told=None, runs=[], taken=False),
-    ],
-)
-def test_a_true_end_is_not_blamed(fate: Fate) -> None:
-    assert judged(fate) == []
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ MORE = (
 
 @pytest.mark.fault("24 25 26 27")
 @pytest.mark.timeout(900)  # a stage or an end that does not come is told after four minutes each
-def test_each_job_runs_once_and_ends_once_whoever_is_killed_when(
+def test_each_job_runs_once_and_ends_once_whatever_is_killed_when(
     world: World, new_lane: Callable[[], Lane], table: Callable[[str], None]
 ) -> None:
     began = time.monotonic()
@@ -83,7 +83,7 @@ def test_each_job_runs_once_and_ends_once_whoever_is_killed_when(
 @pytest.mark.fault("24 25 26 27")
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_each_job_runs_once_and_ends_once_whoever_else_is_killed(
+def test_each_job_runs_once_and_ends_once_while_others_are_killed(
     world: World, new_lane: Callable[[], Lane], table: Callable[[str], None]
 ) -> None:
     results = carry_out(world, MORE, new_lane)

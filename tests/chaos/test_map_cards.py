@@ -85,7 +85,7 @@ def cards_of(names: frozenset[str], uid: int) -> int:
     return sum(int(part[4]) for part in parts)
 
 
-def test_a_group_leaves_half_of_the_cards_to_who_waits_and_has_them_again(sharing: Sharing) -> None:
+def test_a_group_leaves_half_of_the_gpus_to_who_waits_and_has_them_again(sharing: Sharing) -> None:
     watcher = Watcher(sharing.box)
     ada = sharing.uid("ada")
     with watcher.looking() as seen:
@@ -134,7 +134,7 @@ print(unknown)
     return done.stdout.strip() + done.stderr
 
 
-def test_a_group_that_waits_for_cards_is_stopped_before_anything_ran(sharing: Sharing) -> None:
+def test_a_group_that_waits_for_gpus_is_stopped_before_anything_ran(sharing: Sharing) -> None:
     over = all_held(sharing)
     group = cluster(host="ada", gpus=2)(on_cards(sharing, 0.1)).map(range(6), max_parallel=3)
     assert until(lambda: len(tickets(sharing)) == 3, 150), tickets(sharing)
@@ -149,7 +149,7 @@ def test_a_group_that_waits_for_cards_is_stopped_before_anything_ran(sharing: Sh
     assert runs_of(sharing) == {}
 
 
-def test_a_group_that_waits_for_cards_needs_nobody_who_waits_for_it(sharing: Sharing, tmp_path: Path) -> None:
+def test_a_group_that_waits_for_gpus_needs_nobody_who_waits_for_it(sharing: Sharing, tmp_path: Path) -> None:
     over = all_held(sharing)
     script = tmp_path / "script.py"
     script.write_text(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.calls import attach
+from clusterfn import attach
 from tests.chaos.calls import VALUE
 from tests.chaos.inprocess import Here, Sent
 from tests.chaos.onhost import session_of, stopped, until
@@ -122,7 +122,7 @@ def test_dead_link_is_found_by_keepalive(world: World, behind: DelayProxy) -> No
 
 @pytest.mark.fault("28")
 @pytest.mark.long
-def test_a_session_whose_sshd_stands_still_for_ever_is_replaced(here: Here) -> None:
+def test_a_session_whose_sshd_hangs_for_ever_is_replaced(here: Here) -> None:
     """The job's word comes by another session; the agent of the old one leaves once it can."""
     sent = here.submit("speak", "bare", live=True, lines=700, every=0.1)
     assert until(lambda: len(sent.output) > 500, 150)
@@ -148,4 +148,4 @@ def test_connection_closed_before_the_answer_leaves_the_job_alone(world: World, 
     assert sent.job.exception(150) is not None
     assert until(sent.there.finals, 150), sent.there.history()
     assert sent.stands()["notes"] == []
-    assert attach.attach(sent.job.id, "bare-setup").result(150) == 80
+    assert attach(sent.job.id, "bare-setup").result(150) == 80

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterfn.calls.job import entry_of
 from clusterfn.calls.liveness import SILENT_AFTER_S
 from tests.chaos.inprocess import Here, Sent
 from tests.chaos.onhost import until
@@ -53,7 +54,7 @@ def stand_still(jobs: dict[Sent, tuple[str, ...]], stopped: list[int]) -> None:
     stop_for([sent.there.by_event()[name] for sent, names in jobs.items() for name in names], stopped, STOPPED_S)
 
 
-def test_job_that_stands_still_is_not_dead(here: Here, stopped: list[int]) -> None:
+def test_job_that_hangs_is_not_dead(here: Here, stopped: list[int]) -> None:
     """The supervisor, whose function runs to its end meanwhile, or all of the job; on a bare host and on SLURM; and
     where SLURM was given the job twice and the client knows the number of the one that did nothing."""
     twice = here.submit("speak", "slurm", lines=LINES, every=0.1)
@@ -61,7 +62,7 @@ def test_job_that_stands_still_is_not_dead(here: Here, stopped: list[int]) -> No
     second = twice.sbatch()
     jobs = [here.submit("speak", host, lines=LINES, every=0.1) for host in ("bare", "slurm", "bare")]
     assert until(lambda: "nothing to do" in twice.log(), 150), twice.log()
-    twice.job._tracker.scheduler_id = second
+    entry_of(twice.job).tracker.scheduler_id = second
     twice.session.watch.remove(twice.name)
     everybody = ("script", "supervisor", "worker")
     stand_still(dict(zip([twice, *jobs], [("supervisor",)] * 3 + [everybody])), stopped)

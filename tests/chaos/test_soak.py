@@ -63,7 +63,7 @@ def held() -> dict[str, int]:
     return {**files, "threads": threading.active_count()}
 
 
-def test_comparisons_one_after_another_leave_no_process_card_ticket_file_or_thread(
+def test_comparisons_one_after_another_leave_no_process_gpu_ticket_file_or_thread(
     sharing: Sharing, table: Callable[[str], None]
 ) -> None:
     """With two cards for them: two models need no queue, three and five do."""

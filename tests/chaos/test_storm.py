@@ -67,7 +67,7 @@ def healed(world: World) -> Iterator[None]:
 
 @pytest.mark.fault("18 19 24 25 26 27")
 @pytest.mark.usefixtures("healed")
-def test_five_hundred_jobs_end_once_and_truthfully_whoever_is_killed(
+def test_five_hundred_jobs_end_once_and_truthfully_whatever_is_killed(
     world: World, proxies: Mapping[str, DelayProxy], new_client: Callable[[], Lane], table: Callable[[str], None]
 ) -> None:
     agents = Agents(list(proxies.values()))

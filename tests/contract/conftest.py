@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,18 +10,14 @@ import pytest
 
 from clusterfn.config.spec import Host
 from clusterfn.hosts.connection import HostConnection, connect
+from tests.interpreters import interpreter
 
 Connect = Callable[..., HostConnection]
 
 
 def find_python(minor: int) -> str:
     """An interpreter of this machine; the test is skipped if there is none."""
-    if sys.version_info[:2] == (3, minor):
-        return sys.executable
-    from tests.lab import layout
-
-    found = layout.PYTHONS / f"3.{minor}" / "bin" / "python"
-    path = str(found) if os.access(found, os.X_OK) else shutil.which(f"python3.{minor}")
+    path = interpreter(f"3.{minor}")
     if path is None:
         pytest.skip(f"no Python 3.{minor} on this machine")
     return path

@@ -5,10 +5,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
+import shutil
 import signal
 import socket
 import stat
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -23,7 +26,7 @@ import pytest
 from clusterfn.config.spec import Host
 from clusterfn.errors import HostDiskFull, HostError
 from clusterfn.hosts import remote_files
-from clusterfn.hosts.connection import CommandLook, HostConnection, TreeFile, connect
+from clusterfn.hosts.connection import CommandLook, Followed, HostConnection, Needed, TreeFile, connect
 from clusterfn.hosts.rpc import boot, requests
 from tests.bridge.host import is_running
 from tests.contract.conftest import Connect, find_python
@@ -101,6 +104,38 @@ def test_a_fork_of_the_agent_says_what_it_raises_and_is_killed_after_its_time(
     assert here.run([*argv, "on"], forks=True).result(WAIT_S).rc == 7, "the agent serves on"
 
 
+def telling_bridge(folder: Path, loads: Path) -> str:
+    """The supervise.py of a bridge whose modules note when they are loaded; it prints which one it is."""
+    package = folder / "_clusterfn" / "bridge" / "supervisor"
+    package.mkdir(parents=True)
+    for each in (package, package.parent, package.parent.parent):
+        (each / "__init__.py").touch()
+    for module in ("program", "commands"):
+        told = f"open({str(loads)!r}, 'a').write('{module} of {folder.name}\\n')"
+        (package / f"{module}.py").write_text(f"{told}\ndef main(argv):\n    print({folder.name!r})\n    return 0\n")
+    (folder / "supervise.py").touch()
+    return str(folder / "supervise.py")
+
+
+def test_forks_of_the_agent_load_one_bridge_once_and_take_no_other_for_it(here: HostConnection, tmp_path: Path) -> None:
+    loads = tmp_path / "loads"
+    one, other = (telling_bridge(tmp_path / name, loads) for name in ("one", "other"))
+
+    said = []
+    for path in (one, one, one, one, other, other, one):
+        done = here.run([here.facts.python, "-I", "-S", path], forks=True).result(WAIT_S)
+        said.append((done.out.decode().strip(), done.err))
+
+    assert said == [(name, b"") for name in ("one", "one", "one", "one", "other", "other", "one")]
+    loaded = loads.read_text().splitlines()
+    # The first fork loads what it needs, then the agent itself all; another bridge is loaded by each fork.
+    assert {each: loaded.count(each) for each in loaded} == {
+        "program of one": 2, "commands of one": 1, "program of other": 2,
+    }  # fmt: skip
+    shutil.rmtree(tmp_path / "one")
+    assert b"can't open file" in here.run([here.facts.python, "-I", "-S", one], forks=True).result(WAIT_S).err
+
+
 def test_a_fork_whose_agent_was_killed_is_no_second_agent(
     connect_to: Connect, local_host: Host, supervise: str, tmp_path: Path
 ) -> None:
@@ -108,7 +143,7 @@ def test_a_fork_whose_agent_was_killed_is_no_second_agent(
     other = there.run(["sh", "-c", f"echo $$ > '{tmp_path}/other'; exec sleep 600"], timeout_s=600)
     argv = [there.facts.python, "-I", "-S", supervise, "print late", str(tmp_path)]
     there.run(argv, forks=True, timeout_s=600)
-    until(lambda: (tmp_path / "other").exists() and (tmp_path / "fork").exists())
+    until(lambda: all((tmp_path / name).exists() and (tmp_path / name).read_text() for name in ("other", "fork")))
     fork, pid = int((tmp_path / "fork").read_text()), int((tmp_path / "other").read_text())
 
     os.kill(there.facts.pid, signal.SIGKILL)
@@ -182,6 +217,27 @@ def test_bytes_travel_both_ways_through_a_socket_of_the_host(here: HostConnectio
 
     with pytest.raises(HostError, match="does not exist"):
         here.connect_socket(f"{folder}/s", b"", came.extend).result(WAIT_S)
+
+
+_IN_ITS_OWN_TMP = """
+import socket, sys
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1] + "/s")
+listener.listen()
+print("listens", flush=True)
+listener.accept()[0].sendall(b"from elsewhere")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="only root mounts file systems")
+def test_a_socket_in_a_tmp_that_only_another_session_sees_is_reached(here: HostConnection, tmp_path: Path) -> None:
+    program, came = [sys.executable, "-c", _IN_ITS_OWN_TMP, str(tmp_path)], bytearray()
+    apart = ["unshare", "--mount", "sh", "-c", f"mount -t tmpfs none {tmp_path} && exec {shlex.join(program)}"]
+    with subprocess.Popen(apart, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"listens\n"
+        assert not (tmp_path / "s").exists()
+        here.connect_socket(f"{tmp_path}/s", b"", came.extend).result(WAIT_S)
+    assert bytes(came) == b"from elsewhere"
 
 
 def test_bytes_travel_both_ways_through_a_program_of_the_host(here: HostConnection, tmp_path: Path) -> None:
@@ -537,6 +593,30 @@ def test_a_tree_appears_whole_and_only_once(here: HostConnection, tmp_path: Path
     assert list(tree.parent.iterdir()) == [tree]
 
 
+@pytest.mark.parametrize("failure", [None, HostError("it is no longer here")])
+def test_a_tree_appears_once_what_it_needs_was_sent_again(
+    here: HostConnection, tmp_path: Path, failure: HostError | None
+) -> None:
+    gone, asked = str(tmp_path / "blob"), list[list[str]]()
+
+    def on_lacking(paths: list[str], go_on: Callable[[HostError | None], None]) -> None:
+        asked.append(paths)
+        sent = here.put(gone, b"abc")
+        sent.add_done_callback(lambda _: go_on(failure))
+
+    needs = Needed([str(tmp_path), gone], [], on_lacking)
+    tree = here.put_tree(str(tmp_path / "tree"), [TreeFile("a", b"1")], needs=needs)
+    started = here.run(["ls", str(tmp_path / "tree")], after=[tree])
+
+    if failure is None:
+        assert started.result(WAIT_S).out == b"a\n"
+    else:
+        with pytest.raises(HostError, match="it is no longer here"):
+            started.result(WAIT_S)
+    assert asked == [[gone]]
+    assert (tmp_path / "tree").exists() is (failure is None)
+
+
 def test_what_a_killed_agent_left_is_removed_when_it_is_a_day_old(here: HostConnection, tmp_path: Path) -> None:
     old = [tmp_path / "b" / name for name in ("x.part-7-3", "tree.part-7-4", "tree.part-7-4/d", "blob", "x.part-7")]
     new = [tmp_path / "b" / name for name in ("x.part-7-5", "tree.part-7-6", "tree.part-7-6/d")]
@@ -670,10 +750,8 @@ def test_a_program_starts_after_a_large_upload(here: HostConnection, tmp_path: P
 def test_output_comes_before_the_outcome_and_nothing_is_lost(here: HostConnection, tmp_path: Path) -> None:
     job, seen = tmp_path / "jobs" / "1", []
     lines = "".join(f"line {i}\n" for i in range(2000)).encode()
-    out = here.follow(str(job / "out"), lambda data: seen.append(("out", data)))
-    wait = here.wait(
-        str(job / "outcome"), [(str(job / "value"), lambda data: seen.append(("value", data)))], drain=[out]
-    )
+    out = Followed(str(job / "out"), lambda data: seen.append(("out", data)))
+    wait = here.follow([out], str(job / "outcome"), [(str(job / "value"), lambda data: seen.append(("value", data)))])
     job.mkdir(parents=True)
     script = "i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done; echo 42 > value; echo {} > o; mv o outcome"
     here.spawn(["sh", "-c", script], str(job), str(job / "out"))
@@ -681,22 +759,21 @@ def test_output_comes_before_the_outcome_and_nothing_is_lost(here: HostConnectio
     assert wait.result(WAIT_S) == b"{}\n"
     assert b"".join(data for kind, data in seen if kind == "out") == lines
     assert [kind for kind, _ in seen].index("value") == len(seen) - 1
-    assert out.done()
 
 
 def test_all_output_comes_before_an_outcome_that_is_already_there(here: HostConnection, tmp_path: Path) -> None:
     """As when the connection was gone while the job ended."""
     order: list[str] = []
     size = 20 * 2**20
-    out = here.follow(str(tmp_path / "job" / "out"), lambda data: order.extend(["out"] * (len(data) // 2**10)))
-    wait = here.wait(str(tmp_path / "job" / "outcome"), drain=[out])
+    out = Followed(str(tmp_path / "job" / "out"), lambda data: order.extend(["out"] * (len(data) // 2**10)))
+    wait = here.follow([out], str(tmp_path / "job" / "outcome"))
     wait.add_done_callback(lambda _: order.append("outcome"))
     (tmp_path / "aside").mkdir()
     (tmp_path / "aside" / "out").write_bytes(bytes(size))
     (tmp_path / "aside" / "outcome").write_bytes(b"{}")
     (tmp_path / "aside").rename(tmp_path / "job")
 
-    assert (wait.result(WAIT_S), out.result(WAIT_S)) == (b"{}", size)
+    assert wait.result(WAIT_S) == b"{}"
     until(lambda: order[-1] == "outcome")
     assert order.count("out") == size // 2**10
 
@@ -716,13 +793,19 @@ def test_a_line_comes_when_the_kernel_tells_of_it_and_not_at_the_next_poll(
     path = tmp_path / "out"
     path.touch()
     here = connect_to(local_host)
-    here.follow(str(path), seen.append)
+    here.follow([Followed(str(path), seen.append)])
     here.ping().result(WAIT_S)
 
     for count in range(1, 51):
         with path.open("a") as file:
             file.write("line\n")
         until(lambda wanted=count: len(b"".join(seen)) == wanted * len("line\n"))
+
+
+def publish_outcome(folder: Path) -> None:
+    """As a supervisor does: nobody sees half of it."""
+    (folder / "outcome.new").write_bytes(b"{}")
+    (folder / "outcome.new").rename(folder / "outcome")
 
 
 def test_without_inotify_the_poll_finds_it(
@@ -736,14 +819,29 @@ def test_without_inotify_the_poll_finds_it(
     monkeypatch.setattr(boot, "agent_line", lambda: boot.line_of(sources))
     here = connect_to(local_host)
     seen: list[bytes] = []
-    here.follow(str(tmp_path / "later" / "out"), seen.append)
+    here.follow([Followed(str(tmp_path / "later" / "out"), seen.append)])
     wait = here.wait(str(tmp_path / "later" / "outcome"))
     (tmp_path / "later").mkdir()
     (tmp_path / "later" / "out").write_bytes(b"line\n")
     until(lambda: seen)
-    (tmp_path / "later" / "outcome").write_bytes(b"{}")
+    publish_outcome(tmp_path / "later")
 
     assert (wait.result(WAIT_S), seen) == (b"{}", [b"line\n"])
+
+
+def test_a_followed_file_that_cannot_be_read_ends_no_wait_for_another(here: HostConnection, tmp_path: Path) -> None:
+    seen: list[bytes] = []
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "err").write_bytes(b"line")
+    unreadable, readable = Followed(str(tmp_path / "folder"), seen.append), Followed(str(tmp_path / "err"), seen.append)
+
+    waiting = here.follow([unreadable, readable], str(tmp_path / "outcome"))
+    until(lambda: seen or waiting.done())
+    publish_outcome(tmp_path)
+
+    assert (waiting.result(WAIT_S), seen) == (b"{}", [b"line"])
+    with pytest.raises(HostError, match="Is a directory"):
+        here.follow([unreadable]).result(WAIT_S)
 
 
 def test_still_speaks_when_a_file_stops_changing(here: HostConnection, tmp_path: Path) -> None:
@@ -767,6 +865,20 @@ def test_still_speaks_when_a_file_stops_changing(here: HostConnection, tmp_path:
 
 
 # what is repeated
+
+
+def test_a_program_that_cannot_be_started_now_is_repeated_all_the_same(here: HostConnection, tmp_path: Path) -> None:
+    program, looks = tmp_path / "squeue", list[CommandLook]()
+    asked = here.repeat([str(program)], 0.05, None, looks.append)
+    until(lambda: len(looks) > 1)
+    assert {look.rc for look in looks} == {None} and "No such file" in looks[0].err
+    (tmp_path / "new").write_text("#!/bin/sh\necho listed\n")
+    (tmp_path / "new").chmod(0o700)
+
+    (tmp_path / "new").rename(program)
+
+    until(lambda: looks[-1].out == "listed\n")
+    asked.cancel()
 
 
 def test_a_repeated_program_tells_every_look_and_whether_it_changed(here: HostConnection, tmp_path: Path) -> None:
@@ -793,6 +905,27 @@ def test_agents_that_ask_the_same_share_the_answer(connect_to: Connect, local_ho
 
     assert {look.out.strip() for look in looks} == {"1"}
     assert sorted(look.age_s > 0 for look in looks) == [False, True, True]
+
+
+def test_an_agent_that_a_signal_has_stopped_while_it_looked_keeps_no_other_from_looking(
+    connect_to: Connect, local_host: Host, tmp_path: Path
+) -> None:
+    looks: list[CommandLook] = []
+    argv = ["sh", "-c", f"echo x >> '{tmp_path}/begun'; test -e '{tmp_path}/go' || exec sleep 600"]
+    first = connect_to(local_host)
+    first.repeat(argv, 60, "scheduler", looks.append, timeout_s=600)
+    until((tmp_path / "begun").exists)
+    os.kill(first.facts.pid, signal.SIGSTOP)
+    (tmp_path / "go").touch()
+    began = time.monotonic()
+    try:
+        connect_to(local_host).repeat(argv, 60, "scheduler", looks.append, timeout_s=600)
+        until(lambda: looks)
+    finally:
+        os.kill(first.facts.pid, signal.SIGCONT)
+
+    took_s = time.monotonic() - began
+    assert looks[0].rc == 0 and took_s < 30, "it has waited until the client has given the other connection up"
 
 
 def test_a_disk_without_room_for_the_shared_answer_ends_no_looking(here: HostConnection) -> None:
@@ -894,7 +1027,11 @@ def waiting_share(here: HostConnection, folder: str, source: Path) -> float:
     lines: list[tuple[float, float]] = []  # when it was printed, how long it was under way
     here.put(f"{folder}/down", source).result(150)
     log = f"{folder}/out"
-    here.follow(log, lambda data: lines.extend((float(line), time.time() - float(line)) for line in data.split()))
+
+    def on_lines(data: bytes) -> None:
+        lines.extend((float(line), time.time() - float(line)) for line in data.split())
+
+    here.follow([Followed(log, on_lines)])
     printing = "import time\nwhile True:\n    print(time.time(), flush=True)\n    time.sleep(0.005)\n"
     spawned = here.spawn([here.facts.python, "-c", printing], "/", log).result(WAIT_S)
     until(lambda: len(lines) > 10)
@@ -985,7 +1122,7 @@ def test_a_full_disk_is_named_and_left_clean(
         with pytest.raises(HostDiskFull, match=f"No space is left on py36-bash for {place}") as caught:
             there.put(place, tmp_path / "source").result(WAIT_S)
 
-        assert any("20.0 MB needed" in line for line in caught.value.evidence)
+        assert any("20 MB needed" in line for line in caught.value.evidence)
         assert there.list(f"{there.facts.root}/full").result(WAIT_S) == []
     root.rmdir()
 
@@ -1049,7 +1186,7 @@ def test_a_fault_of_the_agent_shows_its_file_and_line(here: HostConnection, tmp_
     """Although that host has no such file."""
     fields = {"path": str(tmp_path / "tree"), "files": [[5, 0, 0o600]]}
 
-    request = requests.SimpleRequest("put_tree", fields, lambda *_: None)
+    request = requests.SimpleRequest("put", fields, lambda *_: None)
     here.link.send(request)
     with pytest.raises(HostError, match=r"clusterfn-agent/uploads.py.*, line \d+, in plan_file\n +parts = name.split"):
         request.reply.result(WAIT_S)

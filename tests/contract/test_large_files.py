@@ -23,9 +23,10 @@ def test_a_large_file_comes_while_it_is_written(here: HostConnection, tmp_path: 
     data, came, calls = os.urandom(5 * MB + 77), bytearray(), []
     value, outcome = tmp_path / "value", tmp_path / "outcome"
     value.touch()
-    waiting = here.wait(
-        str(outcome), [(str(value), came.extend)], on_content=lambda _: calls.append(len(came)), on_early=calls.append
-    )
+    waiting = here.follow(
+        [], str(outcome), [(str(value), came.extend)], on_content=lambda _: calls.append(len(came)),
+        on_early=calls.append,
+    )  # fmt: skip
     write(value, data[: 2 * MB])
     until(lambda: len(came) >= 2 * MB)
     assert not waiting.done()
@@ -49,7 +50,7 @@ def test_a_file_that_is_begun_again_makes_void_what_came_of_it(here: HostConnect
         if again:
             came.clear()
 
-    waiting = here.wait(str(tmp_path / "outcome"), [(str(value), came.extend)], on_early=on_early)
+    waiting = here.follow([], str(tmp_path / "outcome"), [(str(value), came.extend)], on_early=on_early)
     write(value, b"x" * 4 * MB)
     until(lambda: len(came) > 3 * MB)  # the last few KB may wait for more
     write(value, b"", "wb")
@@ -65,8 +66,8 @@ def test_nothing_comes_early_that_is_small_or_not_wanted(here: HostConnection, t
     early, late, told = bytearray(), bytearray(), []
     for name, size in (("small", 1000), ("large", 3 * MB)):
         write(tmp_path / name, b"x" * size)
-    small = here.wait(str(tmp_path / "o"), [(str(tmp_path / "small"), early.extend)], on_early=told.append)
-    large = here.wait(str(tmp_path / "o"), [(str(tmp_path / "large"), late.extend)])
+    small = here.follow([], str(tmp_path / "o"), [(str(tmp_path / "small"), early.extend)], on_early=told.append)
+    large = here.follow([], str(tmp_path / "o"), [(str(tmp_path / "large"), late.extend)])
     here.ping().result(WAIT_S)
     assert (early, late, told) == (b"", b"", [])
 

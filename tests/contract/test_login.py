@@ -17,11 +17,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from clusterfn.cli import main
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ConfigError, HostError, HostKeyError, Unreachable
 from clusterfn.hosts.connection import connect
@@ -32,6 +32,7 @@ from tests.contract.conftest import Connect
 from tests.fakes.standby import is_waiting
 from tests.lab import accounts
 from tests.lab.network import DelayProxy
+from tests.programs import main
 from tests.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.lab
@@ -444,10 +445,10 @@ def test_a_login_that_nobody_can_answer_does_not_lead_to_itself(totp: Any, runti
 
 
 def test_what_cannot_be_remembered_is_not_held(totp: Any, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(held_connections.json, "dump", full)
+    monkeypatch.setattr(held_connections, "publish", SimpleNamespace(replace=full))
 
     with pytest.raises(ConfigError, match="No space left"):
         shared_login.log_in(totp(alias="py36-dash"), None)
@@ -480,7 +481,7 @@ def test_what_holds_a_connection_and_was_stopped_is_neither_forgotten_nor_said_t
     until(lambda: not held_connections.is_running(pid))
 
 
-def test_a_session_too_many_is_told_as_that(lab: Any, totp: Any) -> None:
+def test_a_session_too_many_is_reported_as_that(lab: Any, totp: Any) -> None:
     host = totp(alias="onesession-bash")
     made, _ = shared_login.log_in(host, None)
     first = transport_for(host)
@@ -534,7 +535,7 @@ def test_the_command_asks_and_what_it_holds_outlives_its_terminal(
     transport_for(host).open("true").close()
     assert [main(["login"]), main(["login", "totp-second"]), main(["logout", "totp-second"])] == [0, 0, 0]
     listed, again, ended = capsys.readouterr().out.split("\ntotp-second: ")
-    assert re.search(r"totp-second +cfsecond@127.0.0.1:22027 +\d+ (s|min) ago +30 min", listed)
+    assert re.search(r"totp-second +cfsecond@127.0.0.1:22027 +[\d.]+ (s|min) ago +30 min", listed)
     assert again.startswith("already logged in as cfsecond@127.0.0.1:22027")
     assert ended == "logged out; jobs on the host keep running\n"
     assert main(["logout", "totp-second"]) == 1

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from clusterfn.cli import main
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, HostError, HostKeyError, Unreachable
 from clusterfn.hosts.connection import connect
 from clusterfn.hosts.transports import transport_for
 from tests.contract.conftest import Connect
+from tests.programs import main
 from tests.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.lab
@@ -37,31 +37,6 @@ def by_ssh(lab: Any, tmp_path: Path) -> MakeHost:
         return Host(alias, alias, "bare", "clusterfn.yml:1", ssh_config=str(path), transport=transport)
 
     return make
-
-
-@pytest.mark.parametrize(
-    ("alias", "kind", "sentence"),
-    [
-        ("unknown-key", HostKeyError, r"The host key of unknown-key \(127.0.0.1:22006\) is unknown"),
-        ("changed-key", HostKeyError, r"The host key of changed-key \(127.0.0.1:22006\) has changed"),
-        ("wrong-user-key", AuthenticationError, "127.0.0.1:22006 did not let cfbash in"),
-        ("twofactor-bash", AuthenticationError, "127.0.0.1:22023 accepts the key of cfbash, but also wants a password"),
-        ("refused", Unreachable, "127.0.0.1:22099 refused the connection"),
-        ("no-such-name", Unreachable, "The name no-such-name.invalid of host no-such-name cannot be resolved"),
-        ("forced-bash", HostError, "did not start the agent: it ended with exit status 1"),
-        ("py36-nologin", HostError, "has no login shell"),
-    ],
-)
-@pytest.mark.parametrize("transport", ["openssh", "paramiko"])
-def test_both_ways_refuse_in_the_same_words(
-    by_ssh: MakeHost, transport: str, alias: str, kind: type[HostError], sentence: str
-) -> None:
-    with pytest.raises(kind, match=sentence) as caught:
-        connect(by_ssh(alias, transport=transport))
-
-    assert type(caught.value) is kind
-    assert caught.value.evidence
-    assert caught.value.hint
 
 
 def test_the_key_that_was_shown_and_the_one_remembered_are_named(by_ssh: MakeHost, lab: Any) -> None:
@@ -84,17 +59,6 @@ def test_an_sshd_with_no_common_cipher_is_named(by_ssh: MakeHost) -> None:
         connect(by_ssh("chacha-bash", "Host chacha-bash\nCiphers aes128-ctr"))
 
 
-def test_a_port_that_never_answers_is_given_up(by_ssh: MakeHost) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        place = f"HostName 127.0.0.1\nPort {silent.getsockname()[1]}"
-        began = time.monotonic()
-
-        with pytest.raises(Unreachable, match="did not answer within 1 s"):
-            connect(by_ssh("silent", f"Host silent\n{place}\nConnectTimeout 1"))
-
-    assert time.monotonic() - began < 60  # TCP alone tries for two minutes
-
-
 def test_an_agent_answers(by_ssh: MakeHost, connect_to: Connect) -> None:
     there = connect_to(by_ssh("py38-bash"))
 
@@ -109,18 +73,12 @@ def test_a_quiet_configuration_does_not_hide_what_failed(by_ssh: MakeHost, conne
         connect(by_ssh("wrong-user-key", "LogLevel QUIET"))
 
 
-def test_jump_hosts_are_gone_through(by_ssh: MakeHost, connect_to: Connect, lab: Any) -> None:
-    jump = "Host py38-bash\nProxyJump py36-dash,py37-bash"
-
-    assert connect_to(by_ssh("py38-bash", jump)).facts.version[:2] == (3, 8)
-
-
 def test_the_key_of_a_jump_host_is_checked_too(by_ssh: MakeHost) -> None:
     with pytest.raises(HostKeyError, match=r"The host key of py38-bash \(127.0.0.1:22006\) is unknown"):
         connect(by_ssh("py38-bash", "Host py38-bash\nProxyJump unknown-key"))
 
 
-def test_a_jump_host_that_cannot_reach_the_next_is_told(by_ssh: MakeHost) -> None:
+def test_a_jump_host_that_cannot_reach_the_next_is_reported(by_ssh: MakeHost) -> None:
     with pytest.raises(Unreachable, match="rejected the next step"):
         connect(by_ssh("refused", "Host refused\nProxyJump py36-dash"))
 

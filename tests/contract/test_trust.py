@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from clusterfn.cli import main
+from tests.programs import main
 
 pytestmark = pytest.mark.lab
 SHOWN = re.compile(r"ssh-ed25519 (SHA256:\S+)")
@@ -216,7 +216,7 @@ def test_without_ssh_paramiko_fetches_the_key(
     assert SHOWN.findall(capsys.readouterr().out) == wanted
 
 
-def test_a_host_that_cannot_be_reached_is_told(hosts: Lines, terminal: Any, capsys: Any) -> None:
+def test_a_host_that_cannot_be_reached_is_reported(hosts: Lines, terminal: Any, capsys: Any) -> None:
     hosts("Host py36-bash\nPort 22099\n")
     terminal("y\n")
 

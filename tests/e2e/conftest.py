@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -90,8 +91,9 @@ def _shared(lab: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host
     name = f"e2e-{secrets.token_hex(4)}"
     root = lab.home("bash") / name
     for old in lab.home("bash").glob("e2e-*"):  # what an agent wrote after its session had been cleared away
-        if time.time() - old.stat().st_mtime > _OLD_S:
-            shutil.rmtree(old, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):  # another process clears away, too
+            if time.time() - old.stat().st_mtime > _OLD_S:
+                shutil.rmtree(old, ignore_errors=True)
     python = lab.python(MINOR)
     hosts = Hosts(tmp_path_factory.mktemp("e2e") / "clusterfn.yml", root, f"~/{name}", python)
     hosts.describe(lab, hosts.config, python)

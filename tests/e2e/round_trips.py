@@ -28,7 +28,6 @@ from clusterfn import ClusterFunction, File
 from clusterfn.calls import attach
 from clusterfn.calls.group import state_of_group
 from clusterfn.calls.job import Job
-from clusterfn.cli import main as command
 from clusterfn.config.config_file import load
 from clusterfn.config.options import parse_options
 from clusterfn.hosts import connection as hosts_connection
@@ -36,6 +35,7 @@ from clusterfn.hosts.transports import held_connections
 from tests.e2e.waits import Waits
 from tests.fakes.standby import is_waiting
 from tests.lab import DelayProxy, Lab
+from tests.programs import main as command
 from tests.waiting import until
 
 SCRIPTS = Path(__file__).parents[1] / "fixtures"

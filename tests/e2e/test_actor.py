@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import signal
@@ -15,10 +16,11 @@ import pytest
 import clusterfn
 from clusterfn import ActorLost, Cancelled, ConfigError, DiskFull, HostDiskFull, KilledBySignal, PayloadError, Session
 from clusterfn.calls import job_display, submit
+from clusterfn.calls.job import entry_of
 from clusterfn.calls.session_stream import CallStream
 from clusterfn.calls.session_tracker import SessionCallJob
 from clusterfn.errors import Unreachable
-from tests.e2e.conftest import BOTH, Hosts
+from tests.e2e.conftest import ON_SLURM, Hosts
 from tests.fixtures.calls.actor_model import Model, Plain, Ranks, Saved
 from tests.waiting import until
 
@@ -37,7 +39,7 @@ def test_an_actor_keeps_its_object_and_its_calls_behave_as_calls_of_a_session(ca
         assert set(jobs[7].usage) == {"wall_s", "cpu_s", "peak_memory_bytes", "gpus"}
         with pytest.raises(ZeroDivisionError, match="of the model"):
             model.fail()
-        assert (model.pid(), model(5), model.later(6)) == (model.pid(), -5, 7)
+        assert (model.pid(), model(5), asyncio.run(model.later(6))) == (model.pid(), -5, 7)
         assert model.large(2) == bytes(2 << 20)
         assert model.measure(os.urandom(3 << 20)) == 3 << 20, "a large argument goes as files, in the same order"
         assert Path(model.write("note")).name == "work"
@@ -264,7 +266,7 @@ def test_an_actor_whose_sending_was_interrupted_keeps_no_worker_and_one_whose_cl
 
 
 def lost(call: SessionCallJob[Any], *_: object) -> None:
-    call.on_lost(Unreachable("log in again"))
+    entry_of(call).lose(Unreachable("log in again"))
     call.result(150)
 
 
@@ -353,7 +355,7 @@ def test_the_program_of_an_actor_runs_again_only_to_construct_it(tmp_path: Path)
 
 
 @pytest.mark.lab
-@BOTH
+@ON_SLURM
 def test_an_actor_on_a_host_keeps_its_object(hosts: Hosts, host: str):
     assert hosts
     with Session(host) as session, session.actor(Model, "a") as model:

@@ -1,6 +1,7 @@
 """/etc/clusterfn.yml of a machine: an administrator limits everybody, and calls, bridge and `check` obey it.
 
-Each test has an /etc of its own: a mount namespace of this process's children, over which nothing is written.
+Each test has an /etc of its own: a mount namespace of this process's children, over which nothing is written. It has a
+network namespace of its own, too: a limit of jobs would else count those of tests that run beside it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ CALLS = """
 import json, time
 import clusterfn
 from clusterfn import Unsatisfiable, cluster
+from clusterfn.calls.job import entry_of
 
 def sleep(s):
     time.sleep(s)
@@ -44,7 +46,7 @@ if __name__ == "__main__":
     second = cluster()(sleep).submit(0)
     while "jobs" not in second.reason:
         time.sleep(0.1)
-    told = [first.asked.memory_bytes, first.asked.time_s, second.reason]
+    told = [entry_of(first).asked.memory_bytes, entry_of(first).asked.time_s, second.reason]
     first.stop()
     print(json.dumps({"told": told, "second": second.result(150), "cores": refused(cores=65),
                       "memory": refused(memory="2GB"), "time": refused(time="2h")}))
@@ -53,9 +55,9 @@ if __name__ == "__main__":
 CHANGED_CLIENT = """
 import json
 from clusterfn import cluster
-from clusterfn.hosts.host_state import HostState
+from clusterfn.hosts.host_capacity import HostCapacity
 
-HostState.rules = None
+HostCapacity.rules = None
 
 def spin():
     import time
@@ -73,7 +75,7 @@ def apart(rules: str, here: Path, folder: Path, *argv: str | Path) -> subprocess
     """Run a program where /etc/clusterfn.yml has that text."""
     mount = folder / "mount"
     mount.mkdir()
-    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", APART, "sh", mount, rules, *argv]
+    command = ["unshare", "--mount", "--net", "--propagation", "private", "sh", "-c", APART, "sh", mount, rules, *argv]
     return subprocess.run(command, capture_output=True, text=True, timeout=280, env=os.environ, check=False)
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 from clusterfn.calls import attach, call
+from clusterfn.calls.job import entry_of
 from clusterfn.config.options import parse_options
 from tests.e2e.conftest import MINOR
 from tests.lab import Cable
@@ -69,7 +70,7 @@ class Talk:
         options = parse_options({"host": "far"})
         prepared = call.prepare(speaker(self.runs, self.lines, every, self.gate if waits else ""), (), {}, options)
         self.job = call.send_call(prepared, live=True)[0]
-        self.job.listen(self._hear)
+        entry_of(self.job).listen(self._hear)
         return self
 
     def _hear(self, kind: str, what: Any) -> None:
@@ -84,7 +85,7 @@ class Talk:
 
     @property
     def connection(self) -> Any:
-        return self.job._tracker.session.connection
+        return entry_of(self.job).tracker.session.connection
 
     @property
     def outcomes(self) -> list[Path]:
@@ -254,7 +255,7 @@ class Script:
 
 
 @pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "log"])
-def test_who_waits_is_told_and_each_line_is_shown_once(far: Far, tmp_path: Path, terminal: bool) -> None:
+def test_who_waits_is_informed_and_each_line_is_shown_once(far: Far, tmp_path: Path, terminal: bool) -> None:
     runs = far.root / "runs-script"
     path = tmp_path / "script.py"
     path.write_text(f"{SCRIPT}\nspeak({str(runs)!r}, 60, 0.05)\n")

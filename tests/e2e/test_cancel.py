@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from clusterfn import Session
-from clusterfn.calls.job import Job
-from clusterfn.errors import Cancelled
+from clusterfn import Cancelled, Job, Session
 from tests.e2e.round_trips import behind
 
 pytestmark = [pytest.mark.lab]

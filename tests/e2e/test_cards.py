@@ -160,7 +160,7 @@ def call(host: str, **more: Any) -> Any:
     return cluster(host=host, gpus=1, environment="environment.yml", **more)(trained)
 
 
-def test_nobody_knows_the_cards_and_one_submission_tells(slurm, capsys):
+def test_nobody_knows_the_gpus_and_one_submission_tells(slurm, capsys):
     assert known_gpus(slurm.session, str(slurm.environments)) is None
 
     assert call("slurm")() == ("12.8", 4.0)
@@ -179,7 +179,7 @@ def test_nobody_knows_the_cards_and_one_submission_tells(slurm, capsys):
 
 
 @pytest.mark.long
-def test_what_does_not_run_on_the_cards_is_chosen_again_once(slurm, capsys):
+def test_what_does_not_run_on_the_gpus_is_chosen_again_once(slurm, capsys):
     slurm.have(OLD)
 
     assert call("slurm")() == ("11.8", 4.0)
@@ -209,7 +209,7 @@ def test_a_submitted_job_says_it_and_the_next_one_is_right(slurm):
     assert call("slurm").submit().exception(150).stage == "cards"
 
 
-def test_cards_without_code_are_not_tried_twice_with_the_same(slurm, capsys):
+def test_gpus_without_code_are_not_tried_twice_with_the_same(slurm, capsys):
     slurm.have(NEW, "7.0")
 
     with pytest.raises(EnvironmentBuildError) as caught:
@@ -242,7 +242,7 @@ def test_a_refusal_names_the_numbers(bare):
     assert set(bare.environments.glob("envs/*")) == built, "nothing was built"
 
 
-def test_what_clusterfn_yml_says_of_the_cards_counts(bare):
+def test_what_clusterfn_yml_says_of_the_gpus_counts(bare):
     bare.have(NEW)
     bare.configure(f'cuda: {{driver: "{OLD}", capability: "8.6"}}')
 

@@ -27,7 +27,7 @@ from clusterfn import ClusterfnError, ConfigError, EnvironmentBuildError
 from clusterfn.config import config_file
 from clusterfn.hosts.host_state import open_session
 from tests.bridge.host import command_of
-from tests.e2e.conftest import BOTH, SLURM_IF_LONG, lab_venv
+from tests.e2e.conftest import ON_SLURM, SLURM_IF_LONG, lab_venv
 from tests.waiting import WAIT_S, until
 
 pytest.importorskip("distributed", reason="dask is not installed")
@@ -181,16 +181,7 @@ def test_tasks_run_in_the_jobs_of_workers(block):
     assert {job.partition("/")[0] for _, job, _ in found} < {job.name for job in (root / "jobs").iterdir()}
 
 
-def test_a_shuffle_brings_together_what_belongs_together(block):
-    from dask import bag
-
-    pairs = bag.range(5000, npartitions=8).groupby(remainder, shuffle="tasks", npartitions=4)
-    groups = dict(block[0].compute(pairs).result(WAIT_S))
-
-    assert {key: sorted(found) for key, found in groups.items()} == {key: [*range(key, 5000, 7)] for key in range(7)}
-
-
-def test_strangers_reach_nothing(block):
+def test_other_users_reach_nothing(block):
     """Every port is on this machine alone, and is of no use without the certificate."""
     client, root = block
     theirs = listening(pids_of(root))
@@ -256,10 +247,7 @@ def test_a_connection_that_breaks_loses_no_task_and_no_value(block):
 
 
 def test_everything_ends_with_the_block_after_an_exception_too(here):
-    with (
-        pytest.raises(ZeroDivisionError),
-        clusterfn.dask_client("here", workers=1, **SMALL) as client,
-    ):
+    with pytest.raises(ZeroDivisionError), clusterfn.dask_client("here", workers=1, **SMALL) as client:
         client.submit(where, 1).result(WAIT_S)
         began = time.monotonic()
         assert pids_of(here)
@@ -360,57 +348,14 @@ def test_one_job_holds_scheduler_and_workers_and_the_block_begins_with_all_of_th
     assert {threads for _, _, threads in client.run(surroundings).values()} == {"1"}, "a worker's, not the job's"
 
 
-def test_of_one_job_strangers_reach_nothing(_whole):
-    client, root, _ = _whole
-    theirs = listening(pids_of(root))
-
-    assert len(theirs) >= 5, "the scheduler, two nannies and two workers"
-    assert {ip for ip, _ in theirs} == {"127.0.0.1"}
-    assert not [each for each in theirs if admits_a_stranger(each)]
-
-
-def test_a_worker_of_one_job_that_is_killed_is_replaced_and_its_tasks_run_again(_whole, tmp_path):
-    client, _, _ = _whole
-    futures = [client.submit(slow, number, 2.0, str(tmp_path), pure=False) for number in range(4)]
-    (started,) = until(lambda: [*tmp_path.iterdir()][:1])
-    os.kill(int(until(started.read_text)), signal.SIGKILL)
-
-    assert client.gather(futures) == list(range(4))
-    assert len(started.read_text().split()) == 2
-    client.wait_for_workers(2, WAIT_S)
-
-
 @pytest.mark.parametrize("change", [lambda cluster: cluster.scale(3), lambda cluster: cluster.adapt(minimum=0)])
 def test_the_number_of_workers_of_one_job_is_fixed(_whole, change):
     with pytest.raises(ConfigError, match=r"client.cluster.\w+\(\): nodes= has fixed the number of workers"):
         change(_whole[0].cluster)
 
 
-def test_one_job_ends_with_the_block_after_an_exception_too(here):
-    with (
-        pytest.raises(ZeroDivisionError),
-        clusterfn.dask_client("here", workers=2, nodes=1, **SMALL) as client,
-    ):
-        client.submit(where, 1).result(WAIT_S)
-        raise ZeroDivisionError
-
-    assert [each["kind"] for each in outcomes(here)] == ["returned"]
-    until(lambda: not pids_of(here))
-
-
-@pytest.mark.usefixtures("_sockets_collected")
-def test_the_scheduler_of_one_job_that_is_killed_ends_the_block_with_the_reason(here):
-    with (
-        pytest.raises(ClusterfnError, match="dask's scheduler died: SIGKILL"),
-        clusterfn.dask_client("here", workers=1, nodes=1, **SMALL) as client,
-    ):
-        os.kill(client.run_on_scheduler(os.getpid), signal.SIGKILL)
-        client.submit(where, 1, pure=False).result(WAIT_S)
-    until(lambda: not pids_of(here))
-
-
 def test_a_scheduler_that_dies_while_dask_connects_to_it_is_named(here, monkeypatch):
-    from clusterfn.api.dask.cluster import ConnectedScheduler
+    from clusterfn.integrations.dask.cluster import ConnectedScheduler
 
     async def dies(_: object) -> None:
         for pid in pids_of(here):
@@ -428,7 +373,7 @@ def test_a_scheduler_that_dies_while_dask_connects_to_it_is_named(here, monkeypa
 
 
 def test_ctrl_c_while_the_reason_of_a_lost_connection_is_awaited_leaves_nothing_behind(here, monkeypatch):
-    from clusterfn.api.dask.cluster import ConnectedScheduler
+    from clusterfn.integrations.dask.cluster import ConnectedScheduler
 
     async def fails(_: object) -> None:
         threading.Timer(0.5, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT]).start()
@@ -523,34 +468,29 @@ def test_a_scheduler_that_is_killed_ends_the_block_with_the_reason(here):
     until(lambda: not pids_of(here))
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({}, "needs one of workers= and adapt="),
-        ({"workers": 2, "adapt": (0, 2)}, "needs one of workers= and adapt="),
-        ({"workers": 0}, "workers=0 is not a whole number of at least 1"),
-        ({"workers": "4"}, "workers='4' is not a whole number"),
-        ({"adapt": (3, 1)}, r"adapt=\(3, 1\) is not a smallest and a largest number"),
-        ({"adapt": 5}, "adapt=5 is not"),
-        ({"worker": 2}, "dask_client.. has no argument 'worker'; did you mean workers?"),
-        ({"workers": 2, "tasks_per_node": 2}, "dask_client.. has no argument 'tasks_per_node'"),
-        ({"workers": 2, "nodes": "2"}, "nodes='2' is not a whole number of at least 1"),
-        ({"workers": 2, "nodes": 0}, "nodes=0 is not a whole number of at least 1"),
-        ({"adapt": (0, 2), "nodes": 1}, "nodes=1 puts a fixed number of workers into one job, and adapt= changes"),
-        ({"workers": 5, "nodes": 2}, "workers=5 cannot be spread evenly over nodes=2"),
-        ({"workers": 2, "nodes": 2}, "nodes=2: here is one machine"),
-        ({"workers": 2, "memory": "2"}, "memory='2' is not an amount of memory"),
-        ({"workers": 2, "scheduler_memory": 2}, "scheduler_memory=2 is not an amount of memory"),
-        ({"workers": 2, "idle": "5"}, "idle='5' is not a duration"),
-        ({"workers": 2, "interface": 7}, "interface=7 is not a network interface"),
-        ({"workers": 2, "dashboard": 8787}, "dashboard=8787 is neither True nor False"),
-        ({"workers": 2, "imports": "mine"}, "imports='mine' is not a list of modules"),
-        ({"workers": 2, "imports": ["json"]}, "imports='json' is not a module of your own"),
-    ],
-)
-def test_bad_input_is_refused_before_anything_is_sent(here, options, problem):
-    with pytest.raises(ConfigError, match=problem):
-        clusterfn.dask_client("here", **options)
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({}, "needs one of workers= and adapt="),
+    ({"workers": 2, "adapt": (0, 2)}, "needs one of workers= and adapt="),
+    ({"workers": 0}, "workers=0 is not a whole number of at least 1"),
+    ({"adapt": (3, 1)}, r"adapt=\(3, 1\) is not a smallest and a largest number"),
+    ({"worker": 2}, "dask_client.. has no argument 'worker'; did you mean workers?"),
+    ({"workers": 2, "nodes": 0}, "nodes=0 is not a whole number of at least 1"),
+    ({"adapt": (0, 2), "nodes": 1}, "nodes=1 puts a fixed number of workers into one job, and adapt= changes"),
+    ({"workers": 5, "nodes": 2}, "workers=5 cannot be spread evenly over nodes=2"),
+    ({"workers": 2, "nodes": 2}, "nodes=2: here is one machine"),
+    ({"workers": 2, "memory": "2"}, "memory='2' is not an amount of memory"),
+    ({"workers": 2, "idle": "5"}, "idle='5' is not a duration"),
+    ({"workers": 2, "interface": 7}, "interface=7 is not a network interface"),
+    ({"workers": 2, "dashboard": 8787}, "dashboard=8787 is neither True nor False"),
+    ({"workers": 2, "imports": "mine"}, "imports='mine' is not a list of modules"),
+    ({"workers": 2, "imports": ["json"]}, "imports='json' is not a module of your own"),
+]
+
+
+def test_bad_input_is_refused_before_anything_is_sent(here):
+    for options, problem in WRONG:
+        with pytest.raises(ConfigError, match=problem):
+            clusterfn.dask_client("here", **options)
     assert not (here / "jobs").exists()
 
 
@@ -634,7 +574,7 @@ NODES = {"tensor01": 1, "slurm": 2}  # the most that a host of the lab has
 
 
 @pytest.mark.lab
-@BOTH
+@ON_SLURM
 def test_in_one_job_four_workers_have_gpus_of_their_own_and_shuffle_and_one_dies(
     hosts, environment, host, gpubox_reset
 ):
@@ -684,7 +624,7 @@ def test_a_client_that_is_killed_leaves_nothing_behind_on_two_nodes(hosts, envir
     script = tmp_path / "script.py"
     script.write_text(
         "import os, time, clusterfn\n"
-        "from clusterfn.api.dask import scheduler_job\n"
+        "from clusterfn.integrations.dask import scheduler_job\n"
         "def leave(*_):\n"
         "    os.kill(os.getpid(), 9)\n"
         "if __name__ == '__main__':\n"
@@ -709,7 +649,7 @@ def test_a_client_that_is_killed_leaves_nothing_behind_on_two_nodes(hosts, envir
 @pytest.mark.lab
 @SLURM_IF_LONG
 @pytest.mark.parametrize("together", [False, True])
-def test_on_a_host_strangers_reach_nothing(hosts, environment, host, together):
+def test_on_a_host_other_users_reach_nothing(hosts, environment, host, together):
     """On SLURM the nodes reach each other, so what listens must ask for the certificate of the block."""
     earlier = hosts.jobs()
     asked = {"nodes": NODES[host], "workers": 2} if together else {"workers": 1}

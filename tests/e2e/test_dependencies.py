@@ -14,10 +14,10 @@ import pytest
 import clusterfn
 from clusterfn import Cancelled, DependencyFailed, KilledBySignal, PayloadError, cluster
 from clusterfn.calls.attach import JobInfo
-from clusterfn.cli import main
-from tests.e2e.conftest import BOTH, ON_BARE, give_to
+from tests.e2e.conftest import BOTH, ON_BARE, ON_SLURM, give_to
 from tests.fixtures.pair import Pair
 from tests.lab import Lab
+from tests.programs import main
 from tests.waiting import until
 
 pytestmark = pytest.mark.lab
@@ -83,7 +83,7 @@ def folder(hosts):
     return give_to("cfbash", made)
 
 
-@BOTH
+@ON_BARE
 def test_a_call_gets_the_values_of_jobs_and_parts_of_them_wherever_they_are_among_its_arguments(hosts, host):
     there = cluster(host=host)
     one, two = there(train).submit(1), there(train).submit(2)
@@ -95,7 +95,7 @@ def test_a_call_gets_the_values_of_jobs_and_parts_of_them_wherever_they_are_amon
     assert added.result(150) == 14
 
 
-@BOTH
+@ON_BARE
 def test_a_group_is_the_list_of_its_values_and_is_mapped_over_item_by_item(hosts, host):
     there = cluster(host=host)
     models = there(train).map([1, 2, 3])
@@ -108,7 +108,7 @@ def test_a_group_is_the_list_of_its_values_and_is_mapped_over_item_by_item(hosts
     assert (best.result(150), every.result(150)) == (8, 3)
 
 
-@BOTH
+@ON_SLURM
 def test_what_depends_on_a_failed_job_never_runs_and_names_the_first_failure(hosts, host, folder):
     there = cluster(host=host)
     failed = there(fail).submit("data")
@@ -139,7 +139,7 @@ def test_a_job_that_died_is_the_cause_too_and_items_fail_one_by_one(hosts, host)
     assert results[1] == 1
 
 
-@BOTH
+@ON_SLURM
 def test_it_waits_on_the_host_without_its_client(lab, hosts, host, folder):
     """A diamond whose client is killed as soon as it has sent all."""
     assert outlives_its_client(lab, host, 8, folder / "go").result(150) == 8 + sum(range(8))
@@ -167,7 +167,7 @@ def waiting(host: str) -> list[JobInfo]:
     return [job for job in clusterfn.jobs(host) if job.inputs and job.state == "PENDING"]
 
 
-@BOTH
+@ON_BARE
 def test_jobs_says_what_a_job_waits_for_and_cancelling_it_leaves_the_other_alone(hosts, host, folder):
     there = cluster(host=host)
     first = there(wait_for).submit(str(folder / "go"), 5)
@@ -197,7 +197,7 @@ def test_what_waits_for_a_value_reserves_nothing_and_delays_nobody(hosts, folder
     assert [each.result(150) for each in waits] == [5, 6]
 
 
-@BOTH
+@ON_BARE
 def test_cancelling_a_job_fails_what_waits_for_its_value(hosts, host, folder):
     there = cluster(host=host)
     first = there(wait_for).submit(str(folder / "go"))
@@ -264,7 +264,7 @@ def test_a_value_stays_as_long_as_another_job_needs_it(hosts, folder):
     assert main(["rm", first.id]) == 0
 
 
-def test_objects_of_classes_of_a_program_that_was_started_anew_are_instances_of_its_classes(hosts, run_script):
+def test_objects_of_classes_of_a_program_that_was_started_again_are_instances_of_its_classes(hosts, run_script):
     program = """
 import clusterfn, json, sys
 from clusterfn import cluster

@@ -10,11 +10,10 @@ import subprocess
 import pytest
 
 from clusterfn import cluster
-from tests.e2e.conftest import MINOR, give_to
+from tests.e2e.conftest import MINOR, ON_BARE, ON_SLURM, give_to
 from tests.waiting import until
 
 pytestmark = pytest.mark.lab
-BOTH = pytest.mark.parametrize("host", ["tensor01", "slurm"])
 LEAKS = {
     "PYTHONPATH": "/tmp/leaked",
     "LD_LIBRARY_PATH": "/tmp/leaked",
@@ -67,7 +66,7 @@ def test_proxies_and_certificates_of_the_account_do_come_in(polluted):
     assert {name: found.get(name) for name in KEPT} == KEPT
 
 
-@BOTH
+@ON_BARE
 def test_packages_of_the_home_are_not_found(hosts, lab, host):
     site = lab.home("bash") / ".local" / "lib" / f"python{MINOR}" / "site-packages"
     site.mkdir(parents=True, exist_ok=True)
@@ -89,14 +88,14 @@ def test_what_the_user_asks_for_is_given(hosts):
     assert "/tmp/wanted" in path
 
 
-@BOTH
+@ON_SLURM
 def test_the_hosts_own_caches_and_logins_are_found(hosts, host):
     found, _, _ = cluster(host=host)(variables)()
 
     assert not {"HF_HOME", "HF_TOKEN_PATH", "TORCH_HOME", "PIP_CACHE_DIR", "TRITON_CACHE_DIR"} & set(found)
 
 
-@BOTH
+@ON_BARE
 def test_python_is_the_environments_in_child_processes_too(hosts, lab, host):
     @cluster(host=host)
     def children():
@@ -114,7 +113,7 @@ def test_python_is_the_environments_in_child_processes_too(hosts, lab, host):
     assert os.path.realpath(which) == os.path.realpath(lab.python(MINOR))
 
 
-@BOTH
+@ON_BARE
 def test_python_is_that_interpreter_where_it_has_no_such_name_beside_it(hosts, lab, tmp_path, monkeypatch, host):
     folder = hosts.root / "lonely 'folder"
     folder.mkdir(exist_ok=True, parents=True)
@@ -165,7 +164,7 @@ def test_secrets_arrive_and_stay_nowhere(hosts, monkeypatch):
     until(lambda: not [path for path in folder.rglob("*") if path.is_file() and secret in path.read_text("latin1")])
 
 
-@BOTH
+@ON_SLURM
 def test_what_a_conda_environment_sets_when_it_is_activated_is_set(hosts, lab, host):
     prefix = hosts.root / "conda env"
     if not prefix.exists():

@@ -24,18 +24,17 @@ import pytest
 import yaml
 
 from clusterfn import EnvironmentBuildError, Unsatisfiable, cluster
-from clusterfn.cli import main
+from clusterfn.calls.job import entry_of
 from clusterfn.config import places
-from clusterfn.environment import solver_tools
 from tests.e2e.conftest import MINOR, Hosts, give_to
 from tests.lab.condapackage import Entry, Package, write
+from tests.programs import main
 from tests.waiting import until
 
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.skipif(MINOR not in ("3.9", "3.10", "3.11", "3.12", "3.13"), reason="the channel has no such Python"),
 ]
-BOTH = pytest.mark.parametrize("host", ["tensor01", "slurm"])
 long = pytest.mark.long
 NUMPY = "1.26.4" if MINOR == "3.9" else "2.1.3"
 
@@ -301,16 +300,6 @@ def wrong_hash(packages: list[dict[str, Any]]) -> None:
     next(each for each in packages if each["name"] == "numpy")["hash"]["sha256"] = "0" * 64
 
 
-@BOTH
-def test_another_archive_than_the_lock_names_is_refused_by_name(place, host):
-    place.relock(wrong_hash)
-
-    error = refusal(host)
-
-    assert f"numpy {NUMPY} is damaged" in str(error) and "0" * 64 in str(error)
-    assert (error.host or "").startswith(host) and error.stage == "environment" and "lock again" in (error.hint or "")
-
-
 @pytest.mark.long
 def test_what_was_damaged_on_its_way_is_sent_again(fresh, lab):
     fresh.configure("fetch_on: client")
@@ -339,39 +328,12 @@ def broken(folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_a_post_link_script_that_fails_is_quoted(place):
-    shelf = place.root / "shelf"
-    place.relock(lambda packages: packages.append(broken(shelf)))
-    for path in [shelf, *shelf.rglob("*")]:
-        give_to("cfbash", path)
-
-    error = refusal("tensor01")
-
-    assert "the post-link script of broken 1.0 failed" in str(error) and "no such licence" in str(error)
-
-
-def test_a_disk_that_is_too_small_is_told_by_both_numbers(fresh, lab):
-    with lab.disk(fresh.root, "cfbash", "8m"):
-        error = refusal("tensor01")
-
-    assert "MB" in str(error) and "free" in str(error) and "env_root" in (error.hint or "")
-
-
-def test_a_root_that_may_not_be_written_is_named(fresh):
-    give_to("root", fresh.root)
-    fresh.root.chmod(0o755)
-
-    error = refusal("tensor01")
-
-    assert str(fresh.root) in str(error) and "env_root" in (error.hint or "")
-
-
 def test_a_queued_job_tells_how_far_its_environment_is(fresh, request):
     fresh.configure(names=("slurm",), slurm=', begin: "now+2hours"')
     job = cluster(host="slurm", environment="environment.yml")(compute).submit()
     request.addfinalizer(job.stop)
     reasons: list[str] = []
-    job.listen(lambda kind, what: reasons.append(job.reason))
+    entry_of(job).listen(lambda kind, what: reasons.append(job.reason))
 
     until(lambda: fresh.environments)
     until(lambda: any("environment: " in each for each in reasons))
@@ -406,7 +368,7 @@ def _root_of_second(lab: Any) -> Iterator[Path]:
     yield from _root_in_home(lab, "cfsecond")
 
 
-@pytest.mark.parametrize("host", ["tensor01-second", "slurm-second"])
+@pytest.mark.parametrize("host", ["slurm-second", pytest.param("tensor01-second", marks=long)])
 def test_nothing_of_the_account_is_seen_in_it(place, lab, _root_of_second, host):
     home = lab.home("second")
     bashrc, site = home / ".bashrc", home / ".local" / "lib" / f"python{MINOR}" / "site-packages"
@@ -435,42 +397,6 @@ def test_nothing_of_the_account_is_seen_in_it(place, lab, _root_of_second, host)
     assert not [folder for folder in path if "leaked" in folder] and numpy.startswith(prefix)
     assert variables["PATH"].split(":")[0] == f"{prefix}/bin"
     assert (variables["CONDA_PREFIX"], variables["CONDA_DEFAULT_ENV"][:12]) == (prefix, "environment-")
-
-
-def test_a_module_that_is_missing_is_named_with_an_environment_too(place):
-    with pytest.raises(EnvironmentBuildError, match="no/such-module"):
-        cluster(host="tensor01", environment="environment.yml", modules=["no/such-module"])(compute)()
-
-
-def test_own_modules_travel_into_it(place, monkeypatch):
-    (place.folder / "own_of_mine.py").write_text("import numpy\n\ndef double(x):\n    return float(numpy.add(x, x))\n")
-    monkeypatch.syspath_prepend(str(place.folder))
-    monkeypatch.setitem(sys.modules, "numpy", __import__("types").ModuleType("numpy"))
-    import own_of_mine
-
-    assert cluster(host="tensor01", environment="environment.yml")(own_of_mine.double)(4) == 8.0
-
-
-def test_a_lock_that_is_there_needs_no_solver(place, monkeypatch):
-    def absent(*_: object) -> None:
-        raise AssertionError("the solver was looked for")
-
-    monkeypatch.setattr(solver_tools, "find_interpreter", absent)
-    monkeypatch.setattr(solver_tools, "find_conda", absent)
-
-    assert cluster(host="tensor01", environment="environment.yml")(compute)()[0] == NUMPY
-
-
-def test_the_environment_of_a_host_lies_beside_its_configuration(place, monkeypatch):
-    elsewhere = place.folder / "elsewhere"
-    elsewhere.mkdir()
-    monkeypatch.chdir(elsewhere)
-    config = place.folder / "clusterfn.yml"
-    config.write_text(
-        config.read_text().replace(f'environment: "python:{place.hosts.python}"', "environment: environment.yml")
-    )
-
-    assert cluster(host="tensor01")(compute)()[0] == NUMPY
 
 
 def test_the_commands_of_env(fresh, capsys):
@@ -545,7 +471,7 @@ def test_more_gpus_than_the_host_has_are_refused_before_anything_is_solved(place
     assert not place.lock.exists()
 
 
-def test_the_build_for_the_cards_is_chosen_explained_and_tried(place, channel, gpubox_reset, capsys):
+def test_the_build_for_the_gpus_is_chosen_explained_and_tried(place, channel, gpubox_reset, capsys):
     environment_yml(place.folder, channel.url, "pytorch-gpu=2.7.1")
 
     assert main(["env", "lock", "tensor01", "--gpus", "1"]) == 0
@@ -561,26 +487,3 @@ def test_the_build_for_the_cards_is_chosen_explained_and_tried(place, channel, g
     assert main(["check", "tensor01", "--environment", "environment.yml", "--gpus", "1"]) == 0
     told = capsys.readouterr().out
     assert re.search("PASS  pytorch .*PyTorch 2.7.1 for CUDA 12.8 calculated on .* compute capability 8.6", told), told
-
-
-@pytest.mark.parametrize("host", ["tensor01", pytest.param("slurm", marks=long)])
-def test_a_root_that_moves_builds_its_environments_there_from_its_own_packages(fresh, host, capsys):
-    config = fresh.folder / "clusterfn.yml"
-    fresh.configure(names=(host,))
-    text = config.read_text().replace(f"    env_root: {fresh.root}\n", "")
-    config.write_text(text.replace(f"root: {fresh.hosts.root_name}\n", f"root: {fresh.root}\n"))
-    run = cluster(host=host, environment="environment.yml")
-    job = run(compute).submit()
-    assert Path(job.result(300)[1]).parent == fresh.root / "envs"
-    new = fresh.root.with_name(f"{fresh.root.name}-moved")
-
-    try:
-        assert main(["move", host, str(new)]) == 0
-        (ready,) = new.glob("envs/*/READY")
-        assert json.loads(ready.read_text())["fetched"] == 0
-        assert "was not built" not in capsys.readouterr().err
-        assert run(compute)() == (NUMPY, str(ready.parent), 10.0)
-        assert json.loads((new / "jobs" / job.id / "spec.json").read_text())["python"].startswith(str(ready.parent))
-        assert not (fresh.root / "envs").exists()
-    finally:
-        shutil.rmtree(new, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Environments that nobody named, on a node's own disk, and below a root that a group shares."""
+"""Environments that nobody named, and below a root that a group shares."""
 
 from __future__ import annotations
 
@@ -52,27 +52,6 @@ def environments(
 
     yield write
     shutil.rmtree(root, ignore_errors=True)
-
-
-@pytest.mark.parametrize("host", [pytest.param("tensor01", marks=pytest.mark.long), "slurm"])
-def test_on_a_nodes_own_disk_it_is_unpacked_once(environments, host, tmp_path):
-    disk = Path("/var/tmp") / f"clusterfn-test-{secrets.token_hex(4)}"
-    disk.mkdir(mode=0o755)
-    give_to("cfbash", disk)
-    try:
-        root = environments(f"environment_at: {disk}", (host,))
-        function = cluster(host=host, environment="environment.yml")(prefix)
-        found, _ = function()
-        ready = Path(found) / "READY"
-        made = ready.stat().st_mtime_ns
-        again, _ = function()
-        packed = list((root / "packed").glob("*.tar"))
-    finally:
-        shutil.rmtree(disk, ignore_errors=True)
-
-    assert found == again and found.startswith(f"{disk}/clusterfn-{pwd.getpwnam('cfbash').pw_uid}/envs/")
-    assert len(packed) == 1
-    assert made
 
 
 IMPORTS = """

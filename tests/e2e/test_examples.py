@@ -193,7 +193,7 @@ def test_processes_that_share_a_batch_learn_what_one_learns(hosts, torch, nodes)
 
 
 @pytest.mark.lab
-def test_matrices_are_measured_without_a_card_too(hosts, torch):
+def test_matrices_are_measured_without_a_gpu_too(hosts, torch):
     out = run("matrix_benchmark.py", "--host", "slurm", "--environment", torch, "--sizes", "32", "64")
 
     measured, _, *rows = out.splitlines()
@@ -214,7 +214,7 @@ def test_matrices_are_not_measured_on_the_cpu_where_a_gpu_was_asked_for(hosts, t
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("argv", [("ddp.py",), ("matrix_benchmark.py", "--sizes", "256")])
-def test_with_a_card_of_this_machine(here, argv):
+def test_with_a_gpu_of_this_machine(here, argv):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed here")
     if not torch.cuda.is_available():
         pytest.skip("PyTorch sees no card here")

@@ -236,7 +236,7 @@ def test_after_shutdown_nothing_is_taken_and_all_that_was_has_ended(here):
 def test_shutdown_waits_for_the_others_where_nothing_can_be_heard_of_one(here, tmp_path):
     executor = Executor("here")
     lost, other = executor.map(pow, [1], [2]), executor.map(pow, [3], [2])
-    state_of_group(executor._groups[0]).on_refused(HostError("it is gone"))
+    state_of_group(executor._groups[0]).fail(HostError("it is gone"))
 
     executor.shutdown()
 
@@ -279,7 +279,7 @@ def test_a_functions_own_options_hold_and_those_of_the_executor_go_over_them(her
     assert [spec["retries"] for spec in specs] == [1] * 3
 
 
-def test_cards_that_a_function_asks_for_are_not_forgotten(executor):
+def test_gpus_that_a_function_asks_for_are_not_forgotten(executor):
     with pytest.raises(Unsatisfiable, match="gpus=1000 is more than here has"):
         executor.submit(cluster(gpus=1000)(pow), 2, 5)
 

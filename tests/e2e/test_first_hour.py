@@ -187,7 +187,7 @@ def test_a_wrong_password_is_asked_for_again(laptop: Laptop, terminal: Terminal,
     assert not (newcomer.home / ".ssh").exists()
 
 
-def test_a_wrong_address_is_told(laptop: Laptop, terminal: Terminal, newcomer: Any) -> None:
+def test_a_wrong_address_is_reported(laptop: Laptop, terminal: Terminal, newcomer: Any) -> None:
     shown = terminal.command(f"clusterfn init {newcomer.name}@127.0.0.1:9", RETURNS)
 
     assert "127.0.0.1:9 refused the connection" in shown and "Traceback" not in shown
@@ -248,7 +248,7 @@ def test_slurm_is_found_and_every_answer_can_be_given_before(
     assert "hello from " in terminal.command("python first.py", {})
 
 
-def test_a_home_that_others_may_write_to_is_told_of(terminal: Terminal, newcomer: Any, address: str) -> None:
+def test_a_home_that_others_may_write_to_is_reported(terminal: Terminal, newcomer: Any, address: str) -> None:
     newcomer.home.chmod(0o777)
 
     shown = terminal.command(f"clusterfn init {address}", {**RETURNS, **TRUSTS, PASSWORD: newcomer.password})

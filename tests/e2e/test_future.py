@@ -11,12 +11,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterfn import Cancelled, ClusterfnError, ConfigError, Executor, attach, cluster, jobs
+from clusterfn import Cancelled, ClusterfnError, ConfigError, attach, cluster
 from clusterfn.calls import attach as finding
 from clusterfn.calls import history
 from clusterfn.calls import submit as sending
 from clusterfn.config import config_file
-from tests.e2e.conftest import BOTH, ON_BARE, give_to
+from tests.e2e.conftest import ON_BARE, ON_SLURM, give_to
 from tests.waiting import until
 
 pytestmark = pytest.mark.lab
@@ -69,28 +69,6 @@ def running(job):
     return until(lambda: job.state == "RUNNING")
 
 
-def test_as_completed_gives_the_first_that_is_ready(hosts, gate):
-    slow = cluster(host="tensor01")(until_told(gate, "slow")).submit()
-    quick = cluster(host="tensor01")(after).submit(0.0, "quick")
-
-    ready = concurrent.futures.as_completed([slow, quick], 150)
-    assert next(ready).result() == "quick"
-    (gate / "go").touch()
-    assert [job.result() for job in ready] == ["slow"]
-
-
-def test_wait_returns_at_the_first_exception(hosts, gate):
-    waiting = cluster(host="tensor01")(until_told(gate)).submit()
-    failing = cluster(host="tensor01")(lambda: 1 // 0).submit()
-
-    done, pending = concurrent.futures.wait([waiting, failing], 150, concurrent.futures.FIRST_EXCEPTION)
-
-    assert (done, pending) == ({failing}, {waiting})
-    assert isinstance(failing.exception(), ZeroDivisionError)
-    (gate / "go").touch()
-    assert waiting.result(150) == "value"
-
-
 @ON_BARE
 def test_a_timeout_leaves_the_job_alone(hosts, gate, host):
     job = cluster(host=host)(until_told(gate)).submit()
@@ -98,17 +76,6 @@ def test_a_timeout_leaves_the_job_alone(hosts, gate, host):
     with pytest.raises(concurrent.futures.TimeoutError, match=f"{job.id} on {host} has not ended within 0.1 s"):
         job.result(timeout=0.1)
 
-    (gate / "go").touch()
-    assert job.result(150) == "value"
-
-
-def test_awaiting_with_a_timeout_leaves_the_job_alone(hosts, gate):
-    job = cluster(host="tensor01")(until_told(gate)).submit()
-
-    with pytest.raises(asyncio.TimeoutError):
-        asyncio.run(impatient(job))
-
-    assert not job.cancelled()
     (gate / "go").touch()
     assert job.result(150) == "value"
 
@@ -141,42 +108,7 @@ def test_jobs_can_be_gathered(hosts):
     assert asyncio.run(gather()) == [0, 1, 2, 3, 4]
 
 
-def test_an_awaited_exception_is_the_functions_own(hosts):
-    job = cluster(host="tensor01")(lambda: {}["key"]).submit()
-
-    async def wait_for_it():
-        await job
-
-    with pytest.raises(KeyError, match="key"):
-        asyncio.run(wait_for_it())
-
-
-def test_an_executor_maps_in_order(hosts):
-    with Executor("tensor01", cores=1) as executor:
-        assert list(executor.map(lambda a, b: a * 10 + b, range(5), range(5))) == [0, 11, 22, 33, 44]
-
-
-def test_one_failing_item_of_an_executor_spoils_no_other(hosts):
-    with Executor("tensor01") as executor:
-        results = executor.map(lambda n: 10 // n, [1, 0, 2])
-        assert next(results) == 10
-        with pytest.raises(ZeroDivisionError):
-            next(results)
-        sent = [executor.submit(lambda n: 10 // n, n) for n in (1, 0, 2)]
-
-    assert [job.exception() is None for job in sent] == [True, False, True]
-    assert sent[2].result() == 5
-
-
-def test_an_executor_that_is_shut_down_takes_no_more(hosts):
-    executor = Executor("tensor01")
-    executor.shutdown()
-
-    with pytest.raises(RuntimeError, match="after shutdown"):
-        executor.submit(after, 0, 0)
-
-
-def test_a_job_that_waits_for_a_card_can_be_withdrawn_and_never_runs(hosts, gate, gpubox_reset):
+def test_a_job_that_waits_for_a_gpu_can_be_withdrawn_and_never_runs(hosts, gate, gpubox_reset):
     first, second = gate / "first", gate / "second"
     for folder in (first, second):
         folder.mkdir()
@@ -201,22 +133,7 @@ def test_a_job_that_waits_for_a_card_can_be_withdrawn_and_never_runs(hosts, gate
     assert not (second / "began").exists()
 
 
-def test_a_pending_job_of_slurm_can_be_withdrawn_and_never_runs(hosts, gate, lab, monkeypatch, tmp_path):
-    config = tmp_path / "closed.yml"
-    lines = hosts.config.read_text().replace("{cpu: short, gpu: gpu}", "closed")
-    config.write_text(lines)
-    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
-    job = cluster(host="slurm")(until_told(gate)).submit()
-    until(lambda: job.reason)
-
-    assert job.status.startswith("PENDING (")
-    assert job.cancel() is True
-    assert job.cancelled()
-    until(lambda: job.id not in lab.slurm.run("squeue", "-h", "-o", "%j").stdout)
-    assert not (gate / "began").exists()
-
-
-@BOTH
+@ON_BARE
 def test_a_running_job_cannot_be_withdrawn(hosts, gate, host):
     job = cluster(host=host)(until_told(gate)).submit()
     running(job)
@@ -229,45 +146,7 @@ def test_a_running_job_cannot_be_withdrawn(hosts, gate, host):
     assert job.cancel() is False
 
 
-@BOTH
-def test_stopping_ends_the_whole_tree(hosts, lab, host):
-    @cluster(host=host)
-    def family():
-        import subprocess
-        import sys
-        import time
-
-        code = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])"
-        subprocess.run([sys.executable, "-c", code], check=True)
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
-        time.sleep(600)
-
-    job = family.submit()
-    until(lambda: len(lab.processes(f"{job.id}/1")) == 3)
-
-    job.stop()
-
-    with pytest.raises(Cancelled) as caught:
-        job.result(150)
-    assert isinstance(caught.value, concurrent.futures.CancelledError)
-    assert job.id in str(caught.value)
-    assert job.state == "CANCELLED"
-    assert not job.cancelled()  # that word means: withdrawn before the start
-    until(lambda: lab.processes(f"{job.id}/1") == [])
-
-
-def test_callbacks_are_called_once(hosts):
-    called = []
-    job = cluster(host="tensor01")(lambda: 5).submit()
-    job.add_done_callback(called.append)
-
-    assert job.result(150) == 5
-    until(lambda: called)
-    job.add_done_callback(called.append)
-    assert called == [job, job]
-
-
-@BOTH
+@ON_SLURM
 def test_what_a_job_tells_of_itself(hosts, host, tmp_path):
     @cluster(host=host, name="told")
     def tell():
@@ -345,7 +224,7 @@ def test_another_process_finds_the_job_by_its_id_or_the_beginning_of_it(hosts, r
     assert run_script(ATTACHING, job_id[:6]) == expected
 
 
-def test_a_job_is_found_by_whoever_has_its_id_even_if_it_is_still_on_its_way(here, monkeypatch):
+def test_a_job_is_found_by_its_id_even_if_it_is_still_on_its_way(here, monkeypatch):
     """Its folder comes after somebody has looked for it."""
     late, really_send, really_look = [], sending.submit_job, finding.find_folders
     monkeypatch.setattr(sending, "submit_job", lambda *given: late.append(given))
@@ -379,7 +258,7 @@ def test_what_is_being_sent_is_no_job_yet(here):
     assert attach(job.id).result(150) == 7
 
 
-def test_a_part_whose_sender_was_not_heard_for_minutes_is_told_at_once(here):
+def test_a_part_whose_sender_was_not_heard_for_minutes_is_reported_at_once(here):
     job_id = secrets.token_hex(8)
     (part := here / "jobs" / f"{job_id}.part-1-2").mkdir(parents=True)
     os.utime(part, (time.time() - 200,) * 2)
@@ -398,7 +277,7 @@ def test_digits_that_fit_a_job_on_its_way_and_another_are_not_enough(here):
     assert attach(job.id).result(150) == 7
 
 
-def test_a_job_that_was_sent_a_while_ago_and_is_not_there_is_told_so(here, monkeypatch):
+def test_a_job_that_was_sent_a_while_ago_and_is_not_there_is_reported(here, monkeypatch):
     monkeypatch.setattr(finding, "ON_ITS_WAY_S", 0.0)
     job_id = secrets.token_hex(8)
     history.remember(SimpleNamespace(id=job_id, host="here", name="f"), config_file.load().path)
@@ -407,7 +286,7 @@ def test_a_job_that_was_sent_a_while_ago_and_is_not_there_is_told_so(here, monke
         attach(job_id)
 
 
-def test_a_job_that_is_looked_for_on_another_host_than_its_own_is_told_where_it_is(tmp_path, monkeypatch):
+def test_a_job_that_is_looked_for_on_another_host_than_its_own_is_reported_with_where_it_is(tmp_path, monkeypatch):
     hosts = "".join(f"  {name}: {{scheduler: local, root: {tmp_path / name}}}\n" for name in ("here", "there"))
     (tmp_path / "clusterfn.yml").write_text(f"hosts:\n{hosts}")
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
@@ -448,14 +327,6 @@ def test_how_far_a_job_is_is_known_when_attach_returns(hosts, gate):
     runs.stop()
 
 
-def test_an_attached_exception_is_the_functions_own(hosts):
-    job = cluster(host="tensor01")(lambda: {}["lost"]).submit()
-    concurrent.futures.wait([job], 150)
-
-    with pytest.raises(KeyError, match="lost"):
-        attach(job.id).result(150)
-
-
 def test_attaching_to_what_is_not_there_says_so(hosts):
     cluster(host="tensor01")(lambda: 1)()
 
@@ -463,31 +334,6 @@ def test_attaching_to_what_is_not_there_says_so(hosts):
         attach("0123456789abcdef", "tensor01")
     with pytest.raises(ConfigError, match="four digits"):
         attach("ab")
-
-
-def test_the_jobs_of_a_host_are_listed_newest_first(hosts, gate):
-    good = cluster(host="tensor01", name="good")(lambda: 1).submit()
-    good.result(150)
-    bad = cluster(host="tensor01", name="bad")(lambda: 1 // 0).submit()
-    concurrent.futures.wait([bad], 150)
-    waiting = cluster(host="tensor01", name="waiting")(until_told(gate)).submit()
-    running(waiting)
-
-    listed = {info.id: info for info in jobs("tensor01")}
-    (gate / "go").touch()
-
-    assert [listed[job.id].state for job in (good, bad, waiting)] == ["RETURNED", "RAISED", "RUNNING"]
-    assert "ZeroDivisionError" in listed[bad.id].message
-    assert [info.id for info in listed.values()][:3] == [waiting.id, bad.id, good.id]
-    assert abs(listed[good.id].started - time.time()) < 300
-    waiting.result(150)
-
-
-def test_a_decorated_function_can_still_be_called_here(hosts):
-    where = cluster(host="tensor01")(os.getpid)
-
-    assert where.local() == os.getpid()
-    assert where() != os.getpid()
 
 
 @pytest.mark.lab

@@ -15,7 +15,7 @@ from tests.waiting import until
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("hosts", "gpubox_reset")]
 
 
-def test_a_job_sees_the_cards_that_it_was_given_and_helps_itself(lab):
+def test_a_job_sees_the_gpus_that_it_was_given_and_helps_itself(lab):
     @cluster(host="tensor01", gpus=2)
     def look():
         from clusterfn import gpu
@@ -52,7 +52,7 @@ def test_an_explained_error_comes_home_as_itself_with_its_explanation():
     assert "loading CLIP failed on " in job.logs("stderr")
 
 
-def test_without_cards_asked_for_helpers_fall_back_and_requirements_do_not():
+def test_without_gpus_asked_for_helpers_fall_back_and_requirements_do_not():
     @cluster(host="tensor01")
     def look():
         from clusterfn import gpu
@@ -113,7 +113,7 @@ def naming(words):
     return found
 
 
-def test_many_jobs_with_cards_leave_no_process_thread_or_file_behind(tmp_path, monkeypatch):
+def test_many_jobs_with_gpus_leave_no_process_thread_or_file_behind(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
 

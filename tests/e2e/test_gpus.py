@@ -13,7 +13,7 @@ import time
 import pytest
 
 from clusterfn import cluster
-from clusterfn.cli import main
+from tests.programs import main
 from tests.waiting import until
 
 pytestmark = pytest.mark.lab
@@ -55,7 +55,7 @@ def stopped(*jobs):
         until(job.done)
 
 
-def test_two_users_see_whose_each_card_is_and_who_waits(box, _box, capsys):
+def test_two_users_see_whose_each_gpu_is_and_who_waits(box, _box, capsys):
     mine, theirs = box
     with _box.cards.process(7, os.getpid(), name="/usr/bin/python3"):
         jobs = [started(cluster(host=mine, gpus=2)(rest).submit())]
@@ -109,7 +109,7 @@ def read_until(stream, words):
 
 
 @pytest.mark.fault("50")
-def test_a_broken_driver_is_told_and_no_card_is_no_error(box, _box, capsys):
+def test_a_broken_driver_is_reported_and_no_gpu_is_no_error(box, _box, capsys):
     _box.cards.set("nvml-mismatch")
     assert main(["gpus", box[0]]) == 1
     said = capsys.readouterr().err
@@ -123,13 +123,13 @@ def test_a_broken_driver_is_told_and_no_card_is_no_error(box, _box, capsys):
 
 @pytest.mark.fault("50")
 @pytest.mark.long
-def test_an_nvidia_smi_that_hangs_is_told(box, _box, capsys):
+def test_an_nvidia_smi_that_hangs_is_reported(box, _box, capsys):
     _box.cards.set("hang")
     assert main(["gpus", box[0]]) == 1
     assert "nvidia-smi did not answer within 30 seconds" in capsys.readouterr().err
 
 
-def test_a_clusters_free_cards_and_who_waits(hosts, capsys):
+def test_a_clusters_free_gpus_and_who_waits(hosts, capsys):
     running, waiting = (cluster(host="slurm", gpus=4, name=name)(rest).submit() for name in ("one", "two"))
     also = cluster(host="slurm", gpus=4, name="three")(rest).submit()
     until(lambda: [job.state for job in (running, waiting, also)].count("RUNNING") == 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -12,13 +13,13 @@ import pytest
 
 from clusterfn import Cancelled, ConfigError, OutOfMemory, SubmitError, TimeLimit, cluster, jobs
 from clusterfn.bridge import layout
-from clusterfn.cli import main
 from clusterfn.config import config_file
 from clusterfn.hosts.host_state import open_session
 from clusterfn.hosts.survey import survey
 from clusterfn.scheduler.grid_engine.site import GridEngineSite
 from clusterfn.scheduler.site import Given
 from tests.e2e.conftest import MINOR
+from tests.programs import main
 from tests.waiting import until
 
 pytestmark = pytest.mark.lab
@@ -153,7 +154,7 @@ def test_a_job_that_qmod_suspends_has_all_of_its_time(root: Path, lab: Any) -> N
     assert job.usage["wall_s"] < 20
 
 
-def test_a_job_that_qdel_killed_is_told_by_the_accounting(root: Path, lab: Any) -> None:
+def test_a_job_that_qdel_killed_is_reported_by_the_accounting(root: Path, lab: Any) -> None:
     job = there(sleep).submit(60)
     until(lambda: "began" in job.logs())
     lab.grid_engine.run("qdel", number_of(lab, root, job))
@@ -233,3 +234,27 @@ def test_a_survey_finds_the_site_and_needs_no_line_for_its_usual_names(root: Pat
     found = site.schedulers["grid_engine"]
     assert isinstance(found, GridEngineSite)
     assert (found.environments, found.choose_options(Given(), lambda *_: "")) == (("smp",), {})
+
+
+def test_a_waiting_job_is_altered_and_keeps_what_else_it_asked_for(root, lab, capsys):
+    """qalter forgets all resources that it is not told."""
+    every = [cluster(cores=8)(rest).submit() for _ in range(4)]
+    try:
+        job = cluster(cores=2, memory="300MB", time="2min")(rest).submit()
+        every.append(job)
+        until(lambda: job.id in lab.ssh("gridengine-bash", "qstat -s p -r").stdout.decode())
+
+        assert main(["alter", job.id, "--time", "4min", "--priority", "-5"]) == 0
+
+        asked = lab.ssh("gridengine-bash", f"qstat -j rest.{job.id}").stdout.decode()
+        assert "h_rt=300" in asked and "h_vmem=" in asked and re.search(r"priority: +-5", asked)
+        assert "a time limit of 4min and the priority -5" in capsys.readouterr().err
+    finally:
+        for each in every:
+            each.stop()
+
+
+def rest() -> None:
+    import time
+
+    time.sleep(100)

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
-from tests.e2e.conftest import BOTH, lab_venv
+from tests.e2e.conftest import ON_BARE, lab_venv
 
 APP = """
 import os
@@ -62,6 +63,34 @@ def test_twelve_runs_are_one_group_and_their_files_come_to_hydras_folders(here: 
     assert overrides == "- lr=1\n- model=large\n"
 
 
+RETURNED = """
+from hydra.core.utils import JobReturn
+from hydra.experimental.callback import Callback
+
+
+class Show(Callback):
+    def on_multirun_end(self, config, **kwargs):
+        import gc
+
+        found = [each for each in gc.get_objects() if isinstance(each, JobReturn)]
+        for each in sorted(found, key=lambda each: each.overrides):
+            hydra = each.hydra_cfg.hydra
+            print("returned", each.working_dir, hydra.sweep.dir, hydra.sweep.subdir, hydra.runtime.output_dir, sep="|")
+"""
+
+
+def test_what_the_launcher_returns_names_the_folders_here(here: Path, app: Path):
+    (app / "show.py").write_text(RETURNED)
+
+    done = multirun(app, "lr=1,2", "+hydra.callbacks.show._target_=show.Show", "+hydra.job.env_set.PYTHONPATH=.")
+
+    assert done.returncode == 0, done.stderr
+    said = [line.split("|")[1:] for line in done.stdout.splitlines() if line.startswith("returned|")]
+    assert said == [[f"runs/{n}", "runs", str(n), str(app / "runs" / str(n))] for n in range(2)], done.stdout
+    written = OmegaConf.load(app / "runs" / "1" / ".hydra" / "hydra.yaml")
+    assert written.hydra.runtime.output_dir == str(app / "runs" / "1") and written.hydra.sweep.dir == "runs"
+
+
 @pytest.mark.long
 def test_a_run_that_fails_is_raised_by_hydra_after_the_others(here: Path, app: Path):
     done = multirun(app, "lr=1,5,7")
@@ -80,7 +109,7 @@ def test_a_wrong_option_is_named_before_anything_is_sent(here: Path, app: Path):
 
 
 @pytest.mark.lab
-@BOTH
+@ON_BARE
 def test_a_multirun_on_a_host_of_the_lab(hosts, lab, host: str, app: Path):
     environment = f"venv:{lab_venv(lab, 'hydra', 'hydra-core')}"
 

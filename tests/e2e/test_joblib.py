@@ -11,7 +11,7 @@ import pytest
 
 import clusterfn
 from clusterfn import ConfigError, PayloadError
-from tests.e2e.conftest import BOTH, lab_venv
+from tests.e2e.conftest import ON_BARE, lab_venv
 
 
 def squared(x):
@@ -75,6 +75,37 @@ def test_one_job_at_a_time_is_joblibs_own_loop_and_says_so(here, capsys):
     assert "n_jobs=1: joblib runs this loop in this process" in capsys.readouterr().err
 
 
+def begin(*words):
+    import builtins
+
+    builtins.begun = words
+
+
+def begun(x):
+    import builtins
+
+    return (*builtins.begun, x)
+
+
+for each in (begin, begun):
+    each.__module__ = "__main__"
+
+
+@pytest.mark.parametrize("given", ["Parallel", "parallel_config"])
+def test_an_initializer_runs_in_each_process_before_its_items(here, given):
+    words = {"initializer": begin, "initargs": ("warm", 3)}
+    with joblib.parallel_config("clusterfn", n_jobs=2, **(words if given == "parallel_config" else {})):
+        parallel = joblib.Parallel(**(words if given == "Parallel" else {}))
+        assert parallel(joblib.delayed(begun)(x) for x in range(3)) == [("warm", 3, x) for x in range(3)]
+
+
+def test_a_word_that_is_no_option_is_rejected_wherever_it_is_given(here):
+    with joblib.parallel_config("clusterfn", n_jobs=2), pytest.raises(ConfigError, match="did you mean memory"):
+        joblib.Parallel(memroy="1GB")(joblib.delayed(squared)(x) for x in range(2))
+    with pytest.raises(ConfigError, match="did you mean memory"):
+        run(squared, [1, 2], memroy="1GB")
+
+
 def test_a_loop_within_a_job_stays_in_it(here):
     assert run(nested, [3, 4], n_jobs=2) == [3, 6]
     assert len(list((here / "jobs").iterdir())) == 2
@@ -89,7 +120,7 @@ def test_wrong_options_are_rejected_before_anything_is_sent(here):
 
 
 @pytest.mark.lab
-@BOTH
+@ON_BARE
 def test_a_loop_runs_on_a_host_of_the_lab(hosts, lab, host):
     environment = f"venv:{lab_venv(lab, 'joblib', 'joblib')}"
 

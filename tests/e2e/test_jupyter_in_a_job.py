@@ -120,7 +120,7 @@ def test_idle_jupyterlab_releases_its_gpus_and_says_so(root: Path, tmp_path: Pat
     lab = Lab("here", tmp_path, "--environment", "current", "--idle", "8s")
 
     assert lab.process.wait(WAIT_S) == 1
-    assert "JupyterLab was idle for 8s, and has released its GPUs" in lab.errors.read_text()
+    assert "JupyterLab was idle for 8 s, and has released its GPUs" in lab.errors.read_text()
     lab.end()
 
 

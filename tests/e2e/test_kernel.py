@@ -6,6 +6,7 @@ import contextlib
 import gc
 import json
 import os
+import queue
 import secrets
 import shutil
 import signal
@@ -15,7 +16,7 @@ import sys
 import threading
 import time
 import unittest
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ from jupyter_client.manager import KernelManager
 
 from clusterfn import cluster
 from clusterfn.bridge.supervisor.process_tree import children_of_thread, descendants, environment_of
-from tests.e2e.conftest import BOTH, Hosts, lab_venv
+from tests.e2e.conftest import BOTH, ON_SLURM, Hosts, lab_venv
+from tests.programs import main
 from tests.waiting import WAIT_S, until
 
 pytestmark = [
@@ -75,6 +77,8 @@ class Notebook:
 
         def keep(message: Any) -> None:
             content = message["content"]
+            if message["msg_type"] == "clear_output":  # of what was shown while the kernel started
+                texts.clear()
             texts.append(content.get("text") or content.get("data", {}).get("text/plain") or content.get("ename") or "")
 
         done = self.client.execute_interactive(
@@ -130,18 +134,21 @@ class Notebook:
 
 
 @contextlib.contextmanager
-def opened_notebook(host: str, root: Path, log: Path, *words: str) -> Iterator[Notebook]:
+def opened_notebook(
+    host: str, root: Path, log: Path, *words: str, when_added: Callable[[], object] = lambda: None
+) -> Iterator[Notebook]:  # fmt: skip
     """A kernel on a host, and nothing of it when the test is over."""
     before = {path.name for path in (root / "jobs").iterdir()} if (root / "jobs").exists() else set()
     added = command("add", host, "--name", "GPU box", *words)
     assert added.returncode == 0, added.stderr
+    when_added()
     opened = Notebook(root, log)
     yield opened
     opened.client.stop_channels()
     if opened.manager.has_kernel:
         opened.manager.shutdown_kernel(now=True)
     opened.stderr.close()
-    ours = [path for path in (root / "jobs").iterdir() if path.name not in before]
+    ours = [path for path in (root / "jobs").glob("*") if path.name not in before]
     for folder in ours:  # what the test has left running
         (folder / "cancel").touch()
     until(lambda: all(opened.outcome(folder.name) for folder in ours))
@@ -267,8 +274,16 @@ def start_as_vs_code(
     client = BlockingKernelClient(connection_file=path)
     client.load_connection_file()
     client.start_channels()
-    client.kernel_info(reply=True, timeout=WAIT_S)  # wait_for_ready gives up when the heart does not beat at once
+    until(lambda: hears_output(client))  # wait_for_ready gives up when the heart does not beat at once
     return process, client
+
+
+def hears_output(client: BlockingKernelClient) -> bool:
+    """Whether the client hears what the kernel publishes: what comes before it has subscribed is lost, in Jupyter."""
+    client.kernel_info(reply=True, timeout=WAIT_S)
+    with contextlib.suppress(queue.Empty):
+        return bool(client.get_iopub_msg(timeout=1))
+    return False
 
 
 def test_a_client_that_ends_without_a_word_may_start_the_kernel_again_in_its_job(notebook: Notebook, tmp_path: Path):
@@ -306,7 +321,7 @@ def test_an_idle_kernel_ends_its_job_and_does_not_start_again_by_itself(notebook
 
     (job,) = [folder.name for folder in (notebook.root / "jobs").iterdir()]
     assert until(lambda: notebook.outcome(job))["kind"] == "returned"
-    assert "the kernel was idle for 12s, and has released its GPUs" in notebook.log.read_text()
+    assert "the kernel was idle for 12 s, and has released its GPUs" in notebook.log.read_text()
 
 
 def test_a_cancelled_job_ends_the_kernel_and_says_why(notebook: Notebook):
@@ -323,7 +338,7 @@ def with_ipykernel(lab: Any) -> Path:
 
 
 @pytest.mark.lab
-@BOTH
+@ON_SLURM
 def test_a_kernel_runs_over_ssh_and_inside_a_job_of_slurm(
     hosts: Hosts, host: str, with_ipykernel: Path, jupyter: Path, tmp_path: Path
 ):
@@ -439,6 +454,86 @@ def until_there(path: str) -> None:
         time.sleep(0.02)
 
 
+_SLOW = """
+import pathlib, sys, time
+from clusterfn.calls import console
+from tests.programs import main
+from clusterfn.errors import ClusterfnError
+from clusterfn.integrations.jupyter.kernel_job import JobSearch
+
+find, go = JobSearch.run, pathlib.Path(sys.argv.pop(1))
+
+def find_slowly(search):
+    console.tell("7f3a PENDING (environment: fetch 6 of 60)")
+    while not go.exists():
+        time.sleep(0.05)
+    if go.read_text():
+        raise ClusterfnError(go.read_text())
+    return find(search)
+
+JobSearch.run = find_slowly
+sys.exit(main())
+"""
+
+
+def waits_for(jupyter: Path, go: Path) -> None:
+    """Let the kernel's process look for its job only once this file is there, and fail with its text."""
+    script, spec = go.with_suffix(".py"), jupyter / "kernels" / "gpu-box" / "kernel.json"
+    script.write_text(_SLOW)
+    told = json.loads(spec.read_text())
+    words = told["argv"][told["argv"].index("kernel") :]
+    spec.write_text(json.dumps({**told, "argv": [sys.executable, str(script), str(go), *words]}))
+
+
+def displayed(notebook: Notebook, cells: Sequence[str], text: str) -> list[str]:
+    """The texts that these cells show, once each has shown this one; of what is updated, the last."""
+    shown: dict[str, str] = {}
+    while not all(text in shown.get(cell, "") for cell in cells):
+        message = notebook.client.get_iopub_msg(timeout=WAIT_S)
+        if message["msg_type"] in ("display_data", "update_display_data"):
+            shown[message["parent_header"]["msg_id"]] = message["content"]["data"]["text/plain"]
+    return [shown[cell] for cell in cells]
+
+
+def test_a_kernel_that_is_not_there_yet_answers_and_its_cells_show_what_it_waits_for(
+    here: Path, jupyter: Path, tmp_path: Path
+):
+    go = tmp_path / "go"
+    with opened_notebook(
+        "here", here, tmp_path / "log", "--environment", "current", when_added=lambda: waits_for(jupyter, go)
+    ) as notebook:
+        assert not list((here / "jobs").glob("*/kernel.json")), "Jupyter takes it for ready, and there is no job"
+        cells = [notebook.client.execute(code) for code in ("print('ran')", "6 * 7")]
+        displayed(notebook, cells, "clusterfn: 7f3a PENDING (environment: fetch 6 of 60) (00:")
+        go.touch()
+        cleared: set[str] = set()
+        while cleared < set(cells):
+            message = notebook.client.get_iopub_msg(timeout=WAIT_S)
+            cleared |= {message["parent_header"]["msg_id"]} if message["msg_type"] == "clear_output" else set()
+
+        replies = {}
+        while set(cells) - set(replies):
+            reply = notebook.client.get_shell_msg(timeout=WAIT_S)
+            replies[reply["parent_header"]["msg_id"]] = reply["content"].get("status")
+        assert [replies[cell] for cell in cells] == ["ok", "ok"]
+        assert notebook.run("x = 6 * 7; x") == ("ok", "42")
+        assert notebook.job()
+
+
+def test_a_kernel_that_cannot_start_says_so_in_the_cells_that_wait(here: Path, jupyter: Path, tmp_path: Path):
+    go = tmp_path / "go"
+    with opened_notebook(
+        "here", here, tmp_path / "log", "--environment", "current", when_added=lambda: waits_for(jupyter, go)
+    ) as notebook:
+        cell = notebook.client.execute("1")
+        displayed(notebook, [cell], "fetch 6 of 60")
+        go.with_suffix(".new").write_text("numpy has no wheel")
+        go.with_suffix(".new").rename(go)
+
+        displayed(notebook, [cell], "clusterfn: there will be no kernel: numpy has no wheel (00:")
+        until(lambda: not notebook.manager.is_alive())
+
+
 @pytest.mark.long  # other tests' jobs on this machine wait behind it
 def test_a_kernel_that_waits_says_so_and_is_withdrawn_when_its_client_ends(here: Path, tmp_path: Path):
     before = cluster(cores=40)(until_there).submit(str(tmp_path / "gate"))
@@ -508,14 +603,19 @@ def test_kernels_are_added_listed_and_removed(here: Path, jupyter: Path, tmp_pat
         (["bare", "--environment", "no.yml"], "there is no file"),
         (["bare", "--environment", "conda:ml", "--memory", "8"], "memory='8'"),
         (["nowhere"], "there is no host 'nowhere'"),
+        (["bare", "--environment", "bare.yml"], "bare.yml does not name ipykernel, which a kernel needs"),
+        (["bare", "--environment", "requirements.txt"], "requirements.txt does not name ipykernel"),
     ],
 )
-def test_what_cannot_start_is_not_added(words: list[str], said: str, jupyter: Path, tmp_path: Path, monkeypatch):
+def test_what_cannot_start_is_not_added(
+    words: list[str], said: str, jupyter: Path, tmp_path: Path, monkeypatch, capsys
+):
     config = tmp_path / "clusterfn.yml"
     config.write_text("hosts:\n  campus: {address: a, scheduler: grid_engine}\n  bare: {address: b, scheduler: bare}\n")
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+    (tmp_path / "bare.yml").write_text("dependencies: [python=3.11, numpy]\n")
+    (tmp_path / "requirements.txt").write_text("numpy\n")
+    monkeypatch.chdir(tmp_path)
 
-    ran = command("add", *words)
-
-    assert (ran.returncode, said in ran.stderr) == (2, True), ran.stderr
-    assert not jupyter.exists()
+    assert main(["kernel", "add", *words]) == 2
+    assert said in capsys.readouterr().err and not jupyter.exists()

@@ -48,14 +48,14 @@ def box(_box, lab, hosts, tmp_path, monkeypatch):
     ("asked", "given"),
     [({"gpu_type": "a6000", "gpus": 2}, (1, 2)), ({"gpu_memory": "60GB", "gpus": 1}, (3,)), ({"gpus": 1}, (0,))],
 )
-def test_a_call_gets_cards_of_its_type_and_size(box, _box, asked, given):
+def test_a_call_gets_gpus_of_its_type_and_size(box, _box, asked, given):
     uuids = ",".join(_box.uuids()[index] for index in given)
 
     assert cluster(host=box, **asked)(visible)() == (uuids, "PCI_BUS_ID")
 
 
 @pytest.mark.lab
-def test_cards_that_are_not_there_are_refused_before_anything_is_sent(box, hosts):
+def test_gpus_that_are_not_there_are_refused_before_anything_is_sent(box, hosts):
     before = hosts.jobs()
 
     with pytest.raises(Unsatisfiable) as caught:
@@ -68,7 +68,7 @@ def test_cards_that_are_not_there_are_refused_before_anything_is_sent(box, hosts
 
 
 @pytest.mark.lab
-def test_a_map_runs_as_many_at_a_time_as_there_are_cards_of_its_type(box, _box, capsys):
+def test_a_map_runs_as_many_at_a_time_as_there_are_gpus_of_its_type(box, _box, capsys):
     seen = cluster(host=box, gpus=1, gpu_type="a100")(which).map(range(2)).results()
 
     assert ": 2 items, 1 at a time" in capsys.readouterr().err
@@ -76,7 +76,7 @@ def test_a_map_runs_as_many_at_a_time_as_there_are_cards_of_its_type(box, _box, 
 
 
 @pytest.mark.lab
-def test_slurms_own_cards_are_kept_and_counted_as_it_counts(hosts):
+def test_slurms_own_gpus_are_kept_and_counted_as_it_counts(hosts):
     given, order = cluster(host="slurm", gpus=2)(visible)()
 
     assert len(given.split(",")) == 2
@@ -85,7 +85,7 @@ def test_slurms_own_cards_are_kept_and_counted_as_it_counts(hosts):
 
 
 @pytest.mark.lab
-def test_slurm_gives_a_card_of_the_type_that_is_asked_for(hosts, lab):
+def test_slurm_gives_a_gpu_of_the_type_that_is_asked_for(hosts, lab):
     job = cluster(host="slurm", gpus=2, gpu_type="a6000", name="typed")(place).submit()
 
     node, given = job.result(150)
@@ -109,7 +109,7 @@ def test_a_type_that_slurm_does_not_have_is_refused_before_anything_is_sent_with
 
 
 @pytest.mark.lab
-def test_what_sbatch_refuses_is_told_with_the_word_to_change(hosts):
+def test_what_sbatch_refuses_is_reported_with_the_word_to_change(hosts):
     with pytest.raises(Unsatisfiable) as caught:
         cluster(host="slurm", gpus=5, gpu_type="a6000")(visible)()
 

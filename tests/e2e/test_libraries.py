@@ -68,7 +68,7 @@ print(json.dumps([run(kept), run(study(seed=4)), run(kept)]))
 """
 
 
-def test_a_study_is_asked_in_rounds_and_told_each_end(here, run_with, tmp_path):
+def test_a_study_is_asked_in_rounds_and_gets_each_end(here, run_with, tmp_path):
     first, fresh, kept = run_with(COMMON + ROUNDS, str(tmp_path / "j"))
 
     trials, told, best, number, minimize = first
@@ -106,7 +106,7 @@ print(json.dumps(told))
 """
 
 
-def test_a_fresh_study_is_told_each_score_with_its_own_parameters(here, run_with, tmp_path):
+def test_a_fresh_study_gets_each_score_with_its_own_parameters(here, run_with, tmp_path):
     distributions = "SPACE_OF_STUDY = {k: v if k == 'lr' else optuna.distributions.CategoricalDistribution(v) "
     script = COMMON + distributions + "for k, v in SPACE.items()}\n" + RESUMED
     first = run_with(script, str(tmp_path / "j"), "4", "longer")
@@ -180,13 +180,14 @@ TABLE = """
 import json
 import pandas
 from clusterfn.calls.group import JobGroup
-from clusterfn.calls.group_state import ItemOutcome, GroupState
+from clusterfn.calls.group_items import ItemOutcome
+from clusterfn.calls.group_state import GroupState
 
 known = GroupState("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", 4, labels=["a", "b", "c", "d"])
 known.arguments = [{"lr": each / 10, "wall_s": "long", "state": each} for each in range(4)]
-known.on_end(0, ItemOutcome("RETURNED", {"loss": 0.1, "state": "fine"}, usage={"wall_s": 1.5}))
-known.on_end(1, ItemOutcome("RAISED", None, ValueError("no\\nmore")))
-known.on_end(2, ItemOutcome("RETURNED", 3))
+known.end_item(0, ItemOutcome("RETURNED", {"loss": 0.1, "state": "fine"}, usage={"wall_s": 1.5}))
+known.end_item(1, ItemOutcome("RAISED", None, ValueError("no\\nmore")))
+known.end_item(2, ItemOutcome("RETURNED", 3))
 table = JobGroup(known).to_dataframe()
 missing = table.isna()
 print(json.dumps([

@@ -14,7 +14,7 @@ from contextlib import redirect_stderr, redirect_stdout
 import pytest
 
 from clusterfn import cluster
-from tests.e2e.conftest import BOTH, ON_BARE, ON_SLURM, give_to
+from tests.e2e.conftest import ON_BARE, ON_SLURM, give_to
 
 pytestmark = pytest.mark.lab
 LINES = 20
@@ -99,7 +99,7 @@ def check_shown_meanwhile(stamped, count):
     assert min(late) < 1.0 and sorted(late)[count // 2] < 2.0, late
 
 
-@BOTH
+@ON_BARE
 def test_lines_arrive_as_they_are_printed(hosts, host, seen):
     with redirect_stdout(Arrivals(seen)) as arrivals:
         cluster(host=host)(speak(LINES, 0.1, seen))()
@@ -216,13 +216,6 @@ def test_a_big_output_arrives_whole_and_in_order(hosts, capsys):
     assert capsys.readouterr().out == "".join(f"{n}\n" for n in range(100_000))
 
 
-def test_output_is_printed_by_the_thread_that_waits(hosts):
-    with redirect_stdout(Arrivals()) as arrivals:
-        cluster(host="tensor01")(speak(3, 0))()
-
-    assert {thread for _, _, thread in arrivals.pieces} == {threading.current_thread()}
-
-
 def test_two_threads_do_not_get_each_others_lines(hosts):
     @cluster(host="tensor01")
     def say(word):
@@ -248,10 +241,3 @@ def test_nothing_breaks_without_a_stderr(hosts, monkeypatch):
     monkeypatch.setattr(sys, "stderr", None)
 
     assert cluster(host="tensor01")(lambda: 3)() == 3
-
-
-def test_the_first_line_says_where_the_call_runs(hosts, capsys):
-    cluster(host="tensor01", name="train")(lambda: 3)()
-
-    first = capsys.readouterr().err.splitlines()[0]
-    assert "train on tensor01 (host='tensor01')" in first

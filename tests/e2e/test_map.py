@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -18,12 +17,9 @@ import clusterfn
 from clusterfn import (
     Cancelled,
     ClusterfnError,
-    ConfigError,
     ExitedEarly,
     KilledBySignal,
-    MapError,
     OutOfMemory,
-    PayloadError,
     ResultError,
     TimeLimit,
     WorkerLost,
@@ -34,7 +30,7 @@ from clusterfn.calls.group import state_of_group
 from clusterfn.config import config_file
 from clusterfn.hosts.host_state import open_session
 from clusterfn.scheduler.slurm.submit import Slurm
-from tests.e2e.conftest import BOTH, ON_BARE, ON_SLURM, PATIENT, give_to
+from tests.e2e.conftest import ON_BARE, ON_SLURM, PATIENT, give_to
 from tests.e2e.many_items import measure
 from tests.waiting import until
 
@@ -151,81 +147,6 @@ def test_each_end_in_the_middle_is_its_own(hosts, host):
     assert "troubled" in str(results[3].__cause__) and results[5].code == 7
 
 
-def test_the_first_failure_is_raised_as_itself_and_the_others_stay(hosts):
-    group = cluster(host="tensor01")(lambda x: 1 // x).map([1, 0, 2], max_parallel=1, on_error="raise")
-
-    with pytest.raises(ZeroDivisionError):
-        group.results(150)
-
-    assert group.wait(150) and list(group.failed) == [1]
-
-
-def test_no_success_is_one_error_with_its_causes(hosts):
-    group = cluster(host="tensor01")(lambda x: {}[x % 2]).map(range(5))
-
-    with pytest.raises(MapError) as caught:
-        group.results(150)
-
-    assert caught.value.evidence == ("3 x KeyError: 0", "2 x KeyError: 1")
-
-
-def test_what_cannot_travel_is_named_by_its_index_before_anything_is_sent(hosts):
-    import threading
-
-    before = hosts.jobs()
-
-    with pytest.raises(PayloadError, match=r"item 2 cannot be sent: args\[0\]"):
-        cluster(host="tensor01")(square).map([1, 2, threading.Lock()])
-    with pytest.raises(ConfigError, match="sequential_up_to"):
-        cluster(host="tensor01")(square).map([1], sequential_up_to=-1)
-    with pytest.raises(ConfigError, match="max_parallel"):
-        cluster(host="tensor01")(square).map([1], max_parallel=0)
-    with pytest.raises(TypeError, match="positional argument"):
-        cluster(host="tensor01")(square).map([1], [2])
-
-    assert hosts.jobs() == before
-
-
-def test_a_large_argument_that_items_share_is_sent_once(hosts):
-    shared = os.urandom(2 << 20)
-    blobs = hosts.root / "blobs"
-    before = set(blobs.iterdir()) if blobs.exists() else set()
-
-    group = cluster(host="tensor01")(lambda data, n: data[n]).map([shared] * 20, range(20))
-
-    assert group.results(150) == list(shared[:20])
-    assert [path.stat().st_size for path in set(blobs.iterdir()) - before] == [2 << 20]
-
-
-def test_items_of_a_class_of_the_script_are_what_the_function_knows(hosts, run_script):
-    text = """
-import json
-from clusterfn import cluster
-
-class Point:
-    def __init__(self, x):
-        self.x = x
-
-@cluster(host="tensor01")
-def known(point):
-    return [isinstance(point, Point), point.x]
-
-print(json.dumps(known.map(map(Point, range(3))).results(150)))
-"""
-    assert run_script(text) == [[True, 0], [True, 1], [True, 2]]
-
-
-def test_iterating_gives_each_as_it_ends(hosts):
-    group = cluster(host="tensor01")(square).map(range(6))
-
-    async def gather():
-        return [found async for found in group]
-
-    assert sorted(group) == [(x, x * x) for x in range(6)]
-    assert sorted(asyncio.run(gather())) == [(x, x * x) for x in range(6)]
-    assert len(cluster(host="tensor01")(square).map([])) == 0
-
-
 def test_each_item_has_a_line_in_a_pipe(hosts, capfd):
     cluster(host="tensor01")(lambda x: 1 // x).map([1, 0], max_parallel=1).results(150)
 
@@ -324,30 +245,6 @@ print(json.dumps(square.map(range(8), max_parallel=2).id))
     assert line[0].message == "8 of 8 ended: 8 returned"
 
 
-ENDED_ONCE = """
-import json
-from clusterfn import cluster
-
-@cluster(host="tensor01")
-def odd(x):
-    print("saw", x)
-    return 1 // (x % 2)
-
-group = odd.map(range(6), max_parallel=2)
-group.wait()
-print(json.dumps(group.id))
-"""
-
-
-def test_what_stands_on_the_host_is_known_when_attach_returns(hosts, run_script):
-    group_id = run_script(ENDED_ONCE)
-
-    group = clusterfn.attach(group_id)
-
-    assert sorted(group.failed) == [0, 2, 4] and group.done() and group.state == "RETURNED"
-    assert group.logs(0) == "saw 0\n" and group.usage(5)["wall_s"] > 0
-
-
 def test_an_item_that_left_no_files_has_none_and_says_so(hosts, tmp_path):
     group = cluster(host="tensor01")(leaves).map(range(2))
     assert group.wait(150)
@@ -374,7 +271,7 @@ def test_what_had_ended_of_a_group_that_runs_is_known_when_attach_returns(hosts,
     assert group.results(150) == [0, 1, 2, 3]
 
 
-@BOTH
+@ON_SLURM
 def test_a_stopped_group_has_one_end_for_each_item(hosts, gate, host):
     group = cluster(host=host)(counted_until_told(gate, range(1, 40))).map(range(40), max_parallel=2)
     until(lambda: began(gate, 0) and "RETURNED" in group.states)
@@ -410,18 +307,6 @@ def test_a_killed_element_costs_the_item_that_ran_and_nothing_else(hosts, gate, 
     assert group.usage(1)["last_known"] and group.usage(1)["wall_s"] > 0
     assert [each for each in results if isinstance(each, int)] == [0, *range(2, 12)]
     assert [len(began(gate, x)) for x in range(12)] == [1] * 12
-
-
-def test_an_item_is_run_again_whose_supervisor_was_killed_where_retries_allow_it(hosts, gate):
-    group = cluster(host="tensor01", retries=1)(counted_until_told(gate, (1,))).map(range(4), max_parallel=1)
-    pid, supervisor = until(lambda: began(gate, 1))[0]
-
-    os.kill(supervisor, signal.SIGKILL)
-    until(lambda: not alive(pid))
-    (gate / "go").touch()
-
-    assert group.results(150) == [0, 1, 2, 3]
-    assert [len(began(gate, x)) for x in range(4)] == [1, 2, 1, 1]
 
 
 @pytest.mark.long
@@ -517,7 +402,7 @@ print(json.dumps(group.id))
 
 
 @pytest.mark.long  # SLURM waits before it starts one again; tests/bridge holds the rest
-def test_a_requeued_element_goes_on_behind_what_it_has_told(hosts, lab, gate):
+def test_a_requeued_element_resumes_after_what_it_has_reported(hosts, lab, gate):
     group = cluster(host="slurm")(counted_until_told(gate, (2,))).map(range(5), max_parallel=1, chunksize=5)
     until(lambda: began(gate, 2))
 
@@ -532,7 +417,7 @@ def test_a_requeued_element_goes_on_behind_what_it_has_told(hosts, lab, gate):
     assert [len(began(gate, x)) for x in range(5)] == [1] * 5
 
 
-def test_two_items_take_turns_on_one_card(hosts, lab, gpubox_reset, capfd):
+def test_two_items_take_turns_on_one_gpu(hosts, lab, gpubox_reset, capfd):
     def card(x):
         import os
 
@@ -546,23 +431,6 @@ def test_two_items_take_turns_on_one_card(hosts, lab, gpubox_reset, capfd):
     halves = cluster(host="tensor01", gpus=8)(card).map(range(2)).results(150)
     assert halves[0] == halves[1]
     assert "Using SEQUENTIAL processing to avoid GPU deadlock (card: 2)" in capfd.readouterr().err
-
-
-@pytest.mark.lab
-def test_so_few_items_run_one_at_a_time_on_slurm_too(hosts, capfd):
-    def span(x):
-        import time
-
-        began = time.time()
-        time.sleep(0.5)
-        return began, time.time()
-
-    (_, first_end), (second_begin, _) = sorted(
-        cluster(host="slurm", memory="100MB")(span).map(range(2), sequential_up_to=2).results(150)
-    )
-
-    assert first_end <= second_begin
-    assert "Using SEQUENTIAL processing, as sequential_up_to=2 asks (span: 2)" in capfd.readouterr().err
 
 
 MANY = """
@@ -652,7 +520,7 @@ print(json.dumps(group.id))
 DIES = """
 import json, os
 from clusterfn import cluster
-from clusterfn.calls import liveness
+from clusterfn.calls import conclusion
 
 CUT = (  # who writes more than so many bytes dies
     "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (140000,) * 2);"
@@ -674,7 +542,7 @@ def dies(session, group, folder, bridge, verdict):
         session.connection.run(argv, stdin=asked).result(150)
     os._exit(0)
 
-liveness.fail_unfinished_items = dies
+conclusion.fail_unfinished_items = dies
 group = wait.map(range(60), max_parallel=2, chunksize=1)
 next(iter(group))
 group.stop()

@@ -137,7 +137,8 @@ def test_the_files_of_each_item_come_into_a_folder_of_its_own_also_after_a_retry
     assert results[::2] == [0, 2] and made == {"0/model.txt": "model 0", "2/model.txt": "model 2"}
     assert group.outputs_to == tmp_path / "place" / f"second_time-{group.id[:4]}"
     assert f"{group.id[:4]} puts the files of item N into second_time-{group.id[:4]}/N\n" in said
-    missing = f"item 2: outputs='*.pt' matches nothing; the job left model.txt: clusterfn.attach(\"{group.id}\")"
+    left = "item 2: outputs='*.pt' matches nothing; the job left model.txt"
+    missing = f'{left}; fetch them: clusterfn.attach("{group.id}")'
     assert f'{missing}.download(2, "*", to=".")\n' in said
     folder = group.outputs_to
     assert group.retry_failed().results(150) == [0, 1, 2]

@@ -8,8 +8,8 @@ import pytest
 
 import clusterfn
 from clusterfn import cluster
-from clusterfn.cli import main
 from tests.e2e.conftest import ON_SLURM
+from tests.programs import main
 
 pytestmark = pytest.mark.lab
 NAME = "größe_日本"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn import ConfigError, NodeFailed, Unsatisfiable, WorkerLost, cluster
+from clusterfn import ConfigError, NodeFailed, WorkerLost, cluster
 from tests.waiting import until
 
 pytestmark = pytest.mark.lab
@@ -204,13 +204,6 @@ def test_an_srun_that_cannot_start_says_why(hosts, lab, tmp_path, monkeypatch):
 
     assert caught.value.stage == "start"
     assert any("srun" in line and "No such file" in line for line in caught.value.evidence)
-
-
-def test_more_nodes_than_there_are_are_refused_by_their_number(hosts):
-    with pytest.raises(Unsatisfiable, match="does not have 200 nodes that are large enough") as caught:
-        cluster(host="slurm", nodes=200)(time.sleep)(0)
-
-    assert "fewer `nodes=`" in caught.value.hint
 
 
 def test_priority_is_for_a_queue_without_a_scheduler_and_rejected_elsewhere(hosts):

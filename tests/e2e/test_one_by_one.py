@@ -12,7 +12,7 @@ import pytest
 
 import clusterfn
 from clusterfn import Cancelled, DependencyFailed, cluster
-from tests.e2e.conftest import BOTH, ON_BARE, give_to
+from tests.e2e.conftest import ON_BARE, ON_SLURM, give_to
 from tests.waiting import until
 
 pytestmark = pytest.mark.lab
@@ -71,7 +71,7 @@ def message(group: clusterfn.JobGroup, host: str) -> str:
     return next((job.message for job in clusterfn.jobs(host) if job.id == group.id), "")
 
 
-@BOTH
+@ON_SLURM
 def test_an_item_runs_while_the_input_of_another_still_runs(hosts, host, folder):
     there = cluster(host=host, memory="200MB")
     go, did = paths(folder, "go", 3), paths(folder, "did", 3)
@@ -94,7 +94,7 @@ def test_an_item_runs_while_the_input_of_another_still_runs(hosts, host, folder)
     assert not Path(did[1]).exists() and models.results(150)[0] == "0"
 
 
-@BOTH
+@ON_BARE
 def test_it_happens_without_the_client_that_has_sent_both(hosts, host, folder):
     argv = [sys.executable, str(Path(__file__).with_name("two_maps.py")), host, str(folder)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as client:
@@ -121,7 +121,7 @@ def test_maps_that_share_one_gpu_all_end(hosts, folder, gpubox_reset):
     assert reports.results(150) == ["0", "1", "2"]
 
 
-@BOTH
+@ON_BARE
 def test_stopping_either_of_two_maps_leaves_the_other_alone(hosts, host, folder):
     there = cluster(host=host, memory="200MB")
     go = paths(folder, "go", 2)

@@ -8,7 +8,7 @@ import pytest
 
 import clusterfn
 from clusterfn import ConfigError, cluster
-from tests.e2e.conftest import BOTH
+from tests.e2e.conftest import ON_SLURM
 from tests.waiting import until
 
 pytestmark = pytest.mark.lab
@@ -68,7 +68,7 @@ def test_another_scheduler_refuses_the_options_before_anything_is_sent(hosts):
     assert elsewhere("NO_SUCH_VARIABLE") == {"NO_SUCH_VARIABLE": None}
 
 
-@BOTH
+@ON_SLURM
 def test_what_the_section_of_the_host_names_is_given_to_its_jobs_where_it_is_set(hosts, host, tmp_path, monkeypatch):
     text = hosts.config.read_text()
     mine = tmp_path / "clusterfn.yml"

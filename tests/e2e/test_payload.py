@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import os
 import signal
@@ -57,7 +58,7 @@ def test_an_async_function(hosts):
         await asyncio.sleep(0)
         return n
 
-    assert on_box(wait)(5) == 5
+    assert asyncio.run(on_box(wait)(5)) == 5
 
 
 IN_A_SCRIPT = """

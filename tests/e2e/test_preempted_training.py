@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from clusterfn import cluster
-from tests.e2e.conftest import BOTH
+from tests.e2e.conftest import ON_SLURM
 from tests.waiting import until
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
@@ -99,7 +99,7 @@ def preempted(function, lab):
     return job
 
 
-@BOTH
+@ON_SLURM
 @pytest.mark.parametrize("train", [train_numpy, pytest.param(train_torch, marks=pytest.mark.long)])
 def test_a_training_that_is_interrupted_twice_ends_with_the_same_weights(hosts, lab, environment, host, train):
     function = cluster(host=host, environment=environment)(train)

@@ -186,7 +186,7 @@ print(json.dumps([job.result(), job.logs("stderr").count("get_context('spawn')")
 
 
 @pytest.mark.gpu
-def test_a_tensor_stays_on_the_card_between_processes_and_a_fork_is_told(here, run_script):
+def test_a_tensor_stays_on_the_gpu_between_processes_and_a_fork_is_reported(here, run_script):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed here")
     if not torch.cuda.is_available():
         pytest.skip("PyTorch sees no card here")

@@ -20,11 +20,12 @@ import pytest
 
 from clusterfn import EnvironmentBuildError, LockError, cluster
 from clusterfn.environment import uv
+from tests.builder import toys
 from tests.e2e.conftest import MINOR, Hosts, give_to
 
 pytestmark = [
     pytest.mark.lab,
-    pytest.mark.skipif(MINOR not in ("3.9", "3.10", "3.11", "3.12", "3.13"), reason="the channel has no such Python"),
+    pytest.mark.skipif(MINOR not in ("3.9", "3.10", "3.11", "3.12", "3.13"), reason="the lab has no such Python"),
 ]
 SIX = "six==1.17.0 --hash=sha256:4721f391ed90541fddacab5acf947aa0d3dc7d27b2e1e8eda2be8970586c3274\n"
 PYPROJECT = """\
@@ -73,20 +74,30 @@ def about_python() -> tuple[str, str, str, list[str]]:
     return version, sys.base_prefix, sysconfig.get_config_var("prefix"), foreign
 
 
-for each in (report, only_six, about_python):
+def only_sources() -> tuple[str, str, str, bool]:
+    import importlib.util
+
+    import antlr4
+    import gift
+    import hydra
+    from omegaconf import OmegaConf
+
+    config = OmegaConf.create({"a": 2, "b": "${a}"})  # antlr4 parses this
+    is_own = "site-packages" in antlr4.__file__ and importlib.util.find_spec("pip") is None
+    return str(hydra.__version__), str(config.b), str(gift.NAME), is_own
+
+
+for each in (report, only_six, about_python, only_sources):
     each.__module__ = "__main__"
 REPORTED = ("SIX 1.17.0", "3.10", True, tuple(map(int, MINOR.split("."))))
 
 
 @pytest.fixture
-def project(lab: Any, hosts: Hosts, channel: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def project(lab: Any, hosts: Hosts, mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with a pyproject.toml and a local package, and a root of environments that is empty."""
     root = Path(pwd.getpwnam("cfbash").pw_dir) / f"e2e-{secrets.token_hex(4)}"
     root.mkdir(mode=0o700)
     give_to("cfbash", root)
-    condarc = tmp_path / "condarc"
-    condarc.write_text(f"custom_multichannels:\n  conda-forge: [{channel.url}]\n")
-    monkeypatch.setenv("CONDARC", str(condarc))
     folder = tmp_path / "project"
     (folder / "helper" / "helper").mkdir(parents=True)
     (folder / "pyproject.toml").write_text(PYPROJECT)
@@ -102,9 +113,7 @@ def project(lab: Any, hosts: Hosts, channel: Any, tmp_path: Path, monkeypatch: p
 
 def uv_lock(folder: Path) -> None:
     """Write uv.lock as the user does."""
-    done = subprocess.run(
-        [uv.find_uv(print), "lock", "--quiet"], cwd=folder, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([uv.find_uv(), "lock", "--quiet"], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -131,6 +140,28 @@ def test_a_uv_lock_is_used_as_it_is_and_refused_when_it_is_old(project):
     (project / "pyproject.toml").write_text(PYPROJECT.replace("idna==3.10", "idna==3.9"))
     with pytest.raises((LockError, EnvironmentBuildError), match=r"uv\.lock is out of date"):
         cluster(host="tensor01", environment="uv.lock[names]")(report)()
+
+
+@pytest.mark.long
+def test_what_has_no_wheel_is_built_on_the_host_and_imported(project, tmp_path, capsys):
+    """hydra-core wants antlr4-python3-runtime 4.9, which has no wheel; a repository has none either."""
+    repository = tmp_path / "gift"
+    repository.mkdir()
+    for name, text in toys.with_backend("gift").items():
+        (repository / name).write_text(text)
+    own = ["git", "-c", "user.name=ada", "-c", "user.email=ada@e.org"]
+    for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "first"]):
+        subprocess.run([*own, *words], cwd=repository, check=True)
+    (project / "requirements.txt").write_text(f"hydra-core\ngift @ git+{repository.as_uri()}\n")
+    function = cluster(host="tensor01", environment="requirements.txt")(only_sources)
+
+    version, value, name, is_own = function()
+
+    assert version >= "1.3" and (value, name) == ("2", "gift") and is_own
+    said = capsys.readouterr().err
+    assert "antlr4-python3-runtime 4.9.3 has no wheel, so the host builds it once" in said
+    locked = (project / "requirements.conda-lock.yml").read_text()
+    assert "antlr4-python3-runtime-4.9.3.tar.gz" in locked and "build-antlr4-python3-runtime" in locked
 
 
 def test_a_requirements_txt_with_hashes(project):
@@ -227,19 +258,26 @@ def test_a_python_that_the_project_does_not_admit_is_refused_before_anything_is_
     assert list(project.glob("*.conda-lock.yml")) == []
 
 
-@pytest.fixture
-def mirror(lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A mirror of python-build-standalone with an archive of the lab's Python, as uv expects it; its address."""
-    argv = [uv.find_uv(print), "python", "list", f"cpython-{MINOR}-linux-x86_64-gnu", "--only-downloads", "--offline"]
+@pytest.fixture(scope="module")
+def pythons(lab: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a mirror of python-build-standalone: an archive of the lab's Python, as uv expects it."""
+    argv = [uv.find_uv(), "python", "list", f"cpython-{MINOR}-linux-x86_64-gnu", "--only-downloads", "--offline"]
     known = json.loads(subprocess.run([*argv, "--output-format", "json"], capture_output=True, check=True).stdout)
     release, name = known[0]["url"].replace("%2B", "+").split("/")[-2:]
-    folder = tmp_path / "mirror" / release
-    folder.mkdir(parents=True)
+    top = tmp_path_factory.mktemp("mirror")
+    folder = top / release
+    folder.mkdir()
     with tarfile.open(folder / name, "w:gz", compresslevel=1) as tar:
-        tar.add(_standalone(lab.python(MINOR).resolve(), tmp_path / "install_only"), "python")
+        tar.add(_standalone(lab.python(MINOR).resolve(), tmp_path_factory.mktemp("python") / "install_only"), "python")
     digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
     (folder / "SHA256SUMS").write_text(f"{digest}  {name}\n")
-    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(folder.parent))
+    return top
+
+
+@pytest.fixture
+def mirror(pythons: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of that mirror."""
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(pythons))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}"
@@ -271,7 +309,7 @@ def _standalone(python: Path, folder: Path) -> Path:
 @pytest.mark.long
 def test_python_build_standalone_from_a_mirror(lab, project, mirror, capsys):
     (project / "requirements.txt").write_text(SIX)
-    function = cluster(host="tensor01", environment="requirements.txt[python:standalone]")(about_python)
+    function = cluster(host="tensor01", environment="requirements.txt")(about_python)
 
     version, base, prefix, foreign = function()
 
@@ -280,18 +318,5 @@ def test_python_build_standalone_from_a_mirror(lab, project, mirror, capsys):
     assert prefix == base  # not /install
     assert foreign == []
     assert f"comes from python-build-standalone: {mirror}" in capsys.readouterr().err
-    locked = (project / "requirements-standalone.conda-lock.yml").read_text()
+    locked = (project / "requirements.conda-lock.yml").read_text()
     assert f"{mirror}/" in locked and "manager: standalone" in locked
-
-
-def test_without_a_conda_channel_python_build_standalone_is_used_and_a_line_says_so(
-    project, mirror, tmp_path, monkeypatch, capsys
-):
-    (tmp_path / "condarc").write_text("custom_multichannels:\n  conda-forge: ['http://127.0.0.1:9/conda']\n")
-    (project / "requirements.txt").write_text(SIX)
-
-    assert cluster(host="tensor01", environment="requirements.txt")(only_six)() == "1.17.0"
-
-    told = capsys.readouterr().err
-    assert "no conda channel gives Python" in told and "comes from python-build-standalone" in told
-    assert (project / "requirements.conda-lock.yml").exists()

@@ -9,7 +9,7 @@ import pytest
 
 import clusterfn
 from clusterfn import MapError, Unsatisfiable, cluster
-from clusterfn.cli import main
+from tests.programs import main
 from tests.waiting import until
 
 pytestmark = pytest.mark.lab
@@ -80,7 +80,7 @@ def shown(capsys, *words):
     return capsys.readouterr().out
 
 
-def test_who_waits_behind_another_user_reads_for_whom_the_free_cards_are_kept(box, _box, capsys):
+def test_who_waits_behind_another_user_reads_for_whom_the_free_gpus_are_kept(box, _box, capsys):
     mine = cluster(host=box[0], gpus=4)(hold).submit(600.0)
     until(lambda: mine.state == "RUNNING")
     theirs = cluster(host=_box.alias("cfsecond"), gpus=8)(hold).submit(0.0)
@@ -95,7 +95,7 @@ def test_who_waits_behind_another_user_reads_for_whom_the_free_cards_are_kept(bo
     until(lambda: "cfsecond is next" in shown(capsys, "jobs", box[0]))
     assert "used 0 s of all GPUs lately" in shown(capsys, "gpus", box[0])
     top = shown(capsys, "top", box[0]).splitlines()
-    waiting = [line.split() for line in top if "PENDING" in line]
+    waiting = [line.split() for line in top if "PENDING" in line and line.startswith("cf")]
     assert [line[0] for line in waiting] == ["cfsecond", "cfbash"] and waiting[0][-2:] == ["0", "s"]
     mine.stop()
     assert (theirs.result(150), job.result(150)) == (0, 4)

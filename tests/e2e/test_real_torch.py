@@ -67,13 +67,11 @@ def test_the_report_comes_from_inside_a_locked_environment(project: Path, capsys
 
 
 @pytest.mark.long
-def test_the_same_torch_from_a_requirements_txt(project: Path, channel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    condarc = project / "condarc"
-    condarc.write_text(f"custom_multichannels:\n  conda-forge: [{channel.url}]\n")
-    monkeypatch.setenv("CONDARC", str(condarc))
+def test_the_same_torch_from_a_requirements_txt(project: Path, lab: Any) -> None:
     (project / "requirements.txt").write_text(f"torch=={TORCH}\n")
 
-    result = cluster(host="tensor01", environment="requirements.txt", memory="4GB")(report)()
+    environment = f"requirements.txt[python:{lab.python(MINOR)}]"
+    result = cluster(host="tensor01", environment=environment, memory="4GB")(report)()
 
     assert result == [4.0, 6.0]
-    assert f"torch-{TORCH}" in (project / "requirements.conda-lock.yml").read_text()
+    assert f"torch-{TORCH}" in next(project.glob("requirements-*.conda-lock.yml")).read_text()

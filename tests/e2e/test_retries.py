@@ -8,8 +8,7 @@ import signal
 import pytest
 
 import clusterfn
-from clusterfn import cluster
-from clusterfn.errors import ConfigError, TimeLimit, WorkerLost
+from clusterfn import ConfigError, TimeLimit, WorkerLost, cluster
 from tests.e2e.conftest import ON_SLURM
 from tests.waiting import until
 

@@ -42,6 +42,7 @@ from clusterfn.hosts.connection import Completed, HostConnection, Reply
 from tests.bridge.test_usage import SMI
 from tests.e2e.conftest import Hosts
 from tests.fixtures.calls.actor_model import Model
+from tests.turns import settle
 from tests.waiting import until
 
 
@@ -53,6 +54,23 @@ def process() -> tuple[int, int]:
 def server_of(session: Session) -> int:
     """The process of a session that hands out its calls."""
     return parent_of(session.call(process)[1])
+
+
+def calls_come_too_late(session: Session, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Have calls arrive beside where the session looks, as if they came after its last look; return where it looks.
+
+    Nothing is stopped for that: the supervisor of a session wakes its programs.
+    """
+    session.call(abs, -1)
+    assert session.job is not None
+    calls, put_tree = Path(session.job.folder) / "calls", HostConnection.put_tree
+
+    def put_beside(connection: HostConnection, path: str, *given: Any, **more: Any) -> Any:
+        return put_tree(connection, f"{path}.late" if Path(path).parent == calls else path, *given, **more)
+
+    monkeypatch.setattr("clusterfn.calls.session_stream.MOST_BYTES", -1)  # the calls go as files
+    monkeypatch.setattr(HostConnection, "put_tree", put_beside)
+    return calls
 
 
 def set_a_mark() -> bool:
@@ -139,7 +157,7 @@ def test_each_call_has_a_process_of_its_own_forked_from_one_that_stays():
 
 
 @pytest.mark.usefixtures("here")
-def test_a_session_lets_go_after_half_an_hour_without_a_call_unless_told_otherwise():
+def test_a_session_closes_after_half_an_hour_without_a_call_unless_idle_says_otherwise():
     with Session() as session:
         session.call(abs, -1)
 
@@ -227,7 +245,7 @@ def wait_until_asked(asked: str) -> int:
     return os.getppid()
 
 
-def test_a_call_tells_how_the_cards_of_its_session_were_used(
+def test_a_call_tells_how_the_gpus_of_its_session_were_used(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     uuid, program = f"GPU-{os.urandom(16).hex()}", tmp_path / "bin" / "nvidia-smi"
@@ -252,26 +270,6 @@ def test_a_call_tells_how_the_cards_of_its_session_were_used(
         }
     ]  # fmt: skip
     assert [(card["uuid"], card["peak_memory_bytes"]) for card in short.usage["gpus"]] == [(uuid, None)]
-
-
-def invert_after(number: float, folder: str) -> float:
-    Path(folder, str(number)).touch()
-    return 1 / number
-
-
-@pytest.mark.usefixtures("here")
-def test_a_map_of_a_session_withdraws_what_comes_after_a_failure_and_goes_on_where_it_is_asked_to(tmp_path: Path):
-    with Session() as session:
-        collected = session.map(invert_after, [1, 0, 2], [str(tmp_path)] * 3, on_error="collect")
-        values = [each if isinstance(each, float) else type(each) for each in collected]
-        marks = (str(tmp_path / "later") for _ in range(10**9))
-        (tmp_path / "later").mkdir()
-        some = session.map(invert_after, range(10**9), marks, buffersize=2)
-        with pytest.raises(ZeroDivisionError):
-            next(some)
-
-    assert values == [1.0, ZeroDivisionError, 0.5]
-    assert {each.name for each in (tmp_path / "later").iterdir()} <= {"0", "1"}
 
 
 @pytest.mark.usefixtures("here")
@@ -443,38 +441,21 @@ def test_a_call_that_is_still_packed_when_its_session_ends_runs_in_another(here:
 def test_a_call_that_comes_at_the_moment_of_the_end_runs_in_another_session(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """The session's process is stopped, its end and the call are both on their way when it goes on."""
-    monkeypatch.setattr("clusterfn.calls.session_stream.MOST_BYTES", -1)  # the call goes as files, which are seen here
     session = Session(idle="1min")  # long: `close` ends it
-    server = server_of(session)
-    os.kill(server, signal.SIGSTOP)
-    job = session.job
+    calls, job = calls_come_too_late(session, monkeypatch), session.job
     assert job is not None
-    calls = here / "jobs" / job.id / "calls"
-    (calls / "close").touch()
     call = session.submit(abs, -5)
-    until(lambda: (calls / "2").exists())
-    (calls / "2").rename(calls / "2.late")  # as if it came after the last look
-    os.kill(server, signal.SIGCONT)
+    (calls / "close").touch()
     until(job.done)
     assert call.result(150) == 5
     session.shutdown()
 
 
 def test_calls_that_are_moved_to_another_session_keep_their_order(here: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("clusterfn.calls.session_stream.MOST_BYTES", -1)  # as above
     session = Session(idle="1min")
-    server = server_of(session)
-    os.kill(server, signal.SIGSTOP)
-    job = session.job
-    assert job is not None
-    calls = here / "jobs" / job.id / "calls"
-    (calls / "close").touch()
+    calls = calls_come_too_late(session, monkeypatch)
     moved = [session.submit(abs, -number) for number in range(6)]
-    until(lambda: (calls / "7").exists())
-    for number in range(2, 8):
-        (calls / str(number)).rename(calls / f"{number}.late")
-    os.kill(server, signal.SIGCONT)
+    (calls / "close").touch()
     assert [call.result(150) for call in moved] == [*range(6)]
     session.shutdown()
 
@@ -506,18 +487,9 @@ def test_a_call_that_no_other_session_can_take_gets_the_error_of_that(here: Path
 def test_a_call_whose_end_is_on_the_host_gets_that_even_if_others_cannot_be_moved(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("clusterfn.calls.session_stream.MOST_BYTES", -1)  # as above
     session = Session(idle="1min")
-    server = server_of(session)
-    os.kill(server, signal.SIGSTOP)
-    job = session.job
-    assert job is not None
-    calls = here / "jobs" / job.id / "calls"
-    (calls / "close").touch()
+    calls = calls_come_too_late(session, monkeypatch)
     ended, unserved = session.submit(abs, -2), session.submit(abs, -3)
-    until(lambda: (calls / "3").exists())
-    for number in (2, 3):
-        (calls / str(number)).rename(calls / f"{number}.late")
     have = HostConnection.have
 
     def have_of_one(connection: HostConnection, paths: Sequence[str], **more: Any) -> Any:
@@ -529,7 +501,7 @@ def test_a_call_whose_end_is_on_the_host_gets_that_even_if_others_cannot_be_move
 
     monkeypatch.setattr(HostConnection, "have", have_of_one)
     monkeypatch.setattr("clusterfn.api.session.prepare_packed", unsatisfiable)
-    os.kill(server, signal.SIGCONT)
+    (calls / "close").touch()
 
     assert isinstance(unserved.exception(150), Unsatisfiable)
     attempt = calls / "2"
@@ -541,7 +513,7 @@ def test_a_call_whose_end_is_on_the_host_gets_that_even_if_others_cannot_be_move
     session.shutdown()
 
 
-def test_a_call_that_is_moved_to_a_session_whose_worker_has_an_actor_meanwhile_is_told(
+def test_a_call_that_is_moved_to_a_session_whose_worker_has_an_actor_meanwhile_is_reported(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ):
     have, is_going, late = HostConnection.have, threading.Event(), list[str]()
@@ -568,19 +540,11 @@ def test_a_call_that_is_moved_to_a_session_whose_worker_has_an_actor_meanwhile_i
 def test_a_call_that_was_taken_before_shutdown_is_served_even_if_its_session_has_just_ended(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("clusterfn.calls.session_stream.MOST_BYTES", -1)  # as above
-    session = Session(idle="1min")  # long: `close` ends it
-    server = server_of(session)
-    os.kill(server, signal.SIGSTOP)
+    session = Session(idle="1min")  # long: `shutdown` ends it
+    calls_come_too_late(session, monkeypatch)
     first = session.job
-    assert first is not None
-    calls = here / "jobs" / first.id / "calls"
-    (calls / "close").touch()
     call = session.submit(abs, -5)
-    until(lambda: (calls / "2").exists())
-    (calls / "2").rename(calls / "2.late")
     session.shutdown(wait=False)
-    os.kill(server, signal.SIGCONT)
 
     assert call.result(150) == 5
     assert session.job is not first
@@ -622,12 +586,17 @@ def test_numbers_to_skip_are_sent_again_only_once_the_host_has_answered(monkeypa
             for _ in range(201):
                 with pytest.raises(KeyboardInterrupt):
                     session.call(abs, -2)
+                settle()
             assert len(asked) == 1
             refused = Completed(1, None, b"", b"no space left on device")
             asked[0][1].resolve(refused)
+            settle()
             assert [len(argv[4:]) for argv, _ in asked] == [1, 200], "those that came meanwhile go all the same"
             asked[1][1].resolve(refused)
+            settle()
             assert len(asked) == 2
+            until(lambda: len(asked) == 3)  # a call that is behind them waits for them
+            asked[2][1].reject(HostError("sh took longer than 60 s"))
         assert session.submit(abs, -3).result(150) == 3
 
 
@@ -716,22 +685,6 @@ def test_a_session_that_dies_says_so_in_each_call_and_the_next_starts_another(tm
     session.shutdown()
 
 
-@pytest.mark.usefixtures("here")
-def test_a_running_call_can_be_stopped_and_a_waiting_one_withdrawn_and_the_session_goes_on(tmp_path: Path):
-    with Session() as session:
-        running = session.submit(wait_for_gate, str(tmp_path / "gate"))
-        waiting = session.submit(abs, -1)
-        until(lambda: running.state == "RUNNING")
-        assert waiting.cancel() and waiting.cancelled()
-        assert not running.cancel()
-        running.stop()
-        with pytest.raises(Cancelled, match="stopped on request"):
-            running.result(150)
-        assert session.call(abs, -2) == 2
-
-    assert session.job is not None and session.job.result(150)["calls"] == 2
-
-
 def stop_my_parents(generations: int) -> str:
     """Stop the processes that this one comes from: what runs the calls, and the server of the session."""
     pid = os.getpid()
@@ -794,10 +747,7 @@ def test_a_function_that_was_promised_more_than_the_session_has_is_refused():
                 {"environment": "python:/opt/x"},
                 "the function asks for environment='python:/opt/x', which the Session was not given",
             ),
-            (
-                {"stall_timeout": "1min"},
-                "the function asks for stall_timeout='1min', which only a whole job can have",
-            ),
+            ({"stall_timeout": "1min"}, "the function asks for stall_timeout='1min', which only a whole job can have"),
             ({"retries": 2}, "the function asks for retries=2"),
             ({"outputs": ["*.pt"]}, "the function asks for outputs=('*.pt',)"),
             ({"host": "elsewhere"}, "the function asks for host='elsewhere', the session has 'here'"),
@@ -834,7 +784,7 @@ def test_a_session_says_its_mistakes_before_anything_is_sent(here: Path):
 
 
 @pytest.mark.lab
-def test_the_cards_stay_the_same_for_all_calls_and_are_free_after_the_last(hosts: Hosts):
+def test_the_gpus_stay_the_same_for_all_calls_and_are_free_after_the_last(hosts: Hosts):
     def card() -> str:
         return os.environ["CUDA_VISIBLE_DEVICES"]
 
@@ -855,7 +805,7 @@ def test_a_session_that_can_never_run_says_what_to_ask_for(hosts: Hosts):
     assert "ask for less memory than one node has" in str(never.value.hint)
 
 
-def test_an_error_in_the_block_is_told_before_its_calls_have_ended(tmp_path: Path):
+def test_an_error_in_the_block_is_reported_before_its_calls_have_ended(tmp_path: Path):
     gate, config = tmp_path / "gate", tmp_path / "clusterfn.yml"
     config.write_text(f"hosts:\n  here:\n    scheduler: local\n    root: {tmp_path / 'root'}\n")
     (tmp_path / "script.py").write_text(
@@ -918,7 +868,7 @@ def test_a_session_whose_client_has_gone_ends_by_itself(hosts: Hosts, run_script
 
 
 @pytest.mark.usefixtures("here")
-def test_who_forgets_to_close_it_is_told_when_it_lets_go(tmp_path: Path):
+def test_who_forgets_to_close_it_learns_when_it_lets_go(tmp_path: Path):
     (tmp_path / "script.py").write_text(
         "import clusterfn\nsession = clusterfn.Session(idle='20s')\nsession.call(abs, -1)\n"
     )
@@ -930,7 +880,7 @@ def test_who_forgets_to_close_it_is_told_when_it_lets_go(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("here")
-def test_whoever_has_stopped_all_is_not_told_at_the_end_that_it_goes_on(tmp_path: Path):
+def test_after_all_was_stopped_nothing_says_at_the_end_that_it_keeps_running(tmp_path: Path):
     (tmp_path / "script.py").write_text(
         "import clusterfn, os, signal, time\n"
         "def stay(begun):\n"
@@ -963,7 +913,7 @@ def test_an_async_block_closes_its_session() -> None:
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("busy", [False, True])
-def test_who_leaves_the_block_by_ctrl_c_is_told_that_the_session_is_closed(busy: bool, tmp_path: Path):
+def test_who_leaves_the_block_by_ctrl_c_learns_that_the_session_is_closed(busy: bool, tmp_path: Path):
     (tmp_path / "script.py").write_text(
         "import clusterfn, os, time\n"
         "def work(begun, gate):\n"

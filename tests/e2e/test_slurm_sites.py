@@ -33,6 +33,15 @@ call = clusterfn.cluster({options})(double)
 """
 VALUE = "print('value', call(21))"
 MAP = "print('values', call.map(range(6)).results(60))"
+_WRAPPER = '#!/bin/sh\nshift\necho "3 nodes are free"\nPATH=${PATH#*:} sbatch "$@"\nexit 1\n'
+_LIMITED = '#!/bin/sh\nulimit -S -t 20\nPATH=${PATH#*:} exec python3 "$@"\n'  # what starts the agent
+_COMPLAINS = """\
+#!/bin/sh
+name=${0##*/}
+echo "$name: error: Invalid user for SlurmUser slurm, ignored" >&2
+PATH=${PATH#*:} exec "$name" "$@"
+"""
+_CHAIN = "print('value', call(call.submit(21)))"
 _SHAPE = "CPUs=8 Boards=1 SocketsPerBoard=1 CoresPerSocket=8 ThreadsPerCore=1"
 _MAIN = "PartitionName=main Default=YES Nodes=ALL State=UP MaxTime=60"
 _PREEMPTED = """
@@ -65,6 +74,18 @@ while job.state != "RUNNING":
     time.sleep(0.1)
 job.stop()
 print(job.exception(60))
+"""
+_LOSES_FILES = """
+import shutil
+ends = [call.submit(21), call.map([1, 2])]
+while not all(end.state == "PENDING" and end.reason for end in ends):
+    time.sleep(0.1)
+shutil.rmtree(os.environ["SITE_ROOT"])
+for end in ends:
+    try:
+        print((getattr(end, "results", None) or end.result)(60))
+    except Exception as error:
+        print(type(error).__name__, error)
 """
 _CPU_LIMIT = """
 import resource
@@ -174,6 +195,11 @@ ROWS: Mapping[str, Row] = {
     ),
     # how many
     "MaxArraySize of 3": Row({"MaxArraySize": 3}, body=MAP, says=["values [0, 2, 4, 6, 8, 10]"]),
+    "max_array_tasks of 4": Row(
+        {"MaxArraySize": 1000, "SchedulerParameters": _parameters("max_array_tasks=4")},
+        body=MAP,
+        says=["values [0, 2, 4, 6, 8, 10]"],
+    ),
     "no arrays": Row({"MaxArraySize": 0}, body=MAP, says=["values [0, 2, 4, 6, 8, 10]"]),
     "arrays of one": Row({"MaxArraySize": 1}, body=MAP, says=["values [0, 2, 4, 6, 8, 10]"]),
     "large job numbers": Row({"FirstJobId": 60_000_000, "MaxJobId": 60_000_100}),
@@ -196,6 +222,18 @@ ROWS: Mapping[str, Row] = {
         body=f"{VALUE}\n{VALUE}",
         more={"files": {"job_submit.lua": _LUA.format('slurm.log_user("scratch is full") return slurm.SUCCESS')}},
         says=["value 42", "SLURM says: scratch is full"],
+    ),
+    "every command complains of the configuration": Row(
+        body=_CHAIN,
+        more={
+            "env": {"PATH": "{folder}/bin:{path}"},
+            "files": {f"bin/{name}": _COMPLAINS for name in ("sbatch", "squeue", "scontrol")},
+        },
+        says=["value 84"],
+        hides=["unreachable", "SLURM says", "ignored"],
+    ),
+    "a wrapper of sbatch speaks, leaves --parsable out, and fails when the job is submitted": Row(
+        more={"env": {"PATH": "{folder}/bin:{path}"}, "files": {"bin/sbatch": _WRAPPER}}, hides=["refused"]
     ),
     "job_submit.lua refuses": Row(
         {"JobSubmitPlugins": "lua"},
@@ -231,9 +269,7 @@ function slurm_cli_post_submit(offset, job, step) return slurm.SUCCESS end
         more={"partitions": ["PartitionName=main Nodes=ALL"]}, lines=["slurm: {partition: main}"]
     ),
     "a hidden partition": Row(more={"partitions": [_MAIN + " Hidden=YES"]}),
-    "a partition of at least two nodes": Row(
-        more={"partitions": [_MAIN + " MinNodes=2"]},
-    ),
+    "a partition of at least two nodes": Row(more={"partitions": [_MAIN + " MinNodes=2"]}),
     "a partition of at most one node": Row(
         {"EnforcePartLimits": "ALL"},
         "cores=1, nodes=2",
@@ -283,15 +319,13 @@ function slurm_cli_post_submit(offset, job, step) return slurm.SUCCESS end
     "a prolog that fails": Row({"Prolog": "{folder}/p"}, more={"files": {"p": "#!/bin/sh\nexit 1\n"}}, says=["hold"]),
     "UsePAM": Row({"UsePAM": 1}),
     "KillWait and UnkillableStepTimeout": Row(
-        {"KillWait": 1, "UnkillableStepTimeout": 5},
-        body=_STOPPED,
-        says=["stopped on request"],
+        {"KillWait": 1, "UnkillableStepTimeout": 5}, body=_STOPPED, says=["stopped on request"]
     ),
     "PrivateData": Row({"PrivateData": "jobs,nodes,partitions,reservations,usage,users"}),
     "limits of the login are passed on": Row(
         {"PropagateResourceLimits": "ALL"},
         body=_CPU_LIMIT,
-        more={"env": {"BASH_ENV": "{folder}/rc"}, "files": {"rc": "ulimit -t 20\n"}},
+        more={"env": {"PATH": "{folder}/bin:{path}"}, "files": {"bin/python3": _LIMITED}},
         says=["(-1, -1)"],
     ),
     "three time zones": Row(
@@ -372,3 +406,12 @@ def test_check_says_that_no_memory_is_tracked(lab, tmp_path):
         argv = [sys.executable, "-m", "clusterfn", "check", "--no-job"]
         done = subprocess.run(argv, env=env, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert "SLURM does not track memory: clusterfn asks it for none" in done.stdout + done.stderr
+
+
+@LONG
+def test_jobs_whose_files_are_gone_while_they_wait_in_the_queue_end_with_what_takes_them_out_of_it(lab, tmp_path):
+    row = Row(options="cores=1, slurm={'begin': 'now+1hour'}", body=_LOSES_FILES)
+    with site(lab, tmp_path, row) as (own, env):
+        said = outcome(tmp_path, row, {**env, "SITE_ROOT": str(own.root)})
+    assert said.count("has lost the job's files: its root was removed") == 2, said
+    assert said.count("if it is still in the queue of SLURM, run there: scancel --name double.") == 2

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import clusterfn
-from clusterfn import cluster
-from clusterfn.errors import ClusterfnError, ConfigError, Stalled
+from clusterfn import ClusterfnError, ConfigError, Stalled, cluster
 from tests.e2e.conftest import ON_BARE, ON_SLURM, Hosts
 from tests.fixtures.standing import waits_for
 from tests.waiting import until

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 import clusterfn
-from clusterfn import cluster
-from clusterfn.errors import Cancelled
+from clusterfn import Cancelled, cluster
 from tests.e2e.conftest import Hosts
 from tests.waiting import until
 

@@ -58,31 +58,13 @@ def test_135_configurations_are_capped_to_3_here(here, tmp_path, capfd):
     assert said[said.index("Capping configurations from 135 to 3 as requested") + 1].startswith("reranker_only ")
     assert [line.split()[0] for line in said if line.startswith("[")] == ["[1/3]", "[2/3]", "[3/3]"]
     best = f"{result.best.name} {result.best.score:.3f} {result.best.config['pipeline']}"
-    assert said[-2:] == [
-        "Phase 1 complete: 3 configurations tested", f"3/3 configurations completed; best: {best}",
-    ]  # fmt: skip
+    assert said[-1] == f"3/3 configurations completed; best: {best}"
     assert [each.value["score"] for each in result] == [each.score for each in result]
     assert result.best.score == max(each.score for each in result) and result.failed == {} and result.ghosts == []
     (began,) = lines(tmp_path / "j", "begin")
     assert (began["size"], began["max_configs"], began["seed"]) == (135, 3, 27)
     assert lines(tmp_path / "j", "end")[0]["completed"] == 3
     assert {each["name"] for each in lines(tmp_path / "j", "began")} == {each.name for each in result}
-
-
-@pytest.mark.lab
-def test_135_configurations_are_capped_to_3_on_a_host_and_the_same_seed_chooses_the_same(hosts, tmp_path):
-    function = cluster(host="tensor01")(retrieve)
-
-    first = clusterfn.sweep(function, RETRIEVAL, max_configs=3, seed=5)
-    second = clusterfn.sweep(function, RETRIEVAL, max_configs=3, seed=5)
-
-    assert [(each.name, each.config, each.score) for each in first] == [
-        (each.name, each.config, each.score) for each in second
-    ]
-    trial = first.best
-    group = clusterfn.attach(trial.job)
-    assert group.wait(150) and group.logs(trial.item) == f"retrieving {trial.config['pipeline']}\n"
-    assert first.journal != second.journal and not Path(f"{first.journal}.values").exists()
 
 
 @pytest.mark.lab
@@ -95,10 +77,9 @@ def test_a_sweep_on_slurm_ranks_what_was_completed_and_names_what_failed(hosts, 
     assert {line.partition("] ")[2].partition(",")[0] for line in said if line.startswith("[")} == {
         "GRID_0000 x=3 ✗ KeyError: 3", *(f"GRID_000{n} x={n + 3} ✓ {n + 3}.000" for n in range(1, 6)),
     }  # fmt: skip
-    assert said[-2:] == [
-        "Phase 1 complete: 6 configurations tested",
+    assert said[-1:] == [
         "5/6 configurations completed, 1 failed; best: GRID_0005 8.000 x=8; "
-        "some have identical scores throughout (result.ghosts)",
+        "some have identical scores throughout (result.ghosts)"
     ]
     assert str(result).splitlines() == [
         "5/6 configurations completed (83 %)",
@@ -149,7 +130,7 @@ def test_each_failure_has_its_name_and_none_is_ranked(here, capfd):
 
 
 def test_no_success_is_one_error_with_each_cause_and_its_count(here, tmp_path):
-    with pytest.raises(SweepError, match="Phase 1 aborted: no configurations completed successfully") as caught:
+    with pytest.raises(SweepError, match="no configuration completed successfully") as caught:
         clusterfn.sweep(cluster(graded), {"x": [3, 1, 3]}, journal=tmp_path / "j")
 
     assert caught.value.evidence == ("2 x KeyError: 3", "1 x ValueError: the score is nan")
@@ -383,7 +364,7 @@ def test_a_value_that_is_lost_here_is_fetched_from_its_host_and_not_computed_aga
     assert len(lines(tmp_path / "j", "sent")) == 1
 
 
-def test_a_group_that_its_host_never_got_is_sent_anew(here, tmp_path, capfd):
+def test_a_group_that_its_host_never_got_is_sent_again(here, tmp_path, capfd):
     with pytest.raises(SweepError):
         clusterfn.sweep(cluster(graded), {"x": [3]}, journal=tmp_path / "j")
     told = (tmp_path / "j").read_text().splitlines()
@@ -435,16 +416,15 @@ def test_a_result_is_not_computed_again_unless_code_or_arguments_differ(here, tm
     assert "2 of 3 configurations: in the cache" in said and "[3/3] GRID_0002 x=3 ✓ 3.000" in said
 
 
-def test_the_cache_of_one_function_is_told_and_can_be_deleted_by_itself(here, tmp_path, capfd):
+def test_the_cache_of_one_function_is_reported_and_can_be_deleted_by_itself(here, tmp_path, capfd):
     cached = {"cache": tmp_path / "cache"}
     clusterfn.sweep(cluster(graded), {"x": [4, 5]}, **cached)
     clusterfn.sweep(cluster(lambda x: x), {"x": [4]}, **cached)
     said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("clusterfn: cached: ")]
     (folder,) = (tmp_path / "cache").glob("graded-*")
 
-    assert said[0] == (
-        f"clusterfn: cached: 2 results, 0.0 MB, in {folder}; to recompute everything, delete that folder"
-    )
+    assert said[0].startswith("clusterfn: cached: 2 results, ")
+    assert said[0].endswith(f"bytes, in {folder}; to recompute everything, delete that folder")
     shutil.rmtree(folder)
     assert [each.source for each in clusterfn.sweep(cluster(graded), {"x": [4, 5]}, **cached)] == ["run", "run"]
     assert [each.source for each in clusterfn.sweep(cluster(lambda x: x), {"x": [4]}, **cached)] == ["cache"]
@@ -457,7 +437,7 @@ class Handle:
         self.x = x
 
     def __reduce_ex__(self, protocol):
-        if "clusterfn.api.sweep" in sys._getframe(1).f_globals["__name__"]:
+        if "clusterfn.sweeps" in sys._getframe(1).f_globals["__name__"]:
             raise TypeError("it is a handle")
         return Handle, (self.x,)
 
@@ -475,18 +455,6 @@ def test_what_cannot_be_compared_is_said_where_results_are_kept(here, tmp_path, 
     said = capfd.readouterr().err
     assert said.count("nothing is cached: the content of work cannot be compared\n") == 2
     assert said.count("whether x, work has changed: its content cannot be compared\n") == 1
-
-
-def test_a_damaged_cache_is_one_line_and_runs_it_again(here, tmp_path, capfd):
-    clusterfn.sweep(cluster(graded), {"x": [4]}, cache=tmp_path / "cache")
-    (kept,) = (tmp_path / "cache").glob("graded-*/*")
-    kept.write_bytes(kept.read_bytes()[:-5])
-
-    result = clusterfn.sweep(cluster(graded), {"x": [4]}, cache=tmp_path / "cache")
-    again = clusterfn.sweep(cluster(graded), {"x": [4]}, cache=tmp_path / "cache")
-
-    assert [each.source for each in (*result, *again)] == ["run", "cache"]
-    assert capfd.readouterr().err.count("the value of GRID_0000 cannot be read") == 1
 
 
 def test_a_cached_result_without_this_score_is_run_again_and_fails_by_its_name(here, tmp_path, capfd):

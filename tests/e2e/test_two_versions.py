@@ -17,7 +17,7 @@ import pytest
 
 import clusterfn
 from clusterfn import KilledBySignal, WorkerLost, cluster
-from tests.e2e.conftest import BOTH, Hosts
+from tests.e2e.conftest import ON_SLURM, Hosts
 from tests.waiting import until
 
 pytestmark = pytest.mark.lab
@@ -115,7 +115,7 @@ def bridge_of(root: Path, job_id: str) -> str:
     return str(json.loads((root / "jobs" / job_id / "spec.json").read_text())["bridge"])
 
 
-@BOTH
+@ON_SLURM
 def test_each_reads_follows_and_ends_what_the_other_has_sent(root: Path, other: Other, host: str) -> None:
     gate = root / "gate"
     ours = cluster(host=host)(wait_for).submit(str(gate), "ours")

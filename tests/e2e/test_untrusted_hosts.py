@@ -13,7 +13,7 @@ import clusterfn
 from clusterfn import ConfigError, ResultError, ResultTooLarge, cluster, errors
 from clusterfn.hosts import serialization
 from clusterfn.hosts.transports import prompts
-from tests.e2e.conftest import BOTH, MINOR
+from tests.e2e.conftest import MINOR, ON_BARE
 from tests.waiting import until
 
 MB = 1 << 20
@@ -80,7 +80,7 @@ def replace_value(attempt: Path, value: object) -> None:
 
 
 @pytest.mark.lab
-@BOTH
+@ON_BARE
 def test_a_value_that_the_host_has_replaced_is_rejected_by_name_and_nothing_happens_here(host, hosts, tmp_path):
     made = tmp_path / "made"
     job = cluster(host=host, results="data", keep=True)(describe).submit(3)
@@ -100,7 +100,7 @@ def test_a_value_that_the_host_has_replaced_is_rejected_by_name_and_nothing_happ
 
 
 @pytest.mark.lab
-@BOTH
+@ON_BARE
 def test_calls_maps_and_sessions_of_an_untrusted_host_return_plain_data_and_errors_as_text(host, untrusted):
     plain, broken = cluster(host=host)(describe), cluster(host=host)(fail)
     assert plain(3) == describe(3)
@@ -123,15 +123,15 @@ def test_calls_maps_and_sessions_of_an_untrusted_host_return_plain_data_and_erro
 
 
 @pytest.mark.lab
-@BOTH
+@ON_BARE
 def test_a_value_larger_than_max_result_stays_on_the_host_until_it_is_asked_for(host, hosts, monkeypatch):
     monkeypatch.setattr(prompts, "person", lambda: None)
     job = cluster(host=host, max_result="1MB")(make).submit(3 * MB)
-    with pytest.raises(ResultTooLarge, match="the value has 3MB, more than max_result=1MB") as caught:
+    with pytest.raises(ResultTooLarge, match="the value has 3 MB, more than max_result=1MB") as caught:
         job.result(150)
     assert caught.value.size_bytes > 3 * MB
     assert f"clusterfn.attach('{job.id}').result(max_result='4MB')" in str(caught.value)
-    assert job.status == f"RETURNED (its value, 3MB, is on {host})"
+    assert job.status == f"RETURNED (its value, 3 MB, is on {host})"
 
     later = clusterfn.attach(job.id, host)
     until(later.done)
@@ -157,7 +157,7 @@ def test_on_a_terminal_a_large_value_is_asked_about(here, monkeypatch):
         job.result(150)
     assert job.result(150) == bytes(3 * MB) == job.result(150)
 
-    assert asked == [f"(here) Fetch 3MB, the value of make ({job.id[:4]})? [y/N] "] * 2
+    assert asked == [f"(here) Fetch 3 MB, the value of make ({job.id[:4]})? [y/N] "] * 2
 
 
 def test_a_smaller_value_and_an_exception_come_as_always(here):

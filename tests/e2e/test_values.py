@@ -20,6 +20,7 @@ SCRIPT = (REPOSITORY / "tests" / "fixtures" / "calls" / "public_reports.py").rea
 MINORS = ["3.11", *(pytest.param(each, marks=pytest.mark.long) for each in ("3.9", "3.13"))]
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("minor", MINORS)
 def test_what_public_reports_broke_works(hosts, lab, run_script, tmp_path, monkeypatch, minor):
     environment = lab_venv(lab, "values", OLDEST_NUMPY.get(minor, "numpy<2"), *OLDER, minor=minor)
@@ -28,4 +29,4 @@ def test_what_public_reports_broke_works(hosts, lab, run_script, tmp_path, monke
     (tmp_path / "beside.py").write_text(BESIDE)
     (tmp_path / "wandb" / "run-1").mkdir(parents=True)
 
-    assert run_script(SCRIPT) == {}
+    assert run_script(SCRIPT, timeout_s=600) == {}  # sixty calls

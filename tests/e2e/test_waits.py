@@ -20,7 +20,6 @@ from jupyter_client import write_connection_file
 
 from clusterfn import cluster
 from clusterfn.bridge.supervisor.process_tree import parent_of
-from clusterfn.cli import main
 from tests.chaos.onhost import session_of, stopped
 from tests.e2e.conftest import MINOR
 from tests.e2e.round_trips import behind
@@ -28,6 +27,7 @@ from tests.e2e.test_environments import locked  # noqa: F401  # a fixture
 from tests.fixtures.waiting_call import calls_on
 from tests.lab import DelayProxy
 from tests.lab.own_slurm import ALIAS, OwnSlurm
+from tests.programs import main
 from tests.waiting import until
 
 pytestmark = [pytest.mark.lab]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import clusterfn
-from clusterfn.cli import main
 from tests.e2e.conftest import MINOR
+from tests.programs import main
 from tests.waiting import until
 
 pytestmark = pytest.mark.lab
@@ -43,7 +43,7 @@ def test_a_call_a_map_and_the_list_of_jobs_give_one_reason(host: str, capsys: py
     until(lambda: job.reason == group.reason == HELD)
     messages = {each.id: each.message for each in clusterfn.jobs(host)}
     with pytest.raises(TimeoutError):
-        group.results(2)
+        group.results(4)  # for three seconds, nothing is said of why it waits
 
     assert messages == {job.id: HELD, group.id: f"0 of 2 ended; {HELD}"}
     assert f"clusterfn: {group.id[:4]} pending ({HELD})\n" in capsys.readouterr().err

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from clusterfn.calls import job, job_tracker
+from clusterfn.calls import follower, job
 from clusterfn.hosts import connection
-from clusterfn.hosts.rpc import link
+from clusterfn.hosts.rpc import answers, link
 from clusterfn.hosts.rpc.reply import Reply
 
 
@@ -40,11 +40,12 @@ class Waits:
         """While this lasts, trips are counted."""
         patched = [
             (link.Link, "send", self._send),
-            (link.Link, "_answer", self._answer),
+            (answers.AnswerReader, "_answer", self._answer),
             (link.Link, "_try_to_connect", self._reconnect),
             (Reply, "_wait", self._wait),
+            (Reply, "substitute", self._substitute),
             (connection, "_open", self._open),
-            (job_tracker.Tracker, "receive_outcome", self._outcome),
+            (follower.Follower, "_open_attempt", self._open_attempt),
             (job.Job, "result", self._of_job),
             (job.Job, "exception", self._of_job),
         ]
@@ -57,17 +58,22 @@ class Waits:
         request.reply.trip, request.reply.clock = getattr(self._here, "trip", self.trips) + 1, self
         method(its_link, request)
 
-    def _answer(self, method: Any, its_link: Any, header: Any, body: bytes) -> None:
-        request = its_link._requests.get(header["id"])
+    def _answer(self, method: Any, its_reader: Any, header: Any, body: bytes) -> None:
+        request = its_reader._requests.get(header["id"])
         self._here.trip = request.reply.trip if request and self._counts(request.reply) else self.trips
         try:
-            method(its_link, header, body)
+            method(its_reader, header, body)
         finally:
             del self._here.trip
 
     def _wait(self, method: Any, reply: Any, *args: Any) -> None:
         method(reply, *args)
         self._heard(reply)
+
+    def _substitute(self, method: Any, reply: Any, cancel: Any) -> Any:
+        whole = method(reply, cancel)
+        whole.trip, whole.clock = getattr(reply, "trip", 0), getattr(reply, "clock", None)
+        return whole
 
     def _heard(self, what: Any) -> None:
         if not hasattr(self._here, "trip") and self._counts(what):
@@ -96,15 +102,16 @@ class Waits:
             reply.trip += self._here.took
         return done
 
-    def _outcome(self, method: Any, its_tracker: Any, its_job: Any, reply: Any) -> None:
-        its_job.trip, its_job.clock = reply.trip, self
-        method(its_tracker, its_job, reply)
+    def _open_attempt(self, method: Any, its_tracker: Any, attempt: int) -> Any:
+        """A job has its outcome at the trip of the request that brings it, which a reconnect makes later."""
+        its_tracker.entry.reply = reply = method(its_tracker, attempt)
+        return reply
 
     def _of_job(self, method: Any, its_job: Any, *args: Any, **more: Any) -> Any:
         try:
             return method(its_job, *args, **more)
         finally:
-            self._heard(its_job)
+            self._heard(getattr(job.entry_of(its_job), "reply", its_job))
 
 
 def _around(method: Any, around: Callable[..., Any]) -> Callable[..., Any]:

@@ -34,7 +34,7 @@ def a6000(index: int) -> dict[str, str]:
 
 
 def install(
-    folder: Path, gpus: Sequence[Mapping[str, str] | str], apps: Sequence[Mapping[str, str]] = (), rc: int = 0
+    folder: Path, gpus: Sequence[Mapping[str, str] | str], apps: Sequence[Mapping[str, str] | str] = (), rc: int = 0
 ) -> Path:
     """Put the program into a folder that is to be first in PATH; a GPU given as a text is a line as it is."""
     folder.mkdir(exist_ok=True)

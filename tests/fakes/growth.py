@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterfn import Executor
+from clusterfn.hosts import follow_window
 from tests.fakes.slurm_hosts import SlurmHosts
 from tests.waiting import until
 
@@ -46,14 +47,15 @@ def grow(world: SlurmHosts, jobs: int, measures_memory: bool) -> Grown:
         tracemalloc.start()
     made = [executors[number % len(executors)].submit(abs, -1) for number in range(jobs)]
     submitted = time.process_time()
-    until(lambda: (world.asked - before)["still"] == jobs)
+    followed = min(jobs, len(executors) * (follow_window.MOST - 1))
+    until(lambda: (world.asked - before)["still"] >= followed)
     gc.collect()
     size = tracemalloc.get_traced_memory()[0] if measures_memory else 0
     resident = _resident_kb() - resident
     tracemalloc.stop()
     ending = time.process_time()
     for node in world.nodes.values():
-        node.end_all()
+        node.end_all(later_too=True)
     assert all(job.result(600) == 7 for job in [*first, *made])
     asked = world.asked - before
     return Grown(

@@ -15,7 +15,7 @@ import io
 import json
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +40,22 @@ class LoginNode(agent):
     """One login node, whose agent answers at once.
 
     Attributes:
-        asked: How often it was asked for each thing: "put_tree", "wait", "squeue", "scontrol", …
+        asked: How often it was asked for each thing: "put", "follow", "squeue", "scontrol", …
+        log: The kinds of requests, in order; "follow still" for those about a heartbeat.
         received: How many bytes it was sent.
         silent_jobs: The still requests by number: answering one says that a heartbeat has stopped.
     """
 
+    asked: collections.Counter[str]  # type: ignore[assignment]
+
     def __init__(self, name: str) -> None:
         super().__init__(self._answers, root=f"/home/{name}/.clusterfn", hostname=name)
-        self.asked = collections.Counter()  # type: ignore[assignment]
+        self.asked = collections.Counter()
+        self.log: list[str] = []
         self.received = 0
         self.silent_jobs: list[int] = []
         self._jobs: dict[int, Header] = {}  # the waits for outcomes, by request
+        self._have_ended = False
         self._names: dict[str, str] = {}  # of jobs, in their scheduler, and the state
         self._looks: list[int] = []
         self._far: Far | None = None
@@ -68,28 +73,32 @@ class LoginNode(agent):
     def _answers(self, request: Header, body: bytes) -> Iterator[tuple[Header, bytes]]:
         do, number = request["do"], request["id"]
         program = request["argv"][0].rpartition("/")[2] if "argv" in request else ""
-        self.asked[program if do in ("run", "repeat") else do] += 1
+        self.asked[program if do in ("run", "repeat") else "still" if "still" in request else do] += 1
+        self.log.append(f"{do} still" if "still" in request else do)
         with self._lock:
-            if do == "wait" and request["path"].endswith(layout.OUTCOME):
+            if do == "follow" and request.get("until", "").endswith(layout.OUTCOME):
                 self._jobs[number] = request
-            elif do == "still":
+            elif "still" in request:
                 self.silent_jobs.append(number)
             elif do == "repeat":
                 self._looks.append(number)
-        if do in ("ping", "stop") or (do == "chunk" and request.get("last")):
+        if do == "stop" or (do == "chunk" and request.get("last")):
             yield _OK, b""
         elif do == "have":
             yield {**_OK, "have": [not path.endswith(layout.HOLD) for path in request["paths"]]}, b""
         elif do == "get":
             yield {**_OK, "size": 0}, b""
         elif do == "run":
-            yield from self._ran(program, request)
+            yield from self.ran(program, request, body)
         elif do == "spawn":
             yield {"pid": 1000 + self.asked["spawn"], "starttime": 1}, b""
         elif do == "repeat":
             yield self._look()
+        elif do == "follow" and self._have_ended:
+            self.end_all(later_too=True)
 
-    def _ran(self, program: str, request: Header) -> Iterator[tuple[Header, bytes]]:
+    def ran(self, program: str, request: Header, stdin: bytes) -> Iterator[tuple[Header, bytes]]:
+        """Answer a program that was run to its end."""
         out = b""
         if program == "sbatch":
             out = b"%d\n" % (100 + self.asked["sbatch"])
@@ -98,9 +107,13 @@ class LoginNode(agent):
             out = json.dumps(_FOUND).encode()
         yield {**_OK, "rc": 0, "signal": None, "out": len(out), "truncated": False}, out
 
-    def _look(self) -> tuple[Header, bytes]:
+    def looked(self) -> bytes:
+        """Return what squeue prints."""
         lines = [f"{number}|{state}|None|1|N/A|{name}" for number, (name, state) in enumerate(self._names.items(), 101)]
-        out = "\n".join(lines).encode()
+        return "\n".join(lines).encode()
+
+    def _look(self) -> tuple[Header, bytes]:
+        out = self.looked()
         return {"rc": 0, "out": len(out), "err": 0, "same": False, "age_s": 0.0}, out
 
     # what happens there, as the test wants it
@@ -123,16 +136,19 @@ class LoginNode(agent):
         assert self._far is not None
         self._far.write(b"".join(pack({"id": number, "silent_s": 12.0}, b"") for number in self.silent_jobs))
 
-    def end_all(self) -> None:
-        """Publish the outcome of each job: it has returned 7."""
+    def run_one(self, number: int) -> None:
+        """Let the scheduler say from now on that the job of this number, from 0 on, runs."""
+        self._names[list(self._names)[number]] = "RUNNING"
+
+    def end_all(self, later_too: bool = False) -> None:
+        """Publish the outcome of each job that is followed: it has returned 7; with `later_too`, of all others, too."""
         with self._lock:
             jobs, self._jobs = self._jobs, {}
+            self._have_ended = later_too
         value = io.BytesIO()
         told = json.dumps({"kind": layout.RETURNED, "value": part("container").dump(7, value)}).encode()
         for number, request in jobs.items():
             files = request.get("with")
-            for follow in request.get("drain") or ():
-                self._say({"id": follow, **_OK})
             if files:
                 self._say({"id": number, "content": True}, told)
                 self._say({"id": number, "file": 0, "size": len(value.getvalue())}, value.getvalue())
@@ -150,8 +166,8 @@ class SlurmHosts:
         nodes: Each by the name of its host.
     """
 
-    def __init__(self, names: list[str]) -> None:
-        self.nodes = {name: LoginNode(name) for name in names}
+    def __init__(self, names: list[str], node: Callable[[str], Any] = LoginNode) -> None:
+        self.nodes = {name: node(name) for name in names}
 
     @property
     def asked(self) -> collections.Counter[str]:
@@ -161,11 +177,12 @@ class SlurmHosts:
 
 @contextlib.contextmanager
 def slurm_hosts(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, count: int, first: int = 0, scheduler: str = "slurm"
-) -> Iterator[SlurmHosts]:
+    monkeypatch: pytest.MonkeyPatch, folder: Path, count: int, first: int = 0, scheduler: str = "slurm",
+    node: Callable[[str], Any] = LoginNode,
+) -> Iterator[SlurmHosts]:  # fmt: skip
     """Let clusterfn.yml name so many hosts, and connect to them; `first` is the number of the first."""
     names = [f"node{number}" for number in range(first, first + count)]
-    made, opened = SlurmHosts(names), []
+    made, opened = SlurmHosts(names, node), []
     lines = [
         f"  {name}: {{address: {name}, scheduler: {scheduler}, environment: 'python:/usr/bin/python3'}}"
         for name in names

@@ -8,6 +8,9 @@ class Taken:
 
     waits_here = False
 
+    def skip_turn(self) -> None:
+        """It is followed."""
+
     def unanswered(self, since: float) -> str:
         """It has been answered."""
         return ""

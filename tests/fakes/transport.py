@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from clusterfn.hosts.rpc.frames import FrameReader, Header, pack
+from clusterfn.hosts.transports import Transport
+from clusterfn.hosts.transports.base import DeliveringStream
 
 Handler = Callable[[Header, bytes], Iterable[tuple[Header, bytes]]]
 HELLO: Header = {
@@ -121,8 +124,8 @@ class FakeStream:
         self.far.output.close()
 
 
-class DeliveringFakeStream(FakeStream):
-    """One that hands over what it receives, as `DeliveringStream` does."""
+class DeliveringFakeStream(FakeStream, DeliveringStream):
+    """One that hands over what it receives."""
 
     def deliver(self, take: Callable[[bytes], bool]) -> None:
         receives = threading.Thread(target=self._receive, args=(take,), daemon=True)
@@ -134,7 +137,7 @@ class DeliveringFakeStream(FakeStream):
             pass
 
 
-class FakeTransport:
+class FakeTransport(Transport):
     """Runs `program(command, far)` in a thread per stream; the int that it returns is its exit status.
 
     Args:
@@ -186,7 +189,7 @@ class agent:
 
     def __init__(self, handler: Handler, **facts: Any) -> None:
         self.handler = handler
-        self.hello = {**HELLO, **facts}
+        self.hello = {**HELLO, "now": time.time(), **facts}
         self.asked: list[Header] = []
 
     def __call__(self, command: str, far: Far) -> int:

@@ -261,16 +261,6 @@ def sleeps_with_children(seconds=120):
     time.sleep(seconds)  # not for a child: one that is ended first would let the function return
 
 
-def counts_itself(path, seconds):
-    """Leave a mark for each time that it began."""
-    print("up", flush=True)
-    with open(path, "a") as file:
-        file.write("x")
-    time.sleep(seconds)
-    with open(path) as file:
-        return len(file.read())
-
-
 def attempt(seconds):
     """Sleep in the first attempt only; the number of the attempt."""
     number = int(os.environ["CLUSTERFN_JOB"].split("/")[1])

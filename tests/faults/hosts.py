@@ -33,10 +33,7 @@ STUBS = {
         "sbatch": '@real "$@" >/dev/null; echo "sbatch: error: Socket timed out on send/recv operation" >&2; exit 1'
     },
     "held": {"squeue": '@real "$@" | sed "s/PENDING|[^|]*|/PENDING|launch failed requeued held|/"'},
-    "purged": {
-        "squeue": "exit 0",
-        "scontrol": "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1",
-    },
+    "purged": {"squeue": "exit 0", "scontrol": "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"},
 }
 
 
@@ -57,6 +54,7 @@ _ODD = "a b 'q' !x ü"
 HOSTS = {
     "bare": Kind("tensor01-second"),
     "slurm": Kind("slurm-second"),
+    "never": Kind("slurm-second"),  # as "slurm", with looks of its own: the many jobs there use up those that come soon
     "tiny": Kind("py36-second", 'root: "@disk"'),
     "readonly": Kind("py36-ro"),
     "odd-home": Kind("tensor01-space"),
@@ -118,9 +116,6 @@ class World:
             (self.cgroup / "memory.limit_in_bytes").write_text(str(MEMORY_BYTES))
             self._own(self.cgroup)
         self.config.write_text("hosts:\n" + "".join(self._block(name, kind) for name, kind in HOSTS.items()))
-
-    def has_cgroup(self) -> bool:
-        return (self.cgroup / "memory.limit_in_bytes").exists()
 
     def _own(self, folder: Path) -> None:
         owner = pwd.getpwnam("cfsecond")

@@ -27,7 +27,7 @@ def test_what_is_lost_invented_or_left_is_counted_and_shown() -> None:
     assert "not injected in this run: 1, 2, 3, 4, 6" in text
 
 
-def test_a_test_elsewhere_is_told_by_its_name() -> None:
+def test_a_test_elsewhere_is_identified_by_its_name() -> None:
     text = fault_table([(True, {"fault": "28", "what": "nothing is lost", "host": ""})])
     assert "\n     nothing is lost: it holds\n" in text
     assert "1 of 50 faults, 1 cases, 0 failed: lost 0" in text

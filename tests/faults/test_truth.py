@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from clusterfn.errors import ClusterfnError
+from clusterfn import ClusterfnError
 from tests.faults.bench import Bench
 from tests.faults.case import NOTHING, Case, Row
 from tests.faults.fault_table import PROPERTY
@@ -31,10 +31,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def bench(
-    lab: Lab,
-    clean_environment: None,
-    tmp_path_factory: pytest.TempPathFactory,
-    request: pytest.FixtureRequest,
+    lab: Lab, clean_environment: None, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Bench]:
     """All cases of this run, started."""
     from tests.faults.hosts import World

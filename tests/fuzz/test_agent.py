@@ -25,17 +25,23 @@ REQUESTS: list[dict[str, Any]] = [
     {"id": 2, "do": "hello", "root": f"{FOLDER}/root", "have": [FOLDER]},
     {"id": 3, "do": "have", "paths": [FOLDER, f"{FOLDER}/x"]},
     {"id": 4, "do": "put", "path": f"{FOLDER}/put", "size": 4, "mode": 0o600, "sync": False, "after": [3]},
-    {"id": 5, "do": "put_tree", "path": f"{FOLDER}/tree", "files": [["a", 2, 0o600], ["b", 2, 0o600, 1.5]]},
+    {"id": 5, "do": "put", "path": f"{FOLDER}/tree", "files": [["a", 2, 0o600], ["b", 2, 0o600, 7]]},
     {"id": 6, "do": "get", "path": f"{FOLDER}/file", "offset": 0},
-    {"id": 15, "do": "get_each", "path": FOLDER, "files": [["file", 7], ["none", 1]]},
-    {"id": 7, "do": "follow", "path": f"{FOLDER}/file", "offset": 2},
-    {"id": 8, "do": "wait", "path": f"{FOLDER}/file", "with": [f"{FOLDER}/file"], "offsets": [0], "drain": [7]},
-    {"id": 9, "do": "still", "path": f"{FOLDER}/file", "silent_s": 1.0},
+    {"id": 15, "do": "get", "path": FOLDER, "files": [["file", 7], ["none", 1]]},
+    {"id": 7, "do": "follow", "files": [[f"{FOLDER}/file", 2]]},
+    {
+        "id": 8,
+        "do": "follow",
+        "files": [[f"{FOLDER}/file", 2]],
+        "until": f"{FOLDER}/file",
+        "with": [[f"{FOLDER}/file", 0]],
+    },
+    {"id": 9, "do": "follow", "still": {"path": f"{FOLDER}/file", "silent_s": 1.0}},
     {"id": 10, "do": "run", "argv": ["true"], "cwd": None, "env": {"A": "b"}, "unset": ["X"], "timeout_s": 5},
     {"id": 11, "do": "repeat", "argv": ["true"], "interval_s": 1.0, "share": "looks", "timeout_s": 5},
-    {"id": 12, "do": "list", "path": FOLDER, "glob": "**", "limit": 10},
+    {"id": 12, "do": "have", "path": FOLDER, "glob": "**", "limit": 10},
     {"id": 13, "do": "stop", "target": 7},
-    {"id": 14, "do": "ping", "after": [13, 12]},
+    {"id": 14, "do": "have", "paths": [], "after": [13, 12]},
     {"id": 4, "do": "chunk", "last": True},
 ]
 # Nothing outside the folder may be written or read: no path of this machine, no variable, no `..`.
@@ -91,7 +97,7 @@ def test_a_request_that_makes_no_sense_ends_by_itself_and_the_agent_goes_on(requ
         for _ in range(3):
             agent.at(0, lambda: None)
             agent.turn()
-        agent.dispatch({"id": 2**31, "do": "ping"}, b"")
+        agent.dispatch({"id": 2**31, "do": "have", "paths": []}, b"")
         assert agent.out.pending()
 
 

@@ -13,11 +13,12 @@ from typing import Any
 from hypothesis import strategies as st
 
 from clusterfn.bridge.supervisor.text import in_one_line, printable
-from clusterfn.calls import data_reader, outcome, user_modules
+from clusterfn.bridge.worker import cuda_table
+from clusterfn.calls import data_reader, outcome, traceback_files
 from clusterfn.calls.outcome import JobLocation
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.errors import ClusterfnError
-from clusterfn.gpu import cuda_errors, smi
+from clusterfn.gpu import smi
 from clusterfn.hosts import serialization
 from clusterfn.hosts.survey import parse as surveyed
 from clusterfn.scheduler.site import Section
@@ -83,8 +84,8 @@ TRACEBACKS = [
 @fuzzed(0.4, text=grown(TRACEBACKS))
 def test_a_traceback_at_length_is_shown_in_a_moment(text: str) -> None:
     with in_a_moment():
-        in_one_line(printable(user_modules.own_files(text)))
-        cuda_errors.find_known_error(text)
+        in_one_line(printable(traceback_files.name_files_as_here(text)))
+        cuda_table.find_known_error(text)
 
 
 HOSTILE = [

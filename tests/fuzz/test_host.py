@@ -25,7 +25,7 @@ from clusterfn.bridge.supervisor import expire, listing
 from clusterfn.bridge.supervisor import gpus as bridge_gpus
 from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo
 from clusterfn.bridge.supervisor.process_tree import boot_id
-from clusterfn.bridge.supervisor.verdict import Verdict
+from clusterfn.bridge.supervisor.verdict import AttemptEnded
 from clusterfn.gpu import smi
 from clusterfn.hosts import gpus
 from clusterfn.hosts.survey import parse as surveyed
@@ -87,8 +87,8 @@ def read_as_slurms(text: str) -> None:
     """Read a text by everything that reads what SLURM's programs print."""
     slurm = Slurm(SLURM, "ada")
     for state in slurm.parse_states(text).values():
-        slurm.hopeless(state)
-        slurm.in_words(state)
+        state.hopeless("hpc")
+        assert isinstance(state.in_words, str)
     slurm.trouble(Answer(rc=0, out=text, err=text))
     slurm.explain(Evidence(text, text, "17"))
     slurm_site.read_limits([text, text, text], None)
@@ -103,7 +103,7 @@ def read_as_a_machines(text: str) -> None:
     """Read a text by everything that reads what a machine without a scheduler says of its jobs."""
     bare = Bare(BOOT)
     for state in bare.parse_states(text).values():
-        bare.in_words(state)
+        assert isinstance(state.in_words, str)
     bare.trouble(Answer(rc=1, out=text, err=text))
     bare.explain(Evidence(text, text, f"{BOOT}:77:4242"))
     bare.evidence_command(text)
@@ -136,7 +136,7 @@ def test_nvidia_smi_is_read_or_said_to_fail(data: bytes, answers: list[str]) -> 
         lambda: bridge_gpus.used_by_others(["GPU-1"]),
     ]  # fmt: skip
     for read in readers:
-        with contextlib.suppress(Verdict):
+        with contextlib.suppress(AttemptEnded):
             read()
     bridge_gpus.GpuUsageMonitor(["GPU-1"], []).read_answer(text)
     gpus.read(text, 1024)

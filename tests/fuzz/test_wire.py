@@ -16,17 +16,19 @@ import pytest
 from hypothesis import strategies as st
 
 from clusterfn.bridge import layout
-from clusterfn.calls.job import Job
+from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, HostError, ResultError
 from clusterfn.hosts import serialization
-from clusterfn.hosts.connection import HostConnection, Reply
-from clusterfn.hosts.host_contents import HostContents
+from clusterfn.hosts.connected_host import HostContents
+from clusterfn.hosts.connection import Followed, HostConnection, Reply
+from clusterfn.hosts.follow_window import FollowWindow
 from clusterfn.hosts.rpc import reconnect
 from clusterfn.hosts.rpc.frames import FrameReader, Header, pack
 from tests.fakes.transport import HELLO, FakeTransport, Far, agent
 from tests.fuzz import damaged, fuzzed, twisted
+from tests.turns import settle
 from tests.waiting import WAIT_S
 
 HOST = Host("lab8", "lab8", "bare", "clusterfn.yml:3")
@@ -53,34 +55,41 @@ def test_a_client_reads_frames_or_says_what_is_none(data: bytes, sizes: bytes) -
 OK: Header = {"end": True, "ok": True}
 ANSWERS: dict[str, list[Header]] = {
     "put": [{**OK, "existed": False}],
-    "put_tree": [{**OK}],
     "have": [{**OK, "have": [True, False]}],
     "get": [{"size": 4}, {**OK, "size": 4}],
-    "get_each": [{"sizes": [4, None]}, {"sizes": [3, 1]}, OK],
-    "follow": [{"offset": 0}, {"offset": 4}, OK],
-    "wait": [{"content": True}, {"file": 0, "size": 4}, OK],
-    "still": [{"silent_s": 1.0}, OK],
+    "get files": [{"sizes": [4, None]}, {"sizes": [3, 1]}, OK],
+    "follow": [{"file": 0, "offset": 0}, {"file": 0, "offset": 4}, OK],
+    "follow until": [{"content": True}, {"file": 0, "size": 4}, OK],
+    "follow still": [{"silent_s": 1.0}, OK],
     "run": [{**OK, "rc": 0, "signal": None, "out": 2, "err": 2, "truncated": False}],
     "spawn": [{"pid": 7, "starttime": 1}, {**OK, "status": 0}],
     "repeat": [{"rc": 0, "out": 2, "err": 2, "same": False, "age_s": 0.0}, {"same": True, "rc": 0, "age_s": 1.0}, OK],
-    "list": [{**OK, "files": [["a", 1, 0.5, 0o600]], "truncated": False}],
+    "have glob": [{**OK, "files": [["a", 1, 0.5, 0o600]], "truncated": False}],
     "ping": [{"end": True, "ok": False, "error": {"kind": "full", "message": "m", "free": 1, "needed": 2}}],
 }
 ASK: dict[str, Callable[[HostConnection], Reply[Any]]] = {
     "put": lambda host: host.put("/p", b"data"),
-    "put_tree": lambda host: host.put_tree("/p", []),
     "have": lambda host: host.have(["/a", "/b"]),
-    "get": lambda host: host.get("/p", io.BytesIO()),
-    "get_each": lambda host: host.get_each("/p", {"a": 4, "b": 1, "c": 3, "d": 1}, lambda *file: len(file)),
-    "follow": lambda host: host.follow("/p", len),
-    "wait": lambda host: host.wait("/p", [("/q", len)]),
-    "still": lambda host: host.still("/p", 1.0, lambda: None),
+    "get": lambda host: host.get("/p", io.BytesIO().write),
+    "get files": lambda host: host.get_each("/p", {"a": 4, "b": 1, "c": 3, "d": 1}, lambda *file: len(file)),
+    "follow": lambda host: host.follow([Followed("/p", len)]),
+    "follow until": lambda host: host.follow([], "/p", [("/q", len)]),
+    "follow still": lambda host: host.still("/p", 1.0, lambda: None),
     "run": lambda host: host.run(["x"]),
     "spawn": lambda host: host.spawn(["x"], "/", "/log"),
     "repeat": lambda host: host.repeat(["x"], 1.0, None, lambda look: f"{look.rc} {look.age_s:g} {look.out}"),
-    "list": lambda host: host.list("/p"),
+    "have glob": lambda host: host.list("/p"),
     "ping": lambda host: host.ping(),
 }
+
+
+def form_of(request: Header) -> str:
+    """Return which of the answers a request gets: a kind may have several forms."""
+    if request.get("paths") == []:
+        return "ping"
+    field = next((name for name in ("until", "still", "glob", "files") if name in request), "")
+    form = f"{request['do']} {field}".strip()
+    return form if form in ASK else str(request["do"])
 
 
 class Answering(agent):
@@ -94,7 +103,7 @@ class Answering(agent):
         if header["do"] in ("hello", "chunk"):
             super().answer(far, header, body)
             return
-        answers = self.answers.pop(header["do"], None)
+        answers = self.answers.pop(form_of(header), None)
         if not isinstance(answers, list):
             answers = [{"end": True, "ok": False, "error": {"kind": "io", "message": "asked again"}}]
         for answer in answers:
@@ -121,7 +130,7 @@ def test_every_request_ends_well_or_with_a_named_error_whatever_its_host_answers
         assert "broke on this machine" not in str(error)  # an error of ours that ended the connection
 
 
-@fuzzed(weight=0.2, hello=twisted([{"id": 1, **OK, **HELLO}]))
+@fuzzed(weight=0.2, hello=twisted([{"id": 1, **OK, **HELLO, "now": 1e9}]))
 def test_a_hello_is_understood_or_an_error_of_its_host(hello: Any) -> None:
     class Greeting(agent):
         def answer(self, far: Far, header: Header, body: bytes) -> None:
@@ -188,7 +197,7 @@ class Nothing:
     """A host that answers nothing, and what a tracker asks of its session."""
 
     def __init__(self) -> None:
-        self.connection = self.scheduler = self
+        self.connection = self.scheduler = self.bridge = self
         self.knows_all = True
         self.root, self.host, self.contents = "/r", HOST, HostContents()
         self.state = SimpleNamespace(name="connected", cause="")
@@ -202,12 +211,15 @@ class Nothing:
 
 @fuzzed(weight=0.3, published=twisted(OUTCOMES), value=st.sampled_from([VALUE, b"", VALUE[:-1], VALUE + b"x"]))
 def test_every_outcome_settles_its_job_with_a_value_or_a_named_error(published: Any, value: bytes) -> None:
-    tracker = Tracker(Nothing(), "7f3a" * 4, "train")  # type: ignore[arg-type]
+    host: Any = Nothing()
+    tracker = Tracker(host, "7f3a" * 4, "train")
     job: Job[Any] = Job("7f3a" * 4, "train", "lab8", tracker.folder, tracker)
-    tracker.follow(job, 1)
+    reply: Reply[bytes] = Reply(lambda: None)
+    host.follow, host.follow_window = lambda *_, **__: reply, FollowWindow()
+    tracker.entry = entry_of(job)
+    tracker.follow()
     settled = threading.Event()
     job.add_done_callback(lambda _: settled.set())
-    reply: Reply[bytes] = Reply(lambda: None)
     content = json.dumps(published).encode()
     try:
         tracker.arriving_outcome.announce(content)
@@ -216,7 +228,7 @@ def test_every_outcome_settles_its_job_with_a_value_or_a_named_error(published: 
     except ResultError as error:
         reply.reject(error)
 
-    tracker.receive_outcome(job, reply)
+    settle()
 
     if tracker.attempt != 1:  # another attempt has it
         assert published["kind"] in layout.NOT_FINAL

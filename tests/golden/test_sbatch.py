@@ -13,11 +13,10 @@ from tests.golden.samples import SLURM, SUBMISSIONS, job
 @pytest.mark.parametrize("name", SUBMISSIONS)
 def test_sbatch_is_the_approved_one(name):
     made = SUBMISSIONS[name]
-    request = Slurm(made.host, "1000").submission(made).request()
-    unset = request.pop("unset")
-    assert "SBATCH_" in unset
-    assert (request["do"], request["cwd"]) == ("run", f"{made.root}/jobs/{made.id}")
-    assert matches("\n".join(request["argv"]) + "\n", f"sbatch/{name}.txt")
+    request = Slurm(made.host, "1000").submission(made)
+    assert "SBATCH_" in request.unset
+    assert (request.do, request.cwd) == ("run", f"{made.root}/jobs/{made.id}")
+    assert matches("\n".join(request.argv) + "\n", f"sbatch/{name}.txt")
 
 
 def test_a_group_is_as_few_arrays_as_slurm_takes():
@@ -35,7 +34,7 @@ def test_a_folder_that_slurm_would_misread_is_refused(root):
         Slurm(SLURM, "1000").submission(job(SLURM, root=root))
 
 
-def test_cards_that_could_not_be_asked_for_are_refused():
+def test_gpus_that_could_not_be_asked_for_are_refused():
     dropped = job(SLURM._replace(scheduler_options={"gres": None}), resources=Resources(gpus=2))
     with pytest.raises(ConfigError, match="gpus=2 cannot be asked for"):
         Slurm(dropped.host, "me").submission(dropped)

@@ -12,11 +12,12 @@ from types import SimpleNamespace
 import pytest
 
 from clusterfn import OutOfMemory
-from clusterfn.api.sweep.report import SweepProgress, Trial
 from clusterfn.calls import console
-from clusterfn.calls.group_state import GroupState, ItemOutcome
+from clusterfn.calls.build_display import BuildDisplay
+from clusterfn.calls.group_items import ItemOutcome
+from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.map_display import CallProgress, mark_of, say_how_it_ended
-from clusterfn.cli.env.build import BuildDisplay
+from clusterfn.sweeps.report import SweepProgress, Trial, named
 from tests.golden.golden import matches
 
 
@@ -48,29 +49,30 @@ def play_map(clock: Clock) -> None:
     def end(index: int, error: Exception | None = None) -> None:
         clock.now += 1.5
         ended = ItemOutcome("RAISED" if error else "RETURNED", None if error else index / 8, error, {"wall_s": 12.3})
-        group.on_end(index, ended)
+        group.end_item(index, ended)
         if error:
             errors[index] = error
         progress.add(group.label(index), mark_of(ended), error is not None, "7f3a", group)
 
-    group.on_transfer(SimpleNamespace(in_words=lambda: "sending 38 of 114 MB, 3.0 MB/s, 25 s left", progress=(38, 114)))
+    said = "sending 38 MB of 114 MB, 3 MB/s, 25 s left"
+    group.show_transfer(SimpleNamespace(in_words=lambda: said, progress=(38, 114)))
     wait(12.0)
-    group.on_transfer(SimpleNamespace(in_words=lambda: "", progress=None))
-    group.on_state("PENDING", "expected start 21 Nov 14:35 host time; Priority: waiting for its turn")
+    group.show_transfer(SimpleNamespace(in_words=lambda: "", progress=None))
+    group.set_state("PENDING", "expected start 21 Nov 14:35 host time; Priority: waiting for its turn")
     wait(1.0)
     wait(3600.0)
     for index in range(4):
-        group.on_begin(index)
-    group.on_state("PENDING")
+        group.begin_item(index)
+    group.set_state("PENDING")
     wait(1.0)
     end(0)
     end(1, ValueError("lr=0.3 diverges"))
-    group.on_connection("no connection to hpc since 14:35:10: the host no longer answered; trying to connect")
+    group.show_connection("no connection to hpc since 14:35:10: the host no longer answered; trying to connect")
     wait(61.0)
-    group.on_connection("")
+    group.show_connection("")
     for index in range(4, 8):
-        group.on_begin(index)
-    end(2, OutOfMemory("the job used 812.0 MB of memory and asked for 512.0 MB", host="hpc"))
+        group.begin_item(index)
+    end(2, OutOfMemory("the job used 812 MB of memory and asked for 512 MB", host="hpc"))
     for index in (3, 4, 5):
         end(index)
     end(6, ValueError("lr=0.3 diverges"))
@@ -84,17 +86,18 @@ def play_sweep(clock: Clock) -> None:
     for name, lr, score in (("GRID_0001", 0.0001, 0.99), ("GRID_0002", 0.001, None), ("GRID_0004", 0.01, 0.75)):
         clock.now += 44.0
         error = None if score else KeyError("loss")
-        progress.show(Trial(name, {"lr": lr, "model": "small"}, score, score, error, 43.8))
+        trial: Trial[float] = Trial(name, {"lr": lr, "model": "small"}, score, score, error, 43.8)
+        progress.show(trial, named({name: trial.config})[name])
     progress.close()
 
 
 def play_build(clock: Clock) -> None:
-    display = BuildDisplay(clock)
-    for stage, of in (("fetch", 16), ("unpack", 16), ("compile", 0), ("verify", 0)):
-        for done in range(0, of + 1, 4):
-            clock.now += 2.5
-            display.show({"stage": stage, "done": done, "of": of, "bytes": done << 22})
-    display.clear()
+    with BuildDisplay(clock) as display:
+        for stage, of, size in (("fetch", 16, 2560 << 20), ("unpack", 16, 0), ("compile", 0, 0), ("verify", 0, 0)):
+            for done in range(0, of + 1, 4):
+                clock.now += 2.5
+                moved = done * size // of if size else done << 22
+                display.show({"stage": stage, "done": done, "of": of, "bytes": moved, "size": size})
     console.tell("environment.yml is built on hpc")
 
 

@@ -161,7 +161,8 @@ def _conf(
 def _login(folder: Path, account: str, port: int, env: Mapping[str, str]) -> None:
     """Write the sshd's configuration, and how a client gets there: as to host `slurm`, with its key and programs."""
     like = HOST_BY_NAME["slurm"]
-    variables = {"PATH": f"{layout.HOSTS / like.name / 'bin'}:{layout.COMMON_BIN}", **env}
+    usual = f"{layout.HOSTS / like.name / 'bin'}:{layout.COMMON_BIN}"
+    variables = {"PATH": usual, **{name: text.replace("{path}", usual) for name, text in env.items()}}
     own = {
         "ListenAddress": "127.0.0.1", "Port": port, "HostKey": f"{SSHD / like.name}.key", "PidFile": "none",
         "AuthorizedKeysFile": SSHD / "authorized_keys", "UsePAM": "no", "PasswordAuthentication": "no",
@@ -246,7 +247,8 @@ def started(
         partitions: Whole lines.
         files: Name and text, beside slurm.conf: job_submit.lua, gres.conf, a prolog (executable if it begins with #!).
         account: Who logs in on its login node.
-        env: Further variables of the sessions on its login node, such as TZ.
+        env: Further variables of the sessions on its login node, such as TZ; {folder} as in `settings`, {path}
+            is the usual PATH. (A bash that sshd starts reads no BASH_ENV.)
         daemons_env: Those of slurmctld and slurmd.
         takes_jobs: Whether to wait until all nodes do.
         accounting: Whether it has slurmdbd with a database, which enforces limits of accounts and QOS.
@@ -269,7 +271,8 @@ def started(
         slurmdbd.provide()
         with_database, more = slurmdbd.settings(dbd), slurmdbd.daemons(folder, dbd, database, account)
     own.conf.write_text(_conf(folder, {**with_database, **(settings or {})}, shapes, partitions, ports))
-    _login(folder, account, login, {"SLURM_CONF": str(own.conf), **(env or {})})
+    variables = {name: text.replace("{folder}", str(folder)) for name, text in (env or {}).items()}
+    _login(folder, account, login, {"SLURM_CONF": str(own.conf), **variables})
     program = _program(folder, shapes, {"SLURM_CONF": str(own.conf), **(daemons_env or {})}, more)
     with (LOGS / "own-slurm.out").open("ab") as log:
         apart = subprocess.Popen(

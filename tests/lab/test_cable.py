@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +12,7 @@ import pytest
 
 from tests.lab import Cable, Lab, layout
 from tests.lab.cable import is_laid
-from tests.lab.processes import held_if_free, runs
+from tests.lab.processes import runs
 
 pytestmark = pytest.mark.lab
 
@@ -56,11 +54,6 @@ def heard(process: Echo, within_s: float) -> bytes:
     return process.stdout.read(1) if select.select([process.stdout], [], [], within_s)[0] else b""
 
 
-def test_the_host_has_an_address_of_its_own(lab: Lab, cable: Cable) -> None:
-    done = lab.ssh(cable.alias, "echo $CLUSTERFN_LAB_HOST; hostname -I")
-    assert done.stdout.decode().split() == [cable.name, cable.address], done.stderr
-
-
 def test_nothing_passes_a_pulled_cable_and_what_was_said_arrives_later(cable: Cable, echo: Echo) -> None:
     cable.down()
     say(echo, b"b")
@@ -68,37 +61,6 @@ def test_nothing_passes_a_pulled_cable_and_what_was_said_arrives_later(cable: Ca
     assert cable.connections(echo.pid) == 1
     cable.up()
     assert heard(echo, 150) == b"b"
-
-
-def test_cut_destroys_the_connections(cable: Cable, echo: Echo) -> None:
-    cable.cut()
-    assert echo.wait(150) == 255
-    assert cable.connections(echo.pid) == 0
-
-
-def test_what_runs_on_the_host_ends_with_the_cable(lab: Lab) -> None:
-    with lab.cable() as cable:
-        job = int(lab.ssh(cable.alias, "sleep 60 >/dev/null 2>&1 & echo $!").stdout)
-        assert job in cable.pids()
-        host = layout.HOST_BY_NAME[cable.name]
-    with held_if_free(layout.SSHD / f"{host.name}.lock") as free:  # else another test has it by now
-        assert not (free and is_laid(host))
-    assert not runs(job)
-
-
-def test_connections_end_with_the_cable(lab: Lab) -> None:
-    with lab.cable() as cable:
-        held = socket.create_connection((cable.address, layout.HOST_BY_NAME[cable.name].port), timeout=150)
-        assert held.recv(4) == b"SSH-" and cable.connections(os.getpid()) == 1
-    with held, pytest.raises(ConnectionError):
-        while held.recv(1000):
-            pass
-
-
-def test_two_cables_are_two_hosts(lab: Lab, cable: Cable) -> None:
-    with lab.cable() as other:
-        cable.down()
-        assert lab.ssh(other.alias, "echo $CLUSTERFN_LAB_HOST").stdout.decode().strip() == other.name != cable.name
 
 
 def test_what_a_killed_test_left_is_removed_by_the_next(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ def told(lab: Lab, box: OwnBox, command: str) -> list[str]:
     return done.stdout.decode().split()
 
 
-def test_two_boxes_have_cards_names_and_hostnames_of_their_own(lab: Lab) -> None:
+def test_two_boxes_have_gpus_names_and_hostnames_of_their_own(lab: Lab) -> None:
     with lab.own_gpubox() as one, lab.own_gpubox() as other:
         everywhere = [*one.uuids(), *other.uuids(), *(card["uuid"] for card in lab.gpubox.read()["cards"])]
         assert len(set(everywhere)) >= 16 + 1 and not set(one.uuids()) & set(other.uuids())
@@ -46,7 +46,7 @@ def test_two_boxes_have_cards_names_and_hostnames_of_their_own(lab: Lab) -> None
     assert Path("/proc/sys/kernel/hostname").read_text().strip() not in (one.hostname, other.hostname)
 
 
-def test_a_card_can_be_busy_on_one_box_alone(lab: Lab) -> None:
+def test_a_gpu_can_be_busy_on_one_box_alone(lab: Lab) -> None:
     with lab.own_gpubox() as box, box.cards.process(3, 1, used_mib=700):
         assert told(lab, box, "nvidia-smi --query-compute-apps=gpu_uuid --format=csv,noheader") == [box.uuids()[3]]
         assert box.uuids()[3] not in str(lab.gpubox.read())

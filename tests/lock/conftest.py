@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,6 +67,7 @@ def make_wheel(folder: Path, name: str, version: str = "1.0", *, tag: str = "py3
     path = folder / f"{name}-{version}-{tag}.whl"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
     metadata += f"Requires-Dist: {requires}\n" if requires else ""
+    metadata += "".join(f"Provides-Extra: {extra}\n" for extra in re.findall(r"extra == '(\w+)'", requires))
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(f"{name}-{version}.dist-info/METADATA", metadata)
         archive.writestr(f"{name}-{version}.dist-info/WHEEL", f"Wheel-Version: 1.0\nTag: {tag}\n")

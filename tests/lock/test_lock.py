@@ -1,4 +1,4 @@
-"""Locks from the lab's channel by the real conda-lock and our stand-in for conda."""
+"""Locks from the lab's channel by the real py-rattler."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from clusterfn import LockError
 from clusterfn.config import places
-from clusterfn.environment import environment_yml, solver_tools
+from clusterfn.environment import conda_solver, environment_yml
 from clusterfn.environment.conda_solver import SolveTarget
 from clusterfn.environment.index_credentials import with_credentials
 from clusterfn.environment.packages import from_packages
@@ -30,7 +30,7 @@ def no_solver(monkeypatch: pytest.MonkeyPatch):
         def refuse(*_: object) -> None:
             raise AssertionError("a solver is started")
 
-        monkeypatch.setattr(solver_tools, "find_interpreter", refuse)
+        monkeypatch.setattr(conda_solver, "find_interpreter", refuse)
         monkeypatch.setenv("PATH", "")
 
     return forbid
@@ -47,6 +47,19 @@ def test_a_lock_is_written_beside_its_file_with_hashes_and_what_was_supposed(ben
     index = json.loads((channel.root / "main" / "noarch" / "repodata.json").read_text())
     assert greeter.sha256 == index["packages.conda"][greeter.file]["sha256"]
     assert any(line.startswith("solving environment.yml for linux-64 (glibc 2.28, no GPU)") for line in bench.said)
+
+
+def test_conda_lock_itself_reads_the_lock(bench: Bench):
+    lockfile = pytest.importorskip("conda_lock.lockfile")
+    lock = bench.lock("  - numpy\n")
+
+    read = lockfile.parse_conda_lock_file(lock.path)
+
+    assert {(each.name, each.version, each.url, each.hash.sha256) for each in read.package} == {
+        (each.name, each.version, each.url, each.sha256) for each in lock.packages
+    }
+    numpy = next(each for each in read.package if each.name == "numpy")
+    assert numpy.dependencies["python"].startswith(">=3.11") or "3.11" in numpy.dependencies["python"]
 
 
 def test_a_version_may_be_pinned_in_each_way_that_conda_knows(bench: Bench):
@@ -105,7 +118,7 @@ def test_a_changed_specification_is_solved_again_and_the_difference_is_said(benc
     assert bench.said[-1].endswith("numpy 1.26.4 -> 2.1.3; new: tqdm; gone: six")
 
 
-def test_torch_among_condas_packages_is_told_condas_name(bench: Bench):
+def test_torch_among_condas_packages_gets_condas_name(bench: Bench):
     with pytest.raises(LockError) as caught:
         bench.lock("  - torch\n")
 
@@ -205,16 +218,6 @@ def test_a_platform_is_added_to_a_lock_and_the_others_stay(bench: Bench, channel
     assert both.virtual_packages("linux-aarch64")["__glibc"] == "2.17"
 
 
-def test_all_platforms_of_the_file_are_locked(bench: Bench, channel: Channel):
-    bench.channel = two_platforms(channel, bench.folder / "both").as_uri()
-    path = bench.write("platforms: [linux-64, linux-aarch64]\ndependencies:\n  - six\n  - tqdm  # [aarch64]\n")
-
-    lock = lock_for(environment_yml.read_file(path), HOST, bench.said.append)
-
-    assert lock.platforms == ("linux-64", "linux-aarch64")
-    assert [("tqdm" in names(lock, platform=each)) for each in lock.platforms] == [False, True]
-
-
 def two_platforms(channel: Channel, folder: Path) -> Path:
     """An index that claims the channel's packages for another platform too."""
     for subdir in ("linux-64", "noarch", "linux-aarch64"):
@@ -257,6 +260,7 @@ def test_packages_are_locked_in_the_users_cache_from_where_condarc_says(
     assert lock.path.is_relative_to(places.cache_folder())
     no_solver()
     assert lock_for(spec, HOST, said.append) == lock
+    assert any(each.endswith("no GPU): they have not been locked before") for each in said), "no name of a cache"
 
 
 def test_a_channel_over_http_is_locked_with_its_addresses(bench: Bench, channel: Channel):
@@ -300,7 +304,7 @@ def test_for_a_reason_of_the_callers_it_is_solved_for_this_host_alone(bench: Ben
 def test_a_password_of_condarc_stays_here(channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     rc, file = tmp_path / "condarc", tmp_path / "environment.yml"
     monkeypatch.setenv("CONDARC", str(rc))
-    monkeypatch.setenv("LOGIN", "ada")  # conda-lock writes ${LOGIN} in its place
+    monkeypatch.setenv("LOGIN", "ada")
     file.write_text("dependencies:\n  - six\n")
     said: list[str] = []
     with channel.served() as served:

@@ -10,7 +10,7 @@ import pytest
 
 from clusterfn import LockError
 from clusterfn.config.spec import Host
-from clusterfn.environment import environment_yml, resolve
+from clusterfn.environment import environment_yml, resolve, torch_build
 from clusterfn.environment.cuda import GpuCapabilities
 from tests.lab.channel import Channel
 from tests.lock.conftest import HOST, Bench, make_index, make_wheel, names, sha256
@@ -51,7 +51,7 @@ def test_folders_of_wheels_are_searched_too(bench: Bench, pip_conf: Path):
     assert (locked.sha256, locked.url, locked.file) == (sha256(wheel), wheel.as_uri(), wheel.name)
 
 
-def test_a_wheel_that_was_made_anew_is_not_remembered_as_it_was(bench: Bench, pip_conf: Path):
+def test_a_wheel_that_was_made_again_is_not_remembered_as_it_was(bench: Bench, pip_conf: Path):
     pip_conf.write_text(f"[global]\nno-index = true\nfind-links = {bench.folder / 'wheels'}\n")
     for requires in ("", "othertoy"):
         wheel = make_wheel(bench.folder / "wheels", "toywheel", requires=requires)
@@ -104,7 +104,7 @@ def test_an_indexs_password_does_not_get_into_the_lock(bench: Bench, pip_conf: P
     assert "hidden" not in lock.path.read_text()
 
 
-def test_a_project_without_a_wheel_is_refused_by_name(bench: Bench, pip_conf: Path):
+def test_what_builds_a_project_without_a_wheel_must_have_wheels_in_the_same_places(bench: Bench, pip_conf: Path):
     folder = bench.folder / "sources"
     folder.mkdir()
     make_source(folder)
@@ -112,7 +112,14 @@ def test_a_project_without_a_wheel_is_refused_by_name(bench: Bench, pip_conf: Pa
 
     with pytest.raises(LockError) as caught:
         bench.lock("  - pip:\n    - toysource\n")
-    assert "toysource==1.0 has no usable wheels" in " ".join(caught.value.evidence)
+    assert "there is no solution for what builds toysource 1.0" in caught.value.message
+
+    for tool in ("pip", "setuptools", "wheel"):
+        make_wheel(folder, tool)
+    lock = bench.lock("  - pip:\n    - toysource\n")
+    toy = next(each for each in lock.packages if each.name == "toysource")
+    # conda's Python brings the others: what builds has them, too
+    assert toy.is_source and {each.name for each in toy.builds_with} <= {"pip", "setuptools", "wheel"}
 
 
 def make_source(folder: Path) -> None:
@@ -138,10 +145,10 @@ def test_a_range_for_torch_is_kept_when_gpus_are_asked_for(bench: Bench, pip_con
     made = locked_for_gpus(bench, "    - torch>=2.4,<2.8\n")
 
     assert names(made.lock, "pip") == {"torch": "2.7.1"}
-    assert made.why.startswith("CUDA 12.6 for PyTorch 2.7: driver 595.45.04")
+    assert made.why.startswith("CUDA 12.6 for PyTorch 2.7.1: driver 595.45.04")
 
 
-def test_the_users_index_decides_on_the_build_and_the_reason_says_so(bench: Bench, pip_conf: Path):
+def test_the_users_index_decides_on_the_build_and_the_reason_names_it(bench: Bench, pip_conf: Path):
     index = make_index(bench.folder / "whl" / "cu118", make_wheel(bench.folder / "wheels", "torch", "2.7.1+cu118"))
     usual = make_index(bench.folder / "simple", make_wheel(bench.folder / "wheels", "torch", "2.14.0"))
     pip_conf.write_text(f"[global]\nindex-url = {usual}\n")
@@ -149,7 +156,7 @@ def test_the_users_index_decides_on_the_build_and_the_reason_says_so(bench: Benc
     made = locked_for_gpus(bench, f"    - --index-url {index}\n    - torch\n")
 
     assert names(made.lock, "pip") == {"torch": "2.7.1+cu118"}
-    assert made.why.startswith(f"CUDA 11.8 for PyTorch 2.7, because {index} asks for it: driver 595.45.04")
+    assert made.why.startswith("CUDA 11.8 for PyTorch 2.7.1+cu118: driver 595.45.04")
 
 
 def test_a_build_that_no_index_has_is_answered_with_the_index_to_name(bench: Bench, pip_conf: Path):
@@ -163,13 +170,42 @@ def test_a_build_that_no_index_has_is_answered_with_the_index_to_name(bench: Ben
     assert "--extra-index-url https://download.pytorch.org/whl/cu118" in (caught.value.hint or "")
 
 
+CARDS = GpuCapabilities("595.45.04", ("8.6",), "nvidia-smi says on tensor01")
+
+
 def locked_for_gpus(bench: Bench, wheels: str) -> resolve.LockedEnvironment:
     """The environment of a `pip:` section for the GPUs of a new driver."""
-    spec = environment_yml.read_file(bench.write(f"dependencies:\n  - pip:\n{wheels}"))
-    cards = GpuCapabilities("595.45.04", ("8.6",), "nvidia-smi says on tensor01")
-    facts = {"platform": "linux-x86_64", "glibc": "2.28", "root": "/root", "uid": "0"}
+    return locked_on(bench, f"  - pip:\n{wheels}", CARDS, CARDS)
+
+
+def locked_on(
+    bench: Bench, dependencies: str, wanted: GpuCapabilities | None, there: GpuCapabilities | None
+) -> resolve.LockedEnvironment:
+    """The environment of a call that asks for these GPUs, on a host that has those."""
+    spec = environment_yml.read_file(bench.write(f"dependencies:\n{dependencies}"))
+    facts = {"platform": "linux-x86_64", "glibc": "2.28", "root": "/root"}
     host = Host("tensor01", "tensor01", "bare", "clusterfn.yml:2")
-    return resolve.resolve_environment(spec, host, facts, cards, (3, 11), bench.said.append)
+    return resolve.resolve_environment(spec, host, facts, wanted, (3, 11), bench.said.append, lambda: there)
+
+
+@pytest.mark.parametrize(
+    ("there", "build", "solves"),
+    [
+        (CARDS, "cuda128", 1),
+        (torch_build.UNKNOWN_GPUS, "cuda128", 1),  # CUDA 12.8 runs on any driver for CUDA 12
+        (None, "cpu", 2),  # another host has the GPUs
+    ],
+)
+def test_condas_pytorch_is_one_for_calls_with_gpus_and_without(
+    bench: Bench, there: GpuCapabilities | None, build: str, solves: int
+):
+    first = locked_on(bench, "  - pytorch\n", None, there)
+    second = locked_on(bench, "  - pytorch\n", CARDS, CARDS)
+
+    assert names(first.lock)["pytorch"].startswith(f"2.7.1 {build}")
+    assert names(second.lock)["pytorch"].startswith("2.7.1 cuda128")
+    assert sum("solving" in line for line in bench.said) == solves
+    assert locked_on(bench, "  - pytorch\n", None, there).lock == second.lock
 
 
 @pytest.mark.long  # tests/e2e/test_real_torch.py installs what is locked so

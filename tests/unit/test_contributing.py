@@ -53,29 +53,120 @@ if __name__ == "__main__":
     print("timezone: The time zone" in inspect.getdoc(cluster))
 """
 
+OPTION_ON_HOST: list[Edit] = [
+    (
+        "clusterfn/config/options.py",
+        "        secrets: Names of local environment variables whose values only this job gets.\n",
+        "        open_files: How many files the function may open at a time.\n",
+    ),
+    ("clusterfn/config/options.py", "    secrets: Sequence[str] | None\n", "    open_files: int | None\n"),
+    ("clusterfn/config/options.py", "    cores: int | None = None\n", "    open_files: int = 0\n"),
+    (
+        "clusterfn/config/options.py",
+        '    "cores": ("cores", _whole_number(1)),\n',
+        '    "open_files": ("open_files", _whole_number(16)),\n',
+    ),
+    ("clusterfn/config/job_spec.py", "    keep_value: bool = False\n", "    open_files: int = 0\n"),
+    (
+        "clusterfn/config/job_spec.py",
+        '            **({"priority": self.priority} if self.priority else {}),\n',
+        '            **({"open_files": self.open_files} if self.open_files else {}),\n',
+    ),
+    ("clusterfn/config/job_spec.py", 'arguments=spec.get("arguments", ""),', ' open_files=spec.get("open_files", 0),'),
+    ("clusterfn/calls/call.py", "            warn_s=options.warn_s,\n", "            open_files=options.open_files,\n"),
+    ("clusterfn/bridge/supervisor/spec.py", "    warn_s: float\n", "    open_files: int\n"),
+    (
+        "clusterfn/bridge/supervisor/worker_process.py",
+        '    os.umask(spec.get("umask", 0o077))\n',
+        '    if spec.get("open_files"):\n'
+        "        import resource\n\n"
+        "        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        '        resource.setrlimit(resource.RLIMIT_NOFILE, (spec["open_files"], hard))\n',
+    ),
+    ("docs/reference/protocol.md", "", "`open_files` is there if the call has it.\n"),
+    ("docs/reference/api.md", "| `cores` | 1 | processor cores |\n", "| `open_files` | the host's | open files |\n"),
+    ("CHANGELOG.md", "", "- `open_files=` limits the open files of a call.\n"),
+]
+OPEN_FILES = """
+from clusterfn import cluster
+
+@cluster(host="local")
+def most(_):
+    import resource
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+if __name__ == "__main__":
+    few = most.with_options(open_files=128)
+    print(few(0), few.map([1]).results(), most(0) != 128)
+"""
+
+OUTCOME: list[Edit] = [
+    ("clusterfn/bridge/layout.py", 'TIME = "time"\n', 'BUSY = "busy"  # it ended with EX_TEMPFAIL\n'),
+    ("clusterfn/bridge/layout.py", "        DISK, HOST_DISK, LOST,", " BUSY,"),
+    ("clusterfn/bridge/supervisor/classify_exit.py", "from ..layout import ", "BUSY, "),
+    (
+        "clusterfn/bridge/supervisor/classify_exit.py",
+        "        code = os.WEXITSTATUS(status)\n",
+        "        if code == os.EX_TEMPFAIL:\n"
+        '            return Verdict(BUSY, "the function could not run", code=code, stage=stage, hint="call later")\n',
+    ),
+    (
+        "clusterfn/errors.py",
+        "  OutOfMemory  TimeLimit  Stalled  Preempted  NodeFailed\n",
+        "            ├── TemporaryFailure\n",
+    ),
+    (
+        "clusterfn/errors.py",
+        '    """The machine that ran the job went down."""\n',
+        '\n\nclass TemporaryFailure(WorkerLost):\n    """The function could not run now."""\n',
+    ),
+    (
+        "clusterfn/calls/outcome.py",
+        "    layout.TIME: errors.TimeLimit,\n",
+        "    layout.BUSY: errors.TemporaryFailure,\n",
+    ),
+    ("clusterfn/__init__.py", "        Stalled,\n", "        TemporaryFailure,\n"),
+    ("clusterfn/__init__.py", '    "Stalled",\n', '    "TemporaryFailure",\n'),
+    ("docs/reference/errors.md", "", "| `TemporaryFailure` | it ended with EX_TEMPFAIL | call later |\n"),
+    ("CHANGELOG.md", "", "- A function that ends with EX_TEMPFAIL raises `TemporaryFailure`.\n"),
+]
+ENDS = """
+import clusterfn, os
+
+@clusterfn.cluster(host="local")
+def gives_up(_):
+    os._exit(os.EX_TEMPFAIL)
+
+if __name__ == "__main__":
+    job = gives_up.submit(0)
+    try:
+        job.result()
+    except clusterfn.TemporaryFailure as error:
+        print(error.message, error.hint, job.state)
+    group = gives_up.map([1])
+    group.wait()
+    print(*(type(error).__name__ for error in group.failed.values()))
+"""
+
 COMMAND: list[Edit] = [
     (
         "clusterfn/cli/greet.py",
         "",
-        '"""`clusterfn greet HOST`."""\n\n\ndef greet(given):\n    print("hello", given.host)\n    return 3\n',
+        '"""`clusterfn greet HOST`."""\n\n\ndef greet(args):\n    print("hello", args.host)\n    return 3\n',
     ),
     (
         "clusterfn/cli/parser.py",
         "    _add_jobs(commands)\n",
         '    _add(commands, "greet", "greet.greet", "greet a host").add_argument("host", metavar="HOST")\n',
     ),
-    (
-        "clusterfn/cli/examples.py",
-        "EXAMPLES: Mapping[str, Sequence[str]] = {\n",
-        '    "greet": ("greet tensor01",),\n',
-    ),
+    ("clusterfn/cli/examples.py", "EXAMPLES: Mapping[str, Sequence[str]] = {\n", '    "greet": ("greet tensor01",),\n'),
     ("docs/reference/cli.md", "", "\n`clusterfn greet HOST` greets.\n"),
     ("CHANGELOG.md", "", "- `clusterfn greet` greets a host.\n"),
 ]
 
 # `environment="project:~/work"` is a folder with a virtual environment in `.venv`.
 ENVIRONMENT_KIND: list[Edit] = [
-    ("clusterfn/config/options.py", 'ENVIRONMENT_KINDS = ("python", ', '"project", '),
+    ("clusterfn/config/forms.py", 'ENVIRONMENT_KINDS = ("python", ', '"project", '),
     (
         "clusterfn/environment/existing.py",
         '        if kind == "python":\n            return [value]\n',
@@ -99,8 +190,14 @@ if __name__ == "__main__":
 """
 
 LSF_OF_CLIENT = """
+from clusterfn.config.scheduler_keys import OPTIONS, SchedulerKeys
+from clusterfn.config.value_kinds import Key, Kind
 from clusterfn.scheduler.grid_engine.submit import GridEngine
 from clusterfn.scheduler.site import MISSING, SchedulerSite
+
+KIND = Kind(lambda below: {"queue": below.mapping()["queue"].text}, {"type": "object"})
+KEY = Key(OPTIONS, KIND, "none", "{queue: short}", "options for bsub")
+KEYS = SchedulerKeys("clusterfn submits them with bsub", {"lsf": KEY})
 
 class Lsf(GridEngine):
     title = "LSF"
@@ -129,18 +226,12 @@ class LsfOnHost(HostScheduler):
 """
 SCHEDULER: list[Edit] = [
     ("clusterfn/scheduler/lsf.py", "", LSF_OF_CLIENT),
-    ("clusterfn/scheduler/__init__.py", 'SCHEDULERS = {"slurm": "slurm.submit.Slurm", ', '"lsf": "lsf.Lsf", '),
-    ("clusterfn/scheduler/__init__.py", 'SITES = {"slurm": "slurm.site.SlurmSite", ', '"lsf": "lsf.LsfSite", '),
     ("clusterfn/bridge/schedulers/lsf.py", "", LSF_ON_HOST),
     (
         "clusterfn/bridge/schedulers/__init__.py",
-        '    """Return the scheduler of a job, by the name in its spec.json."""\n',
-        '    if name == "lsf":\n        from .lsf import LsfOnHost\n\n        return LsfOnHost()\n',
-    ),
-    (
-        "clusterfn/config/schedulers.py",
-        '    "bare": SchedulerKeys(),\n',
-        '    "lsf": SchedulerKeys({"lsf": (OPTIONS, lambda below: {"queue": below.mapping()["queue"].text})}),\n',
+        "SCHEDULERS = {\n",
+        '    "lsf": Registration(on_host="lsf.LsfOnHost", client="lsf.Lsf", site="lsf.LsfSite", keys="lsf.KEYS",\n'
+        '                        job_variable="LSB_JOBID", task_variable="LSB_JOBINDEX"),\n',
     ),
 ]
 SITE = """
@@ -218,6 +309,28 @@ def test_an_option_is_added_by_the_steps_and_reaches_the_function(tmp_path: Path
     assert len(steps_of("Add an option of a call")) <= 4
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
+def test_an_option_with_an_effect_on_the_host_is_added_by_the_steps(tmp_path: Path) -> None:
+    edited_copy(tmp_path, OPTION_ON_HOST)
+    (tmp_path / "limits.py").write_text(OPEN_FILES)
+
+    ran = run_there(tmp_path, "limits.py")
+
+    assert ran.stdout.splitlines() == ["128 [128] True"], ran.stderr
+    assert {name for name, _, _ in OPTION_ON_HOST} <= steps_of("Add an option with an effect on the host")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
+def test_a_kind_of_outcome_is_added_by_the_steps_and_raised_as_its_class(tmp_path: Path) -> None:
+    edited_copy(tmp_path, OUTCOME)
+    (tmp_path / "ends.py").write_text(ENDS)
+
+    ran = run_there(tmp_path, "ends.py")
+
+    assert ran.stdout.splitlines() == ["the function could not run call later DIED", "TemporaryFailure"], ran.stderr
+    assert {name for name, _, _ in OUTCOME} <= steps_of("Add a kind of outcome")
+
+
 def test_a_command_is_added_by_the_steps(tmp_path: Path) -> None:
     edited_copy(tmp_path, COMMAND)
 
@@ -257,5 +370,5 @@ def test_a_scheduler_is_added_by_the_steps_and_is_known_to_init_and_check(tmp_pa
         "LSF blaunch",
         "LSF has the queue short",
     ], ran.stderr
-    registered = {name for name, anchor, _ in SCHEDULER if anchor}
-    assert registered - steps_of("Add a scheduler") == set()
+    assert {name for name, anchor, _ in SCHEDULER if anchor} == {"clusterfn/bridge/schedulers/__init__.py"}
+    assert "clusterfn/bridge/schedulers/__init__.py" in steps_of("Add a scheduler")

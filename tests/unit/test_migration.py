@@ -19,12 +19,12 @@ def train(lr: float) -> float:
     return lr
 
 
-@pytest.mark.parametrize(("written", "says"), ROWS)
-def test_a_word_of_another_tool_is_rejected_with_the_new_spelling(written: str, says: str) -> None:
-    with pytest.raises((ConfigError, AttributeError)) as rejected:
-        eval(written, {"cluster": cluster, "clusterfn": clusterfn, "train": train})
+def test_a_word_of_another_tool_is_rejected_with_the_new_spelling() -> None:
+    for written, says in ROWS:
+        with pytest.raises((ConfigError, AttributeError)) as rejected:
+            eval(written, {"cluster": cluster, "clusterfn": clusterfn, "train": train})
 
-    assert says in str(rejected.value)
+        assert says in str(rejected.value), written
 
 
 @pytest.mark.parametrize("given", [[], [{"num_gpus": 1}]])

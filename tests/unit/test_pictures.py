@@ -33,8 +33,9 @@ def test_the_speed_chart_has_the_figures_of_the_page() -> None:
 
 
 @pytest.mark.long
-def test_the_terminal_shows_what_was_recorded() -> None:
+@pytest.mark.parametrize("name", ["terminal", "top"])
+def test_the_terminal_shows_what_was_recorded(name: str) -> None:
     pytest.importorskip("pyte", reason="pyte is not installed: run make docs once")
-    recorded = [(pause, text) for pause, text in json.loads((PICTURES / "terminal.json").read_text(encoding="utf-8"))]
+    recorded = [(pause, text) for pause, text in json.loads((PICTURES / f"{name}.json").read_text(encoding="utf-8"))]
 
-    assert (PICTURES / "terminal.svg").read_text(encoding="utf-8") == script("record_terminal").draw(recorded)
+    assert (PICTURES / f"{name}.svg").read_text(encoding="utf-8") == script("record_terminal").draw(recorded, name)

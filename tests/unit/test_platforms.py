@@ -23,7 +23,8 @@ STRICT = ["-W", "error"] if sys.version_info < (3, 10) else ["-X", "warn_default
 IMPORT_ALL = """
 import importlib, json, pkgutil, sys, clusterfn
 # hosts' own, a tool's process, and what imports joblib or dask, which cannot be imported on a platform that is played
-not_here = ("clusterfn.bridge.", "clusterfn.environment.solve.", "clusterfn.api.joblib_backend", "clusterfn.api.dask.")
+others = ("clusterfn.integrations.joblib_backend", "clusterfn.integrations.dask.")
+not_here = ("clusterfn.bridge.", "clusterfn.environment.solve.", *others)
 names = [each.name for each in pkgutil.walk_packages(clusterfn.__path__, "clusterfn.")]
 names = [name for name in names if not name.startswith(not_here) and not name.endswith("__main__")]
 for name in names:
@@ -72,11 +73,9 @@ def run(tmp_path: Path) -> Run:
 def test_every_module_of_a_client_is_imported(run: Run, platform: str) -> None:
     names = run(platform, IMPORT_ALL)
 
-    assert {
-        "clusterfn.calls.call",
-        "clusterfn.hosts.transports.paramiko",
-        "clusterfn.hosts.transports.openssh",
-    } <= set(names)
+    assert {"clusterfn.calls.call", "clusterfn.hosts.transports.paramiko", "clusterfn.hosts.transports.openssh"} <= set(
+        names
+    )
     assert "_clusterfn_wire.container" in names and len(names) > 50
 
 
@@ -154,7 +153,7 @@ CALLS = """
 import contextlib, io, json, sys
 from pathlib import Path
 from clusterfn import File, attach, cluster, jobs
-from clusterfn.cli import main
+from tests.programs import main
 
 @cluster(host="far", outputs=["left.txt"])
 def work(name, text):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,7 +29,7 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: Session(gpu=1), "Session() has no argument 'gpu'; did you mean gpus?"),  # type: ignore[call-arg]
     (lambda: Executor(gpu=1), "Executor() has no argument 'gpu'; did you mean gpus?"),  # type: ignore[call-arg]
     (lambda: Executor().map(abs, [1], time_out=1), "map() has no argument 'time_out'; did you mean timeout?"),  # type: ignore[call-arg]
-    (lambda: there.map([1], scale=3), "the arguments are max_parallel, chunksize, on_error, sequential_up_to, x"),
+    (lambda: there.map([1], scale=3), "arguments are max_parallel, chunksize, on_error, sequential_up_to, strict, x"),
     (lambda: there.map([1], max_workers=2), "write max_parallel=2"),
     (lambda: there.map([1], timeout=2), "next:  set it where you wait: .results(timeout=2)"),
     (lambda: cluster(timeout=3), 'next:  write time="3min" or time="3s"'),  # type: ignore[call-overload]
@@ -78,6 +81,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
 
 
+OF_OLD_PYTHON = {"public_api.py"} if sys.version_info < (3, 11) else set()  # it shows the function that raises again
+
+
 def files_of(error: BaseException) -> list[str]:
     """The end of the path of each frame of it, the outermost first."""
     return [each.filename.rpartition("/")[2] for each in traceback.extract_tb(error.__traceback__)]
@@ -103,12 +109,33 @@ REFUSED: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("what", REFUSED)
-def test_an_error_shows_the_users_frames_and_one_of_ours(what: str) -> None:
+def test_an_error_shows_the_users_frames_alone(what: str) -> None:
     with pytest.raises((TypeError, ConfigError)) as refused:
         REFUSED[what]()
-    theirs, ours = traceback.extract_tb(refused.value.__traceback__)[:-1], traceback.extract_tb(refused.tb)[-1]
-    assert {Path(each.filename).name for each in theirs} == {"test_public_api.py"}
-    assert ours.line is not None and "noqa" not in ours.line
+    assert {*files_of(refused.value)} - OF_OLD_PYTHON == {"test_public_api.py"}
+
+
+UNCAUGHT = """
+from clusterfn import attach
+def of_the_user():
+    attach("xyz")
+of_the_user()
+"""
+
+
+@pytest.mark.skipif(bool(OF_OLD_PYTHON), reason="it shows one frame of ours")
+@pytest.mark.usefixtures("here")
+def test_in_ipython_an_uncaught_error_shows_no_frame_of_clusterfn(tmp_path: Path) -> None:
+    """As tests/e2e/test_daily.py shows it for a script."""
+    pytest.importorskip("IPython")
+    argv = [sys.executable, "-m", "IPython", "--colors=NoColor", "-c", UNCAUGHT]
+    env = {**os.environ, "IPYTHONDIR": str(tmp_path)}
+
+    done = subprocess.run(argv, capture_output=True, text=True, env=env, timeout=120, check=False)
+
+    shown = done.stdout + done.stderr
+    assert "ConfigError" in shown and "of_the_user" in shown
+    assert "public_api.py" not in shown and "attach.py" not in shown and "hidden" not in shown
 
 
 @pytest.mark.usefixtures("here")
@@ -154,7 +181,8 @@ def test_frames_of_the_users_among_ours_are_never_left_out() -> None:
     with pytest.raises(KeyboardInterrupt) as interrupted:
         there.map(items())
 
-    assert files_of(interrupted.value) == ["test_public_api.py", "public_api.py", "test_public_api.py"]
+    shown = [name for name in files_of(interrupted.value) if name not in OF_OLD_PYTHON]
+    assert shown == ["test_public_api.py", "test_public_api.py"]
 
 
 @pytest.mark.parametrize(("package", "is_shown"), [("ipykernel", False), ("IPython", False), ("pandas", True)])
@@ -170,3 +198,33 @@ def test_ctrl_c_while_we_display_shows_no_frames_of_jupyter(package: str, is_sho
 
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(raised.value.__traceback__)]
     assert (theirs in files) == is_shown
+
+
+def one(x: int) -> None: ...
+def some(x: int, y: int, /, z: int, w: int = 1) -> None: ...
+def keyworded(x: int = 1, *rest: int, y: int, z: int, w: int = 2) -> None: ...
+def bare(*, y: int) -> None: ...
+def open_to_all(x: int, **more: int) -> None: ...
+def nothing() -> None: ...
+
+
+MISFITS: list[tuple[tuple[int, ...], dict[str, int]]] = [
+    ((), {}), ((1, 2), {}), ((1, 2, 3), {}), ((1, 2, 3, 4, 5), {}), ((1,), {"x": 1}), ((1, 2), {"z": 3, "q": 4}),
+    ((), {"y": 1}), ((1, 2), {"y": 1}), ((1,), {"z": 1}), ((1, 2, 3), {"y": 1}), ((1, 2, 3, 4, 5), {"w": 1}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", [one, some, keyworded, bare, open_to_all, nothing])
+def test_arguments_that_do_not_fit_are_rejected_in_pythons_words(function: Callable[..., Any]) -> None:
+    for args, kwargs in MISFITS:
+        try:
+            function(*args, **kwargs)
+        except TypeError as refused:
+            said = str(refused).partition(". Did you mean")[0]  # which Python 3.13 adds
+        else:
+            public_api.check_arguments(function, args, kwargs)
+            continue
+        with pytest.raises(TypeError) as error:
+            public_api.check_arguments(function, args, kwargs)
+        if "positional-only" not in said:  # which `inspect` says in words of its own
+            assert str(error.value) == said

@@ -112,16 +112,16 @@ def recipe() -> dict[str, Any]:
 def test_the_recipe_needs_what_the_package_needs(metadata):
     needed = {line.replace(" ", "") for line in recipe()["requirements"]["run"]}
 
-    # A recipe for all Pythons has no markers.
+    # A recipe for all Pythons has no markers, and py-rattler needs Python 3.10.
     required = {line.partition(";")[0] for line in lines(metadata["options"]["install_requires"])}
-    assert needed == {*required, f"python{metadata['options']['python_requires']}"}
+    assert needed == {*required, "python>=3.10"}
     assert [f"clusterfn = {recipe()['build']['entry_points'][0].split(' = ')[1]}"] == lines(
         metadata["options.entry_points"]["console_scripts"]
     )
 
 
-def test_a_project_file_can_be_read_without_the_extra_uv(metadata):
-    """uv may come from PATH, and Python 3.9 and 3.10 have no reader of TOML."""
+def test_a_project_file_can_be_read(metadata):
+    """Python 3.9 and 3.10 have no reader of TOML."""
     assert 'tomli>=2; python_version < "3.11"' in lines(metadata["options"]["install_requires"])
 
 

@@ -192,6 +192,15 @@ OTHERS = {
     "a rolling frame": (lambda: dated().rolling(2), lambda a, b: same(a.sum(), b.sum())),
     "an expanding frame": (lambda: dated().expanding(), lambda a, b: same(a.sum(), b.sum())),
     "an exponential frame": (lambda: dated().ewm(span=2), lambda a, b: same(a.mean(), b.mean())),
+    "a rolling frame of groups": (lambda: frame().groupby("A")[["C"]].rolling(2), lambda a, b: same(a.sum(), b.sum())),
+    "an expanding column of groups": (
+        lambda: frame().groupby(["A", "B"])["C"].expanding(),
+        lambda a, b: same(a.sum(), b.sum()),
+    ),
+    "groups that are resampled": (
+        lambda: dated().assign(g=1).groupby("g").resample("2D"),
+        lambda a, b: same(a.sum(), b.sum()),
+    ),
     "a resampler": (lambda: dated().resample("2D"), lambda a, b: same(a.sum(), b.sum())),
     "a grouper": (lambda: pd.Grouper(key="A"), by(lambda g: g.key)),
     "a grouper of times": (lambda: pd.Grouper(key="A", freq="D"), by(lambda g: (g.key, g.freq))),

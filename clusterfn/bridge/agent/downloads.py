@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import List, Optional, Tuple, Union
 
     from .frames import Frame, Header
+    from .handler import AgentServices
 
 
 HEAD = 1024  # bytes, which the head of a frame with a piece of a file has at most
@@ -55,7 +56,12 @@ def open_regular(path: str) -> "Tuple[int, os.stat_result]":
     return fd, status
 
 
-class GetHandler(RequestHandler):
+def download(agent: "AgentServices", header: "Header", body: bytes) -> RequestHandler:
+    """Return the handler for a file, or for several small ones."""
+    return (ManyFilesHandler if "files" in header else FileHandler)(agent, header, body)
+
+
+class FileHandler(RequestHandler):
     """Send a file at its present size, or its part before `until`; the client learns that size before the bytes.
 
     It stays open between two pieces: what takes its name meanwhile is another file. One that had to be closed, or whose
@@ -87,13 +93,13 @@ class GetHandler(RequestHandler):
         if not size:
             raise Failure("changed", "it became shorter while it was read", self.path)
         self.offset += size
-        if self.offset >= self.size or GetHandler.are_open > self.MOST_OPEN:
+        if self.offset >= self.size or FileHandler.are_open > self.MOST_OPEN:
             self.release()
         return frame
 
     def open(self) -> None:
         self.fd, status = open_regular(self.path)
-        GetHandler.are_open += 1
+        FileHandler.are_open += 1
         of = [status.st_ino]
         if "until" not in self.header:  # of what grows, the parts that are there stay as they are
             of.append(status.st_mtime_ns)
@@ -106,13 +112,13 @@ class GetHandler(RequestHandler):
     def release(self) -> None:
         fd, self.fd = self.fd, -1
         if fd >= 0:
-            GetHandler.are_open -= 1
+            FileHandler.are_open -= 1
             with contextlib.suppress(OSError):  # of a file server; all that was wanted has been read
                 os.close(fd)
 
 
-class GetEachHandler(RequestHandler):
-    """Send small files whole, many in one frame. It leaves to `get` what has grown, or cannot be read at once."""
+class ManyFilesHandler(RequestHandler):
+    """Send small files whole, many in a frame. What has grown, or cannot be read at once, has to be asked for alone."""
 
     def start(self) -> None:
         self.folder = expand(self.header["path"])
@@ -139,6 +145,6 @@ class GetEachHandler(RequestHandler):
                 size = os.readv(fd, [room])
             finally:
                 os.close(fd)
-        except (Failure, OSError, ValueError):  # `get` answers with it
+        except (Failure, OSError, ValueError):  # a request for it alone answers with it
             return None
         return size if size == status.st_size < len(room) else None  # a file server may give less than there is

@@ -6,17 +6,16 @@ import json
 import os
 import re
 import sys
+import time
 
-from .commands import use_commands
-from .files import mark_used
+from .files import record_use
 from .handler import Failure, RequestHandler, expand
-from .moved import refuse_moved
 from .site_rules import read_rules
 from .trusted import Trusted, user_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable
+    from typing import Any, Dict, Iterable, List
 
     from .frames import Header
     from .handler import AgentServices
@@ -29,6 +28,8 @@ LOGIND_FILES = (
 )  # fmt: skip
 _LOGIND_SETTING = re.compile(r"\s*(#?)\s*(KillUserProcesses|KillOnlyUsers|KillExcludeUsers)\s*=\s*(.*)")
 _YES = ("yes", "true", "on", "1")
+PATH = "PATH"
+_BEFORE = os.environ.get(PATH, os.defpath)  # as the login gave it
 
 
 class HelloHandler(RequestHandler):
@@ -41,7 +42,6 @@ class HelloHandler(RequestHandler):
         self.agent.root = os.path.normpath(root)
         trusted = Trusted(self.header.get("owners") or ())
         require_trusted(trusted, self.agent.root, "root")
-        refuse_moved(self.agent.root)
         os.makedirs(self.agent.root, mode=0o700, exist_ok=True)
         require_trusted(trusted, self.agent.root, "root")  # another user may have been faster
         if os.stat(self.agent.root).st_uid != os.geteuid():
@@ -51,9 +51,20 @@ class HelloHandler(RequestHandler):
         paths = [expand(os.path.expandvars(path)) for path in self.header["have"]]  # below the root, as configured
         for path in paths:
             require_trusted(trusted, path, "bridge")
-            mark_used(path, self.agent.root)
+            record_use(path, self.agent.root)
         lacking = use_commands(self.header["commands"]) if "commands" in self.header else []
         self.end(**dict(describe_host(self.agent), have=[os.path.exists(path) for path in paths], lacking=lacking))
+
+
+def use_commands(asked: "Dict[str, Any]") -> "List[str]":
+    """Put the folders `path` before PATH, and set the variables `env`; return which of the `programs` PATH lacks."""
+    expanded = [os.path.expanduser(folder) for folder in asked["path"]]
+    os.environ.update(asked["env"])
+    os.environ[PATH] = os.pathsep.join([*expanded, _BEFORE])
+    folders = os.get_exec_path()
+    return [
+        name for name in asked["programs"] if not any(os.access(os.path.join(each, name), os.X_OK) for each in folders)
+    ]
 
 
 def require_trusted(trusted: Trusted, path: str, what: str) -> None:
@@ -85,6 +96,7 @@ def describe_host(agent: "AgentServices") -> "Header":
         "home": os.path.expanduser("~"),
         "umask": agent.umask,
         "pid": os.getpid(),
+        "now": time.time(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "net_ns": net_ns,

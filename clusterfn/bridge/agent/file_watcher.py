@@ -107,7 +107,9 @@ class FileWatcher:
     def check(self, request: "Watching", ask_server: bool) -> bool:
         if request not in self.open:
             return False
-        if not os.path.isdir(os.path.dirname(request.path)) or self.open[request][0] < 0 or ask_server:
+        own = os.path.dirname(request.path)
+        # A folder may be whole by the time that its event is read: what comes in it would be left to the poll.
+        if self.armed[request] != own or not os.path.isdir(own) or self.open[request][0] < 0 or ask_server:
             self.arm(request)
         return bool(request.safely(lambda: request.look(ask_server)))
 

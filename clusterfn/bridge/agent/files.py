@@ -117,6 +117,30 @@ def size_of(path: str) -> int:
         return 0
 
 
+# What a file system says while its server is away for a while: mounts with `soft`, FUSE, handles of before a failover.
+AWAY = (
+    errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH,
+    errno.ENOTCONN, errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.ESHUTDOWN,
+)  # fmt: skip
+
+
+def is_there(path: str) -> bool:
+    """Whether `path` exists, as `os.path.exists`.
+
+    Raises:
+        OSError: The file server is away, and says neither.
+    """
+    try:
+        os.stat(path)
+    except OSError as error:
+        if error.errno in AWAY:
+            raise
+        return False
+    except ValueError:
+        return False
+    return True
+
+
 def exists(path: str, ask_server: bool) -> bool:
     """Whether `path` exists. NFS caches for half a minute that a file is missing, unless its folder is listed."""
     if ask_server and not os.path.lexists(path):
@@ -125,6 +149,17 @@ def exists(path: str, ask_server: bool) -> bool:
         except OSError:
             return False
     return os.path.lexists(path)
+
+
+def is_missing(path: str) -> bool:
+    """Whether the file system says that `path` does not exist; one that cannot be asked now does not say it."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def write_all(fd: int, data: "memoryview") -> None:
@@ -140,7 +175,7 @@ def remove_tree(path: str) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def mark_used(path: str, root: str) -> None:
+def record_use(path: str, root: str) -> None:
     """Set the time of something that is uploaded once for many jobs: what no client uses is removed later."""
     parts = os.path.relpath(path, root).split("/")
     if len(parts) > 1 and parts[0] in _STORED:

@@ -1,11 +1,11 @@
 """Start a program in a fork of the agent. `supervise.py` runs in it as it is: its interpreter has started already."""
 
 import contextlib
-import importlib
 import os
 import signal
 import sys
 
+from . import loaded_bridge
 from .handler import expand, failure_of
 
 TYPE_CHECKING = False
@@ -16,7 +16,19 @@ if TYPE_CHECKING:
     from .handler import AgentServices, Failure
 
 _SIGNALS = ("SIGCHLD", "SIGHUP", "SIGTERM", "SIGPIPE", "SIGXFSZ")  # those that the agent or its Python handle
-_TOLD = 4096
+_MOST_READ = 4096
+
+
+def changed_environment(header: "Header") -> "Dict[str, str]":
+    """Return this process's variables without those of `unset`'s prefixes, and with those of `env`.
+
+    Those with a prefix that has a "!" before it in `unset` stay.
+    """
+    unset = header.get("unset") or ()
+    dropped, kept = tuple(unset), tuple(prefix[1:] for prefix in unset if prefix.startswith("!"))
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(dropped) or k.startswith(kept)}
+    environment.update(header.get("env") or {})
+    return environment
 
 
 def make_pipes(count: int) -> "List[Tuple[int, int]]":
@@ -40,6 +52,11 @@ def detached(log: str) -> "Tuple[int, int, int]":
     except OSError:
         os.close(fd)
         raise
+
+
+def _runs_in_fork(header: "Header") -> bool:
+    """Whether a program may: one whose bridge was removed since is left to Python, which says so."""
+    return bool(header.get("fork")) and header["argv"][0] == sys.executable and os.path.exists(header["argv"][3])
 
 
 class ChildProgram:
@@ -67,41 +84,48 @@ class ChildProgram:
         on_exit: "Callable[[int], None]", on_loaded: "Callable[[], None]" = lambda: None,
     ) -> None:  # fmt: skip
         self._agent, self._argv, self._on_exit, self._on_loaded = agent, header["argv"], on_exit, on_loaded
-        tell = self._told = -1
+        tell = self._failure_fd = -1
+        if _runs_in_fork(header):
+            agent.bridge.use(os.path.dirname(header["argv"][3]))
         try:
             cwd = expand(header["cwd"]) if header.get("cwd") else "/"
-            self._told, tell = os.pipe()
+            self._failure_fd, tell = os.pipe()
             self.pid = os.fork()
             if self.pid == 0:
                 _become(header, cwd, env, fds, tell)
         except OSError:
-            if self._told >= 0:
-                os.close(self._told)
+            if self._failure_fd >= 0:
+                os.close(self._failure_fd)
             raise
         finally:
             for fd in {*fds, tell} - {-1}:
                 os.close(fd)
-        os.set_blocking(self._told, False)
-        agent.readers[self._told] = self._hear
+        os.set_blocking(self._failure_fd, False)
+        agent.readers[self._failure_fd] = self._hear
         agent.children[self.pid] = self._exited
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether it is not known yet that it is loaded, or why it is not."""
+        return self._failure_fd >= 0
 
     def _hear(self, fd: int) -> None:
         try:
-            told = os.read(fd, _TOLD)
+            failure = os.read(fd, _MOST_READ)
         except BlockingIOError:
             return
         del self._agent.readers[fd]
         os.close(fd)
-        self._told = -1
-        if told:
-            number, path = told.split(b" ", 1)
+        self._failure_fd = -1
+        if failure:
+            number, path = failure.split(b" ", 1)
             self.failure = failure_of(OSError(int(number), os.strerror(int(number))), os.fsdecode(path))
         else:
             self._on_loaded()
 
     def _exited(self, status: int) -> None:
-        if self._told >= 0:
-            self._hear(self._told)
+        if self.is_loading:
+            self._hear(self._failure_fd)
         self._is_over = True
         self._on_exit(status)
 
@@ -133,7 +157,7 @@ def _become(header: "Header", path: str, env: "Dict[str, str]", fds: "Sequence[i
                     os.close(int(name))
         try:
             os.chdir(path)
-            if not (header.get("fork") and argv[0] == sys.executable):
+            if not _runs_in_fork(header):
                 path = argv[0]
                 os.execvpe(path, argv, env)
         except OSError as error:
@@ -142,9 +166,7 @@ def _become(header: "Header", path: str, env: "Dict[str, str]", fds: "Sequence[i
         os.close(tell)
         os.environ.clear()
         os.environ.update(env)
-        sys.argv = argv[3:]
-        sys.path.insert(0, os.path.dirname(argv[3]))
-        status = importlib.import_module("_clusterfn.bridge.supervisor.program").main(argv[4:])
+        status = loaded_bridge.supervise(argv[3:])
     except BaseException:  # noqa: BLE001 - after a fork nothing may run on; the client gets the traceback
         import traceback
 

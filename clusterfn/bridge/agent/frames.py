@@ -36,7 +36,13 @@ UTF8_NAMES = sys.getfilesystemencoding().lower().replace("-", "") == "utf8"
 
 def native(value: "Any") -> "Any":
     """Decode file names in a received value: in the C locale, Python 3.6 makes surrogates of bytes over 127."""
-    return value if UTF8_NAMES else recoded(value, lambda text: os.fsdecode(text.encode("utf-8", "surrogateescape")))
+    return value if UTF8_NAMES else recoded(value, native_name)
+
+
+def native_name(text: str) -> str:
+    """Return a name as this locale decodes it: most are the very object that was given, which others share."""
+    data = text.encode("utf-8", "surrogateescape")
+    return text if len(data) == len(text) else os.fsdecode(data)
 
 
 def recoded(value: "Any", code: "Callable[[str], str]") -> "Any":

@@ -1,87 +1,84 @@
-"""Send files to the client as they grow, or once they exist; also report silent ones."""
+"""Send files to the client as they grow, until another one exists; also report a file that stopped changing."""
 
 import os
 import time
+from functools import partial
 
 from .compression import Compressor
 from .downloads import piece_of
-from .files import exists, read_at, size_of
+from .files import AWAY, CHUNK, exists, is_missing, read_at, size_of
 from .frames import pack
-from .handler import RequestHandler, expand, seconds
+from .handler import RequestHandler, expand, failure_of, seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Optional
+    from typing import Any, Callable, List, Optional
 
     from .frames import Frame, Header
 
 
+# For how long a file server may be away, after the outcome has come, and how often it is tried again.
+AWAY_S, AWAY_AT_END_S, AGAIN_S = 300.0, 30.0, 2.0
 EARLY = 1024 * 1024  # bytes of a file that is being written, from which on it is sent ahead
 EARLY_PIECE = 64 * 1024
 
 
 class FollowHandler(RequestHandler):
-    """Stream a file as it grows; it may not exist yet."""
+    """Stream files as they grow; they may not exist yet.
 
-    offset = 0
-    path = ""
-
-    def start(self) -> None:
-        self.path = expand(self.header["path"])
-        self.offset = self.header.get("offset", 0)
-        self.agent.watcher.add(self)
-
-    def look(self, ask_server: bool) -> bool:
-        """Return whether there is more; if so, queue it."""
-        if self.queued:
-            return False
-        more = bool(read_at(self.path, self.offset, 1))
-        if not more and ask_server and not os.path.exists(self.path):
-            more = exists(self.path, True)
-        if more:
-            self.agent.out.offer(self)
-        return more
-
-    def is_urgent(self) -> bool:
-        return True
-
-    def frame(self) -> "Optional[Frame]":
-        data = read_at(self.path, self.offset) if self.path else b""
-        if not data:
-            return None
-        frame = pack({"id": self.id, "offset": self.offset}, data)
-        self.offset += len(data)
-        return frame
-
-    def stop(self) -> None:
-        self.end()
-
-    def release(self) -> None:
-        self.agent.watcher.drop(self)
-
-
-class WaitHandler(RequestHandler):
-    """Once a file exists, send the rest of the drained follows, the file itself, then the `with` files.
-
-    With `early`, send what there is of the `with` files before, as they grow.
+    Once the file `until` exists, send the rest of them, then that file, then those that come `with` it. With `early`,
+    send what there is of the latter before, as they grow. Go on after the file server was away for a while.
     """
 
+    path = ""  # of `until`
+    is_there = content_sent = False
+    growing: "List[GrowingFile]" = []
+    still: "Optional[StillFile]" = None
+    away_since: "Optional[float]" = None
+
     def start(self) -> None:
-        self.content_sent = self.is_there = False
+        self.path = expand(self.header["until"]) if self.header.get("until") else ""
+        files = enumerate(self.header.get("files") or ())
+        self.growing = [GrowingFile(self, number, expand(path), offset) for number, (path, offset) in files]
+        self.news: "List[GrowingFile]" = []  # those of them that have more bytes
         self.compressor = Compressor(self.agent.out.taken)
-        self.path = expand(self.header["path"])
-        self.drain = list(self.header.get("drain") or ())  # thousands of jobs wait: a deque takes ten times the memory
-        self.paths = [expand(path) for path in self.header.get("with") or ()]
-        offsets = self.header.get("offsets") or [0] * len(self.paths)
-        self.files = [[i, path, offset] for i, (path, offset) in enumerate(zip(self.paths, offsets))]
-        self.agent.watcher.add(self)
+        self.results = [[number, expand(path), at] for number, (path, at) in enumerate(self.header.get("with") or ())]
+        self.paths = [path for _, path, _ in self.results]
+        if self.header.get("still"):
+            self.still = StillFile(self, self.header["still"])
+            self.agent.stills.add(self.still, self.still.silent / self.still.LOOKS)
+        watched: "List[Any]" = [*self.growing, *([self] if self.path else [])]
+        for each in watched:
+            if not self.ended:  # each by itself: the server of one may be away
+                each.safely(partial(self.agent.watcher.add, each))
+
+    def safely(self, action: "Callable[[], Any]") -> "Any":
+        def patiently() -> "Any":
+            try:
+                return action()
+            except OSError as error:
+                if not self.is_away(error):
+                    raise
+                self.try_later()
+                return None
+
+        return RequestHandler.safely(self, patiently)
+
+    def is_away(self, error: OSError) -> bool:
+        """Whether the server of `until`, or of what comes with it, is away, and not for too long yet."""
+        self.away_since = self.away_since or time.monotonic()
+        return error.errno in AWAY and time.monotonic() - self.away_since <= AWAY_S
+
+    def try_later(self) -> None:
+        self.later(AGAIN_S, lambda: self.agent.out.offer(self))
 
     def look(self, ask_server: bool) -> bool:
+        """Return whether `until` exists, or there is more of what comes with it; if so, queue it."""
         if self.queued:
             return False
         self.is_there = exists(self.path, ask_server)
         if self.is_there:
-            self.agent.watcher.drop(self)
+            self.unwatch()
         if self.is_there or self.growth():
             self.agent.out.offer(self)
             return True
@@ -89,41 +86,30 @@ class WaitHandler(RequestHandler):
 
     def growth(self) -> int:
         """Return how many bytes can be sent ahead; less than none if the file has become shorter."""
-        if not self.header.get("early") or not self.files:
+        if not self.header.get("early") or not self.results:
             return 0
-        _, path, offset = self.files[0]
+        _, path, offset = self.results[0]
         more = size_of(path) - offset
         return more if more < 0 or more >= (EARLY_PIECE if offset else EARLY) else 0
 
     def is_urgent(self) -> bool:
-        return self.is_there and bool(self.drain)
+        return bool(self.news or (self.is_there and self.growing))
 
     def frame(self) -> "Optional[Frame]":
-        if not self.is_there:
-            self.look(False)  # which offers it again if there is more to send
-            return None if self.is_there else self.early_frame()
-        if self.drain:
-            return self.next_drained_frame()
-        if not self.files:
-            self.end(b"" if self.content_sent else self.content())
-            return None
-        if not self.content_sent:
-            self.content_sent = True
-            return pack({"id": self.id, "content": True}, self.content())
-        return self.next_file_frame()
-
-    def content(self) -> bytes:
-        with open(self.path, "rb") as file:
-            return file.read()
-
-    def next_drained_frame(self) -> "Frame":
-        follow = self.agent.requests.get(self.drain[0])
-        frame = follow.safely(follow.frame) if isinstance(follow, FollowHandler) else None
-        if frame is None:
-            self.drain.pop(0)
-            if isinstance(follow, FollowHandler):
-                follow.end()
-        return frame or b""
+        waiting = self.growing if self.is_there else self.news
+        while waiting:
+            frame = waiting[0].frame()
+            if frame is not None:
+                return frame
+            if self.is_there and waiting[0].away_since is not None:
+                self.try_later()
+                return None
+            waiting.pop(0)
+        if self.is_there:
+            return self.last_frame()
+        if self.path:
+            self.look(False)  # nothing did while this was queued; if there is more to send, it is queued again
+        return None if self.is_there else self.early_frame()
 
     def early_frame(self) -> "Optional[Frame]":
         more = self.growth()
@@ -131,56 +117,143 @@ class WaitHandler(RequestHandler):
             self.compressor.rest()
             return None
         if more < 0:  # another attempt to write it: what was sent is void
-            self.files[0][2] = 0
-            return pack({"id": self.id, "file": self.files[0][0], "again": True})
+            self.results[0][2] = 0
+            return pack({"id": self.id, "file": self.results[0][0], "again": True})
         return self.next_piece({"early": True})
 
-    def next_file_frame(self) -> "Frame":
+    def last_frame(self) -> "Optional[Frame]":
+        if not self.results:
+            self.end(b"" if self.content_sent else self.content())
+            return None
+        if not self.content_sent:
+            described = pack({"id": self.id, "content": True}, self.content())
+            self.content_sent = True
+            return described
         frame = self.next_piece({})
         if frame is None:
-            self.files.pop(0)
+            self.results.pop(0)
         return frame or b""
 
+    def content(self) -> bytes:
+        with open(self.path, "rb") as file:
+            content = file.read()
+        self.away_since = None
+        return content
+
     def next_piece(self, more: "Header") -> "Optional[Frame]":
-        """Return a frame with the next piece of the first file; None at its end."""
-        index, path, offset = self.files[0]
+        """Return a frame with the next piece of the first file that comes with `until`; None at its end."""
+        index, path, offset = self.results[0]
         header = dict(more, id=self.id, file=index, size=sum(map(size_of, self.paths)))
         size, frame = piece_of(path, offset, header, self.compressor)
-        self.files[0][2] += size
+        self.away_since = None
+        self.results[0][2] += size
         return frame if size else None
-
-    def release(self) -> None:
-        self.agent.watcher.drop(self)
-
-
-class StillHandler(RequestHandler):
-    """Report each time that a file's content has not changed for `silent_s`, by this agent's clock.
-
-    A file that was never seen is not silent, nor one next to which there is what explains its silence (`unless`).
-    """
-
-    LOOKS = 4
-
-    def start(self) -> None:
-        self.path = expand(self.header["path"])
-        self.unless = expand(self.header["unless"]) if self.header.get("unless") else ""
-        self.silent = seconds(self.header, "silent_s", 60.0)
-        self.seen = b""
-        self.since = self.reported = time.monotonic()
-        self.agent.stills.add(self, self.silent / self.LOOKS)
-
-    def check_content(self) -> None:
-        now = time.monotonic()
-        content = read_at(self.path, 0, 4096) or self.seen
-        if content != self.seen:
-            self.seen, self.since, self.reported = content, now, now
-        if self.seen and now - self.reported >= self.silent:
-            self.reported = now
-            if not (self.unless and os.path.lexists(self.unless)):
-                self.send({"silent_s": now - self.since})
 
     def stop(self) -> None:
         self.end()
 
+    def unwatch(self) -> None:
+        self.agent.watcher.drop(self)
+        for file in self.growing:
+            self.agent.watcher.drop(file)
+
     def release(self) -> None:
-        self.agent.stills.drop(self)
+        self.unwatch()
+        if self.still is not None:
+            self.agent.stills.drop(self.still)
+
+
+class GrowingFile:
+    """One of the files that a request follows.
+
+    One that cannot be read ends the request. If that waits for another file, it goes on without this one.
+    """
+
+    __slots__ = ("away_since", "follow", "number", "offset", "path")
+
+    def __init__(self, follow: FollowHandler, number: int, path: str, offset: int) -> None:
+        self.follow, self.number, self.path, self.offset = follow, number, path, offset
+        self.away_since: "Optional[float]" = None
+
+    def look(self, ask_server: bool) -> bool:
+        """Return whether there is more; if so, have the request send it."""
+        if self in self.follow.news:
+            return False
+        more = bool(self.read(1))
+        if not more and ask_server and not os.path.exists(self.path):
+            more = exists(self.path, True)
+        if more:
+            self.follow.news.append(self)
+            self.follow.agent.out.offer(self.follow)
+        return more
+
+    def frame(self) -> "Optional[Frame]":
+        data = self.read(CHUNK)
+        if not data:
+            return None
+        frame = pack({"id": self.follow.id, "file": self.number, "offset": self.offset}, data)
+        self.offset += len(data)
+        return frame
+
+    def read(self, size: int) -> bytes:
+        try:
+            data = read_at(self.path, self.offset, size)
+        except OSError as error:
+            now = time.monotonic()
+            since = self.away_since or now
+            if error.errno in AWAY and now - since <= (AWAY_AT_END_S if self.follow.is_there else AWAY_S):
+                self.away_since = since
+                return b""
+            if not self.follow.path:
+                raise failure_of(error, self.path) from error
+            self.follow.agent.watcher.drop(self)
+            data = b""
+        self.away_since = None
+        return data
+
+    def safely(self, action: "Callable[[], Any]") -> "Any":
+        return self.follow.safely(action)
+
+
+class StillFile:
+    """Reports each time that a file's content has not changed for `silent_s`, by this agent's clock.
+
+    A file that was never seen is not silent: it may yet be made. Nor is one next to which there is what explains its
+    silence (`unless`). Reports it as gone if the folder `within` was missing at each look in that time.
+    """
+
+    LOOKS = 4
+
+    def __init__(self, follow: FollowHandler, asked: "Header") -> None:
+        self.follow = follow
+        self.path = expand(asked["path"])
+        self.unless = expand(asked["unless"]) if asked.get("unless") else ""
+        self.within = expand(asked["within"]) if asked.get("within") else ""
+        self.silent = seconds(asked, "silent_s", 60.0)
+        self.seen = b""
+        self.since = self.reported = self.there = time.monotonic()
+
+    def check_content(self) -> None:
+        now = time.monotonic()
+        try:
+            content = read_at(self.path, 0, 4096)
+        except OSError:  # a file server that hangs, or a mode that the job has changed: it says nothing new
+            content = b""
+        if content or not (self.within and is_missing(self.within)):
+            self.there = now
+        if content and content != self.seen:
+            self.seen, self.since, self.reported = content, now, now
+        if now - self.there >= self.silent:
+            self.there = self.reported = now
+            self.follow.send({"silent_s": now - self.since, "gone": True})
+        elif self.seen and self.there == now and now - self.reported >= self.silent:
+            self.reported = now
+            if not (self.unless and os.path.lexists(self.unless)):
+                self.follow.send({"silent_s": now - self.since})
+
+    @property
+    def ended(self) -> bool:
+        return self.follow.ended
+
+    def safely(self, action: "Callable[[], Any]") -> "Any":
+        return self.follow.safely(action)

@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from .disk_sync import DiskSync
     from .file_watcher import FileWatcher
     from .frames import Frame, Header, Inbox, Outbox
+    from .loaded_bridge import LoadedBridge
     from .needs import MissingPaths
+    from .starts import ProgramStarts
     from .still_watcher import StillWatcher
+    from .timers import Timer
 
     class AgentServices(Protocol):
         """The part of the agent that its handlers use."""
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
         machine: str
         umask: int
         last_received: float
+        bridge: LoadedBridge
         inbox: Inbox
         out: Outbox
         watcher: FileWatcher
@@ -32,10 +36,11 @@ if TYPE_CHECKING:
         readers: Dict[int, Callable[[int], None]]
         writers: Dict[int, Callable[[int], None]]
         disk_sync: DiskSync
+        starts: ProgramStarts
         swept: Set[str]
         needs: MissingPaths
 
-        def at(self, seconds: float, action: Callable[[], None]) -> None: ...
+        def at(self, seconds: float, action: Callable[[], None]) -> Timer: ...
         def forget(self, request: "RequestHandler", error: Optional[Header]) -> None: ...
 
 
@@ -96,6 +101,7 @@ class RequestHandler:
         self.body = body
         self.after: "Set[int]" = set()
         self.started = False
+        self.timer: "Optional[Timer]" = None
         self.ended = False
         self.queued = False
 
@@ -105,13 +111,9 @@ class RequestHandler:
     def start(self) -> None:
         """Act once the requests that it waits for have ended."""
 
-    def chunk(self, body: "Frame", last: bool) -> None:
+    def chunk(self, body: "Frame", header: "Header") -> None:
         """Take bytes of the client, or a part of them, whose memory is used again after this."""
         raise Failure("bad", "this request does not take chunks")
-
-    def again(self, failed: "Optional[Header]") -> None:
-        """Look again for what was lacking, or fail with the error for which the client did not send it."""
-        raise Failure("bad", "this request lacks nothing")
 
     def is_urgent(self) -> bool:
         """Whether its frames are sent before those of transfers."""
@@ -128,6 +130,12 @@ class RequestHandler:
     def release(self) -> None:
         """Release what it holds: files, locks, programs, watches."""
 
+    def later(self, delay_s: float, action: "Callable[[], None]") -> None:
+        """Do this after so long, unless the request has ended or another `later` has replaced it."""
+        if self.timer:
+            self.timer.drop()
+        self.timer = None if self.ended else self.agent.at(delay_s, action)
+
     def send(self, header: "Header", body: bytes = b"") -> None:
         self.agent.out.answer(dict(header, id=self.id), body)
 
@@ -141,9 +149,12 @@ class RequestHandler:
         if self.ended:
             return
         self.ended = True
+        if self.timer:
+            self.timer.drop()
         self.release()
         self.send(header, body)
         self.agent.forget(self, error)
+        self.header = {}  # a program's handler and what watches it name each other: they stay for a while
 
     def safely(self, action: "Callable[[], Any]") -> "Any":
         """Run `action`; an error in it ends this request and nothing else."""

@@ -1,21 +1,36 @@
-"""List the files below a folder."""
+"""Say which paths exist, or which files there are below a folder."""
 
 import contextlib
 import json
 import os
 import stat
 
-from .files import glob_pattern
+from .files import glob_pattern, is_there, record_use
 from .handler import RequestHandler, expand
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterator, List, Optional
 
-    from .frames import Frame
+    from .frames import Frame, Header
+    from .handler import AgentServices
 
 
-class ListHandler(RequestHandler):
+def look_up(agent: "AgentServices", header: "Header", body: bytes) -> RequestHandler:
+    """Return the handler for paths, or for a pattern."""
+    return (PathsHandler if "paths" in header else PatternHandler)(agent, header, body)
+
+
+class PathsHandler(RequestHandler):
+    def start(self) -> None:
+        self.end(have=[self.has(expand(path)) for path in self.header["paths"]])
+
+    def has(self, path: str) -> bool:
+        record_use(path, self.agent.root)  # first: what exists after this is not removed for a while
+        return is_there(path)
+
+
+class PatternHandler(RequestHandler):
     """List the regular files below a folder, and links to such, a few hundred entries per turn of the loop."""
 
     ENTRIES_A_TURN = 500

@@ -26,7 +26,7 @@ class PartWriter(RequestHandler):
     """Writes `.part` files, and takes up those of an agent whose connection was lost.
 
     Attributes:
-        files: Place, size, mode, time and CRC-32 of each file that has not been opened yet.
+        files: Place, size, mode and CRC-32 of each file that has not been opened yet.
         left: Bytes of the open one that are still to come.
         crc: The checksum of what has come of it.
         wanted: What that must be at its end; None if the client does not say so.
@@ -39,7 +39,6 @@ class PartWriter(RequestHandler):
     left = crc = 0
     resumable = False
     wanted: "Optional[int]" = None
-    mtime: "Optional[float]" = None
     files: "Deque[Any]" = collections.deque()
 
     def close_file(self) -> None:
@@ -83,13 +82,13 @@ class PartWriter(RequestHandler):
             at += found
         self.send({"at": at})
 
-    def reopen(self, place: str, size: int, mode: int, mtime: "Optional[float]", crc: "Optional[int]") -> int:
+    def reopen(self, place: str, size: int, mode: int, crc: "Optional[int]") -> int:
         """Open a file at its end; return how many bytes it has."""
         self.close_file()
         os.chmod(place, 0o600)
         self.fd = os.open(place, os.O_RDWR | os.O_CLOEXEC)
         os.fchmod(self.fd, mode & 0o7777)
-        self.place, self.mtime, self.crc, self.wanted = place, mtime, 0, crc
+        self.place, self.crc, self.wanted = place, 0, crc
         found = os.lseek(self.fd, 0, os.SEEK_END)
         if found > size:
             raise Failure("bad", "%s is longer than what was announced" % place, self.path)

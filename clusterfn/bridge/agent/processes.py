@@ -1,4 +1,4 @@
-"""Start programs for the client: run one to its end, detach one, or repeat one at intervals."""
+"""Run a program with pipes, and repeat one at intervals."""
 
 import contextlib
 import fcntl
@@ -8,9 +8,9 @@ import signal
 import time
 
 from .files import CHUNK, make_parent, write_all
-from .forked import ChildProgram, detached, make_pipes
+from .forked import ChildProgram, changed_environment, make_pipes
 from .frames import FULL
-from .handler import Failure, RequestHandler, expand, seconds
+from .handler import Failure, RequestHandler, seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,20 +24,13 @@ LINGER_S = 0.2  # for output that a finished program's children still hold open
 LOCK_PATIENCE_S = 60.0
 
 
-def changed_environment(header: "Header") -> "Dict[str, str]":
-    """Return this process's variables without those of `unset`'s prefixes, and with those of `env`."""
-    dropped = tuple(header.get("unset") or ())
-    environment = {name: value for name, value in os.environ.items() if not (dropped and name.startswith(dropped))}
-    environment.update(header.get("env") or {})
-    return environment
-
-
 class Program:
     """A running program with pipes, in a process group of its own; calls `done` once."""
 
     def __init__(
-        self, agent: "AgentServices", header: "Header", stdin: bytes, done: "Callable[[Program], None]"
-    ) -> None:
+        self, agent: "AgentServices", header: "Header", stdin: bytes, done: "Callable[[Program], None]",
+        on_loaded: "Callable[[], None]" = lambda: None,
+    ) -> None:  # fmt: skip
         self.agent = agent
         self.done = done
         self.input = memoryview(stdin)
@@ -49,7 +42,8 @@ class Program:
         timeout_s = seconds(header, "timeout_s", 60.0)
         (given, self.stdin), (self.stdout, out), (self.stderr, err) = make_pipes(3)
         try:
-            self.child = ChildProgram(agent, header, changed_environment(header), (given, out, err), self.on_exit)
+            fds, env = (given, out, err), changed_environment(header)
+            self.child = ChildProgram(agent, header, env, fds, self.on_exit, on_loaded)
         except (OSError, Failure):
             for fd in (self.stdin, self.stdout, self.stderr):
                 os.close(fd)
@@ -60,7 +54,7 @@ class Program:
             self.agent.readers[fd] = self.on_output
         os.set_blocking(self.stdin, False)
         self.agent.writers[self.stdin] = self.on_room
-        agent.at(timeout_s, self.on_timeout)
+        self.limit = agent.at(timeout_s, self.on_timeout)
 
     def on_room(self, fd: int) -> None:
         try:
@@ -121,6 +115,7 @@ class Program:
         if self.finished:
             return
         self.finished = True
+        self.limit.drop()
         self.close_input()
         for fd in self.output:
             self.agent.readers.pop(fd, None)
@@ -137,59 +132,19 @@ class Program:
         return {"rc": None if ended_by else os.WEXITSTATUS(status), "signal": ended_by, "truncated": self.truncated}
 
 
-class RunHandler(RequestHandler):
-    """Run a program to its end and answer with its status and output."""
-
-    program: "Optional[Program]" = None
-
-    def start(self) -> None:
-        self.program = Program(self.agent, self.header, self.body, self.on_done)
-        self.body = b""
-
-    def on_done(self, program: Program) -> None:
-        out, err = program.text(program.stdout), program.text(program.stderr)
-        sizes = dict(program.result(), out=len(out), err=len(err))
-        if program.child.failure is not None:
-            return self.fail(program.child.failure)
-        if program.timed_out:
-            message = "%s did not end within %g s" % (self.header["argv"][0], self.header.get("timeout_s") or 60)
-            return self.fail(Failure("timeout", message), out + err, **sizes)
-        return self.end(out + err, **sizes)
-
-    def release(self) -> None:
-        if self.program is not None and self.program.status is None:
-            self.program.kill()
-
-
-class SpawnHandler(RequestHandler):
-    """Start a detached program: it outlives this agent, which reports its end if it still runs."""
-
-    def start(self) -> None:
-        log = expand(self.header["log"])
-        make_parent(log)
-        env = changed_environment(self.header)
-        self.child = ChildProgram(self.agent, self.header, env, detached(log), self.on_exit, self.on_loaded)
-
-    def on_loaded(self) -> None:
-        self.send({"pid": self.child.pid, "starttime": start_time(self.child.pid)})
-
-    def on_exit(self, status: int) -> None:
-        if self.child.failure is not None:
-            self.fail(self.child.failure)
-        else:
-            self.end(status=status)
-
-    def stop(self) -> None:
-        """Leave it running."""
-
-
-def start_time(pid: int) -> "Optional[int]":
-    """Return when a process started, in clock ticks since boot: with the pid this identifies it for ever (Linux)."""
+def is_locked_by_stopped(fd: int) -> bool:
+    """Return whether a process that a signal has stopped has the lock of a file, as far as this kernel says that."""
+    place = ":%d" % os.fstat(fd).st_ino
     try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[19])
-    except (OSError, IndexError, ValueError):
-        return None
+        with open("/proc/locks") as file:
+            locks = [line.split() for line in file]
+        for pid in [words[4] for words in locks if words[1] == "FLOCK" and words[5].endswith(place)]:
+            with open("/proc/%s/stat" % pid, "rb") as file:
+                if file.read().rpartition(b")")[2].split()[0] == b"T":
+                    return True
+    except (OSError, IndexError):  # no Linux, or a process in a container that is not seen from here
+        return False
+    return False
 
 
 class RepeatHandler(RequestHandler):
@@ -214,23 +169,33 @@ class RepeatHandler(RequestHandler):
         return os.path.join(self.agent.root, "machines", self.agent.machine, "looks", hashlib.sha256(key).hexdigest())
 
     def turn(self) -> None:
-        if not self.ended:
-            self.safely(self.run_or_reuse)
+        self.safely(lambda: self.look(self.run_or_reuse))
+
+    def look(self, action: "Callable[[], None]") -> None:
+        """Do this; what keeps the program from running is the answer of this look only, as on a full process table."""
+        try:
+            action()
+        except (OSError, Failure) as error:
+            self.unlock()
+            self.report(None, b"", ("%s\n" % error).encode("utf-8", "surrogateescape"), 0.0)
 
     def run_or_reuse(self) -> None:
         if self.agent.out.size > FULL:
-            return self.agent.at(1.0, self.turn)
+            return self.later(1.0, self.turn)
         if self.shared and not self.take_lock():
-            return self.agent.at(min(0.1, self.interval), self.turn)
+            return self.later(min(0.1, self.interval), self.turn)
         known = self.read_cached() if self.lock >= 0 else None
         if known is not None:
             self.unlock()
             return self.report(*known)
-        self.program = Program(self.agent, self.header, b"", lambda program: self.safely(lambda: self.on_done(program)))
+        self.program = Program(self.agent, self.header, b"", self.on_end)
         return None
 
+    def on_end(self, program: Program) -> None:
+        self.safely(lambda: self.look(lambda: self.on_done(program)))
+
     def take_lock(self) -> bool:
-        """Return False while another agent runs the program; True without one where no file can be made or locked."""
+        """Return False while another agent runs the program; True, unlocked, where that is stopped or nothing locks."""
         try:
             make_parent(self.shared)
             fd = os.open(self.shared, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -238,12 +203,12 @@ class RepeatHandler(RequestHandler):
             return True
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except OSError as error:
+            is_stopped = is_locked_by_stopped(fd)
             os.close(fd)
-            self.busy_since = self.busy_since or time.monotonic()
-            return time.monotonic() - self.busy_since > LOCK_PATIENCE_S
-        except OSError:
-            os.close(fd)
+            if isinstance(error, BlockingIOError) and not is_stopped:
+                self.busy_since = self.busy_since or time.monotonic()
+                return time.monotonic() - self.busy_since > LOCK_PATIENCE_S
             return True
         self.lock, self.busy_since = fd, None
         return True
@@ -259,10 +224,9 @@ class RepeatHandler(RequestHandler):
         try:
             head = json.loads(line.decode())
             age = time.time() - head["t"]
-            whole = len(body) == head["out"] + head["err"]
+            fresh = len(body) == head["out"] + head["err"] and 0 <= age < self.interval
         except (ValueError, KeyError, TypeError):
             return None
-        fresh = whole and 0 <= age < self.interval
         return (head["rc"], body[: head["out"]], body[head["out"] :], age) if fresh else None
 
     def on_done(self, program: Program) -> None:
@@ -288,7 +252,7 @@ class RepeatHandler(RequestHandler):
         same = self.last == (rc, out, err)
         self.last = (rc, out, err)
         self.send({"rc": rc, "out": len(out), "err": len(err), "same": same, "age_s": age}, b"" if same else out + err)
-        self.agent.at(max(self.interval - age, 0.0), self.turn)
+        self.later(max(self.interval - age, 0.0), self.turn)
 
     def stop(self) -> None:
         self.end()

@@ -1,7 +1,6 @@
 """The agent's event loop: read requests, dispatch them to their handlers, write the answers."""
 
 import contextlib
-import heapq
 import os
 import select
 import signal
@@ -9,23 +8,26 @@ import sys
 import time
 from collections import OrderedDict, deque
 
-from .commands import CommandsHandler
 from .compression import decompress
 from .disk_sync import DiskSync
-from .downloads import GetEachHandler, GetHandler
+from .downloads import download
 from .facts import HelloHandler
 from .file_watcher import FileWatcher
-from .files import CHUNK, mark_used
+from .files import CHUNK
 from .frames import FULL, TURN_S, Inbox, Outbox
-from .growing_files import FollowHandler, StillHandler, WaitHandler
-from .handler import Failure, RequestHandler, expand
-from .listing import ListHandler
+from .growing_files import FollowHandler
+from .handler import Failure, RequestHandler
+from .listing import look_up
+from .loaded_bridge import LoadedBridge
 from .needs import MissingPaths
 from .pipes import USUAL, widen_pipe
-from .processes import RepeatHandler, RunHandler, SpawnHandler
-from .sockets import ConnectHandler, ConverseHandler
+from .processes import RepeatHandler
+from .runs import RunHandler, SpawnHandler
+from .sockets import converse
+from .starts import ProgramStarts
 from .still_watcher import StillWatcher
-from .uploads import PutHandler, PutTreeHandler
+from .timers import Timers
+from .uploads import PutHandler
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,20 +38,6 @@ if TYPE_CHECKING:
 FAILURES_KEPT = 10_000  # a client names what failed only while the answer is on its way
 GATHER_S = 0.0007  # a fast link brings 64 KB in this time, for which the loop then takes one turn instead of two
 SILENCE_S = 20 * 60.0  # the client pings every few minutes; it is gone when silent for this long
-
-
-class HaveHandler(RequestHandler):
-    def start(self) -> None:
-        self.end(have=[self.has(expand(path)) for path in self.header["paths"]])
-
-    def has(self, path: str) -> bool:
-        mark_used(path, self.agent.root)  # first: what exists after this is not removed for a while
-        return os.path.exists(path)
-
-
-class PingHandler(RequestHandler):
-    def start(self) -> None:
-        self.end()
 
 
 class StopHandler(RequestHandler):
@@ -66,13 +54,9 @@ class UnknownHandler(RequestHandler):
 
 
 HANDLERS = {
-    "hello": HelloHandler, "commands": CommandsHandler, "have": HaveHandler, "ping": PingHandler, "stop": StopHandler,
-    "put": PutHandler, "put_tree": PutTreeHandler,
-    "get": GetHandler, "get_each": GetEachHandler, "list": ListHandler,
-    "follow": FollowHandler, "wait": WaitHandler, "still": StillHandler,
-    "run": RunHandler, "spawn": SpawnHandler, "repeat": RepeatHandler,
-    "connect": ConnectHandler, "converse": ConverseHandler,
-}  # fmt: skip
+    "hello": HelloHandler, "have": look_up, "put": PutHandler, "get": download, "follow": FollowHandler,
+    "run": RunHandler, "spawn": SpawnHandler, "repeat": RepeatHandler, "converse": converse, "stop": StopHandler,
+}  # type: Dict[str, Callable[[Agent, Header, bytes], RequestHandler]]  # fmt: skip
 
 
 class Agent:
@@ -91,9 +75,11 @@ class Agent:
         self.children: "Dict[int, Callable[[int], None]]" = {}
         self.readers: "Dict[int, Callable[[int], None]]" = {}
         self.writers: "Dict[int, Callable[[int], None]]" = {}
-        self.timers: "List[Tuple[float, int, Callable[[], None]]]" = []
-        self.counter = 0
+        self.timers = Timers()
+        self.at = self.timers.at
         self.disk_sync = DiskSync(self.children)
+        self.starts = ProgramStarts(self.at)
+        self.bridge = LoadedBridge()
         self.swept: "Set[str]" = set()
         self.needs = MissingPaths()
         self.watcher = FileWatcher(self.readers)
@@ -102,10 +88,6 @@ class Agent:
         self.umask = 0o077
         self.last_received = time.monotonic()
         self.open = True
-
-    def at(self, seconds: float, action: "Callable[[], None]") -> None:
-        self.counter += 1
-        heapq.heappush(self.timers, (time.monotonic() + seconds, self.counter, action))
 
     def dispatch(self, header: "Header", body: bytes) -> None:
         """Dispatch one frame from the client.
@@ -119,13 +101,7 @@ class Agent:
         if header.get("do") == "chunk":
             if request is not None:
                 taker = request
-                small = "zlib" in header
-                taker.safely(lambda: taker.chunk(decompress(body) if small else body, bool(header.get("last"))))
-            return
-        if header.get("do") == "again":
-            if request is not None:
-                asker, failed = request, header.get("failed")
-                asker.safely(lambda: asker.again(failed))
+                taker.safely(lambda: taker.chunk(decompress(body) if "zlib" in header else body, header))
             return
         new = HANDLERS.get(str(header.get("do")), UnknownHandler)(self, header, body)
         self.requests[new.id] = new
@@ -202,9 +178,7 @@ class Agent:
 
     def seconds_until_due(self) -> float:
         """Return the seconds until the next timer, poll or timeout."""
-        soon = [self.last_received + SILENCE_S]
-        if self.timers:
-            soon.append(self.timers[0][0])
+        soon = [self.last_received + SILENCE_S, self.timers.first_due()]
         if self.watcher.open:
             soon.append(self.watcher.next_poll)
         return max(0.0, min(soon) - time.monotonic())
@@ -224,8 +198,7 @@ class Agent:
                 handler(fd)
         self.work()
         now = time.monotonic()
-        while self.timers and self.timers[0][0] <= now:
-            heapq.heappop(self.timers)[2]()
+        self.timers.run_due(now)
         self.watcher.poll(now)
         self.open = self.open and now - self.last_received < SILENCE_S
         self.out.flush()

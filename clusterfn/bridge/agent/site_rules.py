@@ -112,7 +112,7 @@ def parse(text: str) -> "dict[str, Any]":
     return rules
 
 
-def obeyed(spec: "dict[str, Any]", rules: "dict[str, Any]") -> "dict[str, Any]":
+def obeyed(spec: "Any", rules: "dict[str, Any]") -> "Any":
     """Return a job's spec.json with these rules applied: no limit of it is wider, and what it leaves open is set."""
     if not rules:
         return spec

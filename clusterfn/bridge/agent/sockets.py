@@ -1,19 +1,20 @@
 """Carry bytes both ways between the client and a unix socket of this machine, or a program that runs on it."""
 
+import contextlib
 import os
 import signal
 import struct
 
-from .forked import ChildProgram, make_pipes
+from .forked import ChildProgram, changed_environment, make_pipes
 from .frames import pack
 from .handler import Failure, RequestHandler, expand
-from .processes import changed_environment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional, Tuple
 
-    from .frames import Frame
+    from .frames import Frame, Header
+    from .handler import AgentServices
 
 CONNECT_S = 5.0
 _WORDS = 4096
@@ -21,7 +22,12 @@ READ_BYTES = 64 * 1024  # as in kernel/stream.py
 SRUN_PIECE = 1024  # bytes that srun carries at a time, as seen in SLURM 22.05
 
 
-class ConnectHandler(RequestHandler):
+def converse(agent: "AgentServices", header: "Header", body: bytes) -> RequestHandler:
+    """Return the handler for a socket, or for a program."""
+    return (SocketHandler if "path" in header else ProgramHandler)(agent, header, body)
+
+
+class SocketHandler(RequestHandler):
     """Connect to a socket; the request's body and the client's chunks go into it, and what it says goes to the client.
 
     It ends when either side closes.
@@ -42,15 +48,15 @@ class ConnectHandler(RequestHandler):
         """Return what to read from and what to write to: two numbers, as the loop watches each for one of the two."""
         import socket  # here: it takes milliseconds, and few clients need it
 
-        path = expand(self.header["path"])
+        path = seen_from_here(expand(self.header["path"]))
         if os.stat(path).st_uid != os.geteuid():
             raise Failure("refused", "it belongs to another user", path)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(CONNECT_S)  # waits only where many clients connect at the same moment
             sock.connect(path)
             if hasattr(socket, "SO_PEERCRED"):  # of Linux; the file may have been another's in between
-                told = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-                if struct.unpack("3i", told)[1] != os.geteuid():
+                credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+                if struct.unpack("3i", credentials)[1] != os.geteuid():
                     raise Failure("refused", "a process of another user listens there", path)
             return os.dup(sock.fileno()), sock.detach()
 
@@ -83,7 +89,7 @@ class ConnectHandler(RequestHandler):
         """Act on the end of what it says."""
         self.end()
 
-    def chunk(self, body: "Frame", last: bool) -> None:
+    def chunk(self, body: "Frame", header: "Header") -> None:
         if self.write_fd < 0:
             raise Failure("bad", "it is not connected yet")
         self.outgoing += body
@@ -112,7 +118,22 @@ class ConnectHandler(RequestHandler):
             self.fd = self.write_fd = -1
 
 
-class ConverseHandler(ConnectHandler):
+def seen_from_here(path: str) -> str:
+    """Return the path of a file that another process of this user may have made in a /tmp of its own session.
+
+    Some machines give each login another one (pam_namespace).
+    """
+    if os.path.exists(path) or not os.path.isdir("/proc/self/root"):
+        return path
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        there = "/proc/%s/root%s" % (pid, path)
+        with contextlib.suppress(OSError):  # it is not there either, or the process is another user's
+            if os.stat(there).st_uid == os.geteuid():
+                return there
+    return path
+
+
+class ProgramHandler(SocketHandler):
     """Start a program whose input and output take the place of the socket; its exit status and last words answer.
 
     With a `nudge`, a full piece of srun is answered with it. srun sends each piece in a packet of its own, and TCP
@@ -154,7 +175,7 @@ class ConverseHandler(ConnectHandler):
         inbox = self.agent.inbox
         is_between = not self.outgoing and not (inbox.left and inbox.chunk.get("id") == self.id)
         if is_between and len(data) % SRUN_PIECE == 0 and self.header.get("nudge"):
-            self.chunk(self.header["nudge"].encode(), last=False)
+            self.chunk(self.header["nudge"].encode(), {})
 
     def on_close(self) -> None:
         self.is_closed = True
@@ -182,7 +203,7 @@ class ConverseHandler(ConnectHandler):
         self.fail(Failure("unavailable" if code == os.EX_UNAVAILABLE else "program", message))
 
     def release(self) -> None:
-        ConnectHandler.release(self)
+        SocketHandler.release(self)
         if self.errors >= 0:
             self.agent.readers.pop(self.errors, None)
             os.close(self.errors)

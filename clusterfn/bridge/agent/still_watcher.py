@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Deque, Dict, Protocol
 
     class Looking(Protocol):
-        """A handler that looks at a file at intervals."""
+        """What looks at a file at intervals."""
 
-        ended: bool
-
+        @property
+        def ended(self) -> bool: ...
         def check_content(self) -> None: ...
         def safely(self, action: Callable[[], Any]) -> Any: ...
 
@@ -28,7 +28,7 @@ class StillWatcher:
         at: As `Agent.at`.
     """
 
-    def __init__(self, at: "Callable[[float, Callable[[], None]], None]") -> None:
+    def __init__(self, at: "Callable[[float, Callable[[], None]], object]") -> None:
         self.at = at
         self.open: "Dict[float, Dict[Looking, None]]" = {}
 

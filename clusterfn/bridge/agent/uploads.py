@@ -12,9 +12,8 @@ import sys
 import time
 import zlib
 
-from .files import existing_folder, make_parent, mark_used, remove_tree, write_all
+from .files import existing_folder, make_parent, record_use, remove_tree, write_all
 from .handler import Failure, RequestHandler, expand, failure_of
-from .moved import refuse_moving
 from .parts import PartWriter, boot_id, remove_old_parts
 
 TYPE_CHECKING = False
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from .frames import Frame, Header
 
-    Plan = Tuple[str, int, int, Optional[float], Optional[int]]  # place, size, mode, time, CRC-32
+    Plan = Tuple[str, int, int, Optional[int]]  # place, size, mode, CRC-32
 
 SWEEP_DELAY_S = 1.0
 FSYNC_IN_CHILD = 8 * 1024 * 1024  # bytes above which an fsync would block the loop for too long
@@ -32,22 +31,26 @@ FLUSHED_AT_ONCE = 16 * 1024 * 1024
 TOUCH_S, RECENT_S = 20.0, 60.0  # a client that waits for an answer pings every 15 s
 
 
-class UploadHandler(PartWriter):
+class PutHandler(PartWriter):
     """Writes received bytes to `.part` files and renames them; removes them on failure.
 
-    The bytes are taken as they come; only the rename waits for the requests named by `after`.
+    The bytes are taken as they come; only the rename waits for the requests named by `after`, and for what a folder
+    `needs` beside it.
     """
 
     folder = ""  # of the file that was opened last
+    is_tree = False
+    has_asked = False  # for what is lacking
 
     def begin(self) -> None:
         self.path = expand(self.header["path"])
-        if os.geteuid() == 0:  # whom no mode of a folder stops
-            refuse_moving(self.agent.root)
+        self.is_tree = "files" in self.header
         self.synced = False
         self.dirty = 0
-        mark_used(self.path, self.agent.root)
-        if self.exists_already():
+        record_use(self.path, self.agent.root)
+        # What it waits for may remove what is there; then the rename finds out.
+        is_final = not self.header.get("after") and (self.is_tree or self.header.get("crc") is not None)
+        if is_final and os.path.exists(self.path):
             return self.end(existed=True)
         self.boot = boot_id() if self.header.get("resume") else ""
         self.resumable = bool(self.boot)
@@ -59,7 +62,7 @@ class UploadHandler(PartWriter):
             self.sweep(os.path.join(self.agent.root, "bridge"))
         self.take_over()
         self.files = collections.deque(self.plan())
-        self.needed = sum(size for _, size, _, _, _ in self.files)
+        self.needed = sum(size for _, size, _, _ in self.files)
         # An fsync of much takes long, and so do many: the loop must not block.
         is_much = self.needed > FSYNC_IN_CHILD or len(self.files) > FSYNCS_IN_LOOP
         self.in_child = self.is_durable() and (is_much or self.agent.disk_sync.is_slow)
@@ -73,14 +76,27 @@ class UploadHandler(PartWriter):
             self.agent.swept.add(folder)
             self.agent.at(SWEEP_DELAY_S, lambda: remove_old_parts(folder))
 
-    def exists_already(self) -> bool:
-        raise NotImplementedError
-
     def plan(self) -> "List[Plan]":
-        raise NotImplementedError
+        if not self.is_tree:
+            return [(self.part, self.header["size"], self.header.get("mode", 0o600), self.header.get("crc"))]
+        if not os.path.isdir(self.part):
+            os.mkdir(self.part, 0o700)
+        self.touch()
+        return [self.plan_file(*entry) for entry in self.header["files"]]
 
-    def finish(self) -> None:
-        raise NotImplementedError
+    def plan_file(self, name: str, size: int, mode: int, crc: "Optional[int]" = None) -> "Plan":
+        parts = name.split("/")
+        if not name or name.startswith("/") or ".." in parts or "" in parts or "." in parts or "\0" in name:
+            raise Failure("bad", "%r is not a name below the folder" % name, self.path)
+        return os.path.join(self.part, name), size, mode, crc
+
+    def touch(self) -> None:
+        """Keep the folder's time recent while the client is connected: it may be sending something else first."""
+        now = time.time()  # not the file server's: ages are measured by this machine's clock too
+        if time.monotonic() - self.agent.last_received < RECENT_S:
+            with contextlib.suppress(FileNotFoundError):  # it was renamed already
+                os.utime(self.part, (now, now))
+        self.later(TOUCH_S, self.touch)
 
     def safely(self, action: "Callable[[], Any]") -> "Any":
         """As for every request, but an error names the path that was requested, not the `.part` file."""
@@ -89,13 +105,13 @@ class UploadHandler(PartWriter):
             try:
                 return action()
             except OSError as error:
-                if error.errno == errno.EACCES:  # a move closes `jobs` to clients that have connected before
-                    refuse_moving(self.agent.root)
                 raise failure_of(error, self.path, needed=getattr(self, "needed", None)) from error
 
         return RequestHandler.safely(self, named)
 
-    def chunk(self, body: "Frame", last: bool) -> None:
+    def chunk(self, body: "Frame", header: "Header") -> None:
+        if self.has_asked:
+            return self.look_again(header.get("failed"))
         data = memoryview(body)
         while self.has_room(len(data)):
             write_all(self.fd, data[: self.left])
@@ -107,8 +123,9 @@ class UploadHandler(PartWriter):
             data = data[taken:]
             if self.dirty >= FLUSHED_AT_ONCE:
                 self.begin_flush()
-        if last or len(data):
+        if header.get("last") or len(data):
             self.complete(len(data))
+        return None
 
     def begin_flush(self) -> None:
         """Let the kernel begin to write what has come to the disk, so that the fsync at the end finds little to do."""
@@ -128,7 +145,7 @@ class UploadHandler(PartWriter):
         self.close_file()
         if not self.files:
             return False
-        place, self.left, mode, self.mtime, self.wanted = self.files.popleft()
+        place, self.left, mode, self.wanted = self.files.popleft()
         folder = os.path.dirname(place)
         if folder != self.folder:  # thousands of files may have the same
             if place != self.part and not os.path.isdir(self.part):  # another agent continues it: make no second one
@@ -155,8 +172,6 @@ class UploadHandler(PartWriter):
                 whose = "" if self.place == self.part else " of " + os.path.relpath(self.place, self.part)
                 message = "the bytes%s that came have another checksum: did the file change while it was sent?"
                 raise Failure("bad", message % whose, self.path)
-            if self.mtime is not None:
-                os.utime(self.place, (self.mtime, self.mtime))
 
     def complete(self, surplus: int) -> None:
         if surplus or self.left or self.files:
@@ -166,8 +181,7 @@ class UploadHandler(PartWriter):
             return self.sync_in_child()
         if self.is_durable():
             self.agent.disk_sync.folders([folder for folder, _, _ in os.walk(self.part)])
-        self.synced = True
-        return self.maybe_finish()
+        return self.on_synced()
 
     def is_durable(self) -> bool:
         """Whether it must survive a power failure once this request has ended; `later`: the kernel begins to write."""
@@ -177,16 +191,21 @@ class UploadHandler(PartWriter):
         """Flush what takes seconds in a child process: the loop must not block."""
         found = list(os.walk(self.part))
         places = [os.path.join(folder, name) for folder, _, names in found for name in names]
-        self.agent.disk_sync.later(places or [self.part], [folder for folder, _, _ in found], self.on_synced)
+        self.sync_later(places or [self.part], [folder for folder, _, _ in found], self.on_synced)
 
-    def on_synced(self, code: int) -> None:
-        def finish() -> None:
+    def sync_later(self, files: "List[str]", folders: "List[str]", then: "Callable[[], None]") -> None:
+        """Flush them in a child process, then do this."""
+
+        def check(code: int) -> None:
             if code:
                 raise OSError(code, os.strerror(code))
-            self.synced = True
-            self.maybe_finish()
+            then()
 
-        self.safely(finish)
+        self.agent.disk_sync.later(files, folders, lambda code: self.safely(lambda: check(code)))
+
+    def on_synced(self) -> None:
+        self.synced = True
+        self.maybe_finish()
 
     def start(self) -> None:
         self.maybe_finish()
@@ -195,25 +214,39 @@ class UploadHandler(PartWriter):
         if self.started and self.synced and not self.ended:
             self.finish()
 
+    def finish(self) -> None:
+        """Give the part its name. Ask the client once for what is lacking beside a folder."""
+        lacking = self.agent.needs.lacking(self.header)
+        if lacking and not self.has_asked:
+            self.has_asked = True
+            return self.send({"lacking": lacking})
+        if lacking:
+            raise Failure("missing", "it is gone, and was not sent again", lacking[0])
+        try:
+            os.rename(self.part, self.path)
+        except OSError as error:
+            if not self.is_tree or error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+            return self.end(existed=True)
+        return self.end_when_named()
+
+    def look_again(self, failed: "Optional[Header]") -> None:
+        """Look again for what was lacking, or fail with the error for which the client did not send it."""
+        if failed:
+            raise Failure(failed["kind"], failed["message"])
+        self.maybe_finish()
+
     def end_when_named(self) -> None:
         """Flush the new name to the disk, and those of the folders that were made for it; then end."""
         folders = [os.path.dirname(self.path)]
         while folders[-1] != self.above:
             folders.append(os.path.dirname(folders[-1]))
         if self.is_durable() and self.agent.disk_sync.is_slow:
-            self.agent.disk_sync.later([], folders, self.on_named)
+            self.sync_later([], folders, self.end)
             return
         if self.is_durable():
             self.agent.disk_sync.folders(folders)
         self.end()
-
-    def on_named(self, code: int) -> None:
-        def finish() -> None:
-            if code:
-                raise OSError(code, os.strerror(code))
-            self.end()
-
-        self.safely(finish)
 
     def release(self) -> None:
         fd, self.fd = self.fd, -1
@@ -227,66 +260,3 @@ class UploadHandler(PartWriter):
         elif self.part:
             with contextlib.suppress(OSError):  # it was renamed, or the disk takes no changes any more
                 os.unlink(self.part)
-
-
-class PutHandler(UploadHandler):
-    def exists_already(self) -> bool:
-        return self.header.get("crc") is not None and os.path.exists(self.path)
-
-    def plan(self) -> "List[Plan]":
-        return [(self.part, self.header["size"], self.header.get("mode", 0o600), None, self.header.get("crc"))]
-
-    def finish(self) -> None:
-        os.rename(self.part, self.path)
-        self.end_when_named()
-
-
-class PutTreeHandler(UploadHandler):
-    has_asked = False  # for what is lacking
-
-    def exists_already(self) -> bool:
-        return os.path.exists(self.path)
-
-    def plan(self) -> "List[Plan]":
-        if not os.path.isdir(self.part):
-            os.mkdir(self.part, 0o700)
-        self.touch()
-        return [self.plan_file(*entry) for entry in self.header["files"]]
-
-    def touch(self) -> None:
-        """Keep the folder's time recent while the client is connected: it may be sending something else first."""
-        if self.ended:
-            return
-        now = time.time()  # not the file server's: ages are measured by this machine's clock too
-        if time.monotonic() - self.agent.last_received < RECENT_S:
-            with contextlib.suppress(FileNotFoundError):  # it was renamed already
-                os.utime(self.part, (now, now))
-        self.agent.at(TOUCH_S, self.touch)
-
-    def plan_file(
-        self, name: str, size: int, mode: int, mtime: "Optional[float]" = None, crc: "Optional[int]" = None
-    ) -> "Plan":
-        parts = name.split("/")
-        if not name or name.startswith("/") or ".." in parts or "" in parts or "." in parts or "\0" in name:
-            raise Failure("bad", "%r is not a name below the folder" % name, self.path)
-        return os.path.join(self.part, name), size, mode, mtime, crc
-
-    def again(self, failed: "Optional[Header]") -> None:
-        if failed:
-            raise Failure(failed["kind"], failed["message"])
-        self.maybe_finish()
-
-    def finish(self) -> None:
-        lacking = self.agent.needs.lacking(self.header)
-        if lacking and not self.has_asked:
-            self.has_asked = True
-            return self.send({"lacking": lacking})
-        if lacking:
-            raise Failure("missing", "it is gone, and was not sent again", lacking[0])
-        try:
-            os.rename(self.part, self.path)
-        except OSError as error:
-            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-                raise
-            return self.end(existed=True)
-        return self.end_when_named()

@@ -3,29 +3,29 @@
 The files are put into a temporary folder. Until the result is verified, a symbolic link at the final path leads to it,
 so whatever embeds the prefix embeds the final one. Then READY is written, and one rename puts the folder in its place.
 An environment is whole or absent.
+
+A purging file system may take files from it: they are linked again. Only names and sizes are compared: `stat` of 14000
+files takes a tenth of a second on a local disk. A package that has lost files itself is unpacked again. If its archive
+is not available, the client learns which one to send.
 """
 
 import contextlib
 import ctypes
-import json
 import os
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 from ..layout import ABOUT, ENVIRONMENTS, LOCK, OUTCOME, PLAN, PROGRESS, READY, SIZES, build_dir, environment_dir
-from ..supervisor import publish
-from ..supervisor.text import portable
-from . import base_python, bytecode, cleanup, conda_installer, package_formats, programs, progress, repair
-from .errors import BuildFailed, BuildStopped, from_os_error, stopper
-from .link import THERE, Linker
-from .locks import FolderLock
+from . import bytecode, cleanup, package_formats, programs, progress, stopping
+from .errors import BuildFailed, from_os_error
+from .link import Linker
+from .locks import FolderLock, try_unlink
 from .packages import Packages
-from .plan import CLUSTERFN
+from .plan import read_document, write_document
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import threading
     from typing import Any, Optional
 
     from .link import Layout
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _LINKERS = 4
 _LINKED_TOGETHER = 256
-_TRIES = 3  # to link, while a purging file system takes files away
+_WHO_S = 1.0
 REUSED = {"ok": True, "reused": True}
 
 
@@ -47,126 +47,107 @@ def is_ready(root: str, env_id: str) -> bool:
     return os.path.exists(os.path.join(environment_dir(root, env_id), READY))
 
 
-def build_or_wait(plan: "BuildPlan", holder: "LockHolder", stopping: "threading.Event") -> "dict[str, Any]":
-    """Build the environment, or wait for the process that does; return the content of outcome.json."""
+def build_or_wait(plan: "BuildPlan", holder: "LockHolder") -> "dict[str, Any]":
+    """Build the environment, or wait for the process that does; return the content of outcome.json.
+
+    Raises:
+        BuildStopped: The builder was asked to end.
+    """
     folder = build_dir(plan.root, plan.id)
     while True:
         lock = FolderLock(os.path.join(folder, LOCK), holder)
-        waited = _Waiting(folder, stopping)
-        lock.wait(waited.look)
-        try:
+        waited = _Waiting(folder)
+        with contextlib.suppress(_LockLost), lock.held(waited.look):
             if is_ready(plan.root, plan.id) and not plan.purged:
                 return dict(REUSED)
-            if is_ready(plan.root, plan.id) or repair.can_repair(environment_dir(plan.root, plan.id)):
-                return dict(REUSED, mended=repair.repair_locked(plan, holder, stopping))
-            build = _Build(plan, holder, lock, stopping)
-            return waited.outcome() or _conclude(build, folder, holder.token)
-        except _LockLost:
-            continue
-        finally:
-            lock.release()
+            if is_ready(plan.root, plan.id) or _can_repair(environment_dir(plan.root, plan.id)):
+                return dict(REUSED, mended=_repair_environment(plan, holder))
+            return waited.outcome() or _conclude(_Build(plan, holder, lock), folder, holder.token)
 
 
 class _Waiting:
-    """Wait while another process builds: copy its progress, and adopt its failure."""
+    """Wait while another process builds: repeat its progress, and adopt its failure."""
 
-    def __init__(self, folder: str, stopping: "threading.Event") -> None:
+    def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._stop = stopper(stopping)
-        self._follower = progress.ProgressFollower(os.path.join(folder, PROGRESS))
+        self._told: "dict[str, Any]" = {}
         self._tokens: "list[str]" = []
+        self._who, self._due = "", 0.0
 
     def look(self, other: "Optional[OtherHolder]") -> None:
-        self._stop()
+        stopping.check()
         if other is None:
             return
         if other.token not in self._tokens:
             self._tokens.append(other.token)
-            progress.print_line({"stage": "wait", "text": "%s builds it" % other.who()})
-        self._follower.copy()
+            self._due = 0.0
+        if time.monotonic() >= self._due:
+            self._due, who = time.monotonic() + _WHO_S, other.who()
+            if who != self._who:
+                self._who = who
+                progress.print_line({"stage": "wait", "text": "%s builds it" % who})
+        told = progress.last_line(os.path.join(self._folder, PROGRESS))
+        if told and told != self._told:
+            self._told = told
+            progress.print_line(told)
 
     def outcome(self) -> "Optional[dict[str, Any]]":
         """Return the failure of the builder that was waited for: the first error counts for all."""
-        try:
-            with open(os.path.join(self._folder, OUTCOME)) as file:
-                found = dict(json.load(file))
-        except (OSError, ValueError):
-            return None
-        return found if not found["ok"] and found.get("by") in self._tokens else None
+        outcome = read_document(os.path.join(self._folder, OUTCOME)) or {"ok": True}
+        return outcome if not outcome["ok"] and outcome.get("by") in self._tokens else None
 
 
 def _conclude(build: "_Build", folder: str, token: str) -> "dict[str, Any]":
     try:
         outcome: "dict[str, Any]" = {"ok": True, "reused": False, "ready": build.run()}
+    except (stopping.BuildStopped, _LockLost):
+        raise
     except BuildFailed as failed:
         outcome = failed.document()
     except OSError as error:
         outcome = from_os_error(error, build.plan.root).document()
-    except (BuildStopped, _LockLost):
-        raise
     except Exception as error:  # noqa: BLE001 - the outermost frame: a package may hold anything
         message = "the builder itself failed: %s: %s" % (type(error).__name__, error)
         lines = traceback.format_exc().splitlines()[-20:]
         outcome = BuildFailed(message, stage="builder", evidence=lines, hint="report it with these lines").document()
     if not outcome["ok"]:
         build.check_lock()  # whatever failed, may have failed because of the files of another builder
-    document = json.dumps({key: value for key, value in dict(outcome, by=token).items() if key != "ready"})
     with contextlib.suppress(OSError):  # the disk is full: our output says it too
-        publish.replace(os.path.join(folder, OUTCOME), document.encode(), mode=0o666)
+        told = {name: value for name, value in outcome.items() if name != "ready"}
+        write_document(os.path.join(folder, OUTCOME), dict(told, by=token))
     return outcome
 
 
 class _Build:
     """One build by this process, which holds the lock."""
 
-    def __init__(self, plan: "BuildPlan", holder: "LockHolder", lock: FolderLock, stopping: "threading.Event") -> None:
+    def __init__(self, plan: "BuildPlan", holder: "LockHolder", lock: FolderLock) -> None:
         self.plan = plan
         self._holder = holder
         self._lock = lock
-        self._stopping = stopping
-        self._stop = stopper(stopping)
-        self._conda: "Optional[conda_installer.HostConda]" = None
         self._final = environment_dir(plan.root, plan.id)
         self._aside = os.path.join(plan.root, ENVIRONMENTS, ".%s-%s" % (plan.id, holder.token))
+        self._folder = build_dir(plan.root, plan.id)
+        self._progress = progress.ProgressWriter(os.path.join(self._folder, PROGRESS))
         self._seconds: "dict[str, float]" = {}
-        self._messages: "list[str]" = []
 
     def run(self) -> "dict[str, Any]":
-        self._prepare()
+        try_unlink(os.path.join(self._folder, OUTCOME))
+        write_document(os.path.join(self._folder, PLAN), self.plan.document)
+        os.makedirs(os.path.dirname(self._final), exist_ok=True)
+        cleanup.sweep_leftovers(self.plan.root, self._holder)
         if self.plan.base is not None:
-            base_python.refuse_changed(self.plan.base)
-        if self.plan.installer != CLUSTERFN:
-            self._conda = conda_installer.find_conda(self.plan, self._holder, self._stop)
-        self._ours = self._conda.rest if self._conda else self.plan
-        packages = Packages(self._ours, self._holder, self._progress, self._stopping)
+            programs.refuse_changed(self.plan.base)
+        packages = Packages(self.plan, self._holder, self._progress)
         self._timed("packages", packages.provide)
-        brought = 0
-        if self._conda:
-            for_conda = Packages(self._conda.share, self._holder, self._progress, self._stopping)
-            self._timed("archives", for_conda.archives, self._conda.take)
-            brought = for_conda.fetched
-
-        def make_and_finish() -> "dict[str, Any]":
-            self._make()
-            return self._finish(brought + packages.fetched)
-
         try:
-            return packages.with_whole_packages(make_and_finish, _TRIES, "linked", "is this file system purged?")
-        except BuildStopped:
+            facts = packages.retry_on_damage(self._make)
+            return self._finish(dict(facts, fetched=packages.moved["fetch"]))
+        except stopping.BuildStopped:
             raise
         except BaseException:  # whatever the reason: an incomplete environment must not stay
             self._clean()
             raise
-
-    def _prepare(self) -> None:
-        folder = build_dir(self.plan.root, self.plan.id)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(folder, OUTCOME))
-        self._progress = progress.ProgressWriter(os.path.join(folder, PROGRESS))
-        plan = json.dumps(portable(self.plan.document)).encode()
-        publish.replace(os.path.join(folder, PLAN), plan, mode=0o666)
-        os.makedirs(os.path.dirname(self._final), exist_ok=True)
-        cleanup.sweep_leftovers(self.plan.root, self._holder)
 
     def _timed(self, name: str, step: "Any", *arguments: "Any") -> "Any":
         self.check_lock()
@@ -175,54 +156,33 @@ class _Build:
         self._seconds[name] = round(time.monotonic() - begun, 3)
         return done
 
-    def _make(self) -> None:
-        cleanup.delete_folder(self._aside, self._holder)
-        if self._conda is None:
-            os.mkdir(self._aside)
-            layout = package_formats.layout_of_plan(self.plan, self._final)
-        else:
-            self._timed("conda", self._run_conda, self._conda)
-            site = conda_installer.find_site_packages(self._aside)
-            layout = package_formats.layout_beside_conda(self._ours, self._final, site)
-            conda_installer.add_installed_files(layout, self._aside)
+    def _make(self) -> "dict[str, Any]":
+        """Make the environment; return what it says about itself."""
+        cleanup.delete(self._aside, self._holder)
+        os.mkdir(self._aside)
+        layout = package_formats.layout_of_plan(self.plan, self._final)
         maker = Linker(self._aside, self._final)
         self._timed("link", self._link, layout, maker)
         self._clear_final_path()
         os.symlink(os.path.basename(self._aside), self._final)  # without READY no job uses it
-        if self.plan.compile:
-            self._progress.report("compile", 0, 1)
-            self._timed("compile", self._compile, layout, maker)
-        self._messages = self._timed(
-            "scripts", programs.run_post_link_scripts, self._ours, self._final, self._stop, self._progress
-        )
-        self._variables = programs.find_activation_variables(self._final, self._stop, self.plan.timeout_s)
+        self._timed("compile", self._compile, layout, maker)
+        messages = self._timed("scripts", programs.run_post_link_scripts, self.plan, self._final, self._progress)
+        told = {"set": programs.find_activation_variables(self._final, self.plan.timeout_s)}
         self._progress.report("verify", 0, 1)
-        self._found = self._timed("verify", programs.verify_environment, self.plan, self._final, self._stop)
-
-    def _run_conda(self, conda: conda_installer.HostConda) -> None:
-        # At its final path, which must not exist: some condas refuse any other folder.
-        self._clear_final_path()
-        self._progress.report("conda", 0, 1, text=conda.said)
-        conda.fill(self._final, self._stop)
-        os.rename(self._final, self._aside)
+        facts = self._timed("verify", programs.verify_environment, self.plan, self._final)
+        return dict(facts, messages=messages, told=told)
 
     def _link(self, layout: "Layout", maker: Linker) -> None:
         # In a few threads: on a network file system each link waits for an answer.
-        paths = sorted(path for path, target in layout.targets.items() if target.how != THERE)
-        parts = [paths[at : at + _LINKED_TOGETHER] for at in range(0, len(paths), _LINKED_TOGETHER)]
-
-        def link(part: "list[str]") -> None:
-            self._stop()
-            for path in part:
-                maker.make(layout.targets[path])
-
+        targets = [target for _, target in sorted(layout.targets.items())]
+        parts = [targets[at : at + _LINKED_TOGETHER] for at in range(0, len(targets), _LINKED_TOGETHER)]
         with ThreadPoolExecutor(_LINKERS) as pool:
-            for number, _ in enumerate(pool.map(link, parts), 1):
-                self._progress.report("link", min(number * _LINKED_TOGETHER, len(paths)), len(paths))
+            for number, _ in enumerate(pool.map(maker.make_all, parts), 1):
+                self._progress.report("link", min(number * _LINKED_TOGETHER, len(targets)), len(targets))
 
     def _compile(self, layout: "Layout", maker: Linker) -> None:
-        for target in bytecode.compile_missing(layout, self._final, self._holder.token, self._stop):
-            maker.make(target)
+        self._progress.report("compile", 0, 1)
+        maker.make_all(bytecode.compile_missing(layout))
 
     def check_lock(self) -> None:
         if not self._lock.is_mine():
@@ -233,44 +193,34 @@ class _Build:
         if os.path.islink(self._final):
             os.unlink(self._final)
         elif os.path.isdir(self._final):
-            cleanup.delete_folder(self._final, self._holder)
+            cleanup.delete(self._final, self._holder)
 
-    def _finish(self, fetched: int) -> "dict[str, Any]":
-        about = os.path.join(self._aside, ABOUT)
-        os.makedirs(about, exist_ok=True)
+    def _finish(self, facts: "dict[str, Any]") -> "dict[str, Any]":
         sizes = cleanup.list_sizes(self._aside)
-        ready = {
-            "format": 1, "id": self.plan.id, "about": self.plan.about, "prefix": self._final,
-            "built": round(time.time(), 3), "host": os.uname()[1], "python": self._found["python"],
-            "modules": self._found["modules"],
-            "torch_cuda": self._found["torch_cuda"], "seconds": self._seconds, "fetched": fetched,
-            "bytes": sum(sizes.values()), "files": len(sizes), "messages": self._messages,
-            "told": {"set": portable(self._variables)},
-            "packages": [[each.name, each.version, each.build, each.manager] for each in self.plan.packages],
-        }  # fmt: skip
+        ready = dict(
+            facts, format=1, id=self.plan.id, about=self.plan.about, prefix=self._final, built=round(time.time(), 3),
+            host=os.uname()[1], seconds=self._seconds, bytes=sum(sizes.values()), files=len(sizes),
+            packages=[[each.name, each.version, each.build, each.manager] for each in self.plan.packages],
+        )  # fmt: skip
         if self.plan.base is not None:
-            ready["base"] = portable(dict(self.plan.base._asdict()))
+            ready["base"] = dict(self.plan.base._asdict())
             ready["packages"].append(["python", self.plan.base.version, "", "host"])
-        for name, document in ((SIZES, portable(sizes)), (PLAN, portable(self.plan.document)), (READY, ready)):
-            publish.replace(os.path.join(about, name), json.dumps(document).encode(), mode=0o666)
+        os.makedirs(os.path.join(self._aside, ABOUT), exist_ok=True)
+        for name, document in ((SIZES, sizes), (PLAN, self.plan.document), (READY, ready)):
+            write_document(os.path.join(self._aside, ABOUT, name), document)
         sync_file_system(self._aside)
-        publish.replace(os.path.join(self._aside, READY), json.dumps(ready).encode(), mode=0o666)
         self.check_lock()
-        os.unlink(self._final)
+        os.unlink(self._final)  # before READY exists: through the link, jobs would use what is swept if we are killed
+        write_document(os.path.join(self._aside, READY), ready)
+        self.check_lock()
         os.rename(self._aside, self._final)
         sync_file_system(os.path.dirname(self._final))
-        if self._conda:
-            self._conda.forget()
         return ready
 
     def _clean(self) -> None:
         if os.path.islink(self._final) and os.readlink(self._final) == os.path.basename(self._aside):
             os.unlink(self._final)
-        elif self._conda and self._lock.is_mine() and not is_ready(self.plan.root, self.plan.id):
-            self._clear_final_path()
-        cleanup.delete_folder(self._aside, self._holder)
-        if self._conda:
-            self._conda.clear()
+        cleanup.delete(self._aside, self._holder)
 
 
 def sync_file_system(folder: str) -> None:
@@ -282,3 +232,47 @@ def sync_file_system(folder: str) -> None:
             os.sync()
     finally:
         os.close(fd)
+
+
+def _can_repair(prefix: str) -> bool:
+    """Return whether an environment was whole once, and still has its list of sizes and its READY to restore."""
+    about = [read_document(os.path.join(prefix, ABOUT, name)) for name in (SIZES, READY)]
+    return not os.path.islink(prefix) and None not in about
+
+
+def _repair_environment(plan: "BuildPlan", holder: "LockHolder") -> "dict[str, Any]":
+    """Link missing files again; return how many there are, were missing and are back, and which cannot come back.
+
+    This process must hold the environment's lock.
+
+    Raises:
+        BuildFailed: Archives are needed (`need`).
+    """
+    prefix = environment_dir(plan.root, plan.id)
+    packages = Packages(plan, holder, progress.ProgressWriter(os.path.join(build_dir(plan.root, plan.id), PROGRESS)))
+    there, listed = cleanup.list_sizes(prefix), read_document(os.path.join(prefix, ABOUT, SIZES))
+    expected: "dict[str, int]" = {} if listed is None else listed
+    if listed is None:  # all files of the packages; those that are there count as whole, as jobs may use them
+        names = packages.retry_on_damage(lambda: package_formats.layout_of_plan(plan, prefix)).targets
+        expected = dict(dict.fromkeys(names, -1), **there)
+    missing = {path: size for path, size in expected.items() if there.get(path) != size}
+    if missing:
+        packages.retry_on_damage(lambda: _link_again(plan, prefix, missing))
+    lost = [path for path in missing if not os.path.lexists(os.path.join(prefix, path))]
+    if listed is None:
+        sizes = cleanup.list_sizes(prefix).items()
+        own = {path: size for path, size in sizes if path != READY and not path.startswith(ABOUT + "/")}
+        os.makedirs(os.path.join(prefix, ABOUT), exist_ok=True)
+        write_document(os.path.join(prefix, ABOUT, SIZES), own)
+    if not os.path.exists(os.path.join(prefix, READY)):
+        write_document(os.path.join(prefix, READY), read_document(os.path.join(prefix, ABOUT, READY)) or {})
+    return {"files": len(expected), "missing": len(missing), "relinked": len(missing) - len(lost), "lost": lost}
+
+
+def _link_again(plan: "BuildPlan", prefix: str, missing: "dict[str, int]") -> None:
+    layout, maker = package_formats.layout_of_plan(plan, prefix), Linker(prefix, prefix)
+    maker.make_all(layout.targets[path] for path in sorted(missing.keys() & layout.targets.keys()))
+    if any(path.endswith(".pyc") for path in missing.keys() - layout.targets.keys()):
+        bytecode.remove_damaged(layout, missing)
+        compiled = bytecode.compile_missing(layout)
+        maker.make_all(each for each in compiled if each.path in missing)

@@ -1,14 +1,10 @@
 """List and remove environments and packages, and remove what dead builders have left.
 
-Nothing that a job uses is removed. An environment is renamed, its leases are checked again, and it is renamed back if
-one exists.
+Nothing that a job uses is removed. What goes is renamed, and put back if a job or a builder has come to need it.
 """
 
 import contextlib
-import json
 import os
-import shutil
-import time
 
 from ..layout import (
     ABOUT,
@@ -18,113 +14,79 @@ from ..layout import (
     LOCK,
     OUTCOME,
     PACKAGES,
-    PACKED,
     PLAN,
     PROGRESS,
     READY,
     build_dir,
     environment_dir,
-    package_dir,
     uses_dir,
 )
+from ..removal import PART_S, date_of, files_below, is_due, move_aside, paths_in, remove, size_of, sweep
 from . import leases
-from .locks import FolderLock, beats_folder, current_holder, is_long_dead, try_unlink
+from .locks import FolderLock, OtherHolder, beats_folder, is_held, try_unlink
+from .plan import read_document
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterator
+    from typing import Any, Callable, Optional
 
     from .locks import LockHolder
-
-_TRASH = ".trash-"
-_DAY_S = 86400.0
-_OLD_PART_S = 7 * _DAY_S
 
 
 def list_sizes(folder: str) -> "dict[str, int]":
     """Return the size of every file below a folder."""
-    return {path: entry.stat(follow_symlinks=False).st_size for path, entry in _walk(folder, "")}
+    return {path: found.st_size for path, found in files_below(folder)}
 
 
-def _walk(folder: str, prefix: str) -> "Iterator[tuple[str, os.DirEntry[str]]]":
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield from _walk(entry.path, prefix + entry.name + "/")
-            else:
-                yield prefix + entry.name, entry
+def delete(path: str, holder: "LockHolder", is_needed: "Optional[Callable[[str], bool]]" = None) -> bool:
+    """Remove a folder or a link, as `move_aside` says; False if there is none, or it is needed.
 
-
-def delete_folder(path: str, holder: "LockHolder") -> int:
-    """Remove a folder, renamed first so that no half of it is taken for the whole; return the bytes freed."""
-    trash = os.path.join(os.path.dirname(path), "%s%s-%s" % (_TRASH, holder.token, os.path.basename(path).lstrip(".")))
-    try:
-        os.rename(path, trash)
-    except FileNotFoundError:
-        return 0
-    return empty_trash(trash)
-
-
-def empty_trash(trash: str) -> int:
-    """Remove a renamed folder; return the bytes that no other name keeps."""
-    freed = 0
-    try:
-        for _, entry in _walk(trash, ""):
-            stat = entry.stat(follow_symlinks=False)
-            freed += stat.st_size if stat.st_nlink == 1 else 0
-    except FileNotFoundError:  # another builder removes it too
-        pass
-    shutil.rmtree(trash, ignore_errors=True)
-    return freed
+    Raises:
+        OSError: It may not be renamed.
+    """
+    aside = ""
+    with contextlib.suppress(FileNotFoundError):
+        aside = move_aside(path, holder.token, is_needed)
+    if aside:
+        with contextlib.suppress(OSError):  # a sweep tries again
+            remove(aside)
+    return bool(aside)
 
 
 def sweep_leftovers(root: str, holder: "LockHolder") -> None:
     """Remove what dead builders have left."""
-    for folder in (os.path.join(root, ENVIRONMENTS), os.path.join(root, PACKAGES)):
-        for name in _names(folder):
-            path = os.path.join(folder, name)
-            if name.startswith(_TRASH):
-                token = name[len(_TRASH) :].partition("-")[0]
-                if token == holder.token or is_long_dead(root, token, holder):
-                    empty_trash(path)
-            elif name.startswith(".lock-"):
-                token = current_holder(path)[1]
-                if not token or (token != holder.token and is_long_dead(root, token, holder)):
-                    shutil.rmtree(path, ignore_errors=True)
-            elif name.startswith(".") and is_long_dead(root, name.rpartition("-")[2], holder):
-                delete_folder(path, holder)
-            elif os.path.islink(path) and not os.path.exists(path):
-                os.unlink(path)
-            elif folder.endswith(ENVIRONMENTS) and _is_half_made(path, name, root, holder):
-                delete_folder(path, holder)
-    for token in _names(beats_folder(root)):
-        if token != holder.token and is_long_dead(root, token, holder):
-            try_unlink(os.path.join(beats_folder(root), token))
+    for folder in (os.path.join(root, kind) for kind in (ENVIRONMENTS, PACKAGES)):
+        sweep(folder, lambda path: _is_left(path, holder))
+        for path in paths_in(folder):
+            if os.path.islink(path) and not os.path.exists(path):
+                with contextlib.suppress(OSError):  # it is another user's
+                    delete(path, holder, os.path.exists)  # a builder may have renewed it meanwhile
+    sweep(beats_folder(root), lambda path: OtherHolder(os.path.basename(path), holder).is_dead())
 
 
-def _is_half_made(path: str, name: str, root: str, holder: "LockHolder") -> bool:
-    """Return whether the host's conda was ended while it made this at its final path, and no builder resumes it."""
-    made = any(os.path.exists(os.path.join(path, each)) for each in (ABOUT, READY))  # a file system may purge either
-    if made or name.startswith(".") or os.path.islink(path) or not os.path.isdir(path) or leases.jobs_using(root, name):
-        return False
-    return not _is_held(os.path.join(build_dir(root, name), LOCK), root, holder)
+def _is_left(path: str, holder: "LockHolder") -> bool:
+    name = os.path.basename(path)
+    if name.startswith(".lock-"):
+        return not is_held(path, holder)
+    return name.startswith(".") and OtherHolder(name.rpartition("-")[2], holder).is_dead()  # a token is at its end
 
 
 def list_environments(root: str) -> "list[str]":
     """List the ids of all environments that are whole."""
-    names = _names(os.path.join(root, ENVIRONMENTS))
-    return [name for name in names if os.path.isfile(os.path.join(environment_dir(root, name), READY))]
-
-
-def own_bytes(root: str, env_id: str) -> int:
-    """Return how many bytes only this environment has, apart from its packages."""
-    stats = [entry.stat(follow_symlinks=False) for _, entry in _walk(environment_dir(root, env_id), "")]
-    return sum(stat.st_size for stat in stats if stat.st_nlink <= 2)
+    paths = paths_in(os.path.join(root, ENVIRONMENTS))
+    return [os.path.basename(path) for path in paths if os.path.isfile(os.path.join(path, READY))]
 
 
 def last_used(root: str, env_id: str) -> float:
     """Return when it was built, or last used by a job."""
     return max(os.stat(os.path.join(environment_dir(root, env_id), READY)).st_mtime, leases.last_used(root, env_id))
+
+
+def unused_environments(root: str, limit_s: float, spared: int) -> "list[str]":
+    """List the environments that were not used for so long, without those used last."""
+    used = {each: last_used(root, each) for each in list_environments(root)}
+    by_use = sorted(used, key=lambda each: -used[each])
+    return [each for each in by_use[spared:] if is_due(used[each], limit_s)]
 
 
 def remove_environment(root: str, env_id: str, holder: "LockHolder") -> "dict[str, Any]":
@@ -134,111 +96,71 @@ def remove_environment(root: str, env_id: str, holder: "LockHolder") -> "dict[st
         return {"id": env_id, "removed": False, "why": "it is being built", "used_by": []}
     try:
         final = environment_dir(root, env_id)
-        aside = os.path.join(os.path.dirname(final), "%s%s-%s" % (_TRASH, holder.token, env_id))
-        used_by = leases.jobs_using(root, env_id)
-        if not used_by and os.path.lexists(final):
-            os.rename(final, aside)
+        exists, freed = os.path.lexists(final), size_of(final, 1)
+
+        def is_needed(_: str) -> bool:  # or a builder has taken the lock of this process for that of a dead one
+            return bool(leases.jobs_using(root, env_id)) or not own.is_mine()
+
+        if is_needed(final) or (exists and not delete(final, holder, is_needed)):
             used_by = leases.jobs_using(root, env_id)
-            if used_by:
-                os.rename(aside, final)
-        if used_by:
-            return {"id": env_id, "removed": False, "why": "jobs use it", "used_by": used_by}
+            why = "jobs use it" if used_by else "it is being built"
+            return {"id": env_id, "removed": False, "why": why, "used_by": used_by}
         leases.sweep_ended_leases(root, env_id)
-        freed = None
-        if os.path.islink(aside):
-            os.unlink(aside)
-            freed = 0
-        elif os.path.isdir(aside):
-            freed = empty_trash(aside)
         _forget(root, env_id)
     finally:
         own.release()
-    why = "" if freed is not None else "there is none"
-    return {"id": env_id, "removed": freed is not None, "why": why, "freed": freed}
+    return {"id": env_id, "removed": exists, "why": "" if exists else "there is none", "freed": freed, "used_by": []}
 
 
 def _forget(root: str, env_id: str) -> None:
     # The files of its builds; the lock stays, as another process may wait for it.
-    folder = build_dir(root, env_id)
-    logs = [name for name in _names(folder) if name.startswith("log-")]
-    for name in [PLAN, PROGRESS, OUTCOME] + logs:  # logs of builders whose clients disconnected before the end
-        try_unlink(os.path.join(folder, name))
+    for path in paths_in(build_dir(root, env_id)):
+        name = os.path.basename(path)  # logs of builders whose clients disconnected before the end
+        if name in (PLAN, PROGRESS, OUTCOME) or name.startswith("log-"):
+            try_unlink(path)
     with contextlib.suppress(OSError):  # a job has added a lease meanwhile
         os.rmdir(uses_dir(root, env_id))
-    for name in _names(os.path.join(root, PACKED)):
-        if name.startswith(env_id + "-"):
-            try_unlink(os.path.join(root, PACKED, name))
 
 
 def remove_packages(root: str, holder: "LockHolder", unused_s: float = 0.0) -> "tuple[int, int]":
     """Remove packages that no environment and no builder needs; return how many, and the bytes freed."""
     count = freed = 0
-    kept = packages_in_use(root, holder)
-    for name in _names(os.path.join(root, PACKAGES)):
-        path = package_dir(root, name)
-        if name.startswith(".") or name in kept or time.time() - _mtime(path) < unused_s:
+    kept = _packages_in_use(root, holder)
+    for path in paths_in(os.path.join(root, PACKAGES)):
+        name = os.path.basename(path)
+        if name.startswith(".") or name in kept or not is_due(date_of(path), unused_s):
             continue
-        trash = os.path.join(root, PACKAGES, "%s%s-%s" % (_TRASH, holder.token, name))
-        os.rename(path, trash)
-        if name in packages_in_use(root, holder):  # by a builder that has started meanwhile
-            os.rename(trash, path)
-            continue
-        count += 1
-        freed += empty_trash(trash)
+        size = size_of(path, 1)
+        # A builder that has started meanwhile may need it.
+        if delete(path, holder, lambda _, name=name: name in _packages_in_use(root, holder)):  # type: ignore[misc]
+            count += 1
+            freed += size
     return count, freed
 
 
-def packages_in_use(root: str, holder: "LockHolder") -> "set[str]":
+def _packages_in_use(root: str, holder: "LockHolder") -> "set[str]":
     """Return the SHA-256 of the packages of all environments and of all current builds."""
-    found: "set[str]" = set()
-    for env_id in list_environments(root):
-        found |= _hashes(os.path.join(environment_dir(root, env_id), ABOUT, PLAN))
-    for name in builds_under_way(root, holder):
-        found |= _hashes(os.path.join(root, BUILDS, name, PLAN))
-    return found
+    plans = [os.path.join(environment_dir(root, env_id), ABOUT, PLAN) for env_id in list_environments(root)]
+    plans += [os.path.join(build_dir(root, name), PLAN) for name in builds_under_way(root, holder)]
+    return set().union(*map(_hashes, plans))
 
 
 def builds_under_way(root: str, holder: "LockHolder") -> "list[str]":
     """Return the ids of the environments that living builders make or repair."""
-    names = [name for name in _names(os.path.join(root, BUILDS)) if not name.startswith(".")]
-    return [name for name in names if _is_held(os.path.join(root, BUILDS, name, LOCK), root, holder)]
-
-
-def _is_held(folder: str, root: str, holder: "LockHolder") -> bool:
-    token = current_holder(folder)[1]
-    return token not in ("", holder.token) and not is_long_dead(root, token, holder)
+    paths = [path for path in paths_in(os.path.join(root, BUILDS)) if not os.path.basename(path).startswith(".")]
+    return [os.path.basename(path) for path in paths if is_held(os.path.join(path, LOCK), holder)]
 
 
 def remove_old_parts(root: str) -> int:
-    """Remove incomplete downloads and uploads that are a week old; return the bytes freed."""
-    freed = 0
-    for name in _names(os.path.join(root, BLOBS)):
-        path = os.path.join(root, BLOBS, name)
-        if not name.endswith((".part", ".pieces")) or time.time() - _mtime(path) <= _OLD_PART_S:
-            continue
-        for piece in [os.path.join(path, each) for each in _names(path)] or [path]:
-            freed += os.stat(piece).st_size
-            try_unlink(piece)
-        if os.path.isdir(path):
-            os.rmdir(path)
-    return freed
+    """Remove abandoned downloads; return the bytes freed."""
+    paths = [path for path in paths_in(os.path.join(root, BLOBS)) if path.endswith(".part")]
+    old = {path: size_of(path) for path in paths if is_due(date_of(path), PART_S)}
+    sweep(os.path.join(root, BLOBS), old.__contains__)
+    return sum(old.values())
 
 
 def _hashes(path: str) -> "set[str]":
-    try:
-        with open(path) as file:
-            document = json.load(file)
-    except (OSError, ValueError):
-        return set()
-    return {each["sha256"] for each in document["packages"] + ([document["zstd"]] if document.get("zstd") else [])}
-
-
-def _names(folder: str) -> "list[str]":
-    return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-
-
-def _mtime(path: str) -> float:
-    try:
-        return os.stat(path).st_mtime
-    except FileNotFoundError:
-        return time.time()
+    document = read_document(path) or {"packages": []}
+    packages = document["packages"] + ([document["zstd"]] if document.get("zstd") else [])
+    used = [[each, each.get("source") or each] + each.get("requires", []) for each in packages]
+    return {each["sha256"] for several in used for each in several}

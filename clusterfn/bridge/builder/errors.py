@@ -1,36 +1,23 @@
 """Errors of the builder: why a build failed, as it is written into outcome.json."""
 
+import contextlib
 import errno
 import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import threading
-    from typing import Any, Callable, Sequence
+    from typing import Any, Sequence
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
-
-
-class BuildStopped(Exception):
-    """The builder was asked to end (SIGTERM, Ctrl-C), or another of its threads failed."""
-
-
-def stopper(stopping: "threading.Event") -> "Callable[..., None]":
-    """Return a function that raises BuildStopped once `stopping` is set, whatever its arguments."""
-
-    def stop(*_: object) -> None:
-        if stopping.is_set():
-            raise BuildStopped
-
-    return stop
+ROOM = "make room there (clusterfn env gc), or point env_root: to another file system"
 
 
 class BuildFailed(Exception):
     """The environment cannot be built.
 
     Attributes:
-        stage: plan, space, fetch, unpack, link, compile, script, verify or disk.
+        stage: plan, space, fetch, unpack, build, link, compile, script, verify or disk.
         evidence: Lines of other programs, unchanged.
         need: SHA-256 of missing archives that the client may send.
     """
@@ -56,27 +43,15 @@ def from_os_error(error: OSError, root: str) -> BuildFailed:
     """Describe what the file system refused, with its numbers."""
     where = "%s: %s" % (os.strerror(error.errno) if error.errno else error, error.filename or root)
     if error.errno in _FULL:
-        return BuildFailed(
-            "the disk is full: %s" % where, stage="disk", evidence=[describe_free_space(root)], hint=ROOM
-        )
+        from ..supervisor.text import format_size  # as above
+
+        free = []
+        with contextlib.suppress(OSError):  # the root may not be there yet
+            disk = os.statvfs(root)
+            files = ", %d files" % disk.f_favail if disk.f_files else ""
+            free = ["free under %s: %s%s" % (root, format_size(disk.f_bavail * disk.f_frsize), files)]
+        return BuildFailed("the disk is full: %s" % where, stage="disk", evidence=free, hint=ROOM)
     if error.errno in _DENIED:
         hint = "point env_root: to a folder that you may write to"
         return BuildFailed("nothing may be written there: %s" % where, stage="disk", hint=hint)
     return BuildFailed("the file system refused: %s" % where, stage="disk", hint="look at the file system of %s" % root)
-
-
-ROOM = "make room there (clusterfn env gc), or point env_root: to another file system"
-
-
-def describe_free_space(root: str) -> str:
-    """Describe how much space the file system has left."""
-    if not hasattr(os, "statvfs"):  # Windows, as a client
-        return "free space unknown"
-    try:
-        disk = os.statvfs(root)
-    except OSError as error:
-        return "free space unknown: %s" % error
-    from ..supervisor.text import size  # as above
-
-    files = ", %d files" % disk.f_favail if disk.f_files else ""
-    return "free under %s: %s%s" % (root, size(disk.f_bavail * disk.f_frsize), files)

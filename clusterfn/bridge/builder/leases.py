@@ -70,13 +70,11 @@ def _ended(lease: str) -> "Optional[float]":
         return 0.0
     except OSError:  # another user's, or its file system is unavailable
         return None
-    from ..supervisor.attempt import Attempt  # a worker is started before these are loaded: `early_start`
-    from ..supervisor.job import DAMAGED, JobFolder
+    from ..supervisor.attempt import final_attempt  # a worker is started before these are loaded: `early_start`
+    from ..supervisor.job import DamagedFile, JobFolder
 
     try:
-        job = JobFolder(folder)
-        attempts = [Attempt(job, number) for number in job.attempts()]
-        final = [each for each in attempts if (each.outcome() or {}).get("final")]
-        return os.stat(final[0].path(OUTCOME)).st_mtime if final else None
-    except DAMAGED:  # unknown: the job keeps the environment until its folder is removed
+        final = final_attempt(JobFolder(folder))
+        return os.stat(final.path(OUTCOME)).st_mtime if final else None
+    except (OSError, DamagedFile):  # unknown: the job keeps the environment until its folder is removed
         return None

@@ -5,23 +5,22 @@ same one makes an environment and finds what is missing in it.
 """
 
 import errno
-import json
 import os
 import re
 import shutil
 from typing import NamedTuple
 
 from ..layout import ABOUT, READY
-from ..supervisor.text import native, portable
+from . import stopping
 from .errors import BuildFailed
+from .plan import read_document, write_document
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Optional
+    from typing import Any, Iterable, Optional
 
 FORMAT = 1
 LINK, SYMLINK, TEXT, BINARY, SCRIPT, WRITE = "link", "symlink", "text", "binary", "script", "write"
-THERE = "there"
 _REFUSED = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES)
 _LONGEST_SHEBANG = 127  # the limit of older kernels, which silently truncate a longer one
 _SHEBANG = re.compile(rb"#![ \t]*(.*?)[ \t]*\r?\n")
@@ -50,7 +49,7 @@ class Manifest(NamedTuple):
     Attributes:
         kind: conda or wheel.
         facts: info/index.json of a conda package; of a wheel the name of its dist-info folder.
-        noarch: python or generic.
+        noarch: "python" if it belongs to any version of it.
         entry_points: Lines `name = module:attribute`.
     """
 
@@ -62,30 +61,21 @@ class Manifest(NamedTuple):
     entry_points: "list[str]"
     files: "list[PackageFile]"
 
-    @property
-    def bytes(self) -> int:
-        """The size of all its files."""
-        return sum(file.size for file in self.files)
-
 
 def write_manifest(manifest: Manifest, path: str) -> None:
     """Write a manifest and flush it to the disk."""
-    with open(path, "w") as file:
-        json.dump(portable(dict(manifest._asdict(), format=FORMAT)), file)
-        file.flush()
-        os.fsync(file.fileno())
+    write_document(path, dict(manifest._asdict(), format=FORMAT))
 
 
 def read_manifest(path: str) -> "Optional[Manifest]":
     """Read a manifest; None if it is missing or has another format."""
+    document = read_document(path) or {}
     try:
-        with open(path) as file:
-            document = native(json.load(file))
         if document.pop("format") != FORMAT:
             return None
         document["files"] = [PackageFile(*each) for each in document["files"]]
         return Manifest(**document)
-    except (OSError, ValueError, TypeError, KeyError):
+    except (TypeError, KeyError):
         return None
 
 
@@ -106,7 +96,7 @@ class TargetFile(NamedTuple):
     Attributes:
         path: Below the prefix.
         how: LINK to the package's file; SYMLINK to `content`; TEXT, BINARY or SCRIPT: a copy with the prefix in it;
-            WRITE of `content`; THERE: another installer has written it.
+            WRITE of `content`.
         package: The folder of its package.
         source: The file there.
         size: Of that.
@@ -120,11 +110,6 @@ class TargetFile(NamedTuple):
     executable: bool = False
     placeholder: str = ""
     content: bytes = b""
-
-    @property
-    def inside(self) -> str:
-        """The source's path in its package."""
-        return os.path.relpath(self.source, os.path.join(self.package, "files"))
 
 
 class Layout:
@@ -175,6 +160,12 @@ class Linker:
         self._prefix = prefix
         self._made = {folder}
 
+    def make_all(self, targets: "Iterable[TargetFile]") -> None:
+        """Make files, unless the builder is asked to end; raise as `make`."""
+        for target in targets:
+            stopping.check()
+            self.make(target)
+
     def make(self, target: TargetFile) -> None:
         """Put a file in its place, replacing what is there.
 
@@ -201,7 +192,7 @@ class Linker:
         elif target.how == SYMLINK:
             os.symlink(os.fsdecode(target.content), path)
         else:
-            data = file_content(target, self._prefix)
+            data = _file_content(target, self._prefix)
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o777 if target.executable else 0o666)
             with os.fdopen(fd, "wb") as file:
                 file.write(data)
@@ -212,13 +203,17 @@ class Linker:
             raise BuildFailed("%s would be written to %s, by way of a link" % (target.path, real), stage="link")
 
 
-def _link(target: TargetFile, path: str) -> None:
+def _refuse_damaged(target: TargetFile) -> None:
     try:
-        size = os.stat(target.source).st_size
+        if os.stat(target.source).st_size == target.size:
+            return
     except FileNotFoundError:
-        raise PackageDamaged(target.package) from None
-    if size != target.size:
-        raise PackageDamaged(target.package)
+        pass
+    raise PackageDamaged(target.package)
+
+
+def _link(target: TargetFile, path: str) -> None:
+    _refuse_damaged(target)
     try:
         os.link(target.source, path)
     except OSError as error:
@@ -227,7 +222,7 @@ def _link(target: TargetFile, path: str) -> None:
         shutil.copy(target.source, path)
 
 
-def file_content(target: TargetFile, prefix: str) -> bytes:
+def _file_content(target: TargetFile, prefix: str) -> bytes:
     """Return the content of a file that is not a link.
 
     Raises:
@@ -236,13 +231,9 @@ def file_content(target: TargetFile, prefix: str) -> bytes:
     """
     if target.how == WRITE:
         return target.content
-    try:
-        with open(target.source, "rb") as file:
-            data = file.read()
-    except FileNotFoundError:
-        raise PackageDamaged(target.package) from None
-    if len(data) != target.size:
-        raise PackageDamaged(target.package)
+    _refuse_damaged(target)
+    with open(target.source, "rb") as file:
+        data = file.read()
     if target.how == SCRIPT:
         return shebang(os.path.join(prefix, "bin", "python")) + data.partition(b"\n")[2]
     old, new = os.fsencode(target.placeholder), os.fsencode(prefix)

@@ -5,7 +5,8 @@ never used again, so a lock that was taken from a dead holder is not taken from 
 where link(2) works, or rename of folders; there is no flock, as NFS and Lustre may not have it.
 
 A builder keeps one heartbeat, `builds/.beats/<token>`: its identity, and a count that goes up. A process that waits for
-it measures on its own clock how long the count has not changed.
+it measures on its own clock how long the count has not changed. A lock is taken from a holder that a signal has stopped
+as from a dead one: if it continues later, it finds that out and waits in turn.
 """
 
 import contextlib
@@ -16,22 +17,26 @@ import shutil
 import socket
 import threading
 import time
+from typing import NamedTuple
 
+from ..agent.trusted import user_name
 from ..layout import BUILDS
 from ..supervisor import publish
-from ..supervisor.process_tree import boot_id, is_hidden, start_time
+from ..supervisor.process_tree import STOPPED, boot_id, is_hidden, start_time, state_of
+from . import stopping
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Optional
+    from typing import Any, Callable, Iterator, Optional
 
 _LOOK_S = 0.1
 _FREE = "free"
 _BEAT_S = 2.0
 _SILENT_S = 60.0  # from another machine
 _REBOOTED_S = 6.0  # from this one before it booted; or from another of the same name, which then still beats
-_LEFT_S = 600.0  # by the file server's clock, for those who do not wait and look again
-_NEVER = float("inf")
+_STOPPED_S = 5.0  # by a signal, on this machine: of a job that is suspended, say
+_FOR_EVER_S = float("inf")
+_LEFT_S = 600.0  # by the file server's clock, at the first look
 
 
 class FolderLock:
@@ -39,13 +44,28 @@ class FolderLock:
 
     Attributes:
         held_by: The other holder at the last look, if there was one.
+
+    Args:
+        is_kept: Whether its folder stays when it is released. Then a number is never used again.
     """
 
-    def __init__(self, folder: str, holder: "LockHolder") -> None:
+    def __init__(self, folder: str, holder: "LockHolder", *, is_kept: bool = True) -> None:
         self.held_by: "Optional[OtherHolder]" = None
         self._folder = folder
         self._holder = holder
+        self._is_kept = is_kept
         self._number = 0
+
+    @contextlib.contextmanager
+    def held(self, meanwhile: "Callable[[Optional[OtherHolder]], None]" = stopping.check) -> "Iterator[None]":
+        """Hold the lock; as long as it is taken, call `meanwhile` with its holder again and again."""
+        while not self.take():
+            meanwhile(self.held_by)
+            time.sleep(_LOOK_S)
+        try:
+            yield
+        finally:
+            self.release()
 
     def take(self) -> bool:
         """Take the lock if it is free or its holder is dead."""
@@ -53,13 +73,13 @@ class FolderLock:
         number, token = current_holder(self._folder)
         if token:
             if self.held_by is None or self.held_by.token != token:
-                self.held_by = OtherHolder(self._holder.root, token)
-            if not self.held_by.is_dead():
+                self.held_by = OtherHolder(token, self._holder)
+            if not self.held_by.is_dead(_STOPPED_S):
                 return False
         try:
             if not publish.publish(self._folder, str(number + 1), self._holder.token.encode(), mode=0o666):
                 return False
-        except FileNotFoundError:  # `forget` was called between
+        except FileNotFoundError:  # its holder has removed the folder
             return False
         self._number = number + 1
         if not self.is_mine():
@@ -70,28 +90,19 @@ class FolderLock:
                 try_unlink(os.path.join(self._folder, str(old)))
         return True
 
-    def wait(self, meanwhile: "Callable[[Optional[OtherHolder]], None]") -> None:
-        """Take the lock; call `meanwhile` with its holder each time it is still taken."""
-        while not self.take():
-            meanwhile(self.held_by)
-            time.sleep(_LOOK_S)
-
     def is_mine(self) -> bool:
         """Return whether this process still holds the lock: another may have taken it for dead."""
         return current_holder(self._folder) == (self._number, self._holder.token)
 
     def release(self) -> None:
-        """Release the lock."""
-        if not self._number or not self.is_mine():
+        """Release the lock, if this process holds it."""
+        if not self.is_mine():
             return
-        path = os.path.join(self._folder, str(self._number))
-        with open(path + ".free", "w") as file:
-            file.write(_FREE)
-        os.rename(path + ".free", path)
-
-    def forget(self) -> None:
-        """Remove the lock itself, once it is of no use any more."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._is_kept:
+            path = os.path.join(self._folder, str(self._number))
+            publish.replace(path, _FREE.encode(), sync=False, mode=0o666)
+        else:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def current_holder(folder: str) -> "tuple[int, str]":
@@ -104,6 +115,12 @@ def current_holder(folder: str) -> "tuple[int, str]":
         if data is not None:
             token = data.decode("ascii", "replace")
             return number, "" if token == _FREE else token
+
+
+def is_held(folder: str, holder: "LockHolder") -> bool:
+    """Return whether another process that lives holds the lock in a folder, at a single look."""
+    token = current_holder(folder)[1]
+    return token not in ("", holder.token) and not OtherHolder(token, holder).is_dead()
 
 
 def _numbers(folder: str) -> "list[int]":
@@ -147,10 +164,7 @@ class LockHolder:
         self._over = threading.Event()
 
     def __enter__(self) -> "LockHolder":
-        os.makedirs(beats_folder(self.root), exist_ok=True)
-        with open(self._path + ".new", "w") as file:
-            file.write("%012d\n%s\n" % (0, json.dumps(identify_process())))
-        os.rename(self._path + ".new", self._path)
+        self._begin(0)
         threading.Thread(target=self._beat, daemon=True).start()
         return self
 
@@ -158,77 +172,89 @@ class LockHolder:
         self._over.set()
         try_unlink(self._path)
 
+    def _begin(self, count: int) -> None:
+        os.makedirs(beats_folder(self.root), exist_ok=True)
+        beat = "%012d\n%s\n" % (count, json.dumps(identify_process()))
+        publish.replace(self._path, beat.encode(), sync=False, mode=0o666)
+
     def _beat(self) -> None:
         count = 0
         while not self._over.wait(_BEAT_S):
             count += 1
             try:
-                with open(self._path, "r+") as file:
-                    file.write("%012d" % count)
+                try:
+                    with open(self._path, "r+") as file:
+                        file.write("%012d" % count)
+                except FileNotFoundError:  # without one it counts as dead, and others take its lock
+                    if os.path.isdir(self.root):
+                        self._begin(count)
             except OSError:  # the disk is full or the server away: others wait a minute before they take us for dead
                 continue
 
 
+class _Beat(NamedTuple):
+    beats: str
+    date: float  # by the file server's clock
+    uid: int
+    process: "dict[str, Any]"  # as `identify_process` describes it
+
+
 class OtherHolder:
-    """Another holder of a lock, observed repeatedly."""
+    """Another holder of a lock. Who looks again and again learns that it is dead earlier than who looks once."""
 
-    def __init__(self, root: str, token: str) -> None:
+    def __init__(self, token: str, mine: "LockHolder") -> None:
         self.token = token
-        self._path = os.path.join(beats_folder(root), token)
-        self._count = ""
+        self._root = mine.root
         self._since = time.monotonic()
+        beat, own = _read_beat(mine.root, token), _read_beat(mine.root, mine.token)
+        self._count = beat.beats if beat else ""
+        if beat and own and own.date - beat.date > _LEFT_S:
+            self._since -= own.date - beat.date
 
-    def is_dead(self) -> bool:
-        """Return whether the holder is dead, so that waiting is pointless."""
-        found = _read(self._path)
-        if found is None:
+    def is_dead(self, stopped_s: float = _FOR_EVER_S) -> bool:
+        """Return whether the holder is surely dead.
+
+        Args:
+            stopped_s: For how long one that a signal has stopped counts as alive: its lock may be taken, and it waits
+                in turn when it continues; what it is making must not be removed.
+        """
+        beat = _read_beat(self._root, self.token)
+        if beat is None:
             return True
-        count, who = found
-        if count != self._count:
-            self._count, self._since = count, time.monotonic()
-        return time.monotonic() - self._since >= _patience(who)
+        if beat.beats != self._count:
+            self._count, self._since = beat.beats, time.monotonic()
+        return time.monotonic() - self._since >= _patience_s(beat.process, stopped_s)
 
     def who(self) -> str:
-        """Name the pid and the host, for messages."""
-        found = _read(self._path)
-        return "pid %s on %s" % (found[1].get("pid"), found[1].get("host")) if found else "a process that is gone"
+        """Name the pid, the host and the user, for messages; and say whether it is stopped."""
+        beat = _read_beat(self._root, self.token)
+        if beat is None or not beat.process:
+            return "a process that is gone"
+        stopped = ", stopped by a signal" if _patience_s(beat.process, _STOPPED_S) == _STOPPED_S else ""
+        return "pid %s on %s (%s%s)" % (beat.process["pid"], beat.process["host"], user_name(beat.uid), stopped)
 
 
-def is_long_dead(root: str, token: str, mine: "LockHolder") -> bool:
-    """Decide from a single look whether a holder is surely dead, so that its leftovers may go."""
-    found = _read(os.path.join(beats_folder(root), token))
-    if found is None:
-        return True
-    patience = _patience(found[1])
-    if patience in (0.0, _NEVER):
-        return not patience
-    try:
-        silent_s = os.stat(mine._path).st_mtime - os.stat(os.path.join(beats_folder(root), token)).st_mtime
-    except OSError:
-        return False
-    return silent_s > _LEFT_S
-
-
-def _patience(who: "dict[str, Any]") -> float:
+def _patience_s(process: "dict[str, Any]", stopped_s: float) -> float:
+    """Return for how long its heartbeat may be silent: not at all if it is gone, for ever if it runs."""
     me = identify_process()
-    if who.get("host") != me["host"]:
+    if process.get("host") != me["host"]:
         return _SILENT_S
-    if who.get("boot") != me["boot"]:
+    if process.get("boot") != me["boot"]:
         return _REBOOTED_S
-    if who.get("pids") != me["pids"]:
+    if process.get("pids") != me["pids"] or is_hidden(int(process["pid"])):  # by hidepid=2, of another user
         return _SILENT_S
-    if is_hidden(int(who["pid"])):  # hidepid=2 hides another user's builder: its heartbeat tells
-        return _SILENT_S
-    return _NEVER if start_time(int(who["pid"])) == who["start"] else 0.0
+    if start_time(int(process["pid"])) != process["start"]:
+        return 0.0
+    return stopped_s if state_of(int(process["pid"])) == STOPPED else _FOR_EVER_S
 
 
-def _read(path: str) -> "Optional[tuple[str, dict[str, Any]]]":
+def _read_beat(root: str, token: str) -> "Optional[_Beat]":
     try:
-        with open(path) as file:
-            count, _, who = file.read().partition("\n")
-    except FileNotFoundError:
+        with open(os.path.join(beats_folder(root), token)) as file:
+            count, _, process = file.read().partition("\n")
+            found = os.fstat(file.fileno())
+    except (FileNotFoundError, IsADirectoryError):  # "..", say, at the end of a name that somebody has planted
         return None
-    try:
-        return count, dict(json.loads(who))
-    except ValueError:  # a full disk cut it off
-        return count, {}
+    with contextlib.suppress(ValueError):  # a full disk cut it off
+        return _Beat(count, found.st_mtime, found.st_uid, dict(json.loads(process)))
+    return _Beat(count, found.st_mtime, found.st_uid, {})

@@ -1,25 +1,22 @@
 """Read what a conda package and a wheel say about their files, and place these files in an environment.
 
-A conda package describes them in paths.json or has_prefix, with noarch and entry points; a wheel by the names of its
+A conda package describes them in paths.json, with noarch and entry points; a wheel by the names of its
 folders. Both leave a record of what is installed, by which conda and pip know it.
 """
 
-import base64
 import configparser
 import csv
-import hashlib
 import io
 import json
 import os
 import re
-import shlex
 
 from ..layout import MANIFEST, package_dir
 from ..supervisor.text import native, portable
+from .addresses import masked
+from .bytecode import CACHE
 from .errors import BuildFailed
-from .fetch import masked
 from .link import (
-    BINARY,
     LINK,
     SCRIPT,
     SYMLINK,
@@ -34,19 +31,16 @@ from .link import (
     shebang,
 )  # fmt: skip
 from .plan import TAR_GZ, WHEEL
-from .venv_layout import venv_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterable, Mapping, Optional
 
-    from .archives import Member
-    from .plan import BuildPlan, PlannedPackage
+    from .plan import BasePython, BuildPlan, PlannedPackage
 
     Known = tuple[PlannedPackage, str, Manifest]
 
 _HISTORY = b"==> made by clusterfn from a lock <==\n"
-_OLD_PLACEHOLDER = "/opt/anaconda1anaconda2anaconda3"  # of has_prefix lines that name none
 _WHEEL_INFO = re.compile(r"[^/]+\.dist-info/WHEEL\Z")
 _WHEEL_DATA = re.compile(r"[^/]+\.data/(purelib|platlib|scripts|headers|data)/(.+)\Z")
 _NOT_PLACED = ("RECORD", "RECORD.jws", "RECORD.p7s", "INSTALLER")
@@ -67,7 +61,7 @@ if __name__ == "__main__":
 """
 
 
-def describe_package(package: "PlannedPackage", folder: str, members: "Mapping[str, Member]") -> Manifest:
+def describe_package(package: "PlannedPackage", folder: str, members: "Mapping[str, PackageFile]") -> Manifest:
     """Return the manifest of an unpacked package."""
     describe = {WHEEL: _describe_wheel, TAR_GZ: _describe_standalone}.get(package.kind, _describe_conda)
     return describe(package, folder, members)
@@ -80,33 +74,16 @@ def layout_of_plan(plan: "BuildPlan", prefix: str) -> Layout:
         PackageDamaged: A package is missing, or has lost its manifest.
     """
     known = _read_manifests(plan)
-    if plan.base is not None:
-        made = Layout(prefix, plan.python)
-        for target in venv_files(plan.base, plan.python):
-            made.add(target)
-        _place_packages(made, known)
-        return made
     python = next((each for _, _, each in known if each.kind != "wheel" and each.name == "python"), None)
-    if python is None:
+    if plan.base is None and python is None:
         raise BuildFailed("the lock has no python", stage="plan", hint="name python in the environment's specification")
-    made = Layout(prefix, plan.python, python.facts.get("python_site_packages_path"))
-    _place_packages(made, known)
-    if python.kind == "conda":
-        made.add(TargetFile("conda-meta/history", WRITE, known[0][1], content=_HISTORY))
-    return made
-
-
-def layout_beside_conda(plan: "BuildPlan", prefix: str, site: "Optional[str]") -> Layout:
-    """Compute what is added to an environment that conda has filled with a Python; raise as `layout_of_plan` does."""
-    made = Layout(prefix, plan.python, site)
-    _place_packages(made, _read_manifests(plan))
-    return made
-
-
-def _place_packages(layout: Layout, known: "list[Known]") -> None:
-    place = {"conda": _place_conda, "wheel": _place_wheel, "standalone": _place_standalone}
-    for package, folder, manifest in known:
-        place[manifest.kind](layout, manifest, package, folder)
+    layout = Layout(prefix, plan.python, python.facts.get("python_site_packages_path") if python else None)
+    if plan.base is not None:
+        _place_base(layout, plan.base)
+    _place_packages(layout, known)
+    if python is not None and python.kind == "conda":
+        layout.add(TargetFile("conda-meta/history", WRITE, known[0][1], content=_HISTORY))
+    return layout
 
 
 def _read_manifests(plan: "BuildPlan") -> "list[Known]":
@@ -120,65 +97,60 @@ def _read_manifests(plan: "BuildPlan") -> "list[Known]":
     return found
 
 
-def _describe_conda(package: "PlannedPackage", folder: str, members: "Mapping[str, Member]") -> Manifest:
+def _place_packages(layout: Layout, known: "list[Known]") -> None:
+    for package, folder, manifest in known:
+        place = _place_wheel if manifest.kind == "wheel" else _place_conda
+        place(layout, manifest, package, folder)
+
+
+def _place_base(layout: Layout, base: "BasePython") -> None:
+    """Lay the environment out as `venv` does: a link to the host's interpreter, and pyvenv.cfg, which isolates it.
+
+    Neither `venv` nor `ensurepip` is used: Debian has packages of their own for them.
+    """
+    home = os.path.dirname(base.path)
+    values = "home = %s\ninclude-system-site-packages = false\nversion = %s\nexecutable = %s\n"
+    config = values % (home, base.version, base.path)
+    layout.add(TargetFile("pyvenv.cfg", WRITE, "", content=os.fsencode(config)))
+    layout.add(TargetFile("bin/python", SYMLINK, "", content=os.fsencode(base.path)))
+    for name in ("python3", "python%d.%d" % layout.version):
+        layout.add(TargetFile("bin/" + name, SYMLINK, "", content=b"python"))
+
+
+def _describe_conda(package: "PlannedPackage", folder: str, members: "Mapping[str, PackageFile]") -> Manifest:
     index = _json(folder, "info/index.json")
     if index is None:
         raise BuildFailed("%s is no conda package: it has no info/index.json" % package.file, stage="unpack")
-    link = _json(folder, "info/link.json") or {}
-    prefixes, files = _prefixes(folder), []
-    for path in _listed_paths(folder, members):
+    described, link, files = _json(folder, "info/paths.json"), _json(folder, "info/link.json") or {}, []
+    if described is None:
+        raise BuildFailed("%s is of a conda before 2017: it has no info/paths.json" % package.file, stage="unpack")
+    for each in sorted(described["paths"], key=lambda each: str(each["_path"])):
+        path = os.path.normpath(each["_path"])
         member = members.get(path)
-        if member is None:
+        if member is not None:
+            mark = each.get("prefix_placeholder")
+            mode = (each.get("file_mode") or TEXT) if mark else None
+            files.append(member._replace(placeholder=mark, mode=mode))
+        elif each.get("path_type") != "directory" and CACHE not in path:
             raise BuildFailed("it lists %s and does not hold it" % path, stage="unpack")
-        placeholder, mode = prefixes.get(path, (None, None))
-        files.append(PackageFile(path, member.size, member.executable, member.link, placeholder, mode))
-    linked, noarch = link.get("noarch") or {}, index.get("noarch")
-    return Manifest(
-        str(index.get("name", package.name)), str(index.get("version", package.version)), "conda", index,
-        linked.get("type") or ("generic" if noarch is True else str(noarch) if noarch else None),
-        list(linked.get("entry_points") or ()), files,
-    )  # fmt: skip
-
-
-def _listed_paths(folder: str, members: "Mapping[str, Member]") -> "list[str]":
-    """List the paths to link: those that the package lists, else all that it holds."""
-    described = _json(folder, "info/paths.json")
-    if described is not None:
-        named = [each["_path"] for each in described["paths"] if each.get("path_type") != "directory"]
-    else:
-        listed = _text(folder, "info/files")
-        named = listed.split("\n") if listed is not None else list(members)
-    paths = {os.path.normpath(path) for path in named if path and not path.startswith("info/")}
-    return sorted(path for path in paths if path in members or not path.endswith(".pyc"))  # stale ones are gone
-
-
-def _prefixes(folder: str) -> "dict[str, tuple[str, str]]":
-    described = _json(folder, "info/paths.json")
-    if described is not None:
-        return {
-            os.path.normpath(each["_path"]): (each["prefix_placeholder"], each.get("file_mode") or TEXT)
-            for each in described["paths"]
-            if each.get("prefix_placeholder")
-        }
-    found = {}
-    for line in (_text(folder, "info/has_prefix") or "").split("\n"):
-        parts = shlex.split(line) if line.strip() else []
-        if len(parts) == 3 and parts[1] in (TEXT, BINARY):
-            found[os.path.normpath(parts[2])] = (parts[0], parts[1])
-        elif parts:
-            found[os.path.normpath(line.strip())] = (_OLD_PLACEHOLDER, TEXT)
-    return found
+    linked = link.get("noarch") or {}
+    noarch = "python" if (linked.get("type") or index.get("noarch")) == "python" else None
+    name, version = str(index.get("name", package.name)), str(index.get("version", package.version))
+    return Manifest(name, version, "conda", index, noarch, list(linked.get("entry_points") or ()), files)
 
 
 def _place_conda(layout: Layout, manifest: Manifest, package: "PlannedPackage", folder: str) -> None:
-    python, placed = manifest.noarch == "python", []
-    for file in manifest.files:
-        placed.append(_placed(file, _noarch_path(file.path, layout) if python else file.path, folder))
+    """Place a package of conda, or a Python of python-build-standalone."""
+    python = manifest.noarch == "python"
+    placed = [
+        _placed(file, _noarch_path(file.path, layout) if python else file.path, folder) for file in manifest.files
+    ]
     if python:
         placed += _entry_point_scripts(manifest, layout, folder)
+    if manifest.kind == "conda":
+        placed.append(_conda_record(manifest, package, folder, [target.path for target in placed]))
     for target in placed:
         layout.add(target)
-    layout.add(_conda_record(manifest, package, folder, [target.path for target in placed]))
 
 
 def _noarch_path(path: str, layout: Layout) -> str:
@@ -200,7 +172,7 @@ def _conda_record(manifest: Manifest, package: "PlannedPackage", folder: str, pa
     return TargetFile("conda-meta/" + name.replace("/", "_"), WRITE, folder, content=data)
 
 
-def _describe_wheel(package: "PlannedPackage", folder: str, members: "Mapping[str, Member]") -> Manifest:
+def _describe_wheel(package: "PlannedPackage", folder: str, members: "Mapping[str, PackageFile]") -> Manifest:
     found = [os.path.dirname(path) for path in members if _WHEEL_INFO.match(path)]
     if len(found) != 1:
         raise BuildFailed("%s is no wheel: it has %d dist-info folders" % (package.file, len(found)), stage="unpack")
@@ -210,8 +182,7 @@ def _describe_wheel(package: "PlannedPackage", folder: str, members: "Mapping[st
     parser.read_string(_text(os.path.join(folder, info), "entry_points.txt") or "")
     sections = [section for section in ("console_scripts", "gui_scripts") if parser.has_section(section)]
     points = ["%s = %s" % pair for section in sections for pair in parser.items(section)]
-    files = [PackageFile(path, each.size, each.executable) for path, each in sorted(members.items())]
-    return Manifest(package.name, package.version, "wheel", {"info": info}, None, points, files)
+    return Manifest(package.name, package.version, "wheel", {"info": info}, None, points, sorted(members.values()))
 
 
 def _place_wheel(layout: Layout, manifest: Manifest, package: "PlannedPackage", folder: str) -> None:
@@ -223,25 +194,20 @@ def _place_wheel(layout: Layout, manifest: Manifest, package: "PlannedPackage", 
     for target in placed:
         layout.add(target)
     record = "%s/%s/RECORD" % (layout.site, info)
-    layout.add(TargetFile(record, WRITE, folder, content=_wheel_record(placed, record, layout.site, folder, info)))
+    content = _wheel_record([record] + [target.path for target in placed], layout.site)
+    layout.add(TargetFile(record, WRITE, folder, content=content))
 
 
 def _placed_wheel(layout: Layout, manifest: Manifest, file: PackageFile, folder: str) -> TargetFile:
-    source = os.path.join(folder, "files", file.path)
     match = _WHEEL_DATA.match(file.path)
-    kind, rest = (match.group(1), match.group(2)) if match else ("purelib", file.path)
-    how = SCRIPT if kind == "scripts" and _is_python(source) else LINK
-    place = {
-        "purelib": layout.site + "/",
-        "platlib": layout.site + "/",
-        "scripts": "bin/",
-        "headers": "include/python%d.%d/%s/" % (layout.version + (manifest.name,)),
-        "data": "",
-    }[kind]
-    return TargetFile(place + rest, how, folder, source, file.size, file.executable)
+    kind, rest = match.groups() if match else ("purelib", file.path)
+    headers = "include/python%d.%d/%s/" % (layout.version + (manifest.name,))
+    places = {"scripts": "bin/", "headers": headers, "data": ""}
+    target = _placed(file, places.get(kind, layout.site + "/") + rest, folder)
+    return target._replace(how=SCRIPT) if kind == "scripts" and _is_python(target.source) else target
 
 
-def _describe_standalone(package: "PlannedPackage", folder: str, members: "Mapping[str, Member]") -> Manifest:
+def _describe_standalone(package: "PlannedPackage", folder: str, members: "Mapping[str, PackageFile]") -> Manifest:
     """Describe a Python of python-build-standalone, which names /install where its prefix belongs."""
     if "bin/python3" not in members:
         raise BuildFailed("%s is no Python: it has no bin/python3" % package.file, stage="unpack")
@@ -250,14 +216,8 @@ def _describe_standalone(package: "PlannedPackage", folder: str, members: "Mappi
         if _NOT_OF_PYTHON.match(path):
             continue
         named = _NAMES_PREFIX.match(path) and member.link is None
-        mark, mode = (_STANDALONE_PREFIX, TEXT) if named else (None, None)
-        files.append(PackageFile(path, member.size, member.executable, member.link, mark, mode))
+        files.append(member._replace(placeholder=_STANDALONE_PREFIX, mode=TEXT) if named else member)
     return Manifest(package.name, package.version, "standalone", {}, None, [], files)
-
-
-def _place_standalone(layout: Layout, manifest: Manifest, package: "PlannedPackage", folder: str) -> None:
-    for file in manifest.files:
-        layout.add(_placed(file, file.path, folder))
 
 
 def _placed(file: PackageFile, path: str, folder: str) -> TargetFile:
@@ -278,19 +238,11 @@ def _is_python(path: str) -> bool:
         return False
 
 
-def _wheel_record(placed: "Iterable[TargetFile]", record: str, site: str, folder: str, info: str) -> bytes:
-    """Write RECORD as pip does: paths relative to site-packages, hash and size of unchanged files."""
-    rows = csv.reader(io.StringIO(_text(os.path.join(folder, "files", info), "RECORD") or ""))
-    before = {row[0]: (row[1], row[2]) for row in rows if len(row) == 3}
+def _wheel_record(paths: "Iterable[str]", site: str) -> bytes:
+    """Write RECORD with paths relative to site-packages, as pip does; without hashes, which may be left out."""
     out = io.StringIO()
-    lines = csv.writer(out, lineterminator="\n")
-    for target in sorted(placed):
-        found = before.get(target.inside, ("", "")) if target.how == LINK else ("", "")
-        if target.how == WRITE:
-            digest = base64.urlsafe_b64encode(hashlib.sha256(target.content).digest()).decode().rstrip("=")
-            found = ("sha256=" + digest, str(len(target.content)))
-        lines.writerow((os.path.relpath(target.path, site),) + found)
-    lines.writerow((os.path.relpath(record, site), "", ""))
+    rows = ((os.path.relpath(path, site), "", "") for path in sorted(paths))
+    csv.writer(out, lineterminator="\n").writerows(rows)
     return out.getvalue().encode("utf-8", "surrogateescape")
 
 
@@ -299,7 +251,7 @@ def _entry_point_scripts(manifest: Manifest, layout: Layout, folder: str) -> "li
     for line in manifest.entry_points:
         match = _ENTRY_POINT.match(line)
         if match is not None:
-            name, module, attribute = match.group(1), match.group(2), match.group(3)
+            name, module, attribute, _ = match.groups()
             text = _ENTRY_POINT_SCRIPT.format(module=module, attribute=attribute, first=attribute.split(".")[0])
             script = shebang(layout.python) + text.encode()
             found.append(TargetFile("bin/" + name, WRITE, folder, executable=True, content=script))

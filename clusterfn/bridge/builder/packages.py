@@ -5,19 +5,23 @@ so it is whole or missing. Each archive is fetched and unpacked by one builder, 
 environments.
 """
 
+import contextlib
 import os
 import shutil
+import sys
 import threading
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 from ..agent.trusted import Trusted
 from ..layout import BLOBS, MANIFEST, PACKAGE_FILES, PACKAGES, blob, package_dir
-from . import archives, bytecode, fetch, permissions, space
-from .errors import BuildFailed, stopper
-from .link import Manifest, PackageDamaged, read_manifest, write_manifest
+from . import archives, fetch, permissions, space, stopping
+from .addresses import local_path
+from .errors import BuildFailed
+from .link import Manifest, PackageDamaged, PackageFile, read_manifest, write_manifest
 from .locks import FolderLock
 from .package_formats import describe_package
-from .plan import CLUSTERFN, CONDA, WHEEL
+from .plan import CONDA
+from .wheel_builds import BuildFolder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,9 +33,9 @@ if TYPE_CHECKING:
     from .progress import ProgressWriter
 
     T = TypeVar("T")
-    Moved = Callable[[int], None]
 
 _AT_ONCE = 4
+_SPARE_TRIES = 3  # while a purging file system takes files away
 _TURN_S = 0.2
 _END_S = 2.0
 
@@ -40,21 +44,16 @@ class Packages:
     """The packages of one plan.
 
     Attributes:
-        fetched: How many bytes were downloaded.
-        stopping: Set to end all threads at their next block.
+        moved: How many bytes were fetched and unpacked, by the stage.
     """
 
-    def __init__(
-        self, plan: "BuildPlan", holder: "LockHolder", progress: "ProgressWriter", stopping: threading.Event
-    ) -> None:
+    def __init__(self, plan: "BuildPlan", holder: "LockHolder", progress: "ProgressWriter") -> None:
         self.plan = plan
-        self.fetched = 0
-        self.stopping = stopping
-        self._stop = stopper(stopping)
+        self.moved = {"fetch": 0, "unpack": 0}
+        self._failed = threading.Event()
         self._holder = holder
         self._progress = progress
         self._counting = threading.Lock()
-        self._unpacked = 0
         self._done = 0
         self._missing: "list[PlannedPackage]" = []
         self._zstd: "Optional[Opener]" = None
@@ -65,17 +64,39 @@ class Packages:
 
         Raises:
             BuildFailed: An archive is not available, or does not fit on the disk.
-            BuildStopped: `stopping` was set.
+            BuildStopped: The builder was asked to end.
         """
-        self._all(self._unpack, (each for each in self.plan.packages if not self._is_there(each)))
+        missing = [each for each in self.plan.packages if not self._is_there(each)]
+        built = [each for each in missing if each.source is not None]
+        self._unpack_all(each for each in missing if each.source is None)
+        for number, each in enumerate(built):
+            self._progress.report("build", number, len(built), text="a wheel of %s" % each.label)
+            self._build(each)
 
-    def with_whole_packages(self, work: "Callable[[], T]", tries: int, doing: str, hint: str = "") -> "T":
+    def _build(self, package: "PlannedPackage") -> None:
+        """Build a wheel that is missing, and unpack it as others are."""
+        source = package.archives[0]
+        self._unpack_all(each for each in package.archives if not self._is_there(each))
+        kept = package_dir(self.plan.root, source.sha256)
+        sdist = os.path.join(kept, PACKAGE_FILES, source.file)
+
+        def work(package: "PlannedPackage") -> None:
+            if not self._is_there(package):
+                if not os.path.exists(sdist):
+                    raise PackageDamaged(kept)
+                with BuildFolder(self.plan, package, self._holder.token) as folder:
+                    wheel = folder.build(sdist)
+                    self._place(package, lambda aside: _extract(package, wheel, None, aside, self._count))
+
+        self.retry_on_damage(lambda: self._one(work, package))
+
+    def retry_on_damage(self, work: "Callable[[], T]") -> "T":
         """Run `work`; each time that it finds a package damaged, unpack that again and retry.
 
         Raises:
             BuildFailed: As `provide`; or packages are damaged again and again.
         """
-        for _ in range(tries):
+        for _ in range(len(self.plan.packages) + _SPARE_TRIES):  # each try may find another package damaged
             try:
                 return work()
             except PackageDamaged as damaged:
@@ -83,56 +104,54 @@ class Packages:
                 if read_manifest(manifest) is not None:  # without it, it counts as not unpacked
                     os.unlink(manifest)
                 self.provide()
-        raise BuildFailed("the packages lose their files while they are %s" % doing, stage="link", hint=hint)
+        message = "the packages lose their files again while an environment is made of them"
+        raise BuildFailed(message, stage="link", hint="is %s on a file system that is purged?" % self.plan.root)
 
-    def archives(self, take: "Callable[[PlannedPackage, str, Optional[Opener]], None]") -> None:
-        """Provide all archives, checked, and call `take` for each, several in parallel; unpack nothing."""
-        self._all(lambda package: take(package, self._provide_archive(package), self._zstd), self.plan.packages)
-
-    def _all(self, work: "Callable[[PlannedPackage], None]", packages: "Iterable[PlannedPackage]") -> None:
+    def _unpack_all(self, packages: "Iterable[PlannedPackage]") -> None:
         self._missing = list({each.sha256: each for each in packages}.values())
         if not self._missing:
             return
         os.makedirs(os.path.join(self.plan.root, PACKAGES), exist_ok=True)
         os.makedirs(os.path.join(self.plan.root, BLOBS), exist_ok=True)
-        lacking = []
-        for each in self._missing:
-            may_fetch = self.plan.fetch and each.url and not fetch.local_path(each.url)
-            if self._find_archive(each) is None and not may_fetch:
-                lacking.append(each)
+        found = {each: self._find_archive(each) for each in self._missing}
+        remote = [each for each in self._missing if self.plan.fetch and each.url and not local_path(each.url)]
+        lacking = [each for each, archive in found.items() if archive is None and each not in remote]
         if lacking:
             names = ", ".join(each.label for each in lacking[:5]) + (", ..." if len(lacking) > 5 else "")
             raise BuildFailed(
                 "%d archives are missing on the host: %s" % (len(lacking), names), stage="fetch",
                 hint="send them, or let the host fetch (fetch_on: host)", need=[each.sha256 for each in lacking],
             )  # fmt: skip
-        space.refuse_too_little(
-            self.plan.root, [space.space_needed(each, self._find_archive(each)) for each in self._missing]
-        )
+        space.refuse_too_little(self.plan.root, [space.space_needed(*each) for each in found.items()])
         self._zstd = self._choose_zstd()
-        self._run_in_parallel(work, sorted(self._missing, key=lambda each: -each.size))
+        self._unpack_in_parallel(sorted(self._missing, key=lambda each: -each.size))
 
     def _choose_zstd(self) -> "Optional[Opener]":
         if not any(each.kind == CONDA for each in self._missing):
             return None
-        brought = self.plan.zstd
-        if archives.can_read_zstd() or brought is None:
-            return archives.open_zstd()
-        if not self._is_there(brought):
-            self._one(self._unpack, brought)
-        return archives.open_zstd(os.path.join(package_dir(self.plan.root, brought.sha256), PACKAGE_FILES))
+        found, brought = archives.find_zstd(), self.plan.zstd
+        if found is None and brought is not None:
+            if not self._is_there(brought):
+                self._one(self._unpack, brought)
+            found = archives.find_zstd(os.path.join(package_dir(self.plan.root, brought.sha256), PACKAGE_FILES))
+        if found is None:
+            raise BuildFailed(
+                "this host cannot read zstd: no module compression.zstd, no program zstd", stage="unpack",
+                hint="the lock's zstandard wheel for Python %d.%d must come with the plan" % sys.version_info[:2],
+            )  # fmt: skip
+        return found
 
-    def _run_in_parallel(self, work: "Callable[[PlannedPackage], None]", packages: "list[PlannedPackage]") -> None:
-        """Process all packages, until one fails; a thread that hangs on the network then is abandoned."""
+    def _unpack_in_parallel(self, packages: "list[PlannedPackage]") -> None:
+        """Unpack all packages, until one fails; a thread that hangs on the network then is abandoned."""
         pool = ThreadPoolExecutor(_AT_ONCE)
-        running = {pool.submit(self._one, work, each) for each in packages}
+        running = {pool.submit(self._one, self._unpack, each) for each in packages}
         try:
             while running:
                 done, running = wait(running, _TURN_S, FIRST_EXCEPTION)
                 for each in done:
                     each.result()
         except BaseException:  # a signal's exception too: the threads must stop
-            self.stopping.set()
+            self._failed.set()
             for each in running:
                 each.cancel()
             wait(running, _END_S)
@@ -140,31 +159,54 @@ class Packages:
         finally:
             pool.shutdown(wait=False)
 
-    def _one(self, work: "Callable[[PlannedPackage], None]", package: "PlannedPackage") -> None:
-        lock = FolderLock(os.path.join(self.plan.root, PACKAGES, ".lock-" + package.sha256), self._holder)
-        lock.wait(self._stop)
-        try:
-            work(package)
-        finally:
-            lock.release()
-            lock.forget()
+    def _one(self, work: "Callable[[PlannedPackage], object]", package: "PlannedPackage") -> None:
+        folder = os.path.join(self.plan.root, PACKAGES, ".lock-" + package.sha256)
+        lock, is_done = FolderLock(folder, self._holder, is_kept=False), False
+        while not is_done:
+            with lock.held(self._stop):
+                try:
+                    work(package)
+                    is_done = True
+                except (OSError, BuildFailed):
+                    if lock.is_mine():
+                        raise
+                    # A signal had stopped this builder, and another one has taken the lock and made the package.
         with self._counting:
             self._done += 1
-        self._show_unpacked()
+        self._count(0)
 
     def _unpack(self, package: "PlannedPackage") -> None:
         if self._is_there(package):
             return
         archive = self._provide_archive(package)
-        _unpack_package(self.plan.root, package, archive, self._zstd, self._holder.token, self._count_unpacked)
+        self._place(package, lambda aside: _extract(package, archive, self._zstd, aside, self._count))
         if archive == blob(self.plan.root, package.sha256):
             os.unlink(archive)
+
+    def _place(self, package: "PlannedPackage", fill: "Callable[[str], Manifest]") -> None:
+        """Let `fill` put the files of a package into a folder aside, and rename that: it is whole or missing."""
+        final = package_dir(self.plan.root, package.sha256)
+        aside, purged = (
+            os.path.join(os.path.dirname(final), name % (package.sha256, self._holder.token))
+            for name in (".%s-%s", ".purged-%s-%s")
+        )
+        shutil.rmtree(aside, ignore_errors=True)
+        os.makedirs(os.path.join(aside, PACKAGE_FILES))
+        try:
+            write_manifest(fill(aside), os.path.join(aside, MANIFEST))
+            if read_manifest(os.path.join(final, MANIFEST)) is None:
+                with contextlib.suppress(FileNotFoundError):  # mostly nothing is there
+                    os.rename(final, purged)
+                os.rename(aside, final)
+        finally:
+            for folder in (aside, purged):
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _provide_archive(self, package: "PlannedPackage") -> str:
         archive = self._find_archive(package)
         sent = blob(self.plan.root, package.sha256)
         if archive is None:
-            fetch.fetch_archive(package, sent, self._count_fetched)
+            fetch.fetch_archive(package, sent, lambda count: self._count(count, "fetch"))
             return sent
         try:
             fetch.check_archive(package, archive, self._stop)
@@ -176,58 +218,37 @@ class Packages:
 
     def _find_archive(self, package: "PlannedPackage") -> "Optional[str]":
         """Return the path of the archive on this host, if it is there."""
-        sent = fetch.join_pieces(self.plan.root, package.sha256, self._holder.token, self._stop)
-        local = fetch.local_path(package.url) if self.plan.fetch else ""
-        return sent or (local if local and os.path.isfile(local) else None)
+        places = [blob(self.plan.root, package.sha256), local_path(package.url) if self.plan.fetch else ""]
+        return next(filter(os.path.isfile, places), None)
 
     def _is_there(self, package: "PlannedPackage") -> bool:
         folder = package_dir(self.plan.root, package.sha256)
         return all(permissions.check_trusted(self._trusted, path) for path in (folder, os.path.join(folder, MANIFEST)))
 
-    def _count_fetched(self, count: int) -> None:
+    def _stop(self, *_: object) -> None:
+        """End this thread if the builder is to end, or another thread has failed."""
+        stopping.check()
+        if self._failed.is_set():
+            raise stopping.BuildStopped
+
+    def _count(self, count: int, stage: str = "unpack") -> None:
         self._stop()
         with self._counting:
-            self.fetched += count
-        of = sum(each.size for each in self._missing)
-        self._progress.report("fetch", self._done, len(self._missing), self.fetched, "of %d bytes" % of if of else None)
-
-    def _count_unpacked(self, count: int) -> None:
-        self._stop()
-        with self._counting:
-            self._unpacked += count
-        self._show_unpacked()
-
-    def _show_unpacked(self) -> None:
-        self._progress.report("unpack", self._done, len(self._missing), self._unpacked)
+            self.moved[stage] += count
+        size = sum(each.size for each in self._missing) if stage == "fetch" else 0
+        self._progress.report(stage, self._done, len(self._missing), self.moved[stage], size or None)
 
 
-def _unpack_package(
-    root: str, package: "PlannedPackage", archive: str, zstd: "Optional[Opener]", token: str, moved: "Moved"
-) -> None:
-    final = package_dir(root, package.sha256)
-    aside = os.path.join(os.path.dirname(final), ".%s-%s" % (package.sha256, token))
-    shutil.rmtree(aside, ignore_errors=True)
-    os.makedirs(os.path.join(aside, PACKAGE_FILES))
-    try:
-        write_manifest(_extract(package, archive, zstd, aside, moved), os.path.join(aside, MANIFEST))
-        try:
-            os.rename(aside, final)
-        except OSError:
-            if read_manifest(os.path.join(final, MANIFEST)) is None:
-                os.rename(final, aside + ".old")  # what a purging file system left of it
-                os.rename(aside, final)
-                shutil.rmtree(aside + ".old", ignore_errors=True)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def _extract(package: "PlannedPackage", archive: str, zstd: "Optional[Opener]", aside: str, moved: "Moved") -> Manifest:
+def _extract(
+    package: "PlannedPackage", archive: str, zstd: "Optional[Opener]", aside: str, moved: "Callable[[int], None]"
+) -> Manifest:
     folder = os.path.join(aside, PACKAGE_FILES)
+    if package.is_source:  # it stays as it is: other environments may be built from it
+        shutil.copyfile(archive, os.path.join(folder, package.file))
+        only = PackageFile(package.file, os.path.getsize(archive))
+        return Manifest(package.name, package.version, "source", {}, None, [], [only])
     try:
         found = archives.extract_archive(archive, package.kind, zstd, folder, moved)
-        for path in bytecode.remove_dates(folder, found):
-            os.unlink(os.path.join(folder, path))
-            del found[path]
         return describe_package(package, folder, found)
     except BuildFailed as error:
         error.args = ("%s cannot be unpacked: %s" % (package.label, error),)
@@ -242,19 +263,19 @@ def find_missing_archives(plan: "BuildPlan") -> "dict[str, Any]":
 
     Where the host may not download, all missing archives count as unreachable.
     """
-    wanted = {each.sha256: each for each in plan.packages}
-    if plan.zstd is not None and any(each.kind == CONDA for each in plan.packages) and not archives.can_read_zstd():
-        wanted[plan.zstd.sha256] = plan.zstd
+
+    def is_unpacked(package: "PlannedPackage") -> bool:
+        return os.path.exists(os.path.join(package_dir(plan.root, package.sha256), MANIFEST))
+
+    packages = list(plan.packages)
+    if plan.zstd is not None and any(each.kind == CONDA for each in packages) and archives.find_zstd() is None:
+        packages.append(plan.zstd)
+    unbuilt = [package for package in packages if package.source is None or not is_unpacked(package)]
     missing = []
-    for each in wanted.values():
-        unpacked = os.path.join(package_dir(plan.root, each.sha256), MANIFEST)
-        ours = plan.installer == CLUSTERFN or each.kind == WHEEL  # conda wants the archive
-        if not (ours and os.path.exists(unpacked)) and not os.path.exists(blob(plan.root, each.sha256)):
+    for each in {archive.sha256: archive for package in unbuilt for archive in package.archives}.values():
+        if not os.path.exists(blob(plan.root, each.sha256)) and not is_unpacked(each):
             missing.append(each)
-    reached: "dict[str, bool]" = {}
-    sizes: "dict[str, int]" = {}
-    if plan.fetch:
-        reached, sizes = fetch.ask_sizes(missing)
+    reached, sizes = fetch.ask_sizes(missing) if plan.fetch else ({}, {})
     return {
         "missing": [each.sha256 for each in missing],
         "unreachable": [each.sha256 for each in missing if not reached.get(fetch.origin(each))],

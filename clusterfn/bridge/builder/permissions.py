@@ -1,11 +1,10 @@
 """Decide who may read and change files below a root: its group if that may write to the root, else only its owner.
 
-The user's own umask does not matter. A folder on a node's own disk is private. Files that another user could have
-placed are used only if `owners:` names that user or the group.
+The user's own umask does not matter. Files that another user could have placed are used only if `owners:` names that
+user or the group.
 """
 
 import os
-import stat
 from contextlib import contextmanager
 
 from ..agent.trusted import Trusted, user_name
@@ -33,13 +32,7 @@ def use_group_umask(root: str) -> "Iterator[None]":
 
 
 def refuse_untrusted(root: str, owners: "Iterable[str]", env_id: str = "") -> None:
-    """Refuse a root of environments, or an environment in it, that another user could have filled.
-
-    Args:
-        root: The root; it need not exist.
-        owners: Names of users and groups that are trusted.
-        env_id: The environment; "" for the root alone.
-    """
+    """Refuse a root of environments, or an environment in it, that a user other than its `owners` could have filled."""
     trusted = Trusted(owners)
     found = trusted.objection(root)
     if found is not None:
@@ -68,16 +61,3 @@ def _refused(why: str, path: str) -> BuildFailed:
         hint="if you trust its owner and its group, name them in owners: of this host; else set env_root: to your own"
         " folder",
     )  # fmt: skip
-
-
-def make_private_folder(folder: str) -> None:
-    """Make a private folder on a node, or refuse one that another user may have filled, as in /tmp."""
-    try:
-        os.makedirs(folder, mode=0o700)
-    except FileExistsError:
-        found = os.lstat(folder)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-            raise BuildFailed(
-                "%s belongs to %s, or others may write to it" % (folder, user_name(found.st_uid)), stage="plan",
-                hint="have it removed on that node, or name another folder of the nodes (environment_at:)",
-            ) from None  # fmt: skip

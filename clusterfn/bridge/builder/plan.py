@@ -1,32 +1,40 @@
 """Read plan.json, the client's description of what to build, and check it: its names become paths.
 
-Pure, except that it reads the file.
+The builder's other files of JSON are read and written here, too. They appear whole or not at all, and are the group's
+if the root is.
 """
 
 import json
 import re
 from typing import NamedTuple
 
-from ..supervisor.text import native
+from ..supervisor import publish
+from ..supervisor.text import native, portable
 from .errors import BuildFailed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Optional
+    from typing import Any, Mapping, Optional
 
 FORMAT = 1
-CLUSTERFN = "clusterfn"
 _TIMEOUT_S = 1200.0
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{3,63}\Z")
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _NAME = re.compile(r"[0-9A-Za-z_][^/\s\x00-\x1f]*\Z")
 _BUILD = re.compile(r"[^/\s\x00-\x1f]*\Z")
 CONDA, TAR_BZ2, WHEEL, TAR_GZ = ".conda", ".tar.bz2", ".whl", ".tar.gz"
+_PATH = re.compile(r"/[^\n]*\Z")
 _VERSION = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){2}\Z")
 
 
 class PlannedPackage(NamedTuple):
-    """One archive of the lock."""
+    """One archive of the lock.
+
+    Attributes:
+        sha256: Of the archive. A wheel that is built has none: this is a hash of all that it is built from.
+        source: The source distribution that it is built from, if it is.
+        requires: The wheels that build it.
+    """
 
     name: str
     version: str
@@ -36,11 +44,23 @@ class PlannedPackage(NamedTuple):
     url: str
     sha256: str
     size: int
+    source: "Optional[PlannedPackage]" = None
+    requires: "tuple[PlannedPackage, ...]" = ()
+
+    @property
+    def archives(self) -> "tuple[PlannedPackage, ...]":
+        """The archives that have to be on the host: its own, or what it is built from."""
+        return (self,) if self.source is None else (self.source,) + self.requires
 
     @property
     def kind(self) -> str:
         """`.conda`, `.tar.bz2` or `.whl`; `.tar.gz` is a Python of python-build-standalone."""
         return next((end for end in (CONDA, TAR_BZ2, WHEEL, TAR_GZ) if self.file.endswith(end)), "")
+
+    @property
+    def is_source(self) -> bool:
+        """Whether it is a source distribution."""
+        return self.manager == "pip" and self.kind != WHEEL
 
     @property
     def label(self) -> str:
@@ -67,12 +87,11 @@ class BuildPlan(NamedTuple):
         zstd: A wheel of `zstandard` for the host's Python, if that cannot read zstd.
         verify: Modules that the environment must import.
         about: What the user asked for, shown in listings.
-        compile: Whether to make byte code.
         purged: Whether files may be missing from an environment that is there.
         timeout_s: How many seconds a post-link script may take, and for how many any program may do nothing.
-        installer: "clusterfn"; "conda", or the path of one: it installs what it can, and our linker the rest.
         owners: Users and groups whose folders are trusted.
         base: The host's interpreter that it is built on; None if a package brings its Python.
+        setup: Lines of shell that load the host's modules before a wheel is built.
         document: The plan as it was read.
     """
 
@@ -84,12 +103,11 @@ class BuildPlan(NamedTuple):
     zstd: "Optional[PlannedPackage]"
     verify: "list[str]"
     about: str
-    compile: bool
     purged: bool
     timeout_s: float
-    installer: str
     owners: "list[str]"
     base: "Optional[BasePython]"
+    setup: str
     document: "dict[str, Any]"
 
 
@@ -108,54 +126,65 @@ def parse_plan(given: "dict[str, Any]") -> BuildPlan:
     """Make a plan from its document."""
     if given["format"] != FORMAT:
         raise ValueError("format %r, this builder knows %d" % (given["format"], FORMAT))
-    if not given["root"].startswith("/"):
-        raise ValueError("root %r is not absolute" % given["root"])
     major, minor = given["python"]
+    base = given.get("base")
     return BuildPlan(
         id=check_id(given["id"]),
-        root=given["root"].rstrip("/"),
+        root=_matching(_PATH, given["root"]).rstrip("/"),
         python=(int(major), int(minor)),
         packages=[parse_package(each) for each in given["packages"]],
         fetch=bool(given["fetch"]),
         zstd=parse_package(given["zstd"]) if given.get("zstd") else None,
         verify=[str(name) for name in given.get("verify", ())],
         about=str(given.get("about", "")),
-        compile=bool(given.get("compile", True)),
         purged=bool(given.get("purged", False)),
         timeout_s=float(given.get("timeout_s") or _TIMEOUT_S),
-        installer=str(given.get("installer") or CLUSTERFN),
         owners=[str(name) for name in given.get("owners") or ()],
-        base=_base(given["base"]) if given.get("base") else None,
+        base=BasePython(_matching(_PATH, base["path"]), _matching(_VERSION, base["version"])) if base else None,
+        setup=str(given.get("setup") or ""),
         document=given,
     )
 
 
-def _base(given: "dict[str, Any]") -> BasePython:
-    if not given["path"].startswith("/") or "\n" in given["path"]:
-        raise ValueError("%r is no absolute path" % given["path"])
-    return BasePython(given["path"], _matching(_VERSION, given["version"]))
-
-
 def check_id(text: str) -> str:
     """Return the id of an environment if it can be the name of a folder; raise ValueError otherwise."""
-    if not _ID.match(text):
-        raise ValueError("%r is no id of an environment" % text)
-    return text
+    return _matching(_ID, text)
 
 
 def parse_package(given: "dict[str, Any]") -> PlannedPackage:
     """Read one package of a plan."""
-    found = PlannedPackage(
+    package = _parse_archive(given)
+    if not package.kind:
+        raise ValueError("%s is neither a conda package nor a wheel" % package.file)
+    if not given.get("source"):
+        return package
+    requires = tuple(parse_package(each) for each in given["requires"])
+    return package._replace(source=_parse_archive(given["source"]), requires=requires)
+
+
+def _parse_archive(given: "dict[str, Any]") -> PlannedPackage:
+    return PlannedPackage(
         _matching(_NAME, given["name"]), _matching(_NAME, given["version"]),
         _matching(_BUILD, given.get("build") or ""), str(given.get("manager", "")), _matching(_NAME, given["file"]),
         str(given.get("url") or ""), _matching(_SHA256, given["sha256"]), int(given.get("size") or 0),
     )  # fmt: skip
-    if not found.kind:
-        raise ValueError("%s is neither a conda package nor a wheel" % found.file)
-    return found
 
 
 def _matching(pattern: "re.Pattern[str]", text: str) -> str:
     if not pattern.match(text):
-        raise ValueError("%r" % text)
+        raise ValueError("%r does not match %s" % (text, pattern.pattern))
     return text
+
+
+def write_document(path: str, document: "Mapping[str, Any]") -> None:
+    """Write a file, replacing the one before."""
+    publish.replace(path, json.dumps(portable(document)).encode(), mode=0o666)
+
+
+def read_document(path: str) -> "Optional[dict[str, Any]]":
+    """Read a file; None if there is none, or a full disk or a purging file system has cut it off."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return dict(native(json.load(file)))
+    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):
+        return None

@@ -1,4 +1,4 @@
-"""Run programs with a time limit: the host's conda, and in a linked environment its scripts and its Python.
+"""Run programs with a time limit: in a linked environment its scripts and its Python.
 
 Post-link scripts (`bin/.<name>-post-link.sh`) run as conda runs them, at the final path; one that fails fails the
 build. Pre-link scripts are not run, as in current versions of conda. Activation scripts (`etc/conda/activate.d/*.sh`)
@@ -10,23 +10,27 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
 
 from ..supervisor import process_tree
 from ..supervisor.limits import Stall
-from ..supervisor.text import duration, last_lines, native
+from ..supervisor.text import format_duration, last_lines, native
+from . import stopping
 from .errors import BuildFailed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Mapping, Optional
+    from typing import Any, Mapping, Optional
 
-    from .plan import BuildPlan
+    from .plan import BasePython, BuildPlan
     from .progress import ProgressWriter
 
-_LEAKS = ("LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV")
-_LEAKING_PREFIXES = ("PYTHON", "CONDA_", "_CE_")
+_LEAKS = ("LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "PYTHON", "PIP_", "CONDA_", "MAMBA_", "_CE_")
 _TURN_S = 0.1
+_MOST_OUTPUT = 1000000
+_BASE_TIMEOUT_S = 60.0
+_VERSION = "import sys; print('%d.%d.%d' % sys.version_info[:3])"
 _MESSAGES = ".messages.txt"
 _ENV_MARK = b"\0clusterfn\0"
 _SHELLS_OWN = ("_", "SHLVL", "PWD", "OLDPWD", "PATH")
@@ -44,7 +48,7 @@ for name in sys.argv[1:]:
     version = getattr(module, "__version__", None)
     found["modules"][name] = None if version is None else str(version)
     if name == "torch":
-        found["torch_cuda"] = module.version.cuda
+        found["torch_cuda"] = module.version.cuda or ""
 print("\\n" + MARK + json.dumps(found), flush=True)
 """
 
@@ -65,9 +69,9 @@ class ProgramLimit:
     def over(self, pid: int, printed: int) -> str:
         """Describe how the limit is exceeded; "" while it is not."""
         if self._most_s is not None and time.monotonic() - self._began > self._most_s:
-            return "it took longer than %s" % duration(self._most_s)
+            return "it took longer than %s" % format_duration(self._most_s)
         if os.path.exists(process_tree.PROC) and self._stall.over([pid] + process_tree.descendants(pid), 0.0, printed):
-            return "it printed nothing and used no CPU time for %s" % duration(self._idle_s)
+            return "it printed nothing and used no CPU time for %s" % format_duration(self._idle_s)
         return ""
 
 
@@ -75,73 +79,67 @@ class ProgramFailed(Exception):
     """The program failed, or exceeded its time limit.
 
     Attributes:
+        output: What it printed on both streams, the last megabyte.
         evidence: Its last lines.
     """
 
     def __init__(self, message: str, output: bytes) -> None:
         super().__init__(message)
+        self.output = output
         self.evidence = last_lines(output)
 
 
-def run_in_environment(
-    argv: "list[str]", prefix: str, more: "Mapping[str, str]", stopping: "Callable[[], None]", limit: ProgramLimit
-) -> bytes:
+def clean_environ() -> "dict[str, str]":
+    """Return this process's variables without those that belong to another interpreter or environment."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(_LEAKS)}
+
+
+def run_in_environment(argv: "list[str]", prefix: str, more: "Mapping[str, str]", limit: ProgramLimit) -> bytes:
     """Run a program in the environment; return what it printed on both streams.
 
     Raises:
         ProgramFailed: It could not be started, its status is not 0, or it was ended because it took too long.
     """
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in _LEAKS and not name.startswith(_LEAKING_PREFIXES)
-    }
+    kept = clean_environ()
     path = os.path.join(prefix, "bin") + os.pathsep + kept.get("PATH", "/usr/bin:/bin")
     environ = dict(kept, PATH=path, CONDA_PREFIX=prefix, PYTHONNOUSERSITE="1", **more)
-    return run_program(argv, environ, stopping, limit)
+    return run_program(argv, environ, limit)
 
 
-def run_program(
-    argv: "list[str]", environ: "Mapping[str, str]", stopping: "Callable[[], None]", limit: ProgramLimit
-) -> bytes:
-    """Run a program with these variables and no others."""
-    read, write = os.pipe()
-    try:
-        process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=write, stderr=write, env=dict(environ), cwd="/",
-            start_new_session=True,
-        )  # fmt: skip
-    except OSError as error:
-        os.close(read)
-        raise ProgramFailed("%s cannot be started: %s" % (argv[0], error), b"") from error
-    finally:
-        os.close(write)
-    with os.fdopen(read, "rb", 0) as pipe:
-        output = _drain(process, pipe.fileno(), stopping, limit)
-    if process.returncode:
-        code = process.returncode
-        raise ProgramFailed("it ended with %s" % ("signal %d" % -code if code < 0 else "status %d" % code), output)
+def run_program(argv: "list[str]", environ: "Mapping[str, str]", limit: ProgramLimit) -> bytes:
+    """Run a program with these variables and no others, but for the mark by which it ends with this process."""
+    with tempfile.TemporaryFile() as printed:
+        try:
+            process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=printed, stderr=printed, env=dict(environ, **stopping.mark()),
+                cwd="/", start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            # Not the error's own text, which repeats the path in Python 3.6.
+            raise ProgramFailed("it cannot be started: %s" % os.strerror(error.errno or 0), b"") from error
+        too_long = _wait(process, printed.fileno(), limit)
+        printed.seek(max(os.fstat(printed.fileno()).st_size - _MOST_OUTPUT, 0))
+        output = printed.read()
+    code = process.returncode
+    if too_long or code:
+        how = "it ended with %s" % ("signal %d" % -code if code < 0 else "status %d" % code)
+        raise ProgramFailed(too_long + ", and was ended" if too_long else how, output)
     return output
 
 
-def _drain(process: "subprocess.Popen[bytes]", fd: int, stopping: "Callable[[], None]", limit: ProgramLimit) -> bytes:
-    output, printed = b"", 0
-    os.set_blocking(fd, False)
+def _wait(process: "subprocess.Popen[bytes]", printed: int, limit: ProgramLimit) -> str:
+    """Wait until the program ends; end it if it exceeds the limit, and describe how."""
     try:
-        while True:
-            ended = process.poll() is not None
-            new = _read(fd)
-            output, printed = (output + new)[-1000000:], printed + len(new)
-            if ended:
-                return output
-            stopping()
-            too_long = limit.over(process.pid, printed)
+        while process.poll() is None:
+            stopping.check()
+            too_long = limit.over(process.pid, os.fstat(printed).st_size)
             if too_long:
-                raise ProgramFailed(too_long + ", and was ended", output)
+                return too_long
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_TURN_S)
+        return ""
     finally:
-        if process.poll() is None:
+        if process.poll() is None or process_tree.in_session(process.pid):  # a server of some compiler stays behind
             _kill_session(process)
 
 
@@ -156,17 +154,7 @@ def _kill_session(process: "subprocess.Popen[bytes]") -> None:
     process.wait()
 
 
-def _read(fd: int) -> bytes:
-    data = b""
-    with contextlib.suppress(BlockingIOError):
-        for block in iter(lambda: os.read(fd, 65536), b""):
-            data += block
-    return data
-
-
-def run_post_link_scripts(
-    plan: "BuildPlan", prefix: str, stopping: "Callable[[], None]", progress: "ProgressWriter"
-) -> "list[str]":
+def run_post_link_scripts(plan: "BuildPlan", prefix: str, progress: "ProgressWriter") -> "list[str]":
     """Run the scripts in the order of the plan; return the messages that they leave."""
     scripts = [(os.path.join(prefix, "bin", ".%s-post-link.sh" % package.name), package) for package in plan.packages]
     there = [(script, package) for script, package in scripts if os.path.isfile(script)]
@@ -176,7 +164,7 @@ def run_post_link_scripts(
                 "PKG_BUILDNUM": package.build.rpartition("_")[2]}  # fmt: skip
         try:
             limit = ProgramLimit(plan.timeout_s, plan.timeout_s)
-            run_in_environment([_shell(), script], prefix, more, stopping, limit)
+            run_in_environment([_shell(), script], prefix, more, limit)
         except ProgramFailed as error:
             message = "the post-link script of %s failed: %s (%s)" % (package.label, error, os.path.basename(script))
             hint = "it may want the network, or a program that the host lacks; build_timeout: of the host is its limit"
@@ -197,7 +185,7 @@ def _shell() -> str:
     return "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
 
 
-def find_activation_variables(prefix: str, stopping: "Callable[[], None]", timeout_s: float) -> "dict[str, str]":
+def find_activation_variables(prefix: str, timeout_s: float) -> "dict[str, str]":
     """Return the variables that activation sets or changes, except PATH."""
     folder = os.path.join(prefix, "etc", "conda", "activate.d")
     names = sorted(name for name in os.listdir(folder) if name.endswith(".sh")) if os.path.isdir(folder) else []
@@ -206,14 +194,12 @@ def find_activation_variables(prefix: str, stopping: "Callable[[], None]", timeo
     shell = _shell()
     argv = [shell, "-c", _SCRIPT, shell] + [os.path.join(folder, name) for name in names]
     try:
-        before, _, after = run_in_environment(argv, prefix, {}, stopping, ProgramLimit(timeout_s, timeout_s)).partition(
-            _ENV_MARK
-        )
+        output = run_in_environment(argv, prefix, {}, ProgramLimit(timeout_s, timeout_s))
     except ProgramFailed as error:
         raise BuildFailed(
             "the environment cannot be activated: %s" % error, stage="script", evidence=error.evidence
         ) from error
-    old, new = _parse_variables(before), _parse_variables(after)
+    old, new = map(_parse_variables, output.split(_ENV_MARK, 1))
     return {name: value for name, value in new.items() if name not in _SHELLS_OWN and old.get(name) != value}
 
 
@@ -222,24 +208,24 @@ def _parse_variables(printed: bytes) -> "dict[str, str]":
     return {name: value for name, _, value in pairs}
 
 
-def verify_environment(plan: "BuildPlan", prefix: str, stopping: "Callable[[], None]") -> "dict[str, Any]":
+def verify_environment(plan: "BuildPlan", prefix: str) -> "dict[str, Any]":
     """Start the environment's Python, import what was asked for, and return what it reports.
 
     Raises:
         BuildFailed: With the last lines that it printed.
     """
     argv = [os.path.join(prefix, "bin", "python"), "-I", "-B", "-c", _VERIFY.replace("MARK", repr(_VERIFY_MARK))]
-    patience = ProgramLimit(plan.timeout_s)
     try:
-        output = run_in_environment(argv + plan.verify, prefix, {}, stopping, patience).decode("utf-8", "replace")
+        output = run_in_environment(argv + plan.verify, prefix, {}, ProgramLimit(plan.timeout_s))
     except ProgramFailed as error:
         why = error.evidence[-1] if error.evidence else error  # Python's last line names its exception
         raise _verify_failed(
             "does not import %s: %s" % (", ".join(plan.verify) or "anything", why), error.evidence
         ) from error
-    found = next((line[len(_VERIFY_MARK) :] for line in output.splitlines() if line.startswith(_VERIFY_MARK)), None)
+    lines = output.decode("utf-8", "replace").splitlines()
+    found = next((line[len(_VERIFY_MARK) :] for line in lines if line.startswith(_VERIFY_MARK)), None)
     if found is None:
-        raise _verify_failed("did not say which Python it is", output.splitlines()[-20:])
+        raise _verify_failed("did not say which Python it is", lines[-20:])
     facts = dict(native(json.loads(found)))
     wanted = plan.base.version if plan.base is not None else "%d.%d" % plan.python
     if not (facts["python"] + ".").startswith(wanted + "."):
@@ -252,3 +238,23 @@ def verify_environment(plan: "BuildPlan", prefix: str, stopping: "Callable[[], N
 def _verify_failed(what: str, evidence: "list[str]") -> BuildFailed:
     hint = "see the last lines of its Python; a library that the host lacks must be in the specification"
     return BuildFailed("the environment was built, and %s" % what, stage="verify", evidence=evidence, hint=hint)
+
+
+def refuse_changed(base: "BasePython") -> None:
+    """Raise BuildFailed unless the interpreter on this machine is the one that the environment was locked for."""
+    argv, limit = [base.path, "-I", "-S", "-c", _VERSION], ProgramLimit(_BASE_TIMEOUT_S, _BASE_TIMEOUT_S)
+    try:
+        said = run_program(argv, clean_environ(), limit).decode("utf-8", "replace").strip()
+    except ProgramFailed as error:
+        raise _changed(base, "fails (%s)" % error, error.evidence) from error
+    if said != base.version:
+        raise _changed(base, "is Python %s" % said, [])
+
+
+def _changed(base: "BasePython", what: str, evidence: "list[str]") -> BuildFailed:
+    return BuildFailed(
+        "it is built on Python %s of the host, and %s %s on %s" % (base.version, base.path, what, os.uname()[1]),
+        stage="python", evidence=evidence,
+        hint="if the host was updated, run your program again: it locks and builds for the Python that is there now; "
+        "if its machines differ, name a Python that all have, or take it from elsewhere (env_python: standalone)",
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Report the progress of a build: as lines on stdout, and in a file that waiting builders copy.
+"""Report the progress of a build: as lines on stdout, and in a file whose last line waiting builders repeat.
 
 Losing lines must not matter: the client may be gone, or the disk full.
 """
@@ -9,14 +9,14 @@ import os
 import threading
 import time
 
-from ..supervisor.text import portable
+from ..supervisor import publish
+from ..supervisor.text import format_size, portable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Optional
+    from typing import Any, Mapping, Optional
 
 _EVERY_S = 0.5
-_LAST = ("done", "failed")
 
 
 def print_line(line: "dict[str, Any]") -> None:
@@ -34,54 +34,26 @@ class ProgressWriter:
     def __init__(self, path: str) -> None:
         self._lock = threading.Lock()
         self._next: "dict[str, float]" = {}
-        with open(path + ".new", "wb"):
-            pass
-        os.rename(path + ".new", path)
+        publish.replace(path, b"", sync=False, mode=0o666)
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND)
 
     def report(
-        self, stage: str, done: int = 0, of: int = 0, bytes: "Optional[int]" = None, text: "Optional[str]" = None
-    ) -> None:
-        """Write how far a stage is; skip lines within half a second of the stage's previous one, except its last."""
+        self, stage: str, done: int = 0, of: int = 0, bytes: "Optional[int]" = None, size: "Optional[int]" = None,
+        text: "Optional[str]" = None,
+    ) -> None:  # fmt: skip
+        """Write how far a stage is; skip lines within half a second of the stage's previous one, except its last.
+
+        `bytes` of `size` are done; None where that is not known.
+        """
         with self._lock:
             now = time.monotonic()
             if now < self._next.get(stage, 0.0) and done < of:
                 return
             self._next[stage] = now + _EVERY_S
-            line = {"stage": stage, "done": done, "of": of, "bytes": bytes, "text": text}
+            line = {"stage": stage, "done": done, "of": of, "bytes": bytes, "size": size, "text": text}
             data = json.dumps({key: portable(value) for key, value in line.items() if value is not None}) + "\n"
         _write(1, data.encode())
         _write(self._fd, data.encode())
-
-
-class ProgressFollower:
-    """Copies another builder's progress to stdout, except the last line, which each builder prints itself."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._inode = -1
-        self._at = 0
-
-    def copy(self) -> None:
-        """Copy what was added since the last call."""
-        try:
-            with open(self._path, "rb") as file:
-                inode = os.fstat(file.fileno()).st_ino
-                if inode != self._inode:
-                    self._inode, self._at = inode, 0
-                file.seek(self._at)
-                data = file.read()
-        except OSError:
-            return
-        whole = data[: data.rfind(b"\n") + 1]
-        self._at += len(whole)
-        for line in whole.splitlines(True):
-            try:
-                stage = str(json.loads(line.decode())["stage"])
-            except (ValueError, KeyError, TypeError):
-                stage = ""
-            if stage not in _LAST:
-                _write(1, line)
 
 
 def last_line(path: str) -> "dict[str, Any]":
@@ -94,12 +66,20 @@ def last_line(path: str) -> "dict[str, Any]":
         return {}
 
 
-def in_words(line: "dict[str, Any]") -> str:
-    """Describe a line for people; "" if it names no stage."""
+def in_words(line: "Mapping[str, Any]") -> str:
+    """Describe a line for people; "" if it names no stage.
+
+    Example:
+        >>> in_words({"stage": "fetch", "done": 6, "of": 60, "bytes": 30 << 20, "size": 2560 << 20})
+        'fetch 6 of 60, 30 MB of 2.5 GB'
+    """
     if not line.get("stage"):
         return ""
-    count = " %d of %d" % (line["done"], line["of"]) if line.get("of") else ""
-    return "%s%s%s" % (line["stage"], count, ": " + line["text"] if line.get("text") else "")
+    count = " %d of %d" % (line["done"], line["of"]) if line.get("of", 0) > 1 else ""
+    done, of = line.get("bytes", 0), line.get("size", 0)
+    amount = format_size(done) + (" of " + format_size(of) if of > done else "")
+    moved = ", " + amount if max(done, of) >> 20 else ""
+    return "%s%s%s%s" % (line["stage"], count, moved, ": " + line["text"] if line.get("text") else "")
 
 
 def _write(fd: int, data: bytes) -> None:

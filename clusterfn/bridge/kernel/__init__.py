@@ -1,10 +1,11 @@
 """Run a Jupyter kernel inside a job, and carry the connections of its five channels through one stream.
 
     stream ← carried
-    zmtp ← activity, output_limit
-    all of these, private_folder, process, lab, dask_process ← hold        launch, dask_program
+    zmtp ← output_limit
+    all of these, process, lab ← hold        launch, dask_program
 
-`stream` and `carried` are the protocol, which the client's side (`clusterfn/jupyter`) uses too. `hold` runs in the
-job's worker: it starts the kernel (`launch`), survives the loss of the connection, and decides when the job ends. The
-stream carries connections, not messages: identities, signatures and binary buffers arrive as they were sent.
+`stream` and `carried` are the protocol, which the client's side (`clusterfn/integrations/jupyter`) uses too. `hold`
+runs in the job's worker: it starts the kernel (`launch`), survives the loss of the connection, and decides when the
+job ends. The stream carries connections, not messages: identities, signatures and binary buffers arrive as they were
+sent.
 """

@@ -19,7 +19,7 @@ def main(path: str) -> int:
         if os.stat(path).st_uid != os.geteuid():
             raise PermissionError("it belongs to another user")
         sock.connect(path)
-        refuse_stranger(sock)  # the file may have been another's in between
+        refuse_other_user(sock)  # the file may have been another's in between
     except OSError as error:
         os.write(2, os.fsencode("%s on %s: %s\n" % (path, os.uname()[1], error)))
         return os.EX_UNAVAILABLE  # by which the client knows that it need not try again
@@ -37,7 +37,7 @@ def main(path: str) -> int:
     return 0
 
 
-def refuse_stranger(sock: socket.socket) -> None:
+def refuse_other_user(sock: socket.socket) -> None:
     """Raise PermissionError if another user's process listens there."""
     if hasattr(socket, "SO_PEERCRED"):  # of Linux
         _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))

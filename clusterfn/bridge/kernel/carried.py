@@ -1,6 +1,13 @@
-"""Local sockets whose bytes travel as frames: of Jupyter's clients on one side, of the kernel on the other."""
+"""Local sockets whose bytes travel as frames: of Jupyter's clients on one side, of the kernel on the other.
 
+The holder's own socket is in a private folder, whose path is short enough for it.
+"""
+
+import os
 import selectors
+import shutil
+import socket
+import tempfile
 import time
 
 from ..supervisor.limits import clock
@@ -8,7 +15,6 @@ from .stream import CLOSE, DATA, READ_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
     from typing import Any, Callable, Dict, Optional
 
     from .output_limit import OutputLimit
@@ -117,6 +123,10 @@ class CarriedConnections:
             self.undelivered += len(frame.body)
         self._write(connection)
 
+    def close_one(self, number: int) -> None:
+        """Close a connection that has no socket, and tell the other side."""
+        self._end(self._open[number])
+
     def pause_if_full(self) -> None:
         """Stop or begin again to read, by how much is not acknowledged."""
         is_full = self._stream.kept_bytes >= self._limit_bytes
@@ -214,3 +224,34 @@ class CarriedConnection:
         self.sock: "Optional[socket.socket]" = None
         self.outgoing = bytearray()
         self.is_closing = False
+
+
+SOCKET, _PREFIX = "s", "clusterfn-kernel-"
+
+
+def make_private_folder() -> str:
+    """Make a private folder with a short path on a disk of this machine; remove those of holders that were killed."""
+    place = "/tmp" if os.access("/tmp", os.W_OK | os.X_OK) else tempfile.gettempdir()
+    for name in os.listdir(place):
+        folder = os.path.join(place, name)
+        try:
+            if name.startswith(_PREFIX) and os.stat(folder).st_uid == os.geteuid() and _is_abandoned(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:  # another holder has removed it
+            continue
+    return tempfile.mkdtemp(prefix=_PREFIX, dir=place)
+
+
+def _is_abandoned(folder: str) -> bool:
+    """Whether nothing listens at its socket. One that does not exist yet may appear in a moment."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.setblocking(False)
+    try:
+        sock.connect(os.path.join(folder, SOCKET))
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    finally:
+        sock.close()
+    return False

@@ -18,15 +18,13 @@ from ..layout import ATTEMPTS, KERNEL, STDERR, TAG
 from ..schedulers import scheduler_named
 from ..supervisor import publish
 from ..supervisor.limits import clock
-from ..supervisor.text import duration, last_lines, masked
+from ..supervisor.text import format_duration, last_lines, masked
 from ..supervisor.watch import Signals
 from ..supervisor.worker_process import become_subreaper
-from .carried import READ, WRITE, CarriedConnections, SocketWatcher, receive
-from .dask_process import DaskProcess
+from .carried import READ, SOCKET, WRITE, CarriedConnections, SocketWatcher, make_private_folder, receive
 from .lab import LabProcess
 from .output_limit import OutputLimit
-from .private_folder import SOCKET, make_private_folder
-from .process import KernelProcess, how_it_ended
+from .process import DaskProcess, KernelProcess, how_it_ended
 from .stream import (
     CONTROL,
     DATA,
@@ -351,7 +349,7 @@ class KernelHolder:
             self._end_after(ORPHAN_S, "the client of %s has ended" % kernel.title)
         elif self._shutdown == "idle":
             self._stream.say(ended="idle", idle_s=self._idle_s)
-            self._end_after(_GOODBYE_S, "%s was idle for %s" % (kernel.title, duration(self._idle_s)))
+            self._end_after(_GOODBYE_S, "%s was idle for %s" % (kernel.title, format_duration(self._idle_s)))
         elif self._shutdown == "restart":
             self._stream.say(ended="keep")
             self._end_after(RESTART_S, "the kernel was not started again")

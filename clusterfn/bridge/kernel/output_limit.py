@@ -4,13 +4,7 @@ A kernel may print for hours while its client is away. Output and displays beyon
 rely on is not: status, results and errors. Without `idle` a cell would run for ever in the client.
 """
 
-import hashlib
-import hmac
-import json
-import time
-import uuid
-
-from .zmtp import COMMAND, DELIMITER, GREETING_BYTES, LONG, MORE, MessageReader, message
+from .zmtp import COMMAND, GREETING_BYTES, LONG, MORE, MessageReader, message, signed_message
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +25,7 @@ class OutputLimit:
 
     def __init__(self, key: str, scheme: str) -> None:
         self._key = key.encode()
-        self._digest = scheme.partition("-")[2] or "sha256"
+        self._scheme = scheme
         self._data = bytearray()  # the beginning of a frame that is not complete enough to judge
         self._left = GREETING_BYTES  # of the present frame
         self._is_first, self._is_last, self._is_dropping = True, False, False
@@ -89,13 +83,7 @@ class OutputLimit:
 
     def _note(self) -> bytes:
         """Return a message of the kernel's stderr that says how much was dropped."""
-        header = {
-            "msg_id": uuid.uuid4().hex, "msg_type": "stream", "username": "", "session": uuid.uuid4().hex,
-            "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "version": "5.3",
-        }  # fmt: skip
         text = "\n[clusterfn: %d bytes of output were not kept for the client]\n" % self._dropped_bytes
         self._dropped_bytes = 0
         content = {"name": "stderr", "text": text}
-        signed = [json.dumps(header).encode(), self._parent, b"{}", json.dumps(content).encode()]
-        signature = hmac.new(self._key, b"".join(signed), getattr(hashlib, self._digest)).hexdigest().encode()
-        return message([b"stream.stderr", DELIMITER, signature, *signed])
+        return message([b"stream.stderr", *signed_message(self._key, self._scheme, "stream", self._parent, content)])

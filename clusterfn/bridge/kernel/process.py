@@ -1,4 +1,8 @@
-"""The process that a job holds: a kernel or JupyterLab, its sockets in a private folder, interrupts, and its end."""
+"""The process that a job holds: a kernel, or dask's scheduler, its sockets, interrupts, and its end.
+
+A kernel is idle by what its iopub channel says: cells, widgets and completion count. What clients ask at intervals
+leaves it idle.
+"""
 
 import json
 import os
@@ -6,10 +10,13 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 from ..supervisor import process_tree
-from .activity import KernelActivity
-from .stream import CHANNEL_NAMES, IOPUB
+from ..supervisor.limits import clock
+from .carried import READ, receive
+from .stream import CHANNEL_NAMES, IOPUB, WEB
+from .zmtp import GREETING, GREETING_BYTES, MessageReader, socket_ready, subscription
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -155,3 +162,117 @@ def how_it_ended(status: int) -> str:
         return signal.Signals(-status).name
     except ValueError:
         return "signal %d" % -status
+
+
+_TOPIC = b"kernel."
+_WELCOME_S = 0.5  # ipykernel before version 7 sends no welcome
+_NOT_COUNTED = ("kernel_info_request", "comm_info_request", "usage_request", "debug_request", "shutdown_request", "")
+
+
+class KernelActivity:
+    """The connection, for one kernel.
+
+    Args:
+        watcher: The loop of this process.
+        sock: Connected to iopub.
+    """
+
+    def __init__(self, watcher: "SocketWatcher", sock: "socket.socket") -> None:
+        self._watcher = watcher
+        self._sock = sock
+        self._reader = MessageReader()
+        self._busy: "set[str]" = set()  # ids of requests that the kernel works on
+        self._idle_since = clock.now()
+        self._greeted = 0  # bytes of the kernel's greeting
+        self._welcome_until = float("inf")
+        sock.setblocking(False)
+        sock.sendall(GREETING)
+        watcher.watch(sock, READ, lambda _: self._read())
+
+    def idle_s(self) -> float:
+        """Return the seconds since the kernel has last done something for a user; 0 while it does."""
+        return 0.0 if self._busy else clock.now() - self._idle_since
+
+    def is_subscribed(self) -> bool:
+        """Whether the kernel has answered this connection's subscription, or will not.
+
+        It publishes that answer, `iopub_welcome`, to all subscribers: a client that was connected before would take it
+        for its own.
+        """
+        return time.monotonic() >= self._welcome_until
+
+    def close(self) -> None:
+        self._watcher.forget(self._sock)
+        self._sock.close()
+
+    def _read(self) -> None:
+        data = receive(self._sock)
+        if data is None:
+            return
+        if not data:  # the kernel has ended, which its holder sees
+            self._watcher.forget(self._sock)
+        elif self._greeted < GREETING_BYTES:
+            self._greeted += len(data)
+            if self._greeted >= GREETING_BYTES:  # libzmq stalls if all comes at once
+                self._sock.sendall(socket_ready(b"SUB") + subscription(_TOPIC))
+                self._welcome_until = time.monotonic() + _WELCOME_S
+        for parts in self._reader.feed(data):
+            self._note(parts)
+
+    def _note(self, parts: "list[bytes]") -> None:
+        """Keep which requests the kernel works on, by the `status` messages that it publishes for each."""
+        if parts[0] == _TOPIC:
+            self._welcome_until = 0.0
+        if len(parts) < 7 or not parts[0].endswith(b".status"):
+            return
+        parent, content = json.loads(parts[4].decode()), json.loads(parts[6].decode())
+        if parent.get("msg_type", "") in _NOT_COUNTED:
+            return
+        if content.get("execution_state") == "busy":
+            self._busy.add(parent["msg_id"])
+        else:
+            self._busy.discard(parent["msg_id"])
+            self._idle_since = clock.now()
+
+
+FACTS, DASHBOARD = "dask.json", "dashboard"
+CONNECT_S = 1.0
+_DASK_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "dask_program.py")
+
+
+class DaskProcess(HeldProcess):
+    """One scheduler, whose settings and certificate are variables of the job.
+
+    Args:
+        folder: Private to this user, on a disk of this machine, and short.
+    """
+
+    title = "dask's scheduler"
+
+    def __init__(self, folder: str, _key: str, _scheme: str) -> None:
+        self._folder = folder
+        for name in (FACTS, DASHBOARD):  # of the scheduler before this one
+            if os.path.lexists(os.path.join(folder, name)):
+                os.unlink(os.path.join(folder, name))
+        HeldProcess.__init__(self, [sys.executable, _DASK_PROGRAM, "scheduler", folder], dict(os.environ))
+
+    def socket_path(self, channel: int) -> str:
+        return os.path.join(self._folder, DASHBOARD)
+
+    def connect(self, channel: int) -> "Optional[socket.socket]":
+        """Connect to the scheduler or its dashboard; None as long as it does not listen."""
+        if channel == WEB:
+            return HeldProcess.connect(self, channel)
+        try:
+            with open(os.path.join(self._folder, FACTS), encoding="utf-8") as file:
+                facts = json.load(file)
+            return socket.create_connection((facts["ip"], facts["port"]), CONNECT_S)
+        except OSError:  # it does not listen yet, or is too busy to accept: the next look tries again
+            return None
+
+    def was_shut_down(self) -> bool:
+        return self.status == 0  # by its client
+
+    def start_activity(self, watcher: "SocketWatcher") -> "Optional[Activity]":
+        """Return None: it is in use as long as its client is connected."""
+        return None

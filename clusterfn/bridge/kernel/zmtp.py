@@ -4,8 +4,12 @@ https://rfc.zeromq.org/spec/23 describes the bytes, and https://jupyter-client.r
 the messages.
 """
 
+import hashlib
+import hmac
 import json
 import struct
+import time
+import uuid
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,9 +26,9 @@ _HEADER, _CONTENT = 2, 5  # after the delimiter
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + b"\0" + bytes(31)
 
 
-def subscriber_ready() -> bytes:
-    """Return what follows the greeting of a SUB socket."""
-    name, value = b"Socket-Type", b"SUB"
+def socket_ready(kind: bytes) -> bytes:
+    """Return what follows the greeting of a socket of this kind, such as SUB."""
+    name, value = b"Socket-Type", kind
     ready = b"\x05READY" + bytes([len(name)]) + name + struct.pack("!I", len(value)) + value
     return bytes([COMMAND, len(ready)]) + ready
 
@@ -40,6 +44,40 @@ def message(parts: "List[bytes]") -> bytes:
     return b"".join(
         struct.pack("!BQ", LONG | (MORE if n < last else 0), len(part)) + part for n, part in enumerate(parts)
     )
+
+
+def signed_message(key: bytes, scheme: str, kind: str, parent: bytes, content: "Dict[str, Any]") -> "List[bytes]":
+    """Return the parts of a message of Jupyter's, from the delimiter on.
+
+    Args:
+        key: With it the message is signed.
+        scheme: As "hmac-sha256".
+        kind: Such as "stream".
+        parent: The header of the request that it answers, as JSON.
+        content: What it says.
+    """
+    header = {
+        "msg_id": uuid.uuid4().hex, "msg_type": kind, "username": "", "session": uuid.uuid4().hex,
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "version": "5.3",
+    }  # fmt: skip
+    signed = [json.dumps(header).encode(), parent, b"{}", json.dumps(content).encode()]
+    return [DELIMITER, signature(key, scheme, signed), *signed]
+
+
+def signature(key: bytes, scheme: str, signed: "List[bytes]") -> bytes:
+    """Return what signs these parts of a message."""
+    digest = getattr(hashlib, scheme.partition("-")[2] or "sha256")
+    return hmac.new(key, b"".join(signed), digest).hexdigest().encode()
+
+
+def after_handshake(data: bytes) -> "Optional[bytes]":
+    """Return what follows the greeting and the READY of one side; None as long as they are not complete."""
+    if len(data) < GREETING_BYTES + 2:
+        return None
+    is_long = data[GREETING_BYTES] & LONG
+    start = GREETING_BYTES + (9 if is_long else 2)
+    size = int.from_bytes(data[GREETING_BYTES + 1 : start], "big")
+    return data[start + size :] if len(data) >= start + size else None
 
 
 class MessageReader:

@@ -1,7 +1,7 @@
-"""Let jobs of one client be admitted in the order in which they were sent.
+"""Let jobs be admitted one at a time, and those of one client in the order in which they were sent.
 
 An agent starts jobs in that order, but their supervisors race. So each waits until the job right before it has asked
-for admission. Where /proc has no lists of children, no job waits.
+for admission. Where /proc has no lists of children, no job waits. Then it takes the lock of all admissions.
 """
 
 import os
@@ -10,13 +10,21 @@ from collections import namedtuple
 
 from ..layout import ELEMENTS, SCRIPT
 from ..supervisor import process_tree
+from ..supervisor.verdict import say
+from . import lease_names
+from .lease import holder_in_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Optional
 
+    from .lease import Lease, Leases
+
 _PATIENCE_S = 2.0  # lines of setup: may take longer
 _LOOK_S, _LOOK_MOST_S = 0.004, 0.1
+_LOCK_S = 5.0
+KEPT_S = 2.0  # no process needs the lock of all admissions for longer
+_POLL_S, _TRIES = 0.002, 25
 
 
 # A job that was sent before this one: the pid of its job.sh, and when that was started (in ticks since boot). Then the
@@ -59,3 +67,51 @@ def _older_than(script: int) -> "list[EarlierJob]":
 
 def _start_of(pid: int) -> "Optional[int]":
     return int(process_tree.start_time(pid) or 0) if process_tree.is_alive(pid) else None
+
+
+class AdmissionLock:
+    """The lock of all admissions, for a with block, unless a process keeps it for ever: then the names alone decide.
+
+    Args:
+        leases: How names are held here.
+        kept: Its keeper, as the spooler has seen it.
+
+    Attributes:
+        is_held: Whether this process has it.
+    """
+
+    def __init__(self, leases: "Leases", kept: str = "") -> None:
+        self._leases = leases
+        self._kept = kept
+        self._lock: "Optional[Lease]" = None
+
+    @property
+    def is_held(self) -> bool:
+        return self._lock is not None
+
+    def __enter__(self) -> "AdmissionLock":
+        self._lock = self._take()
+        if self._lock is None:
+            self._kept = self._leases.keeper(lease_names.ADMISSION)
+            who = holder_in_words(self._leases, lease_names.ADMISSION)
+            say("%s keeps the lock of the queue: this job does not wait for it" % who)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _take(self) -> "Optional[Lease]":
+        until = time.monotonic() + _LOCK_S
+        holder, since = "", 0.0
+        while True:
+            for _ in range(_TRIES):
+                lock = self._leases.hold(lease_names.ADMISSION)
+                if lock is not None:
+                    return lock
+                time.sleep(_POLL_S)
+            now, before, holder = time.monotonic(), holder, self._leases.keeper(lease_names.ADMISSION)
+            since = since if holder == before else now
+            if now > until or holder and (holder == self._kept or now > since + KEPT_S):
+                return None

@@ -6,7 +6,7 @@
 import time
 
 from ..supervisor import gpus
-from ..supervisor.verdict import Verdict
+from ..supervisor.verdict import AttemptEnded
 from . import lease_names, machine
 
 TYPE_CHECKING = False
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from ..supervisor.eligible_gpus import GpuInfo
     from .lease import Lease, Leases
 
-_STRANGERS_S = 4.0
+_UNLEASED_S = 4.0
 
 
 class TooFew(Exception):
     """Other jobs or processes have the GPUs.
 
     Attributes:
-        strangers: GPUs that are used without a lease, and by whom.
+        unleased: GPUs that are used without a lease, and by whom.
     """
 
-    def __init__(self, strangers: "dict[str, str]") -> None:
-        super().__init__(strangers)
-        self.strangers = strangers
+    def __init__(self, unleased: "dict[str, str]") -> None:
+        super().__init__(unleased)
+        self.unleased = unleased
 
 
-def hold_gpus(marks: "Leases", free: "Iterable[str]", wanted: int) -> "dict[str, Lease]":
+def hold_gpus(leases: "Leases", free: "Iterable[str]", wanted: int) -> "dict[str, Lease]":
     """Hold the first `wanted` of these GPUs.
 
     Raises:
@@ -41,36 +41,36 @@ def hold_gpus(marks: "Leases", free: "Iterable[str]", wanted: int) -> "dict[str,
     for uuid in free:
         if len(held) == wanted:
             break
-        mark = marks.hold(lease_names.gpu(uuid))
-        if mark is not None:
-            held[uuid] = mark
+        lease = leases.hold(lease_names.gpu(uuid))
+        if lease is not None:
+            held[uuid] = lease
     if len(held) < wanted:
         release_gpus(held)
         raise TooFew({})
     return held
 
 
-def replace_used_gpus(marks: "Leases", held: "dict[str, Lease]", every: "Sequence[str]") -> "dict[str, Lease]":
+def replace_used_gpus(leases: "Leases", held: "dict[str, Lease]", every: "Sequence[str]") -> "dict[str, Lease]":
     """Replace held GPUs that a process without a lease uses by others of `every`; return all in PCI order.
 
     Such processes are looked for after a GPU is held: one may have come at any time before.
 
     Raises:
         TooFew: There are not as many; none is held then.
-        Verdict: nvidia-smi fails; none is held then.
+        AttemptEnded: nvidia-smi fails; none is held then.
     """
-    wanted, strangers = len(held), {}  # type: int, dict[str, str]
+    wanted, unleased = len(held), {}  # type: int, dict[str, str]
     try:
         while True:
             met = gpus.used_by_others(held)
-            strangers.update(met)
+            unleased.update(met)
             if not met:
                 return {uuid: held[uuid] for uuid in every if uuid in held}
             release_gpus({uuid: held.pop(uuid) for uuid in met})
-            held.update(hold_gpus(marks, [uuid for uuid in every if uuid not in strangers], wanted - len(held)))
+            held.update(hold_gpus(leases, [uuid for uuid in every if uuid not in unleased], wanted - len(held)))
     except TooFew:
         release_gpus(held)
-        raise TooFew(strangers) from None
+        raise TooFew(unleased) from None
     except BaseException:  # a signal's exception too: what is held here is given back by no other process
         release_gpus(held)
         raise
@@ -78,8 +78,8 @@ def replace_used_gpus(marks: "Leases", held: "dict[str, Lease]", every: "Sequenc
 
 def release_gpus(held: "dict[str, Lease]") -> None:
     """Release them, as far as this process is concerned."""
-    for mark in held.values():
-        mark.close()
+    for lease in held.values():
+        lease.close()
     held.clear()
 
 
@@ -95,21 +95,21 @@ class GpuCache:
         """List the GPUs of a kind; none if that is unknown."""
         return machine.gpus_of_kind(kind, self.there)
 
-    def strangers(self, asked: bool, held: "set[str]") -> "dict[str, str]":
+    def unleased(self, asked: bool, held: "set[str]") -> "dict[str, str]":
         """Return who uses a GPU that is not held."""
         if asked and time.monotonic() > self._due:
             try:
                 self.there = gpus.list_gpus()
-                self._used = gpus.used_by_others(card.uuid for card in self.there)
-            except Verdict:
+                self._used = gpus.used_by_others(gpu.uuid for gpu in self.there)
+            except AttemptEnded:
                 self._used = {}
-            self._due = time.monotonic() + _STRANGERS_S
-        return {card: who for card, who in self._used.items() if card not in held}
+            self._due = time.monotonic() + _UNLEASED_S
+        return {gpu: who for gpu, who in self._used.items() if gpu not in held}
 
     def let_go(self, name: str) -> None:
         """Forget who uses a GPU whose holder has ended; a job that takes it looks again."""
         self._used.pop(name[len(lease_names.GPU) :], None)
 
-    def look_anew(self) -> None:
+    def refresh(self) -> None:
         """Ask nvidia-smi again at the next turn."""
         self._due = 0.0

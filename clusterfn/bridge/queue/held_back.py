@@ -6,7 +6,7 @@ elements as many may start as there are such items, in the order of their ticket
 
 from ..supervisor.dependencies import Dependencies
 from ..supervisor.item_inputs import item_inputs_of
-from ..supervisor.job import DAMAGED, JobFolder
+from ..supervisor.job import DamagedFile, read_spec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class HeldBack:
             return None
         if ticket.home not in self._groups:
             try:
-                self._groups[ticket.home] = item_inputs_of(ticket.home, JobFolder(ticket.home).spec, self.values)
-            except DAMAGED:
+                self._groups[ticket.home] = item_inputs_of(ticket.home, read_spec(ticket.home), self.values)
+            except (OSError, DamagedFile):
                 self._groups[ticket.home] = None
         return self._groups[ticket.home]

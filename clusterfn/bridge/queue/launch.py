@@ -1,5 +1,6 @@
-"""Start the spooler of a queue, wake it, or replace one that hangs."""
+"""Start the spooler of a queue, wake it, or replace one that hangs; requeue the jobs that a restart has interrupted."""
 
+import contextlib
 import errno
 import os
 import signal
@@ -7,9 +8,14 @@ import sys
 import time
 from collections import namedtuple
 
-from ..layout import INTERRUPTED, SUPERVISE, TURN
+from ..layout import INTERRUPTED, SUPERVISE
 from ..supervisor import process_tree
+from ..supervisor.attempt import final_attempt, release_claim
+from ..supervisor.job import DamagedFile, JobFolder
+from ..supervisor.process_tree import boot_id
+from ..supervisor.verdict import say
 from . import lease_names, machine, tickets
+from .arrivals import AdmissionLock
 from .lease import leases_of_kind
 
 TYPE_CHECKING = False
@@ -25,9 +31,10 @@ ENVIRONMENT = "environment"
 # Such another: this keeper (`lease`) has the lock of all admissions for ever.
 KEPT = "kept="
 # A job that another user must not pass from now on: its id, and its name, which counts until then.
-FirstInLine = namedtuple("FirstInLine", ("job", "until_s", "name", "mark"))
+FirstInLine = namedtuple("FirstInLine", ("job", "until_s", "name", "lease"))
 _LOG = "spooler.log"
 _DIES_S, _LOOK_S = 2.0, 0.01
+_RESTARTED = "the machine was restarted"
 
 
 def spool_name(queue: "Queue") -> str:
@@ -38,7 +45,7 @@ def spool_name(queue: "Queue") -> str:
 
 
 def ensure_spooler(
-    queue: "Queue", marks: "Leases", lease: str, bridge: str, first: "Optional[FirstInLine]" = None
+    queue: "Queue", leases: "Leases", lease: str, bridge: str, first: "Optional[FirstInLine]" = None
 ) -> bool:
     """Wake the spooler of the queue, or start one; return whether one was started.
 
@@ -46,22 +53,22 @@ def ensure_spooler(
     not looked at the queue for minutes, is killed first, so that two never run.
     """
     name = spool_name(queue)
-    mark = marks.hold(name) or _replace_hung_spooler(name, marks)
-    if mark is None:
+    own_lease = leases.hold(name) or _replace_hung_spooler(queue, lease, leases)
+    if own_lease is None:
         return False
     try:
-        fds = [mark.fileno()] + ([first.mark.fileno()] if first else [])
+        fds = [own_lease.fileno()] + ([first.lease.fileno()] if first else [])
         words = ["spool", queue.root, lease, str(fds[0])]
         words += [first.job, str(first.until_s), str(fds[1])] if first else []
         with open(os.path.join(machine.folder(queue.root), _LOG), "wb") as log:
             _start_apart(
                 [sys.executable, "-I", "-S", os.path.join(bridge, SUPERVISE)] + words,
-                stdout=log, stderr=log, cwd="/", env=environment_of(os.getppid()),
+                stdout=log, stderr=log, cwd="/", env=tickets.environment_of(os.getppid()),
                 pass_fds=fds, start_new_session=True,
             )  # fmt: skip
         return True
     finally:
-        mark.close()
+        own_lease.close()
 
 
 def _start_apart(argv: "list[str]", **how: "Any") -> None:
@@ -88,40 +95,54 @@ def _start_apart(argv: "list[str]", **how: "Any") -> None:
         finally:
             os._exit(1)
     os.close(writes)
-    told = os.read(reads, 16)
+    status = os.read(reads, 16)
     os.close(reads)
     worker_process.end_without_adopting(between)
-    if told != b"0":
-        number = int(told or errno.EIO)
+    if status != b"0":
+        number = int(status or errno.EIO)
         raise OSError(number, os.strerror(number), argv[0])
 
 
-def _replace_hung_spooler(name: str, marks: "Leases") -> "Optional[Lease]":
+def _replace_hung_spooler(queue: "Queue", lease: str, leases: "Leases") -> "Optional[Lease]":
     """Kill a spooler that no longer serves, and take its name; None if it serves, and is awake now, or does not end."""
-    held = marks.find(name)
-    holder = marks.holder(held) if held else None
-    pid = holder.pid if holder is not None and holder.uid == os.getuid() else 0
-    if holder is not None:
-        holder.close()
-    late = lease_names.overdue(marks.binders(), name, machine.now_s()) if pid else None
-    promised = marks.holder(late) if late else None
+    name = spool_name(queue)
+    pids = [pid for pid in _spoolers(queue, lease, name, leases) if _is_stopped_or_hangs(pid, name, leases)]
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.kill(pid, signal.SIGKILL)
+    until = time.monotonic() + _DIES_S
+    lease_held = None
+    while pids and lease_held is None and time.monotonic() < until:
+        time.sleep(_LOOK_S)
+        lease_held = leases.hold(name)
+    return lease_held
+
+
+def _spoolers(queue: "Queue", lease: str, name: str, leases: "Leases") -> "list[int]":
+    """Return the process that holds the name of a spooler, if it is this user's."""
+    if lease == "file":  # which does not say who holds it
+        return process_tree.of_command(SUPERVISE, "spool", queue.root, lease)
+    held = leases.find(name)
+    holder = leases.holder(held) if held else None
+    if holder is None:
+        return []
+    holder.close()
+    return [holder.pid] if holder.pid and holder.uid == os.getuid() else []
+
+
+def _is_stopped_or_hangs(pid: int, name: str, leases: "Leases") -> bool:
+    if process_tree.state_of(pid) == process_tree.STOPPED:
+        return True
+    late = lease_names.overdue(leases.binders(), name, machine.now_s())
+    promised = leases.holder(late) if late else None
     if promised is not None:
         promised.close()
-    hangs = promised is not None and promised.pid == pid
-    if not pid or process_tree.state_of(pid) != process_tree.STOPPED and not hangs:
-        return None
-    os.kill(pid, signal.SIGKILL)
-    until = time.monotonic() + _DIES_S
-    mark = None
-    while mark is None and time.monotonic() < until:
-        time.sleep(_LOOK_S)
-        mark = marks.hold(name)
-    return mark
+    return promised is not None and promised.pid == pid
 
 
 def revive_spooler(root: str, bridge: str) -> None:
     """Queue what a restart of the machine has interrupted; start a spooler if tickets are left and none runs."""
-    _requeue_interrupted(root)
+    requeue_interrupted(root)
     queue = tickets.Queue(root)
     ticket = next(filter(None, map(queue.of, queue.names())), None)
     if ticket is not None or queue.damaged():
@@ -131,20 +152,45 @@ def revive_spooler(root: str, bridge: str) -> None:
 
 def resume_after_restart(root: str, bridge: str) -> None:
     """Queue what a restart of the machine has interrupted, and start a spooler for it; do nothing where nothing was."""
-    if _requeue_interrupted(root):
+    if requeue_interrupted(root):
         revive_spooler(root, bridge)
 
 
-def _requeue_interrupted(root: str) -> bool:
+def requeue_interrupted(root: str) -> bool:
+    """Put each job into the queue that ran when this machine was restarted; once, even if several processes try.
+
+    While a job runs whose `requeue=` says so, the ticket with which it would wait is kept in another folder. After a
+    restart, whatever looks at the queue next moves it back: a call, `clusterfn jobs`, or `supervise.py queue`.
+
+    Returns:
+        Whether there was one.
+    """
     if not os.path.isdir(os.path.join(machine.folder(root), INTERRUPTED)):
         return False
-    from . import restart  # few roots have such jobs
+    kept, boot, found = tickets.kept_aside(root), boot_id(), False
+    for job in kept.names():
+        fields = kept.fields(job)
+        if fields is None or fields["boot"] == boot:
+            continue
+        with AdmissionLock(leases_of_kind(fields["lease"])):
+            try:
+                fields = kept.fields(job)  # again: another process may have done it, and the job may run by now
+                if fields is not None and fields["boot"] != boot:
+                    _requeue(root, fields)
+                    kept.remove(job)
+                    found = True
+            except FileNotFoundError:  # it was removed
+                kept.remove(job)
+            except (OSError, DamagedFile) as error:  # or cannot be read now: the others are requeued
+                say("the interrupted job %s was not requeued: %s" % (job, error))
+    return found
 
-    return restart.requeue_interrupted(root)
 
-
-def environment_of(pid: int) -> "dict[str, str]":
-    """Return the variables with which a process was started: job.sh may have changed this one's own."""
-    found = process_tree.environment_of(pid)
-    variables = dict(os.environ) if found is None else found  # None: job.sh was killed
-    return {name: value for name, value in variables.items() if name != TURN}
+def _requeue(root: str, fields: "dict[str, Any]") -> None:
+    job = JobFolder(fields["folder"])
+    if job.cancelled() or final_attempt(job) is not None:
+        return
+    release_claim(job)  # a ticket counts only where no claim is
+    now = machine.now_ns()
+    tickets.Queue(root).write(dict(fields, submitted=now, reason=_RESTARTED, queue_timeout_s=None))  # it has begun
+    tickets.record_event(root, tickets.TICKET, job.id, asked=fields["asked"], submitted=now, reason=_RESTARTED)

@@ -16,28 +16,28 @@ import time
 
 from ..layout import ENVIRONMENT
 from ..supervisor.gpus import user_name
-from ..supervisor.verdict import Verdict, say
+from ..supervisor.verdict import AttemptEnded, Verdict, say
 from . import lease_names, socket_table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Optional, Union
+    from typing import Dict, Iterable, List, Optional, Tuple, TypeVar, Union
 
+    Each = TypeVar("Each")
     Lease = Union["SocketLease", "FileLease"]
     Leases = Union["SocketLeases", "FileLeases"]
 
 _PREFIX = "clusterfn/"
 FOLDER = "/tmp"  # root's, and sticky: a folder that a user has made lets that user remove everything in it
-_MARK = ".clusterfn-mark-"
+_FILE_PREFIX = ".clusterfn-mark-"
 _LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_PEER = getattr(_socket, "SO_PEERCRED", 17)  # Linux's; elsewhere there are no marks
+_PEER = getattr(_socket, "SO_PEERCRED", 17)  # Linux's; elsewhere there are no leases
 _TAKEN = (errno.EADDRINUSE, errno.EWOULDBLOCK, errno.EACCES)
 _PLACES = 4096  # each that waits for the holder's end takes one, and keeps it until then
-_LOCK_S = 5.0
-KEPT_S = 2.0  # no process needs the lock of all admissions for longer
-_POLL_S = 0.002
 # Names that one user may hold several times: they tell, and lock nothing.
 _OF_ANY_NUMBER = (lease_names.WAIT, lease_names.TURN)
+# Names of one other user that are looked at: more than their jobs need, and each costs all others time.
+MOST_OF_ANOTHER = 4096
 _TRIES = 25  # a process that looks at a file locks it for a moment
 
 
@@ -101,7 +101,7 @@ class FileLease:
         """Release the name, as far as this process is concerned; the last holder or its owner removes the file."""
         os.close(self._fd)
         if self._file:
-            with contextlib.suppress(OSError, Verdict), _LeaseFolder() as folder:
+            with contextlib.suppress(OSError, AttemptEnded), _LeaseFolder() as folder:
                 folder.holders("", self._file)
 
 
@@ -139,19 +139,19 @@ class SocketLeases:
         exclusive = lease_names.claimed_by(name) == os.getuid()
         for _ in range(_TRIES if exclusive else 1):
             bound = name
-            mark = self._bind(name)
-            if not exclusive or mark is None and self.find(name):
-                return mark
-            if mark is None:
+            lease = self._bind(name)
+            if not exclusive or lease is None and self.find(name):
+                return lease
+            if lease is None:
                 bound = lease_names.with_ending(name, os.urandom(4).hex())
-                mark = self._bind(bound)
+                lease = self._bind(bound)
                 say(
                     "%s has bound the name %s of this user: it counts for nothing" % (holder_in_words(self, name), name)
                 )
-            if mark is not None:
+            if lease is not None:
                 if name.startswith(_OF_ANY_NUMBER) or not self._own_names(name) - {bound}:
-                    return mark
-                mark.close()
+                    return lease
+                lease.close()
             time.sleep(0.001 * (1 + os.urandom(1)[0] % 8))
         return None
 
@@ -179,7 +179,8 @@ class SocketLeases:
 
     def binders(self) -> "dict[str, Optional[int]]":
         """Return the uid of the process that bound each name that is held; None where the kernel does not say."""
-        return {name: bound.uid for name, bound in socket_table.bound_names(_PREFIX).items()}
+        uids = {name: bound.uid for name, bound in socket_table.bound_names(_PREFIX).items()}
+        return {name: uids[name] for name in _some_of_each_user(uids.items())}
 
     def keeper(self, name: str) -> str:
         """Return who holds the name, as `_keeper_of` tells; "" if it is free."""
@@ -216,12 +217,24 @@ class SocketLeases:
             return None
 
 
-def _keeper_of(uid: "Optional[int]", mark: str) -> str:
-    """Return another user, who may let go of a name and take it again; of one's own processes, the one with this mark.
+def _some_of_each_user(found: "Iterable[Tuple[Each, Optional[int]]]") -> "List[Each]":
+    """Return what this user or root has, and of each other one no more than `MOST_OF_ANOTHER`."""
+    kept: "List[Each]" = []
+    counts: "Dict[Optional[int], int]" = {}
+    own = (os.getuid(), 0, None)
+    for each, uid in found:
+        counts[uid] = counts.get(uid, 0) + 1
+        if uid in own or counts[uid] <= MOST_OF_ANOTHER:
+            kept.append(each)
+    return kept
+
+
+def _keeper_of(uid: "Optional[int]", process: str) -> str:
+    """Return another user, who may let go of a name and take it again; of one's own processes, this one.
 
     Many of one's own jobs that come at once each have the lock of all admissions for a moment, and wait for each other.
     """
-    return mark if uid in (None, os.getuid(), 0) else "uid=%d" % uid
+    return process if uid in (None, os.getuid(), 0) else "uid=%d" % uid
 
 
 def _peer_of(socket: "_socket.socket") -> "tuple[int, int]":
@@ -238,7 +251,7 @@ class FileLeases:
     """Names as locked files. Holders cannot wake others, and are known by uid alone: a job that waits looks again.
 
     Each holder locks a file of its own, in a folder where only the owner of a file may remove it. It then checks that
-    no other file of that name is locked. So no other user can take a mark away: they can only hold one, as by a socket.
+    no other file of that name is locked. So no other user can take a lease away: they can hold one, as by a socket.
     A name that says whose it is counts only in a file of that user's.
     """
 
@@ -246,13 +259,13 @@ class FileLeases:
         """Hold a name; None if another process does.
 
         Raises:
-            Verdict: The folder lets others remove what is ours.
+            AttemptEnded: The folder lets others remove what is ours.
         """
         with _LeaseFolder() as folder:
             for _ in range(_TRIES):
-                mark = folder.claim(name)
-                if mark is not None:
-                    return mark
+                lease = folder.claim(name)
+                if lease is not None:
+                    return lease
                 time.sleep(0.001 * (1 + os.urandom(1)[0] % 8))  # two that came together both release it
         return None
 
@@ -264,7 +277,7 @@ class FileLeases:
         """List all names that are held; remove files of ours that are no longer held.
 
         Raises:
-            Verdict: The folder lets others remove what is ours.
+            AttemptEnded: The folder lets others remove what is ours.
         """
         return set(self.binders())
 
@@ -272,7 +285,7 @@ class FileLeases:
         """Return the owner of the file of each name that is held.
 
         Raises:
-            Verdict: As `names`.
+            AttemptEnded: As `names`.
         """
         with _LeaseFolder() as folder:
             return {name: uid for name, file in folder.files() for uid in folder.holders(name, file)}
@@ -280,7 +293,7 @@ class FileLeases:
     def keeper(self, name: str) -> str:
         """Return who holds the name, as `_keeper_of` tells; "" if it is free."""
         with _LeaseFolder() as folder:
-            files = sorted(file for other, file in folder.files() if other == name)
+            files = sorted(file for _, file in folder.files(name))
             return next((_keeper_of(uid, file) for file in files for uid in folder.holders(name, file)), "")
 
     def find(self, name: str) -> "Optional[str]":
@@ -297,38 +310,49 @@ class _LeaseFolder:
 
     def __enter__(self) -> "_LeaseFolder":
         from ..agent.trusted import Trusted, user_name  # most hosts have `lease: socket`
+        from .private_tmp import private_source
 
         self._fd = os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         found, trusted = os.fstat(self._fd), Trusted()
         if not trusted.owns(found) or trusted.writes(found) and not found.st_mode & stat.S_ISVTX:
             os.close(self._fd)
-            raise Verdict(
-                ENVIRONMENT,
-                "`lease: file` cannot keep GPUs apart: other users may remove files in %s, which belongs to %s"
-                % (FOLDER, user_name(found.st_uid)),
-                stage="lease", hint="ask the administrator for `chown root %s; chmod 1777 %s`" % (FOLDER, FOLDER),
-            )  # fmt: skip
+            who = "other users may remove files in %s, which belongs to %s" % (FOLDER, user_name(found.st_uid))
+            hint = "ask the administrator for `chown root %s; chmod 1777 %s`" % (FOLDER, FOLDER)
+            raise _useless(who, hint)
+        private = private_source(FOLDER)
+        if private:
+            os.close(self._fd)
+            hint = "remove `lease: file` from clusterfn.yml: locks by sockets need no %s" % FOLDER
+            raise _useless("%s is not the one of other users here, but %s" % (FOLDER, private), hint)
         return self
 
     def __exit__(self, *_: object) -> None:
         os.close(self._fd)
 
-    def files(self) -> "list[tuple[str, str]]":
-        """List the name that each file is for, and the file."""
-        found = [file for file in os.listdir(self._fd) if file.startswith(_MARK)]
-        return [(file[len(_MARK) :].rpartition("-")[0].replace(":", "/"), file) for file in found]
+    def files(self, name: str = "") -> "list[tuple[str, str]]":
+        """List the name that each file is for, and the file; those for one name, if that is given."""
+        start = _FILE_PREFIX + name.replace("/", ":") + ("-" if name else "")
+        found = [file for file in os.listdir(self._fd) if file.startswith(start)]
+        if len(found) > MOST_OF_ANOTHER:
+            found = _some_of_each_user((file, uid) for file in found for uid in self._owner(file))
+        named = [(file[len(_FILE_PREFIX) :].rpartition("-")[0].replace(":", "/"), file) for file in found]
+        return [(each, file) for each, file in named if name in ("", each)]
+
+    def _owner(self, file: str) -> "list[int]":
+        try:
+            return [os.stat(file, dir_fd=self._fd, follow_symlinks=False).st_uid]
+        except FileNotFoundError:  # gone meanwhile
+            return []
 
     def claim(self, name: str) -> "Optional[FileLease]":
         """Try once to hold a name; None if another holds it, tries just now, or has looked at the file in between."""
-        own = "%s%s-%s" % (_MARK, name.replace("/", ":"), os.urandom(8).hex())
+        own = "%s%s-%s" % (_FILE_PREFIX, name.replace("/", ":"), os.urandom(8).hex())
         fd = os.open(own, _LOOK | os.O_CREAT | os.O_EXCL, 0o444, dir_fd=self._fd)
         held = False
         try:
             os.fchmod(fd, 0o444)  # whatever the umask is
             held = lock_file(fd, fcntl.LOCK_EX) and self._is_at(fd, own)
-            held = held and not any(
-                self.holders(name, file) for other, file in self.files() if other == name and file != own
-            )
+            held = held and not any(self.holders(name, file) for _, file in self.files(name) if file != own)
         finally:
             if not held:
                 self._remove(fd, own)
@@ -368,6 +392,11 @@ class _LeaseFolder:
                 os.unlink(file, dir_fd=self._fd)
 
 
+def _useless(why: str, hint: str) -> AttemptEnded:
+    message = "`lease: file` cannot keep GPUs apart: %s" % why
+    return AttemptEnded(Verdict(ENVIRONMENT, message, stage="lease", hint=hint))
+
+
 def lock_file(fd: int, how: int) -> bool:
     try:
         fcntl.flock(fd, how | fcntl.LOCK_NB)
@@ -378,29 +407,9 @@ def lock_file(fd: int, how: int) -> bool:
     return True
 
 
-def admission_lock(marks: "Leases", kept: str = "") -> "Optional[Lease]":
-    """Hold the lock once it is free; None if a process never releases it: then the names alone decide.
-
-    Args:
-        kept: The keeper, as the spooler has seen it.
-    """
-    until = time.monotonic() + _LOCK_S
-    holder, since = "", 0.0
-    while True:
-        for _ in range(_TRIES):
-            lock = marks.hold(lease_names.ADMISSION)
-            if lock is not None:
-                return lock
-            time.sleep(_POLL_S)
-        now, before, holder = time.monotonic(), holder, marks.keeper(lease_names.ADMISSION)
-        since = since if holder == before else now
-        if now > until or holder and (holder == kept or now > since + KEPT_S):
-            return None
-
-
-def holder_in_words(marks: "Leases", name: str) -> str:
+def holder_in_words(leases: "Leases", name: str) -> str:
     """Say which user holds a name, and with which process."""
-    uid, holder = marks.binders().get(name), marks.holder(name)
+    uid, holder = leases.binders().get(name), leases.holder(name)
     pid = 0
     if holder is not None:
         uid, pid = holder.uid, holder.pid

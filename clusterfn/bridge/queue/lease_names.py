@@ -46,7 +46,7 @@ class Seen:
         but: uid and job of the one that looks, whose own name is left out of what runs.
 
     Attributes:
-        cards: UUIDs that are held.
+        gpus: UUIDs that are held.
         binders: uid of the process that holds each, as far as it is known.
         jobs: The job that runs, by the name that it holds.
         waits: uid of the user of each that waits, by its name.
@@ -60,50 +60,50 @@ class Seen:
     def __init__(self, names: "Iterable[str]", now_s: float, but: "Optional[tuple[int, str]]" = None) -> None:
         held: "Mapping[str, Optional[int]]" = names if isinstance(names, dict) else dict.fromkeys(names)
         self.binders = {name[len(GPU) :]: uid for name, uid in held.items() if name.startswith(GPU)}
-        self.cards = set(self.binders)
+        self.gpus = set(self.binders)
         self.false = {name: uid for name, uid in held.items() if uid and claimed_by(name) not in (None, uid)}
         true = [name for name in held if name not in self.false]
         self.jobs = {name: job for name, job in zip(true, map(_running, true)) if job is not None}
         self.waits: "dict[str, int]" = {}
         waiting: "dict[tuple[int, str], tuple[int, Waiting]]" = {}
         for name in true:
-            told = _waiting(name)
-            if told is None:
+            entry = _waiting(name)
+            if entry is None:
                 continue
-            until_s, job = told
+            until_s, job = entry
             self.waits[name] = job.uid
             if until_s > now_s and waiting.get((job.uid, job.job), (0,))[0] < until_s:  # the newest that it holds
-                waiting[job.uid, job.job] = told
+                waiting[job.uid, job.job] = entry
         self.running = [job for job in self.jobs.values() if (job.uid, job.job) != but]
         run = {(job.uid, job.job) for job in self.running}
-        self.waiting = _the_first_of_each(sorted(told for key, (_, told) in waiting.items() if key not in run))
-        self.is_fair = all(told.used is not None for told in self.waiting)
+        self.waiting = _the_first_of_each(sorted(entry for key, (_, entry) in waiting.items() if key not in run))
+        self.is_fair = all(entry.used is not None for entry in self.waiting)
 
     def in_order(self) -> "list[Waiting]":
         """Return the jobs that wait, in the order in which they come."""
         return sorted(self.waiting, key=lambda job: (job.used.ms if self.is_fair else 0, job.ms, job.uid))
 
-    def holders(self, cards: "Iterable[str]") -> "dict[str, int]":
+    def holders(self, gpus: "Iterable[str]") -> "dict[str, int]":
         """Return the uid of the process that bound the name of each of these GPUs that is held; -1 if not known.
 
         Where the kernel does not say it, the running jobs publish it.
         """
-        held = [card for card in cards if card in self.cards]
-        bound = {card: self.binders[card] for card in held}
+        held = [gpu for gpu in gpus if gpu in self.gpus]
+        bound = {gpu: self.binders[gpu] for gpu in held}
         if None not in bound.values():
-            return {card: uid for card, uid in bound.items() if uid is not None}
-        uids = [job.uid for job in sorted(self.running) for _ in range(min(job.asked.gpus, len(self.cards)))]
-        known = len(uids) == len(self.cards) and (len(held) == len(uids) or len(set(uids)) == 1)
+            return {gpu: uid for gpu, uid in bound.items() if uid is not None}
+        uids = [job.uid for job in sorted(self.running) for _ in range(min(job.asked.gpus, len(self.gpus)))]
+        known = len(uids) == len(self.gpus) and (len(held) == len(uids) or len(set(uids)) == 1)
         return dict(zip(held, uids)) if known else dict.fromkeys(held, -1)
 
 
 def _the_first_of_each(waiting: "list[Waiting]") -> "list[Waiting]":
     kept: "dict[int, int]" = {}
     found = []
-    for told in waiting:
-        kept[told.uid] = kept.get(told.uid, 0) + 1
-        if kept[told.uid] <= _MOST_WAITING:
-            found.append(told)
+    for entry in waiting:
+        kept[entry.uid] = kept.get(entry.uid, 0) + 1
+        if kept[entry.uid] <= _MOST_WAITING:
+            found.append(entry)
     return found
 
 
@@ -133,15 +133,15 @@ def gpu(uuid: str) -> str:
 
 def run(uid: int, job: str, asked: Demand, shared: bool = False) -> str:
     """Name a job that runs; `shared`: it shares the cores in time, so no other user waits for them."""
-    told = job + "~" + _TIME_SHARED if shared else job
-    return "%s%d/%s/%d/%d/%d" % (RUN, uid, told, asked.gpus, asked.cores, asked.memory_mb)
+    label = job + "~" + _TIME_SHARED if shared else job
+    return "%s%d/%s/%d/%d/%d" % (RUN, uid, label, asked.gpus, asked.cores, asked.memory_mb)
 
 
 def wait(waiting: Waiting, until_s: int) -> str:
     """Name a job that is the next of its line; one whose GPU type is too long, as if any GPU would do."""
     ms, uid, job, asked, kind, used = waiting
-    told = job if used is None else "%s~%d,%d,%d" % ((job,) + used)
-    parts = (WAIT, uid, ms, until_s, asked.gpus, asked.cores, asked.memory_mb, told)
+    label = job if used is None else "%s~%d,%d,%d" % ((job,) + used)
+    parts = (WAIT, uid, ms, until_s, asked.gpus, asked.cores, asked.memory_mb, label)
     name = "%s%d/%d/%d/%d/%d/%d/%s/%s/%d" % (parts + kind[:2])
     if len(name) <= _LONGEST:
         return name
@@ -175,8 +175,8 @@ def _running(name: str) -> "Optional[Running]":
     if parts[0] != "run" or len(parts) != 6:
         return None
     numbers = _numbers([parts[1]] + parts[3:])
-    job, told = _job_of(parts[2])
-    return Running(numbers[0], job, Demand(*numbers[1:]), told == _TIME_SHARED) if numbers else None
+    job, details = _job_of(parts[2])
+    return Running(numbers[0], job, Demand(*numbers[1:]), details == _TIME_SHARED) if numbers else None
 
 
 def _waiting(name: str) -> "Optional[tuple[int, Waiting]]":
@@ -189,16 +189,16 @@ def _waiting(name: str) -> "Optional[tuple[int, Waiting]]":
     if not numbers:
         return None
     uid, ms, until_s = numbers[:3]
-    job, told = _job_of(parts[7])
-    said = _numbers(told.split(","))
+    job, details = _job_of(parts[7])
+    said = _numbers(details.split(","))
     used = Used(*said) if len(said) == len(Used._fields) else None
     return until_s, Waiting(ms, uid, job, Demand(*numbers[3:6]), Kind(parts[8], numbers[6], ()), used)
 
 
 def _job_of(field: str) -> "tuple[str, str]":
-    """Split the part that names a job into its id and what is told of it besides."""
-    job, told = (field.split("~") + [""])[:2]
-    return job, told
+    """Split the part that names a job into its id and the rest."""
+    job, details = (field.split("~") + [""])[:2]
+    return job, details
 
 
 def _numbers(words: "list[str]") -> "list[int]":

@@ -91,7 +91,7 @@ def _first_line(path: str) -> str:
         return ""
 
 
-def demand_of(spec: "dict[str, Any]") -> Demand:
+def demand_of(spec: "Mapping[str, Any]") -> Demand:
     """Return what a job asks for; no memory if it does not say."""
     asked = spec["resources"]
     return Demand(asked["gpus"], asked["cores"], _mb(asked["memory_bytes"] or 0))
@@ -106,10 +106,10 @@ def kind_of(resources: "Mapping[str, Any]") -> Kind:
 def gpus_of_kind(kind: Kind, there: "Iterable[GpuInfo]") -> "list[str]":
     """List the UUIDs of the GPUs that will do."""
     allowed = allowed_gpus(there, kind.only)
-    return [card.uuid for card in eligible_gpus(allowed, kind.type or None, kind.memory_mb << 20 or None)]
+    return [gpu.uuid for gpu in eligible_gpus(allowed, kind.type or None, kind.memory_mb << 20 or None)]
 
 
-def limits_of(spec: "dict[str, Any]") -> UserLimits:
+def limits_of(spec: "Mapping[str, Any]") -> UserLimits:
     """Return what the job's user may take on this host."""
     given = spec.get("limits") or {}
     limit, memory = given.get("cores"), given.get("memory_bytes")
@@ -141,40 +141,40 @@ def reserved_gpus(
         waiting: How many each waiting job needs, and which will do; None: every one does.
         last: GPUs that are kept only if no others will do; None: all of them.
     """
-    places = [cards for wanted, cards in waiting for _ in range(min(wanted, len(free)))]
+    places = [gpus for wanted, gpus in waiting for _ in range(min(wanted, len(free)))]
     has = {}  # type: dict[int, str]
-    for card in sorted(free, key=lambda card: last is None or card in last):
-        _give(card, places, has, set())
+    for gpu in sorted(free, key=lambda gpu: last is None or gpu in last):
+        _give(gpu, places, has, set())
     return set(has.values())
 
 
-def _give(card: str, places: "Sequence[Optional[Container[str]]]", has: "dict[int, str]", asked: "set[int]") -> bool:
+def _give(gpu: str, places: "Sequence[Optional[Container[str]]]", has: "dict[int, str]", asked: "set[int]") -> bool:
     """Find a place for a GPU; a job that has to make room for it finds another, so that no place is lost."""
-    for place, cards in enumerate(places):
-        if place in asked or cards is not None and card not in cards:
+    for place, gpus in enumerate(places):
+        if place in asked or gpus is not None and gpu not in gpus:
             continue
         asked.add(place)
         if place not in has or _give(has[place], places, has, asked):
-            has[place] = card
+            has[place] = gpu
             return True
     return False
 
 
-CARDS, CORES, MEMORY, OWN = "cards", "cores", "memory", "own"
+GPUS, CORES, MEMORY, OWN = "cards", "cores", "memory", "own"
 
 
 class MachineResources:
     """The resources of a machine.
 
     Attributes:
-        free_cards: GPUs that are neither held nor used, in PCI order.
+        free_gpus: GPUs that are neither held nor used, in PCI order.
     """
 
-    def __init__(self, cores: int, memory_mb: int, available_mb: int, free_cards: "Iterable[str]" = ()) -> None:
+    def __init__(self, cores: int, memory_mb: int, available_mb: int, free_gpus: "Iterable[str]" = ()) -> None:
         self.cores = cores
         self.memory_mb = memory_mb
         self.available_mb = available_mb
-        self.free_cards = list(free_cards)
+        self.free_gpus = list(free_gpus)
 
 
 class RemainingResources:
@@ -194,7 +194,7 @@ class RemainingResources:
     def __init__(self, machine: MachineResources, running: "Sequence[Running]", uid: int, limits: "UserLimits") -> None:
         own = [job.asked for job in running if job.uid == uid]
         used = sum(job.asked.memory_mb for job in running)
-        self.free_cards = list(machine.free_cards)
+        self.free_gpus = list(machine.free_gpus)
         self._waiting: "list[tuple[int, Optional[Sequence[str]]]]" = []
         self.core_users: "dict[int, int]" = {}
         for job in running:
@@ -206,36 +206,36 @@ class RemainingResources:
         self.limits = limits
         self.own = [sum(each) for each in zip(*own)] + [len(own)] if own else [0, 0, 0, 0]
 
-    def lacks(self, asked: Demand, cards: "Optional[Sequence[str]]" = None) -> "list[str]":
+    def lacks(self, asked: Demand, gpus: "Optional[Sequence[str]]" = None) -> "list[str]":
         """List what is missing for a job that asks for this; empty if it may start.
 
         Args:
-            cards: The GPUs of its kind; None: every one is.
+            gpus: The GPUs of its kind; None: every one is.
         """
-        missing = self.lacks_room(asked, cards)
+        missing = self.lacks_room(asked, gpus)
         if CORES in missing and shares_cores(self.limits, self._there):
             missing.remove(CORES)
         return missing + ([OWN] if self.over(asked) else [])
 
-    def lacks_room(self, asked: Demand, cards: "Optional[Sequence[str]]" = None) -> "list[str]":
+    def lacks_room(self, asked: Demand, gpus: "Optional[Sequence[str]]" = None) -> "list[str]":
         """List what is missing for a job of any user, whose limits are not known."""
         missing = []
-        if asked.gpus and len(self.left(cards)) < asked.gpus:
-            missing.append(CARDS)
+        if asked.gpus and len(self.left(gpus)) < asked.gpus:
+            missing.append(GPUS)
         if self.cores < asked.cores:
             missing.append(CORES)
         if asked.memory_mb and self.memory_mb < asked.memory_mb:
             missing.append(MEMORY)
         return missing
 
-    def suitable(self, cards: "Optional[Sequence[str]]") -> "list[str]":
+    def suitable(self, gpus: "Optional[Sequence[str]]") -> "list[str]":
         """List the free GPUs among these."""
-        return [card for card in self.free_cards if cards is None or card in cards]
+        return [gpu for gpu in self.free_gpus if gpus is None or gpu in gpus]
 
-    def left(self, cards: "Optional[Sequence[str]]") -> "list[str]":
+    def left(self, gpus: "Optional[Sequence[str]]") -> "list[str]":
         """List the free GPUs among these that are not reserved."""
-        kept = reserved_gpus(self.free_cards, self._waiting, cards)
-        return [card for card in self.suitable(cards) if card not in kept]
+        kept = reserved_gpus(self.free_gpus, self._waiting, gpus)
+        return [gpu for gpu in self.suitable(gpus) if gpu not in kept]
 
     def over(self, asked: Demand) -> "list[str]":
         """List the limits of the user that it would exceed, by their names in clusterfn.yml."""
@@ -253,16 +253,16 @@ class RemainingResources:
         rooms = [(limit - used) // more for limit, used, more in each if limit is not None and more]
         return max(0, int(min(rooms + [_MANY])))
 
-    def take(self, asked: Demand, cards: "Optional[Sequence[str]]" = None) -> None:
+    def take(self, asked: Demand, gpus: "Optional[Sequence[str]]" = None) -> None:
         """Take what a job needs: it starts."""
-        for card in self.left(cards)[: asked.gpus]:
-            self.free_cards.remove(card)
+        for gpu in self.left(gpus)[: asked.gpus]:
+            self.free_gpus.remove(gpu)
         self._less(asked)
         self.count(asked)
 
-    def reserve(self, asked: Demand, cards: "Optional[Sequence[str]]" = None) -> None:
+    def reserve(self, asked: Demand, gpus: "Optional[Sequence[str]]" = None) -> None:
         """Keep what a waiting job needs, of these GPUs."""
-        self._waiting.append((asked.gpus, cards))
+        self._waiting.append((asked.gpus, gpus))
         self._less(asked)
 
     def _less(self, asked: Demand) -> None:

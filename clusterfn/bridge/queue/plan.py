@@ -13,7 +13,7 @@ process without a lease on a GPU takes another GPU, which the next job must not 
 import os
 
 from ..supervisor.gpus import user_name
-from .machine import CARDS, CORES, MEMORY, OWN, RemainingResources, Usage
+from .machine import CORES, GPUS, MEMORY, OWN, RemainingResources, Usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ class GpuSituation:
     """Why a job cannot have GPUs of its kind.
 
     Attributes:
-        cards: The GPUs of the job's kind.
+        gpus: The GPUs of the job's kind.
         holders: uid of a GPU's holder, by its UUID; -1 where that is not known.
-        strangers: Who uses a GPU without a lease.
+        unleased: Who uses a GPU without a lease.
         pids: Which process holds a GPU for no job of clusterfn.
         ahead: uid, number of GPUs, and "earlier " or "", of each job that waits, comes before, and has some of these
             GPUs kept for it.
@@ -44,12 +44,12 @@ class GpuSituation:
     """
 
     def __init__(
-        self, cards: "Sequence[str]", view: "QueueView", ahead: "Iterable[tuple[int, int, str]]", kept: int
+        self, gpus: "Sequence[str]", view: "QueueView", ahead: "Iterable[tuple[int, int, str]]", kept: int
     ) -> None:
-        self.cards = cards
-        self.holders = {card: view.holders[card] for card in cards if card in view.holders}
-        self.strangers = {card: view.strangers[card] for card in cards if card in view.strangers}
-        self.pids = {card: view.pids[card] for card in cards if card in view.pids}
+        self.gpus = gpus
+        self.holders = {gpu: view.holders[gpu] for gpu in gpus if gpu in view.holders}
+        self.unleased = {gpu: view.unleased[gpu] for gpu in gpus if gpu in view.unleased}
+        self.pids = {gpu: view.pids[gpu] for gpu in gpus if gpu in view.pids}
         self.ahead = list(ahead)
         self.kept = kept
 
@@ -59,7 +59,7 @@ def _describe_wait(
 ) -> str:
     """Say what a job waits for: "8 of 8 GPUs held by ada (5), bob (3); waiting for 2"."""
     parts, over = [], room.over(asked)
-    if CARDS in missing:
+    if GPUS in missing:
         parts.append(_describe_gpus(asked.gpus, around))
     if CORES in missing:
         users = ["%s (%d)" % (_named(uid), cores) for uid, cores in sorted(room.core_users.items()) if cores]
@@ -88,23 +88,23 @@ def _describe_gpus(wanted: int, around: GpuSituation) -> str:
     if around.holders:
         shown = [_named(uid) for uid in around.holders.values()]
         names = ["%s (%d)" % (name, shown.count(name)) for name in sorted(set(shown))]
-        parts.append("%d of %d GPUs held by %s" % (len(shown), len(around.cards), ", ".join(names)))
-    for uid in sorted({around.holders[card] for card in around.pids if card in around.holders}):
-        pids = sorted({str(pid) for card, pid in around.pids.items() if around.holders.get(card) == uid})
+        parts.append("%d of %d GPUs held by %s" % (len(shown), len(around.gpus), ", ".join(names)))
+    for uid in sorted({around.holders[gpu] for gpu in around.pids if gpu in around.holders}):
+        pids = sorted({str(pid) for gpu, pid in around.pids.items() if around.holders.get(gpu) == uid})
         parts.append("%s holds GPUs for no job of clusterfn (pid %s)" % (_named(uid), ", ".join(pids)))
-    if around.strangers:
-        used = list(around.strangers.values())
+    if around.unleased:
+        used = list(around.unleased.values())
         parts.append("%d in use without a lease: %s" % (len(used), ", ".join(used)))
     said = "; ".join(parts)
     if around.kept and around.ahead:  # why those that are free are not for it
-        free = len(set(around.cards) - set(around.holders) - set(around.strangers))
+        free = len(set(around.gpus) - set(around.holders) - set(around.unleased))
         which = "the others" if around.kept == free else "%d of the others" % around.kept
-        if free == len(around.cards):
+        if free == len(around.gpus):
             which = "%d of %d GPUs" % (around.kept, free)
         jobs = ["%s's %s%d-GPU job" % (user_name(uid), when, gpus) for uid, gpus, when in around.ahead]
         reserved = "%s reserved for %s" % (which, " and ".join(jobs))
         said = ", ".join(filter(None, [said, reserved]))
-    return "%s; waiting for %d" % (said or "too few of %d GPUs are free" % len(around.cards), wanted)
+    return "%s; waiting for %d" % (said or "too few of %d GPUs are free" % len(around.gpus), wanted)
 
 
 class QueueView:
@@ -114,9 +114,9 @@ class QueueView:
         machine: The resources of the machine.
         seen: The names that were held at one look.
         uid: Whose tickets they are.
-        cards_of: The GPUs of a kind.
+        gpus_of: The GPUs of a kind.
         holders: uid of a GPU's holder, by its UUID; -1 where that is not known.
-        strangers: Who uses a GPU without a lease.
+        unleased: Who uses a GPU without a lease.
         starting: Jobs whose script was started, and is not in yet.
         late: Jobs whose turn has come and which are not awaited now: their script takes long, or failed and rests.
         overdue: Those of `starting` for which nothing is kept any more.
@@ -126,8 +126,8 @@ class QueueView:
     """
 
     def __init__(
-        self, machine: "MachineResources", seen: "Seen", uid: int, cards_of: "Callable[[Kind], list[str]]",
-        holders: "Mapping[str, int]", strangers: "Mapping[str, str]", starting: "Container[str]" = (),
+        self, machine: "MachineResources", seen: "Seen", uid: int, gpus_of: "Callable[[Kind], list[str]]",
+        holders: "Mapping[str, int]", unleased: "Mapping[str, str]", starting: "Container[str]" = (),
         late: "Container[str]" = (), overdue: "Container[str]" = (), usage: "Optional[Usage]" = None,
         pids: "Optional[Mapping[str, int]]" = None, place: "tuple[int, int]" = (0, 0),
     ) -> None:  # fmt: skip
@@ -137,9 +137,9 @@ class QueueView:
         self.machine = machine
         self.seen = seen
         self.uid = uid
-        self.cards_of = cards_of
+        self.gpus_of = gpus_of
         self.holders = holders
-        self.strangers = strangers
+        self.unleased = unleased
         self.starting = starting
         self.late = late
         self.overdue = overdue
@@ -181,7 +181,7 @@ def must_yield(ticket: "Ticket", view: QueueView) -> str:
     if all(other.uid == view.uid for other in view.seen.waiting):
         return ""
     planning = _Planning([ticket], view)
-    return planning.group_has_its_half(ticket, planning.cards_of(ticket)) or planning.others_come_first(ticket)
+    return planning.group_has_its_half(ticket, planning.gpus_of(ticket)) or planning.others_come_first(ticket)
 
 
 class _Planning:
@@ -230,8 +230,8 @@ class _Planning:
     def _let_pass(self, other: "Waiting", further: int, ticket: "Ticket") -> None:
         """Keep for another job what it needs; for a further one only if it can start at once."""
         if further:
-            cards = self.view.cards_of(other.kind) if other.asked.gpus else []
-            if (other.uid, other.job) in self._full or self.room.lacks_room(other.asked, cards):
+            gpus = self.view.gpus_of(other.kind) if other.asked.gpus else []
+            if (other.uid, other.job) in self._full or self.room.lacks_room(other.asked, gpus):
                 self._full.add((other.uid, other.job))
                 return
         self._others_before += 1
@@ -239,12 +239,12 @@ class _Planning:
         self._keep_for(other.uid, other.asked, other.kind, "" if other.ms > ticket.ms else "earlier ")
 
     def _keep_for(self, uid: int, asked: "Demand", kind: "Kind", when: str = "earlier ") -> None:
-        cards = self.view.cards_of(kind) if asked.gpus else []
-        self._ahead.append((uid, asked.gpus, when, cards))
-        self.room.reserve(asked, cards)
+        gpus = self.view.gpus_of(kind) if asked.gpus else []
+        self._ahead.append((uid, asked.gpus, when, gpus))
+        self.room.reserve(asked, gpus)
 
     def _plan_one(self, ticket: "Ticket", number: int) -> None:
-        kind, before, behind = self.cards_of(ticket), number + self._others_before, self.tickets[number + 1 :]
+        kind, before, behind = self.gpus_of(ticket), number + self._others_before, self.tickets[number + 1 :]
         if ticket.job in self.view.overdue and ticket.job not in self._runs:
             self.made.reasons[ticket.job] = SLOW
             return
@@ -264,7 +264,7 @@ class _Planning:
             self._goes(ticket, kind)
             return
         gpus = kind or []
-        ahead = [(uid, wanted, when) for uid, wanted, when, cards in self._ahead if set(cards).intersection(gpus)]
+        ahead = [(uid, wanted, when) for uid, wanted, when, theirs in self._ahead if set(theirs).intersection(gpus)]
         kept = len(self.room.suitable(gpus)) - len(self.room.left(gpus))
         around = GpuSituation(gpus, self.view, ahead, kept)
         text = _describe_wait(missing, ticket.asked, around, self.room, ticket.limits) or why
@@ -304,10 +304,10 @@ class _Planning:
         alike = sum((each.asked, each.kind) == (ticket.asked, ticket.kind) for each in behind)
         return self._usage.step(ticket.asked), min(alike, self.room.further(ticket.asked))
 
-    def cards_of(self, ticket: "Ticket") -> "Optional[list[str]]":
+    def gpus_of(self, ticket: "Ticket") -> "Optional[list[str]]":
         """List the GPUs that a job may get; None if they are too few or unknown, which its supervisor explains."""
-        cards = self.view.cards_of(ticket.kind) if ticket.asked.gpus else []
-        return cards if len(cards) >= ticket.asked.gpus else None
+        gpus = self.view.gpus_of(ticket.kind) if ticket.asked.gpus else []
+        return gpus if len(gpus) >= ticket.asked.gpus else None
 
     def _is_awaited(self, ticket: "Ticket") -> bool:
         return bool(ticket.asked.gpus) and ticket.job not in self.view.late
@@ -335,7 +335,7 @@ class _Planning:
         if ticket.element is None or not any(
             other.uid != self.view.uid
             and other.asked.gpus
-            and (kind is None or set(self.view.cards_of(other.kind)).intersection(kind))
+            and (kind is None or set(self.view.gpus_of(other.kind)).intersection(kind))
             for other in self.view.seen.waiting
         ):
             return ""

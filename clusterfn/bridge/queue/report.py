@@ -11,11 +11,11 @@ import sys
 import time
 
 from ..layout import QUEUE_STATUS, SPEC, UNSATISFIABLE, job_dir, job_name
-from ..supervisor import gpus
+from ..supervisor import gpus, publish
 from ..supervisor.eligible_gpus import describe_request
-from ..supervisor.job import DAMAGED
-from ..supervisor.text import portable
-from ..supervisor.verdict import Verdict
+from ..supervisor.job import DamagedFile, parse_record
+from ..supervisor.text import format_size, portable
+from ..supervisor.verdict import AttemptEnded
 from . import launch, lease_names, machine, tickets
 from .lease import leases_of_kind
 from .tickets import Queue
@@ -44,28 +44,41 @@ def waiting_jobs(root: str) -> "list[dict[str, Any]]":
     """Return `job`, `name`, `reason`, `submitted`, `asked` of each that waits, the oldest first."""
     waiting = Queue(root)
     reasons = _reasons(root)
-    return [_line(ticket, reasons) for ticket in waiting.read()]
+    return [_line(ticket, reasons.get(ticket.job)) for ticket in waiting.read()]
 
 
-def _line(ticket: "Ticket", reasons: "dict[str, str]") -> "dict[str, Any]":
-    reason = reasons.get(ticket.job) or ticket.reason or "waiting for its turn"
+def _line(ticket: "Ticket", reason: "Optional[str]") -> "dict[str, Any]":
+    reason = reason or ticket.reason or "waiting for its turn"
     asked = dict(ticket.asked._asdict())
     return {"job": ticket.job, "name": ticket.name, "reason": reason, "submitted": ticket.submitted, "asked": asked,
             "since": ticket.written}  # fmt: skip
 
 
+_STATUS_LINE = {"job": str, "reason": str}
+# What was last read, and of which file: a list of thousands of jobs asks for each of them.
+_last_read = (("", 0, 0), {})  # type: tuple[tuple[str, int, int], dict[str, str]]
+
+
 def _reasons(root: str) -> "dict[str, str]":
+    """Return why each job waits, as the spooler has told."""
+    global _last_read
+    path = _status_file(root)
     try:
-        with open(_status_file(root), encoding="utf-8") as file:
-            return {line["job"]: line["reason"] for line in map(json.loads, file)}
-    except DAMAGED:  # no spooler has written it yet, or it holds something else
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            which = path, status.st_mtime_ns, status.st_ino
+            if _last_read[0] != which:
+                lines = [parse_record(line, _STATUS_LINE, QUEUE_STATUS) for line in file]
+                _last_read = which, {line["job"]: line["reason"] for line in lines}
+    except (OSError, DamagedFile):  # no spooler has written it yet, or it holds something else
         return {}
+    return _last_read[1]
 
 
 def reason_of(root: str, job: str) -> str:
     """Return why a job waits; "" if it does not."""
     ticket = Queue(root).of(job)
-    return "" if ticket is None else str(_line(ticket, _reasons(root))["reason"])
+    return "" if ticket is None else str(_line(ticket, _reasons(root).get(job))["reason"])
 
 
 def reason_of_elements(root: str, group: str) -> str:
@@ -73,17 +86,15 @@ def reason_of_elements(root: str, group: str) -> str:
     waiting = Queue(root)
     tickets = [waiting.of(name) for name in waiting.names() if name.startswith(group + ".")]
     found = sorted(ticket for ticket in tickets if ticket is not None)
-    return str(_line(found[0], _reasons(root))["reason"]) if found else ""
+    return str(_line(found[0], _reasons(root).get(found[0].job))["reason"]) if found else ""
 
 
 def write_reasons(root: str, tickets: "list[Ticket]", reasons: "dict[str, str]") -> None:
     """Write why each of them waits."""
-    lines = [_line(ticket, dict({ticket.job: _STARTS}, **reasons)) for ticket in tickets]
-    path = _status_file(root)
+    lines = [_line(ticket, reasons.get(ticket.job, _STARTS)) for ticket in tickets]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
     try:
-        with open(path + ".new", "w", encoding="utf-8") as file:
-            file.writelines(json.dumps(line) + "\n" for line in lines)
-        os.rename(path + ".new", path)
+        publish.replace(_status_file(root), text.encode(), sync=False, mode=0o666)
     except OSError:  # full: it is news, not the queue
         return
 
@@ -97,27 +108,31 @@ _KEPT = "waiting for %s; GPUs that become free are reserved for it"
 
 
 def print_gpus(root: str, lease: str) -> int:
-    """Print `gpus`, `waiting`, what is said of GPUs that do not answer, and in `trouble` the error of nvidia-smi."""
+    """Print one look at the GPUs."""
+    sys.stdout.write(json.dumps(portable(look_at_gpus(root, lease))) + "\n")
+    return 0
+
+
+def look_at_gpus(root: str, lease: str) -> "dict[str, Any]":
+    """Return `gpus`, `waiting`, what is said of GPUs that do not answer, and in `trouble` the error of nvidia-smi."""
     trouble, held = "", {}  # type: str, dict[str, Optional[int]]
     try:
         held = leases_of_kind(lease).binders()
         (loads, lost), seen_on = gpus.gpu_loads(), gpus.gpu_processes()
-    except Verdict as verdict:
+    except AttemptEnded as ended:
         loads, lost, seen_on = [], [], {}
-        trouble = "" if verdict.kind == UNSATISFIABLE else str(verdict.facts["message"])
+        trouble = "" if ended.verdict.kind == UNSATISFIABLE else ended.verdict.message
     seen = lease_names.Seen(held, machine.now_s())
     holders = GpuHolders(root, seen, os.getuid()).of(seen_on)
     shown = [_gpu_facts(load, holders.get(load.uuid), seen_on.get(load.uuid, [])) for load in loads]
-    look = {"gpus": shown, "lost": lost, "waiting": _waiting_for_gpus(root, seen), "trouble": trouble}
-    sys.stdout.write(json.dumps(portable(look)) + "\n")
-    return 0
+    return {"gpus": shown, "lost": lost, "waiting": _waiting_for_gpus(root, seen), "trouble": trouble}
 
 
 def _gpu_facts(load: "GpuLoad", holder: "Optional[dict[str, Any]]", seen_on: "list[GpuProcess]") -> "dict[str, Any]":
     facts = dict(load._asdict(), holder=holder, without_lease=[])
     if holder is None:
         quiet = seen_on or load.used_mib is None or load.used_mib <= gpus.QUIET_MIB
-        unseen = [] if quiet else ["%d MiB in use by an unknown process" % load.used_mib]
+        unseen = [] if quiet else ["%s in use by an unknown process" % format_size(load.used_mib << 20)]
         facts["without_lease"] = [gpus.describe_process(each) for each in seen_on] + unseen
     return facts
 
@@ -142,14 +157,14 @@ class GpuHolders:
         running = {job.job for job in self._seen.running if job.uid == self._uid}
         found = {}
         for uuid, (job, since) in _taken(self._root).items():  # this user's own jobs are in the journal
-            if uuid in self._seen.cards and job in running:
+            if uuid in self._seen.gpus and job in running:
                 found[uuid] = dict(self._holder(self._uid), job=job, name=_name_of(self._root, job), since=since)
-        for uuid in sorted(self._seen.cards - set(found)):
+        for uuid in sorted(self._seen.gpus - set(found)):
             users = {each.user for each in seen_on.get(uuid, [])}
             uid = next((uid for uid, left in self._left if left > 0 and gpus.user_name(uid) in users), None)
             if uid is not None:
                 found[uuid] = self._holder(uid)
-        rest = self._seen.cards - set(found)
+        rest = self._seen.gpus - set(found)
         candidates = sorted({uid for uid, left in self._left if left > 0})
         for uuid in rest:
             found[uuid] = self._holder(*candidates)
@@ -212,8 +227,8 @@ def _waiting_for_gpus(root: str, seen: lease_names.Seen) -> "list[dict[str, Any]
     for line in own:
         place = places.get((uid, line["job"]), place)  # one without a name comes after the one before it
         if line["asked"]["gpus"]:
-            told = {key: line[key] for key in ("job", "name", "reason", "asked", "since")}
-            found.append((place, dict(told, own=True, user=gpus.user_name(uid))))
+            facts = {key: line[key] for key in ("job", "name", "reason", "asked", "since")}
+            found.append((place, dict(facts, own=True, user=gpus.user_name(uid))))
     tickets = {line["job"] for line in own}
     for place, other in enumerate(order):
         if other.asked.gpus and (other.uid != uid or other.job not in tickets):

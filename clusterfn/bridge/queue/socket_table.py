@@ -13,10 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    pass
-
 # uid: of who has bound it, None if that is not known; inode: no other socket has this number.
 Binding = namedtuple("Binding", ("uid", "inode"))
 
@@ -31,7 +27,7 @@ _DONE, _ERROR = 3, 2
 _BOUND, _LISTENING = 7, 10
 _SHOW_NAME, _SHOW_UID = 1, 0x40
 _NAME_ATTRIBUTE, _UID_ATTRIBUTE = 0, 7
-_HEAD, _ASKED, _FOUND, _ATTRIBUTE = "=IHHII", "=BBHIII2I", "=BBBBI2I", "=HH"
+_HEAD, _ASKED, _FOUND, _ATTRIBUTE = map(struct.Struct, ("=IHHII", "=BBHIII2I", "=BBBBI2I", "=HH"))
 _ROOM = 1 << 18
 _PATIENCE_S = 5.0
 _NOBODY = 65534  # who is not known in this user namespace
@@ -62,8 +58,8 @@ def _ask_kernel() -> "dict[bytes, Binding]":
     try:
         socket.settimeout(_PATIENCE_S)
         states = 1 << _BOUND | 1 << _LISTENING
-        asked = struct.pack(_ASKED, _socket.AF_UNIX, 0, 0, states, 0, _SHOW_NAME | _SHOW_UID, 0, 0)
-        socket.send(struct.pack(_HEAD, struct.calcsize(_HEAD) + len(asked), _BY_FAMILY, _DUMP, 1, 0) + asked)
+        asked = _ASKED.pack(_socket.AF_UNIX, 0, 0, states, 0, _SHOW_NAME | _SHOW_UID, 0, 0)
+        socket.send(_HEAD.pack(_HEAD.size + len(asked), _BY_FAMILY, _DUMP, 1, 0) + asked)
         found: "dict[bytes, Binding]" = {}
         while _read_answer(socket.recv(_ROOM), found):
             pass
@@ -76,29 +72,29 @@ def _read_answer(data: bytes, found: "dict[bytes, Binding]") -> bool:
     """Add what one part of the answer lists; return whether more is to come."""
     start = 0
     while start < len(data):
-        length, kind = struct.unpack_from(_HEAD, data, start)[:2]
+        length, kind = _HEAD.unpack_from(data, start)[:2]
         if kind == _DONE:
             return False
         if kind == _ERROR:
-            number = -struct.unpack_from("=i", data, start + struct.calcsize(_HEAD))[0]
+            number = -struct.unpack_from("=i", data, start + _HEAD.size)[0]
             raise OSError(number, "sock_diag")
-        _read_socket(data[start + struct.calcsize(_HEAD) : start + length], found)
+        _read_socket(data[start + _HEAD.size : start + length], found)
         start += length + 3 & ~3
     return True
 
 
-def _read_socket(told: bytes, found: "dict[bytes, Binding]") -> None:
-    name, start = b"", struct.calcsize(_FOUND)
+def _read_socket(data: bytes, found: "dict[bytes, Binding]") -> None:
+    name, start = b"", _FOUND.size
     uid: "Optional[int]" = None
-    _, type_, _, _, inode = struct.unpack_from(_FOUND, told)[:5]
+    _, type_, _, _, inode = _FOUND.unpack_from(data)[:5]
     if type_ != _socket.SOCK_STREAM:
         return
-    while start < len(told):
-        length, kind = struct.unpack_from(_ATTRIBUTE, told, start)
+    while start < len(data):
+        length, kind = _ATTRIBUTE.unpack_from(data, start)
         if kind == _NAME_ATTRIBUTE:
-            name = told[start + 4 : start + length]
+            name = data[start + 4 : start + length]
         elif kind == _UID_ATTRIBUTE:
-            uid = struct.unpack_from("=I", told, start + 4)[0]
+            uid = struct.unpack_from("=I", data, start + 4)[0]
         start += length + 3 & ~3
     abstract = _NAME.match(name)
     if abstract:

@@ -6,6 +6,7 @@ docs/reference/job-directory.md describes them. It is for people and for tests t
 full disk does not end a job.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -13,10 +14,21 @@ import stat
 import time
 from collections import namedtuple
 
-from ..layout import CANCEL, CLAIM, DAMAGED_TICKETS, ELEMENTS, FORMAT, JOBS, QUEUE
-from ..supervisor import publish
-from ..supervisor.job import DAMAGED, dependencies_of
-from ..supervisor.process_tree import boot_id
+from ..layout import (
+    CANCEL,
+    CLAIM,
+    DAMAGED_TICKETS,
+    ELEMENTS,
+    FORMAT,
+    INTERRUPTED,
+    JOBS,
+    QUEUE,
+    READY,
+    TURN,
+    environment_dir,
+)
+from ..supervisor import process_tree, publish
+from ..supervisor.job import NAME, NUMBER, WHOLE, DamagedFile, checked, dependencies_of, parse_record
 from . import machine
 from .machine import Demand, UserLimits, kind_of
 
@@ -24,6 +36,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
+    from ..supervisor.job import JobFolder
 
 # order: what sorts them, by priority= first; ms: when it was submitted, for other users; needs: files without which its
 # environment is not ready; after: the jobs whose values it takes
@@ -33,14 +46,24 @@ Ticket = namedtuple(
      "timeout_s", "reason", "lease", "needs", "after"),
 )  # fmt: skip
 
-_NONE, _NUMBER = type(None), (int, float)
+WAITS = "the job waits in the queue"  # in the log of its script
 # What a supervisor of this version writes. The spooler counts with these values: one of another type would end it, and
 # every spooler after it.
-_FIELDS: "dict[str, Any]" = {
-    "boot": str, "submitted": int, "t": _NUMBER, "name": str, "folder": str, "home": str, "element": (int, _NONE),
-    "reason": str, "lease": str, "bridge": str, "queue_timeout_s": (int, float, _NONE), "asked": dict, "limits": dict,
-    "resources": dict, "env": dict,
+_TICKET: "dict[str, Any]" = {
+    "boot": str, "job": NAME, "submitted": WHOLE, "t": NUMBER, "name": str, "folder": NAME, "home": NAME, "reason": str,
+    "element?": WHOLE, "lease": str, "bridge": NAME, "queue_timeout_s?": NUMBER, "priority?": WHOLE, "needs?": [NAME],
+    "asked": {"gpus": WHOLE, "cores": WHOLE, "memory_mb": WHOLE}, "limits": {"*?": NUMBER}, "env": {"*": NAME},
+    "resources": {"gpu_type?": str, "gpu_memory_bytes?": WHOLE, "gpus_only?": [str]},
+    "after?": {"*": {"name": str, "items?": [WHOLE]}},
 }  # fmt: skip
+# The state of a ticket -> the folder in which it is, the states that may follow, and who may say so.
+# docs/architecture.md shows this table.
+TICKET_STATES = {
+    "queued": (QUEUE, ("queued", "damaged", "gone"), "the supervisor that finds no room, yields or requeues"),
+    "kept": (INTERRUPTED, ("kept", "queued", "gone"), "the supervisor of a job that is requeued after a restart"),
+    "damaged": (DAMAGED_TICKETS, (), "the spooler, which cannot read it"),
+    "gone": ("", ("queued", "kept"), "the supervisor that has the claim, the spooler, or `conclude`"),
+}
 _MOST = 1 << 40  # of anything that is counted: larger numbers do not fit into the name of a job
 _JOB = re.compile(r"([0-9a-f]{16})(?:\.([0-9]+))?\Z")
 
@@ -51,7 +74,7 @@ class Queue:
     def __init__(self, root: str) -> None:
         self.root = root
         self.folder = os.path.join(machine.folder(root), QUEUE)
-        self._boot = boot_id()
+        self._boot = process_tree.boot_id()
         self._known: "dict[str, tuple[tuple[int, int], Ticket]]" = {}
         self._damaged: "dict[str, str]" = {}
 
@@ -91,14 +114,14 @@ class Queue:
         """Return the content of a ticket; None if it is missing, cannot be read now, or is no ticket of ours."""
         self._damaged.pop(job, None)
         try:
-            fields = json.loads(_read(os.path.join(self.folder, job)))
-            if isinstance(fields, dict) and fields.get("format") not in (FORMAT, None):
+            fields = parse_record(_read(os.path.join(self.folder, job)), {}, "the ticket")
+            if fields.get("format") not in (FORMAT, None):
                 return None  # the spooler of that version reads it
-            return _checked(dict(fields), job)
+            return _checked(fields, job)
         except OSError:
             return None
-        except DAMAGED as error:
-            self._damaged[job] = "%s: %s" % (type(error).__name__, error)
+        except DamagedFile as error:
+            self._damaged[job] = str(error)
             return None
 
     def damaged(self) -> "dict[str, str]":
@@ -152,47 +175,49 @@ class Queue:
         order = (-fields.get("priority", 0), *((1, fields["submitted"]) if now else (0, fields["t"])))
         return Ticket(
             order, fields["submitted"] // 10**6 if now else 0, fields["job"], fields["name"], fields["folder"],
-            fields["home"], fields["element"], fields["submitted"], Demand(**fields["asked"]),
-            UserLimits(**fields["limits"]), kind_of(fields["resources"]), fields["t"], fields["queue_timeout_s"],
+            fields["home"], fields.get("element"), fields["submitted"], Demand(**fields["asked"]),
+            UserLimits(**fields["limits"]), kind_of(fields["resources"]), fields["t"], fields.get("queue_timeout_s"),
             fields["reason"], fields["lease"], tuple(fields.get("needs", ())),
             tuple(dependencies_of(fields)),
         )  # fmt: skip
 
 
-def _read(path: str) -> str:
+def kept_aside(root: str) -> Queue:
+    """Return the tickets of jobs that run, which a restart of the machine puts back into the queue."""
+    kept = Queue(root)
+    kept.folder = os.path.join(machine.folder(root), INTERRUPTED)
+    return kept
+
+
+def _read(path: str) -> bytes:
     # Anything else that was put there, such as a FIFO, must not block the reader.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise ValueError("it is not a file")
-    with open(fd, encoding="utf-8") as file:
+        raise DamagedFile("it is not a file")
+    with open(fd, "rb") as file:
         return file.read()
 
 
 def _checked(fields: "dict[str, Any]", job: str) -> "dict[str, Any]":
-    """Return a ticket's fields; raise one of `DAMAGED` if no supervisor has written them."""
+    """Return a ticket's fields.
+
+    Raises:
+        DamagedFile: No supervisor has written them.
+    """
+    checked(fields, _TICKET, "the ticket")
     if fields["job"] != job:
-        raise ValueError("it is the ticket of %r" % fields["job"])
-    for name, kinds in _FIELDS.items():
-        if not isinstance(fields[name], kinds):
-            raise TypeError("%s is %r" % (name, fields[name]))
-    for name, value in list(fields["asked"].items()) + [("submitted", fields["submitted"])]:
-        if not isinstance(value, int) or not 0 <= value < _MOST * (10**9 if name == "submitted" else 1):
-            raise ValueError("%s is %r" % (name, value))
-    if not isinstance(fields.get("priority", 0), int):
-        raise TypeError("priority is %r" % fields["priority"])
-    for name, value in fields["limits"].items():
-        if not isinstance(value, (int, float, _NONE)):
-            raise TypeError("limits: %s is %r" % (name, value))
-    Demand(**fields["asked"]), UserLimits(**fields["limits"]), kind_of(fields["resources"])
-    for job_id, told in (fields.get("after") or {}).items():
-        if not (_JOB.match(job_id) and isinstance(told["name"], str) and isinstance(told["items"], (list, _NONE))):
-            raise ValueError("after: %s is %r" % (job_id, told))
-    for text in (fields["folder"], fields["home"], *fields.get("needs", ()), *fields["env"], *fields["env"].values()):
-        if b"\0" in os.fsencode(text):
-            raise ValueError("%r holds a zero byte" % text)
+        raise DamagedFile("it is the ticket of %s" % fields["job"])
+    for known, name in (Demand._fields, "asked"), (UserLimits._fields, "limits"):
+        if set(fields[name]) != set(known):
+            raise DamagedFile("the ticket: %s has %s" % (name, ", ".join(sorted(fields[name])) or "nothing"))
+    counts = [(value, _MOST) for value in fields["asked"].values()] + [(fields["submitted"], _MOST * 10**9)]
+    if not all(0 <= value < most for value, most in counts):
+        raise DamagedFile("the ticket: a number is too large, or negative")
+    if not all(map(_JOB.match, fields.get("after") or ())):
+        raise DamagedFile("the ticket: after names what is no job")
     if any("=" in name or not name for name in fields["env"]):
-        raise ValueError("env holds what is not the name of a variable")
+        raise DamagedFile("the ticket: env holds what is not the name of a variable")
     return fields
 
 
@@ -234,6 +259,93 @@ def _made(path: str) -> float:
 def is_cancelled(ticket: Ticket) -> bool:
     """Return whether the job was asked to end."""
     return os.path.exists(os.path.join(ticket.home, CANCEL))
+
+
+class JobTicket:
+    """The ticket.
+
+    Attributes:
+        queue: Where it is, or would be.
+        standing: The one with which the job waited when this process came; None without one.
+        submitted: When the job came into the queue, in nanoseconds since the machine's start; 0 if it has just come.
+        asked: What the job asks for.
+        limits: What all jobs of its user may have together.
+        needs: Files without which its environment is not there.
+        after: The jobs whose values it takes.
+    """
+
+    def __init__(self, job: "JobFolder") -> None:
+        self.job = job
+        self.queue = Queue(job.root)
+        self.standing = self.queue.of(job.id)
+        self.submitted: "int" = self.standing.submitted if self.standing else 0
+        self.asked = machine.demand_of(job.spec)
+        self.limits = machine.limits_of(job.spec)
+        building = job.spec.get("building")
+        self.needs = [os.path.join(environment_dir(building["root"], building["id"]), READY)] if building else []
+        self.after = dependencies_of(job.spec)
+        self._resumes = bool((job.spec.get("requeue") or {}).get("node")) and job.element is None
+
+    def own(self) -> Ticket:
+        """Return the ticket, or the one that the job would get."""
+        return self.standing or self.queue.as_ticket(self._fields(""))
+
+    def write(self, reason: str) -> None:
+        """Let the job wait from now on."""
+        self.queue.write(self._fields(reason))
+        self.note(reason)
+
+    def note(self, reason: str) -> None:
+        """Say in the journal that the job waits."""
+        self.record(TICKET, asked=self.asked, submitted=self.submitted, reason=reason)
+
+    def record(self, event: str, **facts: object) -> None:
+        """Add a line on the job to the journal."""
+        record_event(self.job.root, event, self.job.id, **facts)
+
+    def replace_claim(self, reason: str, behind_others: bool) -> None:
+        """Write it in place of the claim of the job, which has begun; keep the claim if there is no room for that."""
+        if behind_others:
+            self.submitted = machine.now_ns()
+        claim, aside = (os.path.join(self.job.folder, name) for name in (CLAIM, "." + CLAIM))
+        with contextlib.suppress(FileNotFoundError):  # the function may remove what it likes
+            os.rename(claim, aside)  # a ticket counts only where no claim is, and a full disk takes no new one
+        try:
+            self.queue.write(dict(self._fields(reason), queue_timeout_s=None))
+        except OSError:
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(aside, claim)
+            raise
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(aside)
+
+    def keep_for_restart(self) -> None:
+        """Keep it aside, by which the job is queued again if the machine restarts, where `requeue=` says so."""
+        if self._resumes:
+            kept_aside(self.job.root).write(self._fields(""))
+
+    def forget_for_restart(self) -> None:
+        """Remove what is kept for a restart."""
+        if self._resumes:
+            kept_aside(self.job.root).remove(self.job.id)
+
+    def _fields(self, reason: str) -> "dict[str, object]":
+        job, spec = self.job, self.job.spec
+        return {
+            "format": 1, "job": job.id, "name": spec["name"], "folder": job.folder, "home": job.home,
+            "element": job.element, "submitted": self.submitted, "t": time.time(), "reason": reason,
+            "asked": self.asked._asdict(), "limits": self.limits._asdict(), "resources": spec["resources"],
+            "priority": spec.get("priority") or 0,
+            "queue_timeout_s": spec["queue_timeout_s"], "lease": spec["lease"], "bridge": spec["bridge"],
+            "needs": self.needs, "after": spec.get("after"), "env": environment_of(os.getppid()),
+        }  # fmt: skip
+
+
+def environment_of(pid: int) -> "dict[str, str]":
+    """Return the variables with which a process was started: job.sh may have changed this one's own."""
+    found = process_tree.environment_of(pid)
+    variables = dict(os.environ) if found is None else found  # None: job.sh was killed
+    return {name: value for name, value in variables.items() if name != TURN}
 
 
 JOURNAL_FILE = "holds.jsonl"

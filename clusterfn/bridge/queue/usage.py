@@ -9,6 +9,7 @@ import json
 import math
 import os
 
+from ..supervisor.text import format_duration
 from . import machine, tickets
 from .machine import Usage
 
@@ -63,7 +64,7 @@ class UsageAccount:
             if self._open[job][0] < now - _BEGINS_S:  # it was killed with its supervisor some time since
                 self._close(job, self._looked)
         self._looked = now
-        self._begin_anew_if_away(now)
+        self._restart_if_away(now)
         gpus, cores = (each * _left_of(now - self._at) for each in self._used)
         for job, asked in running.items():
             since = self._open[job][0] if job in self._open else now
@@ -89,19 +90,19 @@ class UsageAccount:
         if b'"taken"' not in line and b'"released"' not in line:
             return
         try:
-            told: "dict[str, Any]" = json.loads(line.decode())
-            event, job, when = told["event"], told["job"], float(told["t"])
+            entry: "dict[str, Any]" = json.loads(line.decode())
+            event, job, when = entry["event"], entry["job"], float(entry["t"])
             if event == tickets.TAKEN:
                 self._close(job, when)
-                self._begin_anew_if_away(when)
-                self._open[job] = when, int(told["asked"]["gpus"]), int(told["asked"]["cores"])
+                self._restart_if_away(when)
+                self._open[job] = when, int(entry["asked"]["gpus"]), int(entry["asked"]["cores"])
             elif event == tickets.RELEASED:
                 self._learn(job, when)
                 self._close(job, when)
         except (ValueError, KeyError, TypeError):  # cut off at the beginning, or of an older bridge
             return
 
-    def _begin_anew_if_away(self, now: float) -> None:
+    def _restart_if_away(self, now: float) -> None:
         if not self._open and now - self._at > AWAY_S:
             self._used = (0.0, 0.0)
 
@@ -157,8 +158,6 @@ def _differs(before: int, now: int) -> bool:
 
 
 def in_words(used_ms: int) -> str:
-    """Say how long all of the machine was used: "40 s", "7 min", "2.5 h"."""
-    seconds = used_ms / 1000.0
-    if seconds < 60:
-        return "%d s" % seconds
-    return "%d min" % (seconds / 60) if seconds < 3600 else "%.1f h" % (seconds / 3600)
+    """Say how long all of the machine was used, in whole minutes from one on: a reason must not change each second."""
+    seconds = used_ms // 1000
+    return format_duration(seconds if seconds < 60 else seconds // 60 * 60)

@@ -8,9 +8,9 @@ import json
 import sys
 
 from ..supervisor.gpus import user_name
+from ..supervisor.text import format_duration, format_size
 from . import lease_names, machine
 from .lease import leases_of_kind
-from .usage import in_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,10 +40,10 @@ def look(names: "Iterable[str]", now_s: int) -> "list[dict[str, Any]]":
     no such job waits. None for all if the bridge of one is too old to say it, so that the oldest comes first.
     """
     seen = lease_names.Seen(names, now_s)
-    told: "dict[tuple[int, bool], float]" = {}
+    used: "dict[tuple[int, bool], float]" = {}
     for job in seen.in_order() if seen.is_fair else []:  # of one user the first has the least
-        told.setdefault((job.uid, bool(job.asked.gpus)), job.used.ms / 1000.0)
-    found = [dict(_row(job, "RUNNING"), used=told.get((job.uid, bool(job.asked.gpus)))) for job in sorted(seen.running)]
+        used.setdefault((job.uid, bool(job.asked.gpus)), job.used.ms / 1000.0)
+    found = [dict(_row(job, "RUNNING"), used=used.get((job.uid, bool(job.asked.gpus)))) for job in sorted(seen.running)]
     for job in seen.in_order():
         found.append(dict(_row(job, "PENDING"), used=job.used.ms / 1000.0 if seen.is_fair else None))
     return found
@@ -62,8 +62,15 @@ def false_names(names: "Iterable[str]") -> "list[dict[str, str]]":
 def as_table(rows: "list[dict[str, Any]]") -> str:
     """Format the rows for people."""
     lines = [_HEAD] + [
-        (row["user"], row["job"], row["state"], str(row["gpus"]), str(row["cores"]), "%d MB" % row["memory_mb"],
-         "-" if row.get("used") is None else in_words(int(row["used"] * 1000)))
+        (
+            row["user"],
+            row["job"],
+            row["state"],
+            str(row["gpus"]),
+            str(row["cores"]),
+            format_size(row["memory_mb"] << 20),
+            "-" if row.get("used") is None else format_duration(int(row["used"])),
+        )
         for row in rows
     ]
     widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]

@@ -55,7 +55,7 @@ class HostScheduler:
             count_gpus: Counts those of this machine.
 
         Raises:
-            Verdict: It gave some, and does not say which.
+            AttemptEnded: It gave some, and does not say which.
         """
         return None
 

@@ -5,7 +5,7 @@ import re
 import shutil
 
 from ..layout import CARDS_STAGE, UNSATISFIABLE
-from ..supervisor.verdict import Verdict
+from ..supervisor.verdict import AttemptEnded, Verdict
 from .base import HostScheduler
 
 TYPE_CHECKING = False
@@ -56,13 +56,9 @@ class GridEngineOnHost(HostScheduler):
         there = count_gpus()
         if there <= wanted:
             return None
-        raise Verdict(
-            UNSATISFIABLE,
-            "Grid Engine does not say which of the %d GPUs of %s are the job's: it asked for %d"
-            % (there, self.node_name(), wanted),
-            stage=CARDS_STAGE,
-            hint="ask for gpus=%d, or have the site set CUDA_VISIBLE_DEVICES in its prolog" % there,
-        )
+        which = "which of the %d GPUs of %s are the job's: it asked for %d" % (there, self.node_name(), wanted)
+        hint = "ask for gpus=%d, or have the site set CUDA_VISIBLE_DEVICES in its prolog" % there
+        raise AttemptEnded(Verdict(UNSATISFIABLE, "Grid Engine does not say " + which, stage=CARDS_STAGE, hint=hint))
 
     def cancel_waiting_elements(self) -> None:
         # qdel needs a list: it would kill those that run, too. A host that may not use it loses nothing.

@@ -4,7 +4,7 @@ import os
 import re
 
 from ..layout import CANCELLED, LOST, PREEMPTED, STEP, TIME
-from ..supervisor.verdict import Verdict
+from ..supervisor.verdict import MORE_TIME, Verdict
 from .base import HostScheduler
 
 TYPE_CHECKING = False
@@ -12,10 +12,19 @@ if TYPE_CHECKING:
     from typing import Optional
 
 _LOG_TAIL = 4096
+# What every command of SLURM complains of for as long as the configuration of its machine is as it is: it succeeds all
+# the same. An extended regular expression, as grep reads it too, whatever the case.
+STANDING = (
+    "for slurmd?user|ignored|ignoring|ignore error|obsolete|defunct|deprecated|no longer supported|unrecognized key"
+    "|pars(e|ing) error|[a-z]+[.]conf|getaddrinfo|unable to resolve|control machine address|duplicated? node"
+    "|nodenames?=|plugin_load|plugin_peek|dlopen|spank:|cli_filter[:/]|munged is up"
+)
+_STANDING = re.compile(STANDING, re.IGNORECASE)
 # While a job ends, scontrol says COMPLETING whatever the reason; only slurmstepd's own line names it.
 _ENDS = re.compile(rb"slurmstepd.*\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+?))? \*\*\*")
 _STATES = {b"": "CANCELLED", b"TIME LIMIT": "TIMEOUT", b"PREEMPTION": "PREEMPTED"}
 _OOM_WORDS = (b"oom-kill", b"exceeded memory limit", b"Out Of Memory", b"OUT_OF_MEMORY")
+_OBEYED, _KEPT = ("SLURM_", "SQUEUE_", "SCANCEL_", "SCONTROL_", "SINFO_"), ("SLURM_CONF", "SLURM_JWT")
 _SHOW_JOB_S = 5
 _SHOW_NODE_S, _SQUEUE_S, _SCANCEL_S, _SCONTROL_S, _REQUEUE_S = 10, 20, 30, 20, 30
 
@@ -62,7 +71,7 @@ class SlurmOnHost(HostScheduler):
             return Verdict(CANCELLED, "the job was cancelled in the scheduler", stage="scheduler")
         if state in ("TIMEOUT", "DEADLINE"):
             message = "the scheduler ended the job at its time limit"
-            return Verdict(TIME, message, stage="scheduler", hint="ask for more time")
+            return Verdict(TIME, message, stage="scheduler", hint=MORE_TIME)
         if state in ("PREEMPTED", "REVOKED"):
             return Verdict(LOST, "the scheduler took the resources back for another job", stage="scheduler")
         return None
@@ -73,8 +82,9 @@ class SlurmOnHost(HostScheduler):
         argv = ["scontrol", "requeue", str(self.submission_id())]
         try:
             done = subprocess.run(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_REQUEUE_S
-            )
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=_variables(),
+                timeout=_REQUEUE_S,
+            )  # fmt: skip
         except (OSError, subprocess.SubprocessError) as error:
             return "scontrol requeue: %s" % error
         said = done.stdout.decode("utf-8", "replace").strip()
@@ -101,17 +111,16 @@ class SlurmOnHost(HostScheduler):
 
         argv = ["squeue", "--noheader", "--all", "--states=all", "--user=%d" % os.getuid(), "--format=%j"]
         argv += ["--clusters=%s" % clusters] if clusters else []
-        filters = ("SQUEUE_", "SLURM_")  # inside a job these may narrow the list
-        kept = {name: text for name, text in os.environ.items() if name == "SLURM_CONF" or not name.startswith(filters)}
         try:
             done = subprocess.run(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=kept,
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_variables(),
                 timeout=_SQUEUE_S,
             )  # fmt: skip
         except (OSError, subprocess.SubprocessError):
             return None
-        if done.returncode != 0 or done.stderr.strip():  # after a complaint its list is not reliable
-            return None
+        said = done.stderr.decode("utf-8", "replace").splitlines()
+        if done.returncode != 0 or any(line.strip() and not is_standing(line) for line in said):
+            return None  # after a complaint its list is not reliable
         return {line.strip().rpartition(".")[2] for line in done.stdout.decode("utf-8", "replace").splitlines()}
 
     def launch_command(self, nodes: int, tasks: int, cores: int, folder: str) -> "list[str]":
@@ -166,10 +175,33 @@ def _state_by_log(log: str) -> str:
     return _STATES.get(said[-1], "") if said else ""
 
 
+def is_standing(line: str) -> bool:
+    """Whether every command on that machine says this, and its answer can be believed."""
+    return bool(_STANDING.search(line))
+
+
+def complaints(said: str) -> "list[str]":
+    """Return the errors in what a command of SLURM printed to stderr, without those that it always prints.
+
+    Example:
+        >>> complaints("squeue: error: Invalid user for SlurmUser slurm, ignored\\nsqueue: error: Invalid user: ada")
+        ['squeue: error: Invalid user: ada']
+    """
+    return [line.strip() for line in said.splitlines() if "error:" in line and not is_standing(line)]
+
+
 def show(what: str, name: str, patience_s: int) -> "dict[str, str]":
     """Return what scontrol says of a job or a node, NAME=VALUE; empty if it does not answer."""
     words = [word.partition("=") for word in _run(["scontrol", "-o", "show", what, name], patience_s).split()]
     return {key: value for key, separator, value in words if separator}
+
+
+def _variables() -> "dict[str, str]":
+    """Return those of this process without what SLURM's commands would obey: of the job, and of the user's own login.
+
+    A login may name another cluster, narrow what squeue lists, or have scancel ask before it acts.
+    """
+    return {name: text for name, text in os.environ.items() if name.startswith(_KEPT) or not name.startswith(_OBEYED)}
 
 
 def _refusal(argv: "list[str]", patience_s: int) -> str:
@@ -178,8 +210,9 @@ def _refusal(argv: "list[str]", patience_s: int) -> str:
 
     try:
         done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=patience_s
-        )
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=_variables(),
+            timeout=patience_s,
+        )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:
         return "%s: %s" % (argv[0], error)
     said = " ".join(done.stdout.decode("utf-8", "replace").split())[:300]
@@ -191,8 +224,9 @@ def _run(argv: "list[str]", patience_s: int) -> str:
 
     try:
         answer = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=patience_s
-        ).stdout
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=_variables(),
+            timeout=patience_s,
+        ).stdout  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return ""
     return answer.decode("utf-8", "replace")

@@ -60,12 +60,12 @@ def hold(folder: str, facts: str) -> int:
     if held is not None and show("job", str(held["id"]), _SHOW_S).get("JobState") == "RUNNING":
         sys.stderr.write("the allocation %s is held already, by job %s\n" % (held["id"], held["job"]))
         return 1
-    told = json.loads(facts)
-    number, idle_s = os.environ[_ID], told.pop("idle_s")
+    request = json.loads(facts)
+    number, idle_s = os.environ[_ID], request.pop("idle_s")
     ends = os.environ.get("SLURM_JOB_END_TIME", "")
-    by_time = time.time() + told["time_s"] if told["time_s"] else None
+    by_time = time.time() + request["time_s"] if request["time_s"] else None
     node, job = os.environ.get("SLURMD_NODENAME") or os.uname()[1], os.environ[TAG].partition("/")[0]
-    mine = dict(told, id=number, ends=int(ends) if ends.isdecimal() else by_time, node=node, job=job)
+    mine = dict(request, id=number, ends=int(ends) if ends.isdecimal() else by_time, node=node, job=job)
     part = "%s.%s" % (folder, number)
     shutil.rmtree(part, ignore_errors=True)
     os.makedirs(part, mode=0o700)
@@ -138,10 +138,10 @@ def read_record(folder: str) -> "Optional[dict[str, Any]]":
     """Return what is held; None if nothing is."""
     try:
         with open(os.path.join(folder, HOLD_RECORD), encoding="utf-8") as file:
-            told = json.load(file)
+            record = json.load(file)
     except (OSError, ValueError):
         return None
-    return told if isinstance(told, dict) else None
+    return record if isinstance(record, dict) else None
 
 
 def enter(folder: str, wanted: str, *sbatch: str) -> int:
@@ -203,9 +203,10 @@ def _start(variables: "dict[str, str]", record: "dict[str, Any]", asked: "dict[s
         if srun.poll() is None:  # its node does not answer. If it begins after all, only one of both claims the job
             return "srun has not started it within %d s" % _START_S
         log.seek(0)
-        said = log.read().decode("utf-8", "replace").strip().splitlines()
-    errors = [line for line in said if "error:" in line]
-    return (errors + said[-1:] + ["srun did not start it"])[0]
+        said = log.read().decode("utf-8", "replace").strip()
+    from .slurm import complaints  # as above
+
+    return (complaints(said) + said.splitlines()[-1:] + ["srun did not start it"])[0]
 
 
 def _remove_other_names(folder: str) -> None:
@@ -241,11 +242,7 @@ def _forget(folder: str, number: str = "") -> None:
     """Remove the record, if it is of the allocation of that number, or whosever it is: whole, or not at all."""
     if number and (read_record(folder) or {}).get("id") != number:
         return
-    aside = "%s-gone.%d" % (folder, os.getpid())
-    try:
-        os.rename(folder, aside)
-    except OSError:  # another process has done that
-        return
-    import shutil  # as above
+    from ..removal import move_aside, remove  # it imports shutil, as above
 
-    shutil.rmtree(aside, ignore_errors=True)
+    with contextlib.suppress(OSError):  # another process has done that
+        remove(move_aside(folder))

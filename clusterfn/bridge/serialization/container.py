@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from . import load_failure, pickler
+from . import load_failure, pickler, unpickler
 
 if TYPE_CHECKING:  # a Python too old for the rest must come as far as saying so
     import mmap
@@ -300,9 +300,9 @@ def _load_body(
     if read is not None:  # then nothing may unpickle it, not even to describe a failure
         return read(pickled, buffers)
     try:
-        return (pickler.loads_without_code if as_text else pickler.loads)(pickled, buffers)
+        return (unpickler.loads_without_code if as_text else unpickler.loads)(pickled, buffers)
     except Exception as error:  # loading runs code of the user's, which may raise anything
-        reader = pickler.WithoutCode if as_text else pickle.Unpickler
+        reader = unpickler.WithoutCode if as_text else unpickler.Unpickler
         load_failure.note(error, pickled, buffers, header.get("packages"), reader)
         raise
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import collections
+import contextlib
 import enum
 import functools
 import io
@@ -15,13 +16,14 @@ import operator
 import sys
 import types
 import typing
-import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from . import c_types, factories, library_state, pickler, registers, source, stand_ins, statement
+from . import c_types, classes, factories, library_state, newer_syntax, pickler, registers, source, stand_ins, statement
+from .by_identity import ByIdentity
 from .pickler import HERE, Version
 from .source import NoSource, Snippet
+from .stand_ins import method_of as method_of  # pickles of earlier versions look for it here
 
 if TYPE_CHECKING:
     import pickle
@@ -47,25 +49,31 @@ def dumps(obj: object, target: Version = None) -> bytes:
     Raises:
         NoSource: It holds code that cannot go to that version.
     """
-    if target is None or target == HERE:
-        return pickler.dumps(obj)
 
     def dump(make: Callable[..., pickler.Pickler]) -> bytes:
         out = io.BytesIO()
         make(out).dump(obj)
         return out.getvalue()
 
+    if target is None or target == HERE:
+        try:
+            return dump(functools.partial(pickler.Pickler, in_parts=False))
+        except pickler.LibraryMade:
+            target = HERE
     return twice(dump, target)
 
 
 def twice(work: Callable[[Callable[..., pickler.Pickler]], R], target: tuple[int, int]) -> R:
     """Return `work(make_pickler)`: first with picklers that are not late; after a cycle, with late ones.
 
-    For the same Python, classes go in parts after a cycle.
+    For the same Python, classes go in parts where late ones need a statement that is not found.
     """
     try:
         return work(functools.partial(TextPickler, target))
     except Cycle:
+        if target == HERE:
+            with contextlib.suppress(NoSource):
+                return work(functools.partial(TextPickler, target, late=True))
         return work(pickler_for(target))
 
 
@@ -97,16 +105,21 @@ class TextPickler(pickler.Pickler):
         self.target = target
         self._same_python = target == HERE
         self._late = late
-        self._begun: dict[type, Mapping[str, Any]] = {}  # classes that go as statements -> the globals of these
-        self._made: set[type] = set()  # those of them that are made before what is pickled now
-        self._registers = registers.Registers(_is_of_script) if late else None
+        self._begun: ByIdentity[Mapping[str, Any]] = ByIdentity()  # classes that go as statements -> their globals
+        self._made: ByIdentity[bool] = ByIdentity()  # those of them that are made before what is pickled now
+        self._registers = registers.Registers(classes.is_of_script) if late else None
 
-    def dump(self, obj: Any) -> None:
-        super().dump(obj if self._registers is None else registers.Whole(obj))
+    def whole(self, obj: Any) -> Any:
+        whole = obj if self._registers is None else self._registers.in_call(obj)
+        if self._hints is not None and "sqlalchemy.orm" in sys.modules:
+            from . import mapped_tables  # here: few scripts have one
+
+            whole = mapped_tables.WithTables(whole, self._begun, self._hints)
+        return whole if self._registers is None else registers.Whole(whole)
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is _Made:
-            self._made.add(obj.cls)
+            self._made[obj.cls] = True
             return dict, ()
         reduction = NotImplemented if self._registers is None else self._registers.reduce(obj)
         if reduction is not NotImplemented:
@@ -123,8 +136,11 @@ class TextPickler(pickler.Pickler):
             return library_state.reduce(obj)
         return reduction
 
+    def has_methods(self, kind: type, owner: Any) -> bool:
+        return not (issubclass(type(owner), type) and self._is_unmade(owner))
+
     def _known_there(self, snippet: Snippet) -> Snippet:
-        source.check_syntax(snippet, self.target)
+        newer_syntax.reject_newer(snippet, self.target)
         return snippet
 
     def _dynamic_function_reduce(self, func: types.FunctionType) -> tuple[Any, ...]:
@@ -133,14 +149,15 @@ class TextPickler(pickler.Pickler):
         slots["__globals__"] = self._not_begun(slots["__globals__"], func.__globals__)
         if self._same_python:
             return reduction
-        slots["__closure__"] = dict(zip(code.co_freevars, func.__closure__ or ()))
-        return make_function, (code, scope), (attributes, slots), None, None, fill_function
+        cells = dict(zip(code.co_freevars, func.__closure__ or ()))
+        slots["_contents"] = dict(zip(code.co_freevars, slots.get("_contents", ())))
+        return make_function, (code, scope, cells), (attributes, slots), None, None, fill_function
 
     def _not_begun(self, names: Mapping[str, Any], scope: Mapping[str, Any]) -> dict[str, Any]:
         """Leave out classes whose own statements define them there: one of them may be what is being pickled."""
 
         def begun(name: str, value: Any) -> bool:
-            known = isinstance(value, type) and value.__qualname__ == name
+            known = issubclass(type(value), type) and value.__qualname__ == name
             return known and self._begun.get(value) is scope
 
         left = {name: value for name, value in names.items() if name != "__builtins__" and not begun(name, value)}
@@ -152,13 +169,10 @@ class TextPickler(pickler.Pickler):
     def reduce_class(self, cls: type, reduction: Any) -> Any:
         plain = super().reduce_class(cls, reduction)
         if plain is NotImplemented:
-            # One version keeps some classes in a private module: `pathlib._local.PosixPath` is `pathlib.PosixPath`.
-            public, private, _ = str(cls.__module__).partition("._")
-            name = cls.__qualname__
-            named = private and name[0] != "_" and getattr(sys.modules.get(public), name, None) is cls
-            return (stand_ins.by_name, (public, name)) if named else NotImplemented
-        in_parts = c_types.is_made_by_ctypes(cls) or (self._same_python and not pickler.is_made_by_library(cls))
-        if plain[0] is not pickler.remake_class or in_parts:
+            others = () if self._same_python else stand_ins.other_homes(cls)
+            return (stand_ins.by_one_name, (*others, (cls.__module__, cls.__qualname__))) if others else NotImplemented
+        in_parts = c_types.is_made_by_ctypes(cls) or (self._same_python and not classes.is_made_by_library(cls))
+        if plain[0] is not classes.remake_class or in_parts:
             return plain
         if cls in self._begun:
             raise NoSource(_ITSELF % cls.__qualname__) if self._late else Cycle(cls)
@@ -179,17 +193,22 @@ class TextPickler(pickler.Pickler):
         self._begun[cls] = scope
         shared = self._shared(scope)
         used = statement.needed(snippet, scope)
-        if not self._late and any(self._is_unmade(value) for value in used[0].values() if value is not cls):
+        if not self._late and any(self._needs_later(value) for value in used[0].values() if value is not cls):
             raise Cycle(cls)
         at_once, every = (self._not_begun(names, scope) for names in used)
         # The body of a statement may look into a register, if all classes in it are made before.
         at_once = {name: self._full(used[0][name], value) for name, value in at_once.items()}
         before = at_once if self._late else every
-        named = self._not_begun(self.hints_of(cls, scope, packages=True), scope)
-        of_script = {name: value for name, value in named.items() if isinstance(value, type) and name not in before}
+        own = (each for each in statement.functions(cls) if each.__code__.co_filename == snippet.file)
+        hints = [self.hints_of(each, scope, packages=True) for each in (cls, *own)]
+        named = self._not_begun({name: value for each in hints for name, value in each.items()}, scope)
+        of_script = {
+            name: value for name, value in named.items() if issubclass(type(value), type) and name not in before
+        }
         before = {**{name: value for name, value in named.items() if name not in of_script}, **before}
         after = {name: value for name, value in {**of_script, **every}.items() if name not in before}
-        known = (cls.__module__, cls.__qualname__, _core._get_or_create_tracker_id(cls))
+        modules = [stand_ins.Submodule(name) for name in statement.submodules(snippet, every.values())]
+        known = (cls.__module__, cls.__qualname__, _core._get_or_create_tracker_id(cls), *modules)
         registered: list[type] = []  # with an abstract class
         if isinstance(cls, abc.ABCMeta):
             found = (reference() for reference in abc._get_dump(cls)[0])  # type: ignore[attr-defined]
@@ -201,8 +220,12 @@ class TextPickler(pickler.Pickler):
     def _full(self, value: Any, empty: Any) -> Any:
         return empty if value is empty or any(map(self._is_unmade, registers.parts(value))) else value
 
+    def _needs_later(self, value: Any) -> bool:
+        """Return whether a statement that uses this value may need it before it has all its parts."""
+        return self._is_unmade(value) or registers.keeps_one(value, classes.is_of_script)
+
     def _is_unmade(self, value: Any) -> bool:
-        return isinstance(value, type) and value in self._begun and value not in self._made
+        return issubclass(type(value), type) and value in self._begun and value not in self._made
 
     def _as_call(self, cls: type) -> tuple[Any, ...] | None:
         """Reduce a class that has no statement to the call that made it; None if there is no such call."""
@@ -212,7 +235,7 @@ class TextPickler(pickler.Pickler):
         self._begun[cls] = {}
         make, args, attributes = found
         known = (cls.__module__, cls.__qualname__, make, (*args, _core._get_or_create_tracker_id(cls), None))
-        return pickler.remake_class, known, attributes, None, None, pickler.fill_made
+        return classes.remake_class, known, attributes, None, None, classes.fill_made
 
     def _shared(self, scope: Mapping[str, Any]) -> dict[str, Any]:
         """Return the globals that all functions and classes with these globals will share when loaded."""
@@ -220,10 +243,6 @@ class TextPickler(pickler.Pickler):
         if not shared:
             shared.update({name: scope[name] for name in _OF_A_MODULE if name in scope})
         return shared
-
-
-def _is_of_script(cls: type) -> bool:
-    return bool(cls.__flags__ & pickler.HEAP) and not _core._should_pickle_by_reference(cls)
 
 
 class _Made:
@@ -259,12 +278,12 @@ def _without_statement(cls: Any, plain: tuple[Any, ...]) -> tuple[Any, ...]:
     if issubclass(cls, tuple) and cls.__bases__ == (tuple,) and hasattr(cls, "_field_defaults"):
         args = (cls.__name__, cls._fields, cls._field_defaults, cls.__module__, tracker, None)
         added = factories.added(cls, {*vars(collections.namedtuple("_", ())), *cls._fields} - {"__doc__"})
-        return pickler.remake_class, (*made, named_tuple, args), dict(added), None, None, pickler.fill_made
+        return classes.remake_class, (*made, named_tuple, args), dict(added), None, None, classes.fill_made
     if issubclass(cls, enum.Enum) and not _MAKES_MEMBERS & {each.__name__ for each in _own_functions(cls)}:
         members = {name: member.value for name, member in cls.__members__.items()}
         facts = (cls.__name__, cls.__bases__[-1], members, *made, tracker, None)
         added = ((name, value) for name, value in factories.added(cls, members) if name[0] != "_" or name[:2] == "__")
-        return pickler.remake_class, (*made, enumeration, facts), dict(added), None, None, pickler.fill_made
+        return classes.remake_class, (*made, enumeration, facts), dict(added), None, None, classes.fill_made
     if statement.is_generated(cls):
         raise NoSource(_LOST % cls.__qualname__)
     return plain
@@ -285,41 +304,44 @@ def union(*members: Any) -> Any:
     return typing.Union[members] if _UNION is None else functools.reduce(operator.or_, members)
 
 
-def make_function(code: types.CodeType, scope: dict[str, Any]) -> types.FunctionType:
+def make_function(
+    code: types.CodeType, scope: dict[str, Any], cells: Mapping[str, types.CellType] = {}
+) -> types.FunctionType:
     """Make a function without its content, with the closure variables that this Python's code wants."""
-    cells = tuple(types.CellType() for _ in code.co_freevars)
+    ordered = tuple(cells.get(name) or types.CellType() for name in code.co_freevars)
     scope["__builtins__"] = __builtins__
-    return types.FunctionType(code, scope, code.co_name, None, cells)
+    return types.FunctionType(code, scope, code.co_name, None, ordered)
 
 
 def fill_function(function: types.FunctionType, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
     """Give a function its attributes, globals and closure variables."""
-    cells = state[1]["__closure__"]
-    ordered = [cells.get(name, types.CellType()) for name in function.__code__.co_freevars]
-    state[1]["__closure__"] = tuple(ordered) or None
-    pickler.fill_function(function, state)
+    names, slots = function.__code__.co_freevars, state[1]
+    if slots["__closure__"] is not None:  # from an earlier version: variables that no other function shares
+        slots["__closure__"] = tuple(slots["__closure__"].get(name, types.CellType()) for name in names) or None
+    slots["_contents"] = [slots.get("_contents", {}).get(name, []) for name in names]
+    classes.fill_function(function, state)
 
 
-_unfilled: weakref.WeakSet[type] = weakref.WeakSet()
+_unfilled: dict[int, type] = {}  # as that of `classes`
 
 
 def make_class(
-    known: tuple[str, str, str],
+    known: tuple[Any, ...],
     snippet: Snippet,
     scope: dict[str, Any],
     names: Mapping[str, Any],
     outer: Mapping[str, Any],
 ) -> type:
     """Return the caller's own class, or the one made before, or the one that the statement makes."""
-    module, qualname, tracker = known
-    cls = pickler.known_class(module, qualname, tracker)
+    module, qualname, tracker, *_ = known  # and what loading has imported
+    cls = classes.known_class(module, qualname, tracker)
     if cls is None:
         scope.update(stand_ins.present(names))
         cls = statement.execute(snippet, scope, outer)
         cls.__qualname__ = qualname
         _core._lookup_class_or_track(tracker, cls)
-        _unfilled.add(cls)
-    if not snippet.scope:
+        _unfilled[id(cls)] = cls
+    if not snippet.scope and not snippet.bare:
         scope[snippet.name] = cls
     return cls
 
@@ -329,10 +351,9 @@ def fill_class(cls: type, state: tuple[Any, ...]) -> None:
     scope, names, attributes, registered, *named = state
     scope.update(names)
     for each in named:
-        pickler.remember(each)
-    if cls not in _unfilled:
+        classes.remember(each)
+    if _unfilled.pop(id(cls), None) is None:
         return
-    _unfilled.discard(cls)
     for name, value in attributes.items():
         type.__setattr__(cls, name, value)
     for each in registered:

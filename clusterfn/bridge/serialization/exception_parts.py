@@ -51,7 +51,8 @@ def state_of(error: BaseException) -> dict[str, Any]:
 
 
 def notes_of(error: BaseException) -> list[str]:
-    notes, _ = attempt(list, getattr(error, "__notes__", ()))
+    kept, _ = attempt(object.__getattribute__, error, "__notes__")  # past a __getattr__ of the user's
+    notes, _ = attempt(list, kept or ())
     return [text_of(note) for note in notes or ()]
 
 
@@ -80,20 +81,54 @@ def make_exception(cls: type, args: Sequence[Any]) -> BaseException:
     if not isinstance(error, BaseException):
         raise CannotRebuild(f"{name_of(cls)} refused to be made: {reason!r}") from reason
     attempt(built_in(cls, "__init__"), error, *args)
-    set_attribute(error, "args", tuple(args))
+    attempt(set_attribute, error, "args", tuple(args))  # a class may have a property of that name
     return error
+
+
+def give_text(error: object, text: str) -> None:
+    """Let an exception whose text is that of its `args` say this; another one stays as it is."""
+    if not isinstance(error, BaseException) or text_of(error) == text:
+        return
+    if isinstance(type(error).__str__, types.WrapperDescriptorType):
+        before = error.args
+        attempt(set_attribute, error, "args", (text,))
+        if text_of(error) != text:
+            attempt(set_attribute, error, "args", before)
 
 
 def reduce(error: BaseException) -> Any:
     """Reduce an exception in a value to its parts, past a constructor written in Python; else NotImplemented.
 
-    Such a constructor may not take the `args` that it has set, or make another text of them.
+    Such a constructor may not take the `args` that it has set, or make another text of them. One that pickles itself
+    does so, and keeps its text.
     """
     cls = type(error)
-    if pickles_itself(cls) or not isinstance(cls.__init__, types.FunctionType):
+    if pickles_itself(cls):
+        reduction = error.__reduce_ex__(5)
+        known = isinstance(reduction, tuple) and isinstance(cls.__str__, types.WrapperDescriptorType)
+        given = (*reduction[:2], text_of(error), marks_of(error.args))
+        return (remade, given, *reduction[2:]) if known else NotImplemented
+    written_in_python = [isinstance(made, types.FunctionType) for made in (cls.__init__, cls.__new__)]
+    if not any(written_in_python) and type(cls).__call__ is type.__call__:
         return NotImplemented
     notes = {"__notes__": notes_of(error)} if notes_of(error) else {}
     return make_exception, (cls, error.args), {**state_of(error), **notes}, None, None, fill
+
+
+def remade(make: Callable[..., Any], args: tuple[Any, ...], text: str, marks: Sequence[str]) -> Any:
+    """Make an exception in its own way, which may lose its text with some of its `args` (see `marks_of`)."""
+    error = make(*args)
+    if marks_of(getattr(error, "args", ())) != marks:
+        give_text(error, text)
+    return error
+
+
+def marks_of(args: Sequence[Any]) -> list[str]:
+    """Describe arguments, by which those that arrived are known: plain ones by their text, others by their types."""
+    return [repr(each)[:100] if any(type(each) is plain for plain in _PLAIN) else name_of(type(each)) for each in args]
+
+
+_PLAIN = (str, bytes, int, float, bool, type(None))
 
 
 def fill(error: BaseException, state: dict[str, Any]) -> None:

@@ -14,12 +14,14 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import crossing, pickler
+from . import crossing, pickler, unpickler
 from .exception_parts import (
     CannotRebuild,
     attempt,
     built_in,
+    give_text,
     make_exception,
+    marks_of,
     name_of,
     notes_of,
     pickles_itself,
@@ -66,7 +68,7 @@ def masked(value: Any, secrets: Sequence[str]) -> Any:
         return functools.reduce(lambda text, secret: text.replace(secret, "***"), secrets, str(value))
     if type(value) is bytes:
         return functools.reduce(lambda data, secret: data.replace(_bytes_of(secret), b"***"), secrets, value)
-    if type(value) in (list, tuple):
+    if type(value) is list or type(value) is tuple:
         return type(value)(masked(item, secrets) for item in value)
     if type(value) is dict:
         return {masked(key, secrets): masked(item, secrets) for key, item in value.items()}
@@ -93,15 +95,20 @@ def _holds(data: bytes, secrets: Sequence[str]) -> bool:
 def summary(error: BaseException) -> dict[str, str]:
     """Return type, message and traceback of `error` as text, for people and for logs."""
     name, said = name_of(type(error)), text_of(error)
-    return {"type": name, "message": said, "traceback": attempt(_format, error)[0] or f"{name}: {said}\n"}
+    return {"type": name, "message": said, "traceback": attempt(_format, error)[0] or _format_bare(error, name, said)}
 
 
 def bare_summary(error: BaseException, broken: BaseException) -> dict[str, str]:
     """Return what `summary` returns, for an exception whose description raised `broken`."""
     name = "%s.%s" % (type(error).__module__, type(error).__qualname__)
     message = "<no message: its __str__ raised %s>" % type(broken).__name__
-    lines = ["Traceback (most recent call last):\n", *traceback.format_tb(error.__traceback__)]
-    return {"type": name, "message": message, "traceback": "%s%s: %s\n" % ("".join(lines), name, message)}
+    return {"type": name, "message": message, "traceback": _format_bare(error, name, message)}
+
+
+def _format_bare(error: BaseException, name: str, message: str) -> str:
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(_HERE)]
+    lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)]
+    return "%s%s: %s\n" % ("".join(lines), name, message)
 
 
 def from_records(records: Sequence[dict[str, Any]]) -> BaseException:
@@ -159,6 +166,7 @@ def _record(error: BaseException, places: dict[int, int], dumps: _Dumps, secrets
         "pickled": pickled if pickles_itself(cls) else None,
         "pickled_plainly": None if pickles_itself(cls) else pickled,
         "args": [_dumps_or_repr(each, masking, secrets) for each in (error.args[:1] if members else error.args)],
+        "args_of_group": [_dumps_or_repr(each, masking, secrets) for each in (error.args[2:] if members else ())],
         "state": {name: _dumps_or_repr(value, masking, secrets) for name, value in state_of(error).items()},
         "message": masked(text_of(error), secrets),
         "notes": masked(notes_of(error), secrets),
@@ -181,7 +189,7 @@ class _ByConstructor:
 
 def _says_something(cls: type) -> bool:
     """Return whether it is a class of exceptions that programs catch for what it says."""
-    return issubclass(cls, BaseException) and cls not in (BaseException, Exception)
+    return issubclass(cls, BaseException) and cls is not BaseException and cls is not Exception
 
 
 def _dumps_or_repr(value: object, dumps: _Dumps, secrets: Sequence[str]) -> bytes:
@@ -230,7 +238,11 @@ def _rebuild(records: Sequence[dict[str, Any]], place: int, made: dict[int, Base
         members = [_made(records, member, made) for member in record["members"] if member is not None]
         left_out = len(record["members"]) - len(members)
         args.append([*members, StandIn(f"and {left_out} more")] if left_out else members)
-    return _best(record, args)
+    error = _best(record, args)
+    if record.get("args_of_group"):
+        more = [_load(record, argument) for argument in record["args_of_group"]]
+        attempt(set_attribute, error, "args", (*error.args, *more))
+    return error
 
 
 def _best(record: dict[str, Any], args: list[Any]) -> BaseException:
@@ -255,7 +267,10 @@ def _best(record: dict[str, Any], args: list[Any]) -> BaseException:
         found += [error] if error is not None else []
         reasons += [reason] if reason is not None else []
     if found:
-        return next((each for each in found if text_of(each) == record["message"]), found[0])
+        best = next((each for each in found if text_of(each) == record["message"]), found[0])
+        if marks_of(best.args) != marks_of(args):  # else an object among them may show itself by its address
+            give_text(best, record["message"])
+        return best
     for base in record.get("bases") or ():
         error, _ = attempt(by_parts, base)
         if error is not None:
@@ -298,7 +313,7 @@ def _load(record: dict[str, Any], data: bytes) -> Any:
 
 def _loads(record: dict[str, Any], data: bytes) -> Any:
     same = tuple(record["python"]) == sys.version_info[:2]
-    return pickler.loads(data) if same else pickler.loads_without_code(data)
+    return unpickler.loads(data) if same else unpickler.loads_without_code(data)
 
 
 class StandIn(Exception):

@@ -7,6 +7,7 @@ For the models of pydantic see `models`.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import operator
 import sys
@@ -25,6 +26,12 @@ def reduce(cls: Any) -> tuple[Callable[..., type], tuple[Any, ...], dict[str, An
     if cls.__bases__ == (tuple,) and cls.__name__.endswith("Attributes"):  # what `attrs.fields` returns
         names = [name for name, value in own.items() if type(value) is property]
         return tuple_class, (cls.__name__, names, cls.__module__), {}
+    if type(cls).__name__ == "StructMeta" and hasattr(cls, "__struct_config__"):
+        return struct, _struct_facts(cls), dict(added(cls, set(cls.__struct_fields__)))
+    if type(cls).__name__ == "DeclarativeMeta" and "registry" in own and "__mapper__" not in own:
+        schema, naming = cls.metadata.schema, dict(cls.metadata.naming_convention)
+        facts = (cls.__name__, tuple(each for each in cls.__bases__ if each is not object), schema, naming)
+        return declarative_base, (*facts, cls.__module__), dict(added(cls, _OF_DECLARATIVE))
     if "__pydantic_decorators__" in own:
         found = models.facts_of_class(cls)
         return None if found is None else (models.model, found, {})
@@ -48,11 +55,53 @@ def added(cls: type, made: Collection[str]) -> Iterator[tuple[str, Any]]:
             library = code.co_filename.startswith("<") or inner.__globals__.get("__name__") in _LIBRARIES
             if not library or not name.startswith("__"):
                 yield name, value
+        elif name == "__doc__":  # it may have been given later
+            yield from [(name, value)] if isinstance(value, str) else []
         elif not name.startswith("__") and not inspect.ismemberdescriptor(value):
             yield name, value
 
 
 _LIBRARIES = ("attr._make", "attr._next_gen", "dataclasses", "enum", "reprlib")
+
+
+_OF_DECLARATIVE = {"registry", "_sa_registry", "metadata", "__init__", "__class_getitem__"}
+
+
+def declarative_base(
+    name: str, bases: Any, schema: Any, naming: Any, module: str, tracker: str, extra: None
+) -> Any:  # fmt: skip
+    """Make a class as SQLAlchemy's `declarative_base` does."""
+    sqlalchemy, orm = importlib.import_module("sqlalchemy"), importlib.import_module("sqlalchemy.orm")
+    metadata = sqlalchemy.MetaData(schema=schema, naming_convention=naming)
+    made = orm.declarative_base(name=name, metadata=metadata, **({"cls": bases} if bases else {}))
+    return _tracked(made, module, tracker)
+
+
+def _struct_facts(cls: Any) -> tuple[Any, ...]:
+    msgspec = importlib.import_module("msgspec")
+    own = vars(cls).get("__annotations__", cls.__struct_fields__)
+    fields = []
+    for field in msgspec.structs.fields(cls):
+        if field.name in own:
+            given = {name: getattr(field, name) for name in ("default", "default_factory")}
+            given = {name: value for name, value in given.items() if value is not msgspec.NODEFAULT}
+            fields.append((field.name, field.type, {**given, "name": field.encode_name}))
+    options = {name: getattr(cls.__struct_config__, name) for name in _OF_STRUCT}
+    options["kw_only"] = bool(fields) and not any(name in cls.__match_args__ for name, *_ in fields)
+    return cls.__name__, fields, tuple(cls.__bases__), options, cls.__module__
+
+
+_OF_STRUCT = (
+    "frozen", "eq", "order", "array_like", "gc", "repr_omit_defaults", "omit_defaults", "forbid_unknown_fields",
+    "weakref", "dict", "cache_hash", "tag", "tag_field",
+)  # fmt: skip
+
+
+def struct(name: str, fields: Any, bases: Any, options: Any, module: str, tracker: str, extra: None) -> Any:
+    """Make a class as msgspec's `defstruct` does."""
+    msgspec = importlib.import_module("msgspec")
+    given = [(key, kind, msgspec.field(**facts)) for key, kind, facts in fields]
+    return _tracked(msgspec.defstruct(name, given, bases=bases, module=module, **options), module, tracker)
 
 
 def tuple_class(name: str, names: list[str], module: str, tracker: str, extra: None) -> Any:
@@ -66,13 +115,32 @@ def _attrs_facts(cls: Any) -> tuple[Any, ...]:
     fields = {each.name: _attrs_field(each) for each in own["__attrs_attrs__"] if not each.inherited}
     made = (("repr", "repr"), ("eq", "eq"), ("order", "lt"))
     options: dict[str, Any] = {name: f"__{special}__" in own for name, special in made}
+    options["str"] = _is_of_attrs(own.get("__str__"))
     setter = own.get("__setattr__")
     frozen = getattr(setter, "__name__", "") == "_frozen_setattrs"
     if not frozen and callable(own.get("__hash__")):
         options["hash"] = True
     options["slots"], options["frozen"], options["init"] = "__slots__" in own, frozen, "__attrs_init__" not in own
+    options["weakref_slot"] = "__weakref__" in own.get("__slots__", ("__weakref__",))
+    code = getattr(own.get("__init__", own.get("__attrs_init__")), "__code__", None)
+    said = (*code.co_names, *code.co_consts) if code is not None else ()
+    options["auto_exc"], options["cache_hash"] = "BaseException" in said, "_attrs_cached_hash" in said
+    options["match_args"] = "__match_args__" in own or sys.version_info < (3, 10)
+    options["on_setattr"] = _hook_of_all(setter)
     options["hooks"] = {name: len(inspect.signature(own[name]).parameters) > 1 for name in _HOOKS if name in own}
     return cls.__name__, fields, cls.__bases__, options, cls.__module__
+
+
+def _is_of_attrs(function: Any) -> bool:
+    return getattr(inspect.unwrap(function), "__globals__", {}).get("__name__") == "attr._make" if function else False
+
+
+def _hook_of_all(setter: Any) -> Any:
+    """Return what a class calls when an attribute is set that has no hook of its own; None if it calls nothing."""
+    if not _is_of_attrs(setter):
+        return None
+    hooks = inspect.getclosurevars(setter).nonlocals.get("sa_attrs", {})
+    return next((hook for field, hook in hooks.values() if field.on_setattr is None), None)
 
 
 _HOOKS = ("__attrs_pre_init__", "__attrs_post_init__")  # the constructor calls them if they are there when it is made
@@ -137,7 +205,7 @@ def _dataclass_facts(cls: Any, fields: Any) -> tuple[Any, ...]:
     }
     if "__post_init__" in vars(cls):  # the constructor calls it if it is there when it is made; it comes later
         options["namespace"] = {"__post_init__": None}
-    given = [(each.name, each.type, _dataclass_field(each)) for each in fields]
+    given = [(each.name, each.type, dataclass_field(each)) for each in fields]
     return cls.__name__, given, cls.__bases__, options, cls.__module__
 
 
@@ -151,7 +219,8 @@ def _fields(cls: Any) -> list[Any]:
 _DATACLASS = ("init", "repr", "eq", "order", "unsafe_hash", "frozen", "match_args", "kw_only", "slots", "weakref_slot")
 
 
-def _dataclass_field(field: Any) -> dict[str, Any]:
+def dataclass_field(field: Any) -> dict[str, Any]:
+    """Return the arguments of `field()` that make such a field."""
     given = {name: getattr(field, name) for name in ("default", "default_factory")}
     given = {name: value for name, value in given.items() if value is not dataclasses.MISSING}
     for name, usual in (("init", True), ("repr", True), ("hash", None), ("compare", True)):

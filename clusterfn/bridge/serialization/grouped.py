@@ -18,12 +18,16 @@ def reduce(obj: Any) -> Any:
         return _reduce_groups(obj)
     if name in _WINDOWS:
         return _reduced(obj, _WINDOWS[name], obj)
+    plain = name[: -len("Groupby")] if name.lower().endswith("groupby") else ""  # `GroupBy` from pandas 3 on
+    if plain in _WINDOWS:
+        return _reduce_windows_of_groups(obj, _WINDOWS[plain])
+    if plain == "DatetimeIndexResampler":
+        return _reduce_resampled_groups(obj)
     if name == "TimeGrouper":
         facts = {each: getattr(obj, each, None) for each in _OF_GROUPER}
         return grouper, ({each: value for each, value in facts.items() if value is not None},)
     if name == "DatetimeIndexResampler":
-        held = getattr(obj, "_timegrouper", None) or obj.groupby
-        return _reduced(obj, "resample", held, rule=held.freq, on=held.key)
+        return _reduce_resampler(obj)
     return NotImplemented
 
 
@@ -54,19 +58,81 @@ def _reduced(obj: Any, method: str, facts: Any, **more: Any) -> tuple[Any, ...]:
     return call, (table, method, given, selection if getattr(table, "ndim", 1) == 2 else None)
 
 
+def _reduce_resampler(obj: Any) -> tuple[Any, ...]:
+    held = getattr(obj, "_timegrouper", None) or obj.groupby
+    return _reduced(obj, "resample", held, rule=held.freq, on=held.key)
+
+
+def _reduce_resampled_groups(obj: Any) -> Any:
+    groups = obj._groupby
+    make, (table, method, given, selection) = _reduce_resampler(obj)
+    if groups.obj.ndim < table.ndim:  # a column was selected of the groups too, and the call needs the others
+        table = _in_order_of(groups.obj.index, table, given)
+        keys = None if table is None else _key_columns(_grouper_of(groups), table.index)
+        if keys is None:
+            return NotImplemented
+        facts = {name: getattr(groups, name) for name in ("as_index", "sort", "group_keys", "observed", "dropna")}
+        groups = table.groupby(keys, **facts)
+    return make, (groups, method, given, selection)
+
+
+def _in_order_of(index: Any, table: Any, given: Any) -> Any:
+    """Return the rows of a table that was sorted by times in their first order; None if nothing says what it was."""
+    if index.is_unique:
+        return table.take(table.index.get_indexer(index))
+    if given.get("on") is not None or given.get("level") is not None:
+        return None
+    return table.take(index.argsort(kind="stable").argsort())
+
+
+def _reduce_windows_of_groups(obj: Any, method: str) -> Any:
+    grouper = _grouper_of(obj)
+    keys = _key_columns(grouper, obj.obj.index)
+    if keys is None:
+        return NotImplemented
+    facts = {"sort": getattr(grouper, "_sort", True), "dropna": getattr(grouper, "dropna", True)}
+    make, (table, *args) = _reduced(obj, method, obj)
+    return make, (table.groupby(keys, as_index=obj._as_index, **facts), *args)
+
+
+def _grouper_of(groups: Any) -> Any:
+    return groups._grouper if hasattr(groups, "_grouper") else groups.grouper  # before pandas 2.2
+
+
+def _key_columns(grouper: Any, index: Any) -> Any:
+    """Return the key of each row, for all columns by which is grouped; None if no key says all."""
+    import pandas
+
+    keys = [_keys_of(each) for each in grouper.groupings]
+    if _are_bins(grouper) or any(map(_are_bins, keys)):  # bins of times may be empty
+        return None
+    return [pandas.Series(key, index, name=each.name) for key, each in zip(keys, grouper.groupings)]
+
+
 def _reduce_groups(obj: Any) -> Any:
     by, level = obj.keys, obj.level
     if level is None and (by is None or obj.obj.ndim == 1):  # a column of a grouped table lacks the others
-        import pandas
-
-        grouper = getattr(obj, "_grouper", None) or obj.grouper
-        keys = [_keys_of(each) for each in grouper.groupings]
-        # Bins of times may be empty, which no key says; and a column alone has no place for the keys beside it.
-        if _are_bins(grouper) or any(map(_are_bins, keys)) or not obj.as_index:
+        columns = _key_columns(_grouper_of(obj), obj.obj.index)
+        if columns is None:
             return NotImplemented
-        columns = [pandas.Series(key, obj.obj.index, name=each.name) for key, each in zip(keys, grouper.groupings)]
+        if not obj.as_index:
+            return _beside_keys(obj, columns, isinstance(by, list))
         by = columns if isinstance(by, list) or len(columns) > 1 else columns[0]
     return _reduced(obj, "groupby", obj, by=by, level=level)
+
+
+def _beside_keys(obj: Any, keys: Any, is_list: bool) -> Any:
+    """Reduce a column whose keys stand beside it in what it gives: as that column of a table with both."""
+    import pandas
+
+    column = obj.obj
+    names = [key.name for key in keys]
+    if not isinstance(column, pandas.Series) or None in names or len({*names, column.name}) <= len(names):
+        return NotImplemented
+    by = names if is_list or len(names) > 1 else names[0]
+    given = {name: value for name in ("sort", "dropna", "observed") if (value := getattr(obj, name, None)) is not None}
+    table = pandas.concat([*keys, column], axis=1)
+    return call, (table, "groupby", {"by": by, "as_index": False, **given}, column.name)
 
 
 def _keys_of(grouping: Any) -> Any:

@@ -44,7 +44,7 @@ class Hints:
             goes_by_name: Whether the other side can import an object.
             packages: Whether modules and classes of installed packages go, as `stand_ins.IfThere`.
         """
-        kept = vars(owner).get("__annotations__") if isinstance(owner, type) else owner.__annotations__
+        kept = vars(owner).get("__annotations__") if issubclass(type(owner), type) else owner.__annotations__
         if not isinstance(kept, dict) or not kept:
             return {}
         texts = [text for value in list(kept.values()) for text in _texts(value)]
@@ -55,6 +55,40 @@ class Hints:
             found.update({name: other for name, other in others if other is not None})
         self.used = self.used or bool(found)
         return found
+
+
+def reduce_type(kind: Any) -> Any:
+    """Reduce a type that an installed package defines for annotations; NotImplemented for any other object.
+
+    Another version of the package may lack it: what `numpy.typing.ArrayLike` is made of is private. No function fails
+    for want of a type in its annotations.
+    """
+    if type(kind).__name__ not in _VARIABLES and not _is_for_annotations(kind):
+        return NotImplemented
+    home, name = kind.__module__, kind.__name__
+    return (type_of_package, (home, name)) if attribute(sys.modules.get(home), name) is kind else NotImplemented
+
+
+_VARIABLES = ("TypeVar", "ParamSpec", "TypeVarTuple", "NewType")
+
+
+def _is_for_annotations(cls: Any) -> bool:
+    return isinstance(cls, type) and (vars(cls).get("_is_protocol") is True or type(cls).__name__ == "_TypedDictMeta")
+
+
+def type_of_package(module: str, name: str) -> Any:
+    """Return the type of that name, or what stands for one that this version of the package lacks."""
+    try:
+        return stand_ins.by_name(module, name)
+    except (ImportError, AttributeError):
+        return UnknownType
+
+
+class UnknownType:
+    """Stands in an annotation for a type that this version of a package lacks."""
+
+    def __class_getitem__(cls, _: Any) -> Any:
+        return cls
 
 
 def _texts(value: Any, depth: int = 0) -> Iterator[str]:
@@ -86,9 +120,9 @@ def _travels(value: Any, goes_by_name: Callable[[Any], bool]) -> bool:
     kind = type(value)
     if kind.__module__ == "typing" or kind is getattr(types, "UnionType", None):
         return True  # an alias such as List[Node], or a type variable
-    if isinstance(value, types.ModuleType):
+    if issubclass(type(value), types.ModuleType):
         return _is_of_library(value)
-    if not isinstance(value, type):
+    if not issubclass(type(value), type):
         return False
     return not goes_by_name(value) or _is_of_library(sys.modules.get(value.__module__))
 

@@ -15,9 +15,10 @@ import os
 import sys
 import textwrap
 import types
-import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
+
+from . import by_identity, stand_ins, standard_library
 
 Facts = tuple[tuple[str, tuple[str, ...]], ...]  # of each class of the library: its name, what its constructor sets
 _LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
@@ -26,9 +27,7 @@ _MADE: Any = copyreg.__newobj__  # type: ignore[attr-defined]
 _CALLS = {
     "statistics.NormalDist": ("mean", "stdev"),
     "importlib.metadata.EntryPoint": ("name", "value", "group"),
-    "traceback.FrameSummary": ("filename", "lineno", "name"),
 }
-_facts: weakref.WeakKeyDictionary[type, Facts] = weakref.WeakKeyDictionary()
 
 
 class OtherState(Exception):
@@ -41,15 +40,31 @@ def reduce(obj: Any) -> Any:
     names = _CALLS.get(f"{cls.__module__}.{cls.__qualname__}")
     if names is not None:
         return called, (cls.__module__, cls.__qualname__, *(getattr(obj, name) for name in names))
-    if cls in copyreg.dispatch_table or not _facts_of(cls):
+    if cls.__module__ == "traceback" and cls.__qualname__ == "FrameSummary":
+        return frame_summary, (obj.filename, obj.lineno, obj.name, obj.line, obj.locals)
+    if cls.__module__ == "timeit" and cls.__qualname__ == "Timer":
+        return _reduce_timer(obj)
+    if cls.__module__ == "traceback" and cls.__qualname__ == "TracebackException":
+        return _reduce_traceback(obj)
+    if cls.__module__ == "dataclasses" and cls.__qualname__ == "Field":
+        from . import factories
+
+        of_class = (obj.name, obj.type, obj._field_type.name, getattr(obj, "kw_only", False)) if obj.name else None
+        return field, (factories.dataclass_field(obj), of_class)
+    if cls.__module__ in ("ast", "_ast") and isinstance(obj, ast.AST):
+        return node, (cls.__qualname__,), dict(vars(obj)), None, None, fill_node
+    if by_identity.told(cls) or not _facts_of(cls):
         return NotImplemented
-    if cls.__module__ == "configparser" and cls.__qualname__ in ("ConfigParser", "RawConfigParser"):
-        return _reduce_parser(obj)
+    base = next((each for each in cls.__mro__ if each.__module__ == "configparser"), object)
+    if base.__qualname__ in ("ConfigParser", "RawConfigParser"):
+        return _reduce_parser(obj, base)
     reduction = obj.__reduce_ex__(5)
     if not isinstance(reduction, tuple) or reduction[0] is not _MADE:
         return NotImplemented
     make, args, state, items, pairs = (*reduction, None, None, None)[:5]
-    return make, args, (state, sys.version_info[:2], _facts_of(cls)), items, pairs, fill
+    if standard_library.is_of_argparse(cls):
+        state = standard_library.with_suppress(state)
+    return make, args, (state, sys.version_info[:2], _facts_of(cls), _unchanged(obj)), items, pairs, fill
 
 
 def called(module: str, qualname: str, *args: Any) -> Any:
@@ -57,7 +72,96 @@ def called(module: str, qualname: str, *args: Any) -> Any:
     return getattr(importlib.import_module(module), qualname)(*args)
 
 
-def _reduce_parser(obj: Any) -> tuple[Any, ...]:
+def frame_summary(filename: str, lineno: Any, name: str, line: Any, variables: Any) -> Any:
+    """Make a line of a traceback, with its text: the file may be on another machine."""
+    import traceback
+
+    made = traceback.FrameSummary(filename, lineno, name, lookup_line=False, line=line)
+    made.locals = variables
+    return made
+
+
+def _reduce_timer(timer: Any) -> tuple[Any, ...]:
+    inner, code = timer.inner, timer.inner.__code__
+    names = code.co_varnames[: code.co_argcount]
+    given = dict(zip(reversed(names), reversed(inner.__defaults__ or ())))  # functions in place of texts
+    used = {name: inner.__globals__[name] for name in code.co_names if name in inner.__globals__}
+    return timer_of, (timer.src, timer.timer, given, used)
+
+
+def timer_of(source: str, clock: Any, given: dict[str, Any], used: dict[str, Any]) -> Any:
+    """Make a timer of the text that `timeit` compiles."""
+    import timeit
+
+    made: Any = timeit.Timer(timer=clock)
+    made.src, scope = source, {"__name__": "timeit", **used}
+    exec(compile(source, "<timeit-src>", "exec"), scope, given)
+    made.inner = given["inner"]
+    return made
+
+
+_OF_TRACEBACK = (
+    "stack", "__cause__", "__context__", "__suppress_context__", "__notes__", "exceptions", "_str", "filename",
+    "lineno", "end_lineno", "text", "offset", "end_offset", "msg", "max_group_width", "max_group_depth",
+)  # fmt: skip
+
+
+def _reduce_traceback(shown: Any) -> tuple[Any, ...]:
+    kind = getattr(shown, "exc_type", None) if sys.version_info < (3, 13) else shown._exc_type
+    state = {name: getattr(shown, name) for name in _OF_TRACEBACK if hasattr(shown, name)}
+    return traceback_of, (kind,), state, None, None, fill_traceback
+
+
+def traceback_of(kind: Any) -> Any:
+    """Make a description of an exception of this class, for `fill_traceback`."""
+    import traceback
+
+    error = kind.__new__(kind) if kind is not None else None
+    return traceback.TracebackException(kind, error, None)  # type: ignore[arg-type]
+
+
+def fill_traceback(shown: Any, state: dict[str, Any]) -> None:
+    """Give the description of an exception its parts."""
+    for name, value in state.items():
+        object.__setattr__(shown, name, value)
+
+
+def field(given: dict[str, Any], of_class: Any) -> Any:
+    """Make a field of a dataclass as `field()` does, and tell it what its class knows of it."""
+    import dataclasses
+
+    made: Any = dataclasses.field(**given)
+    if of_class is not None:
+        made.name, made.type, kind, kw_only = of_class
+        made._field_type = getattr(dataclasses, kind)
+        if hasattr(made, "kw_only"):
+            made.kw_only = kw_only
+    return made
+
+
+def node(name: str) -> Any:
+    """Make a node of a syntax tree, for `fill_node`."""
+    return getattr(ast, name)()
+
+
+def fill_node(made: Any, parts: dict[str, Any]) -> None:
+    """Give a node its parts.
+
+    Raises:
+        OtherState: It has a part for which this version has no place.
+    """
+    known = {*made._fields, *made._attributes}
+    for name, value in parts.items():
+        if name in known:
+            setattr(made, name, value)
+        elif value:
+            raise OtherState("ast.%s has no %s in Python %d.%d" % (type(made).__name__, name, *sys.version_info[:2]))
+    for name in made._fields:
+        if name not in parts:
+            setattr(made, name, [] if name == "type_params" else None)
+
+
+def _reduce_parser(obj: Any, base: type) -> tuple[Any, ...]:
     names = ("delimiters", "strict", "allow_no_value", "empty_lines_in_values", "interpolation")
     options = {name: getattr(obj, "_" + name) for name in names}
     prefixes = getattr(obj, "_prefixes", None)  # Python 3.13 and up
@@ -68,27 +172,36 @@ def _reduce_parser(obj: Any) -> tuple[Any, ...]:
     if getattr(obj, "_allow_unnamed_section", False):
         options["allow_unnamed_section"] = True
     sections = {name: dict(content) for name, content in obj._sections.items()}
-    return parser, (type(obj).__qualname__, options, dict(obj._defaults), sections)
+    made: Any = base
+    known = {*vars(made()), "_comment_prefixes", "_inline_comment_prefixes"}
+    own = {name: value for name, value in vars(obj).items() if name not in known}  # as `optionxform`
+    args = (base.__qualname__, options, dict(obj._defaults), sections, type(obj))
+    return parser, args, own or None, None, None, stand_ins.set_state
 
 
-def parser(name: str, options: dict[str, Any], defaults: dict[str, Any], sections: dict[Any, dict[str, Any]]) -> Any:
-    """Make a parser of configparser with this content, as it was read."""
-    made = getattr(importlib.import_module("configparser"), name)(**options)
+def parser(
+    name: str, options: dict[str, Any], defaults: dict[str, Any], sections: dict[Any, dict[str, Any]], cls: Any = None
+) -> Any:
+    """Make a parser of configparser with this content, as it was read; `cls` is its class, if that is not `name`."""
+    base = getattr(importlib.import_module("configparser"), name)
+    made = base.__new__(cls or base)
+    base.__init__(made, **options)
     made._defaults.update(defaults)
     for section, content in sections.items():
-        made.add_section(section)
+        base.add_section(made, section)
         made._sections[section].update(content)
     return made
 
 
-def fill(obj: Any, told: tuple[Any, tuple[int, int], Facts]) -> None:
+def fill(obj: Any, told: tuple[Any, ...]) -> None:
     """Give an object its state, and the other attributes that constructors of this version set.
 
     Raises:
         OtherState: It would lack something, or this version has no place for a part of its state.
     """
-    state, version, facts = told
-    dropped = _set_state(obj, state)
+    state, version, facts, *unchanged = told
+    unset = unchanged[0] if unchanged else ()
+    dropped = [name for name in _set_state(obj, state) if name not in unset]
     there = dict(facts)
     for cls in type(obj).__mro__:
         before = set(there.get(cls.__qualname__, ()))
@@ -97,7 +210,7 @@ def fill(obj: Any, told: tuple[Any, tuple[int, int], Facts]) -> None:
             continue
         assigned = _assigned_by(cls, function)
         missing = [name for name in assigned if name not in before and not _has(obj, name)]
-        gone = dropped or [name for name in before - set(_names_set(function)) if _has(obj, name)]
+        gone = dropped or [name for name in before - {*_names_set(function), *unset} if _has(obj, name)]
         for name in missing:
             value = None if gone else _default(function, assigned[name])
             if value is None:
@@ -140,20 +253,36 @@ def _has(obj: Any, name: str) -> bool:
     return True
 
 
+def _unchanged(obj: Any) -> tuple[str, ...]:
+    """Return the attributes that are what the constructors set them to by default: another version may lack them."""
+    defaults = _defaults_of(type(obj))
+    return tuple(name for name, value in defaults.items() if getattr(obj, name, defaults) is value)
+
+
+@by_identity.cached
+def _defaults_of(cls: type) -> dict[str, Any]:
+    found = [(function, _assigned_by(each, function)) for each in cls.__mro__ if (function := _constructor(each))]
+    every = ((name, _default(function, value)) for function, said in found for name, value in said.items())
+    return {name: value[0] for name, value in every if value is not None}
+
+
+@by_identity.cached
 def _facts_of(cls: type) -> Facts:
     """Return the names that the constructors of the library's classes set, for this class and its bases."""
-    if cls not in _facts:
-        found = [(each.__qualname__, _constructor(each)) for each in cls.__mro__]
-        _facts[cls] = tuple((name, _names_set(function)) for name, function in found if function is not None)
-    return _facts[cls]
+    found = [(each.__qualname__, _constructor(each)) for each in cls.__mro__]
+    return tuple((name, _names_set(function)) for name, function in found if function is not None)
 
 
 def _constructor(cls: type) -> Optional[types.FunctionType]:
     function = vars(cls).get("__init__")
     if not isinstance(function, types.FunctionType):
         return None
-    file = function.__code__.co_filename
-    return function if file.startswith(_LIBRARY) and "site-packages" not in file else None
+    return function if is_of_library(function.__code__.co_filename) else None
+
+
+def is_of_library(file: str) -> bool:
+    """Return whether it is a file of the standard library."""
+    return file.startswith(_LIBRARY) and "site-packages" not in file
 
 
 def _names_set(function: types.FunctionType) -> tuple[str, ...]:

@@ -1,6 +1,8 @@
 """Say which object of a pickle could not be made here, and which packages are of another version than there.
 
-Both are found only after loading has failed; what a pickle says of versions is noted while it is written.
+Both are found only after loading has failed; what a pickle says of versions is noted while it is written. Nothing of
+the user's runs a second time for it: the traceback names the function that a pickle called, and what is left to find
+is written in C.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import os
 import pickle
 import re
 import sys
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -99,7 +102,7 @@ def of(error: BaseException) -> LoadFailure:
     if told is None:
         return LoadFailure()
     data, buffers, packages, make = told
-    name = _failing(bytes(data), buffers, make) if len(data) <= _LARGEST else ""
+    name = _in_traceback(error) or (_in_c(error, bytes(data), buffers, make) if len(data) <= _LARGEST else "")
     there = _plain(packages) if isinstance(packages, dict) else {}
     here = {package: version_of(package) or _installed(package) for package in there}
     differing = [(package, there[package], here[package]) for package in there if here[package] != there[package]]
@@ -125,47 +128,101 @@ def _installed(package: str) -> str:
         return "missing"
 
 
-def _failing(data: bytes, buffers: Sequence[Any], make: Callable[..., Any]) -> str:
-    """Load once more, step by step, and return the name of what fails."""
-    plain: Any = pickle._Unpickler
-    watching: Any = type("Watching", (plain,), {"dispatch": dict(plain.dispatch)})
-    failed: list[str] = []
+def _in_traceback(error: BaseException) -> str:
+    """Name the function or class that a pickle called, if that is written in Python; else ""."""
+    frames, place = [], error.__traceback__
+    while place is not None:
+        frames.append(place.tb_frame)
+        place = place.tb_next
+    reads = [each.f_code.co_name == "_load" and each.f_globals.get("__name__") == _UNPICKLER for each in frames]
+    called = frames[len(reads) - reads[::-1].index(True) :] if True in reads else []
+    return _called(called[0]) if called else ""
 
-    def watched(plain: Callable[[Any], None]) -> Callable[[Any], None]:
-        def load(self: Any) -> None:
-            top = self.stack[-2:]
+
+_UNPICKLER = "%s.unpickler" % __package__
+
+
+def _called(frame: types.FrameType) -> str:
+    """Name what a frame is of; of our own functions, what their first argument says that they make."""
+    code, home = frame.f_code, str(frame.f_globals.get("__name__"))
+    given = [frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount]]
+    first = given[0] if given else None
+    if code.co_name == "find_class":
+        return "%s.%s" % tuple(given[1:3])
+    if home.startswith("%s." % __package__):
+        names = first if isinstance(first, tuple) else given  # a module, and a name in it
+        if names and isinstance(names[0], str):
+            return ".".join(each for each in names[:2] if isinstance(each, str))
+        return _named(first) if isinstance(first, type) or type(first).__module__ != "builtins" else ""
+    for base in (first if isinstance(first, type) else type(first)).__mro__:
+        method = vars(base).get(code.co_name)
+        if getattr(getattr(method, "__func__", method), "__code__", None) is code:
+            return _named(first)
+    return "%s.%s" % (home, getattr(code, "co_qualname", code.co_name))
+
+
+def _named(made: Any) -> str:
+    cls = made if isinstance(made, type) or callable(made) else type(made)
+    return "%s.%s" % (getattr(cls, "__module__", "?"), getattr(cls, "__qualname__", "?"))
+
+
+class _NotMade:
+    """Stands for an object that a second reading of a pickle does not make: that would run code of the user's."""
+
+    def __call__(self, *args: Any) -> None: ...
+
+    append = extend = add = update = __setitem__ = __call__
+
+
+def _in_c(error: BaseException, data: bytes, buffers: Sequence[Any], make: Callable[..., Any]) -> str:
+    """Read once more, step by step, and return the name of what fails; nothing that is written in Python is called."""
+    plain: Any = pickle._Unpickler
+    reading: Any = type("Reading", (plain,), {"dispatch": dict(plain.dispatch)})
+    failed: list[tuple[str, BaseException]] = []
+
+    def watched(code: bytes) -> Callable[[Any], None]:
+        load, is_state = plain.dispatch[code[0]], code == pickle.BUILD
+
+        def step(self: Any) -> None:
+            made, given = self.stack[-2:]
+            parts = given if isinstance(given, tuple) else ()
+            if not _is_in_c(type(made) if is_state else made) or any(type(each) is _NotMade for each in parts):
+                self.stack[-2:] = [made if is_state else _NotMade()]
+                return
             try:
-                plain(self)
-            except BaseException:  # the user's code, which may raise anything
-                failed[:] = failed or [_named(*top)]
+                load(self)
+            except BaseException as again:  # whatever C raises
+                failed.append((_named(made), again))
                 raise
 
-        return load
+        return step
 
     for code in (pickle.REDUCE, pickle.NEWOBJ, pickle.BUILD):
-        watching.dispatch[code[0]] = watched(watching.dispatch[code[0]])
-    reader = watching(io.BytesIO(data), buffers=buffers)
-    finder = make(io.BytesIO(b""))
+        reading.dispatch[code[0]] = watched(code)
+    reading.dispatch[pickle.NEWOBJ_EX[0]] = lambda self: self.stack.__setitem__(slice(-3, None), [_NotMade()])
+    reader, finder = reading(io.BytesIO(data), buffers=buffers), make(io.BytesIO(b""))
 
     def find_class(module: str, name: str) -> Any:
         try:
             return finder.find_class(module, name)
-        except BaseException:  # a module of the user's, which may raise anything
-            failed[:] = failed or ["%s.%s" % (module, name)]
+        except BaseException as again:  # a module of the user's, which may raise anything
+            failed.append(("%s.%s" % (module, name), again))
             raise
 
     reader.find_class = find_class
-    with contextlib.suppress(Exception):  # the same as before
+    with contextlib.suppress(Exception):  # the same as before, or what an object that was not made leads to
         reader.load()
-    return failed[0] if failed else ""
+    same = (name for name, again in failed if type(again) is type(error) and str(again) == str(error))
+    return next(same, "")
 
 
-def _named(made: Any, args: Any = None) -> str:
-    """Name what a step of a pickle makes: of our own functions, what the first argument says."""
-    if not isinstance(made, type) and getattr(made, "__module__", "").startswith(__package__ or "?"):
-        first = args[0] if isinstance(args, tuple) and args else None
-        if isinstance(first, str):  # a module, and a name in it
-            return ".".join([first, *(each for each in args[1:2] if isinstance(each, str))])
-        made = first
-    cls = made if isinstance(made, type) or callable(made) else type(made)
-    return "%s.%s" % (getattr(cls, "__module__", "?"), getattr(cls, "__qualname__", "?"))
+_IN_C = (types.BuiltinFunctionType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
+_MAKE = ("__new__", "__init__", "__setstate__", "__setattr__", "__hash__", "__eq__")
+
+
+def _is_in_c(made: Any) -> bool:
+    """Return whether a call of it runs nothing that is written in Python."""
+    if not isinstance(made, type):
+        return isinstance(made, _IN_C)
+    said = [vars(base)[name] for base in made.__mro__ for name in _MAKE if name in vars(base)]
+    return type(made) is type and not any(isinstance(each, (types.FunctionType, staticmethod)) for each in said)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,14 +25,34 @@ def describe() -> dict[str, Any] | None:
     named = {
         name: facts
         for name, logger in list(root.manager.loggerDict.items())
-        if isinstance(logger, logging.Logger) and (facts := _of_logger(logger))
+        if isinstance(logger, logging.Logger) and _is_made_by_name(logger) and (facts := _of_logger(logger))
     }
     of_root = bool(root.handlers) or root.level != logging.WARNING
-    if not of_root and not named:
+    of_all = _of_all(logging)
+    if not of_root and not named and not of_all:
         return None
     handler = _stream_handler(root)
     shown = _format(handler) if of_root else {}
-    return {"level": root.level, "from": handler.level if handler else 0, **shown, "loggers": named}
+    return {"level": root.level, "from": handler.level if handler else 0, **shown, "loggers": named, **of_all}
+
+
+def _of_all(logging: Any) -> dict[str, Any]:
+    """Describe what was set for all loggers: names of levels, below which none says anything, and `captureWarnings`."""
+    names = {str(level): name for level, name in logging._levelToName.items() if _LEVELS.get(level) != name}
+    facts = {"names": names, "disable": logging.root.manager.disable}
+    facts["warnings"] = getattr(logging, "_warnings_showwarning", None) is not None
+    return {key: value for key, value in facts.items() if value}
+
+
+_LEVELS = {50: "CRITICAL", 40: "ERROR", 30: "WARNING", 20: "INFO", 10: "DEBUG", 0: "NOTSET"}
+
+
+def _is_made_by_name(logger: logging.Logger) -> bool:
+    """Whether `getLogger` gives an equal one in a job.
+
+    A library that has a class of loggers makes its own when it is imported. It would fail on one that is there already.
+    """
+    return type(logger).__module__ in ("logging", "__main__")
 
 
 def _stream_handler(logger: logging.Logger) -> logging.Handler | None:
@@ -62,9 +83,12 @@ def _format(handler: logging.Handler | None) -> dict[str, Any]:
         return {"format": "%(message)s", "datefmt": None, "style": "%"}
     if formatter is not None and type(formatter) is logging.Formatter:
         styles = {type(made): sign for sign, made in ((sign, logging._STYLES[sign][0]("")) for sign in "%{$")}
-        facts = {"format": formatter._fmt, "datefmt": formatter.datefmt, "style": styles.get(type(formatter._style))}
+        style = styles.get(type(formatter._style))
+        facts: dict[str, Any] = {"format": formatter._fmt, "datefmt": formatter.datefmt, "style": style}
+        if formatter.converter is time.gmtime:
+            facts["utc"] = True
         if facts["style"]:
-            made = logging.Formatter(facts["format"], facts["datefmt"], facts["style"])  # type: ignore[arg-type]
+            made = logging.Formatter(facts["format"], facts["datefmt"], facts["style"])
             with contextlib.suppress(KeyError, ValueError, TypeError, AttributeError):
                 made.format(logging.LogRecord("name", 20, "path", 1, "message", (), None))
                 return facts
@@ -80,6 +104,11 @@ def show(facts: dict[str, Any]) -> None:
     import logging
 
     basic_config, root = logging.basicConfig, logging.getLogger()
+    for level, name in facts.get("names", {}).items():
+        logging.addLevelName(int(level), name)
+    logging.disable(facts.get("disable", logging.NOTSET))
+    if facts.get("warnings"):
+        logging.captureWarnings(True)
     for name, told in facts.get("loggers", {}).items():
         logger = logging.getLogger(name)
         logger.setLevel(told.get("level", 0))
@@ -107,7 +136,10 @@ def _add_handler(logger: logging.Logger, facts: dict[str, Any]) -> logging.Handl
         return None
     handler = logging.StreamHandler()
     handler.setLevel(facts.get("from", facts.get("level", 0)))
-    handler.setFormatter(logging.Formatter(facts["format"], facts["datefmt"], facts["style"]))
+    formatter = logging.Formatter(facts["format"], facts["datefmt"], facts["style"])
+    if facts.get("utc"):
+        formatter.converter = time.gmtime
+    handler.setFormatter(formatter)
     handler.addFilter(lambda record: logger.handlers == [handler])
     logger.addHandler(handler)
     return handler

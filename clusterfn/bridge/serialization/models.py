@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from . import module_names, stand_ins
 
 
 def reduce(obj: Any) -> Any:
@@ -19,13 +21,42 @@ def reduce(obj: Any) -> Any:
     home = type(obj).__module__
     if home == "pydantic.networks" and hasattr(obj, "_url") or home.startswith("pydantic_core") and _are_plain_urls():
         return (url, (name, str(obj))) if name.endswith(("Url", "Dsn")) else NotImplemented
+    if name == "ValidationError" and home.startswith("pydantic_core"):
+        _, (title, lines, *more) = obj.__reduce__()
+        return validation_error, (title, [{**line, "type": _type_of(line["type"])} for line in lines], *more)
     if name == "TypeAdapter":
         return adapter, (obj._type, obj._config, getattr(obj, "_module_name", None))
     return NotImplemented
 
 
-def reduce_function(function: types.FunctionType) -> Any:
-    """Reduce a function of the script that `validate_call` wraps; else NotImplemented."""
+def _type_of(kind: Any) -> str:
+    """Return the name of a kind of errors; newer versions have an object for one of the user's own."""
+    return kind if isinstance(kind, str) else str(kind.type)
+
+
+def validation_error(title: str, lines: list[dict[str, Any]], *more: Any) -> Any:
+    """Make an error with these lines, whose kinds may be the user's own or those of another version of pydantic."""
+    import pydantic_core
+
+    make = pydantic_core.ValidationError.from_exception_data
+
+    def known(line: dict[str, Any]) -> dict[str, Any]:
+        try:
+            make(title, [line], *more)
+        except (KeyError, TypeError):
+            return {**line, "type": pydantic_core.PydanticCustomError(line["type"], line["msg"], line.get("ctx"))}
+        return line
+
+    return make(title, [known(line) for line in lines], *more)
+
+
+def reduce_function(function: types.FunctionType, hints_of: Callable[[Any], Mapping[str, Any]]) -> Any:
+    """Reduce a function of the script that `validate_call` wraps; else NotImplemented.
+
+    Args:
+        function: Any function.
+        hints_of: Returns what the names in the annotations of a function mean.
+    """
     plain = vars(function).get("raw_function")
     if plain is None or "pydantic" not in function.__code__.co_filename:
         return NotImplemented
@@ -34,7 +65,7 @@ def reduce_function(function: types.FunctionType) -> Any:
         held = getattr(held, "__self__", held)  # its bound __call__, in newer versions
         if type(held).__name__ == "ValidateCallWrapper":
             returns = getattr(held, "__return_pydantic_validator__", None) or getattr(held, "validate_return", None)
-            return validated, (plain, _settings(held), bool(returns))
+            return validated, (plain, _settings(held), bool(returns), hints_of(plain))
     return NotImplemented
 
 
@@ -47,11 +78,14 @@ def _settings(held: Any) -> dict[str, Any]:
     return {name: value for name, value in (core or {}).items() if name in pydantic.ConfigDict.__annotations__}
 
 
-def validated(function: Any, config: Any, returns: bool) -> Any:
-    """Wrap a function as `validate_call` does."""
+def validated(function: Any, config: Any, returns: bool, names: Mapping[str, Any] = {}) -> Any:
+    """Wrap a function as `validate_call` does, which looks up the names in its annotations."""
     import pydantic
 
-    return pydantic.validate_call(config=config, validate_return=returns)(function)
+    for name, value in stand_ins.present(names).items():
+        function.__globals__.setdefault(name, value)
+    with module_names.found_in_module(function.__globals__):
+        return pydantic.validate_call(config=config, validate_return=returns)(function)
 
 
 def _facts_of_field(info: Any) -> tuple[dict[str, Any], list[Any]]:

@@ -1,30 +1,33 @@
-"""Load a pickle whose modules have moved since: another version of a package keeps its objects elsewhere."""
+"""Find what has moved since a pickle was written: another version of a package keeps its objects elsewhere."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 # Beginnings of modules' names, of one version and another; each is looked for in place of the other.
-_MODULES = (("pandas.core.indexes.base", "pandas.core.indexes.numeric"),)
+_MODULES = (
+    ("pandas.core.indexes.base", "pandas.core.indexes.numeric"),
+    ("sqlalchemy.util._immutabledict_cy", "sqlalchemy.cyextension.immutabledict"),
+    # Our own: jobs that an earlier version sent write values that name what was there.
+    (f"{__package__}.arrays", f"{__package__}.pickler"),
+    (f"{__package__}.classes", f"{__package__}.pickler"),
+)
 
 
-def searching(reader: Any) -> Any:
-    """Return a class of unpicklers as `reader`, which looks for what is missing where other versions have it."""
+def search(find: Callable[[str, str], Any], module: str, name: str, missing: Exception) -> Any:
+    """Return what other versions have elsewhere, by `find(module, name)`.
 
-    def find_class(self: Any, module: str, name: str) -> Any:
+    Raises:
+        missing: It is nowhere.
+    """
+    for place, other in _elsewhere(module, name):
         try:
-            return reader.find_class(self, module, name)
-        except (ImportError, AttributeError) as missing:
-            for place, other in _elsewhere(module, name):
-                try:
-                    return reader.find_class(self, place, other)
-                except (ImportError, AttributeError):
-                    continue
-            raise missing
-
-    return type("Searching", (reader,), {"find_class": find_class})
+            return find(place, other)
+        except (ImportError, AttributeError):
+            continue
+    raise missing
 
 
 def _elsewhere(module: str, name: str) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ def reduce(obj: Any) -> Any:
     """Reduce a generator, its bits, its seeds, or a function of the module's own generator; else NotImplemented."""
     random = sys.modules["numpy.random"]
     kind = type(obj)
-    if kind in (types.BuiltinFunctionType, types.MethodType):
+    if issubclass(kind, (types.BuiltinFunctionType, types.MethodType)):
         own = obj.__self__ is getattr(random.mtrand, "_rand", obj)
         return (stand_ins.by_name, ("numpy.random", obj.__name__)) if own else NotImplemented
     if kind is random.Generator:

@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any
 
-from . import container, pickler
+from . import classes, container
 
 INPUTS_FILE = "CLUSTERFN_INPUTS"  # the variable with the path of inputs.json
 _loaded: dict[tuple[str, int | None], Any] = {}
@@ -72,7 +72,7 @@ def value_of(job: str, item: int | None, keys: tuple[Any, ...]) -> Any:
     if (job, item) not in _loaded:
         # Its own modules come last. Classes of `__main__` that came with the call are those of its values too.
         sys.path.extend(folder for folder in told["folders"] if folder not in sys.path)
-        vars(sys.modules["__main__"]).update(pickler.of_main())
+        vars(sys.modules["__main__"]).update(classes.of_main())
         if told["lost"]:
             _load(label, "", 0, 0, told["lost"])
         places = told["places"] if item is None else {str(item): told["places"][str(item)]}

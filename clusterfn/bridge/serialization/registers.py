@@ -10,6 +10,8 @@ import copyreg
 from collections.abc import Callable
 from typing import Any
 
+from .hints import attribute
+
 _EMPTY: Any = {dict: dict, list: list, set: set}
 _MADE: Any = copyreg.__newobj__  # type: ignore[attr-defined]
 
@@ -46,8 +48,15 @@ class Registers:
             self._waiting.append(self._known[id(value)])
         return self._known[id(value)][1]
 
+    def in_call(self, obj: Any) -> Any:
+        """Return what goes for the function and arguments of a call, or for a value that may be a register itself."""
+        if is_call(obj):
+            function, args, kwargs = obj
+            return function, tuple(map(self.empty, args)), {name: self.empty(value) for name, value in kwargs.items()}
+        return self.empty(obj)
+
     def _holds(self, part: Any) -> bool:
-        return isinstance(part, type) and self._is_of_script(part)
+        return issubclass(type(part), type) and self._is_of_script(part)
 
     def reduce(self, obj: Any) -> Any:
         """Reduce a pickle's parts of this module, and objects of the script that keep registers."""
@@ -58,13 +67,28 @@ class Registers:
             content = [(made, type(register)(register)) for register, made in waiting]
             return fill, (content, Rest()) if content else (content,)
         kind: Any = type(obj)
-        if kind.__reduce_ex__ is not object.__reduce_ex__ or isinstance(obj, type) or not self._is_of_script(kind):
+        if kind.__reduce_ex__ is not object.__reduce_ex__ or issubclass(kind, type) or not self._is_of_script(kind):
             return NotImplemented
         reduction = obj.__reduce_ex__(5)
         if not isinstance(reduction, tuple) or reduction[0] is not _MADE or type(reduction[2]) is not dict:
             return NotImplemented
         state = {name: self.empty(value) for name, value in reduction[2].items()}
         return (*reduction[:2], state, *reduction[3:])
+
+
+def is_call(obj: Any) -> bool:
+    """Return whether an object is a function with its arguments, as a job gets them."""
+    return type(obj) is tuple and len(obj) == 3 and type(obj[1]) is tuple and type(obj[2]) is dict
+
+
+def keeps_one(obj: Any, is_of_script: Callable[[type], bool]) -> bool:
+    """Return whether an object of the script has a register among its attributes."""
+    kind: Any = type(obj)
+    if issubclass(kind, type) or kind.__module__ == "builtins" or not is_of_script(kind):
+        return False
+    held = attribute(obj, "__dict__")
+    found = [value for value in held.values() if type(value) in _EMPTY] if type(held) is dict else []
+    return any(issubclass(type(part), type) and is_of_script(part) for value in found for part in parts(value))
 
 
 def parts(value: Any) -> list[Any]:

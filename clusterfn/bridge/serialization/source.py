@@ -12,6 +12,7 @@ import ast
 import collections
 import functools
 import linecache
+import operator
 import sys
 import threading
 import types
@@ -45,7 +46,9 @@ class Snippet:
         free: Variables of the functions around it that it uses.
         inside: The name of the nearest class around it.
         scope: What precedes its name in its qualified name, such as "outer.<locals>.".
-        imported: Names that the file imports at its top level: Python compiles calls of their attributes differently.
+        imported: Names that the file imports at its top level, or `super` if it is used there: Python compiles calls of
+            their attributes differently.
+        bare: Whether its name stands for something else that its decorators made of it: they count up to that one.
     """
 
     name: str
@@ -58,6 +61,7 @@ class Snippet:
     inside: str | None = None
     scope: str = ""
     imported: tuple[str, ...] = ()
+    bare: bool = False
 
 
 @dataclass(frozen=True)
@@ -142,6 +146,8 @@ def _imports(tree: ast.AST) -> Iterator[str]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.Name) and node.id == "super":  # a module that has it turns `super().f()` into calls
+            yield node.id
         elif not isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
             yield from _imports(node)
 
@@ -246,10 +252,8 @@ def parse(snippet: Snippet, version: tuple[int, int] | None = None) -> Definitio
     Raises:
         SyntaxError: As above.
     """
-    indented = snippet.text[:1] in (" ", "\t")
-    form = "(\n%s\n)" if snippet.name == _LAMBDA else "if 1:\n%s\n" if indented else "\n%s\n"
     try:
-        tree = quietly(ast.parse, form % snippet.text, feature_version=version)
+        tree = quietly(ast.parse, alone(snippet), feature_version=version)
     except SyntaxError as error:
         line = (error.lineno or 2) + snippet.line - 2
         lines = snippet.text.split("\n")
@@ -263,21 +267,55 @@ def parse(snippet: Snippet, version: tuple[int, int] | None = None) -> Definitio
     return only
 
 
+def alone(snippet: Snippet) -> str:
+    """Return its text as a file: the first line of it is the second one."""
+    indented = snippet.text[:1] in (" ", "\t")
+    form = "(\n%s\n)" if snippet.name == _LAMBDA else "if 1:\n%s\n" if indented else "\n%s\n"
+    return form % snippet.text
+
+
 def _compile(snippet: Snippet) -> types.CodeType:
     """Compile one function within a function and a class that replace what was around it."""
-    around = ast.parse(_frame(snippet))
-    body: Any = around.body[-1]
+    frame = ast.parse(_frame(snippet))
+    body: Any = frame.body[-1]
     if snippet.inside:
         body = body.body[-1]
     node = parse(snippet)
     body.body[-1] = ast.copy_location(ast.Expr(node), node) if isinstance(node, ast.Lambda) else node
     _strip(node, snippet)
     code: types.CodeType = quietly(
-        compile, around, snippet.file, "exec", future_flags(snippet.futures), dont_inherit=True
+        compile, frame, snippet.file, "exec", future_flags(snippet.futures), dont_inherit=True
     )
     for name in (_AROUND, *([snippet.inside] if snippet.inside else []), snippet.name):
         code = inner(code, name)
-    return code
+    named = snippet.inside or snippet.name
+    around = "%s.<locals>." % _AROUND if named in snippet.free or named == _LAMBDA else ""
+    before = "%s%s." % (around, snippet.inside) if snippet.inside else around
+    return _renamed(code, before + snippet.name + ".", snippet.scope + snippet.name + ".")
+
+
+def _renamed(code: types.CodeType, before: str, after: str) -> types.CodeType:
+    """Return it with other qualified names of the functions and classes in it.
+
+    Bodies of classes have theirs as a constant; up to Python 3.10, so have functions, behind their code.
+    """
+    if before == after:
+        return code
+    is_class = "__qualname__" in code.co_names
+    old = sys.version_info < (3, 11)
+    consts = tuple(
+        _renamed(each, before, after) if isinstance(each, types.CodeType)
+        else after + each[len(before) :]
+        if isinstance(each, str) and each.startswith(before) and (is_class or old and isinstance(last, types.CodeType))
+        else each
+        for last, each in zip((None, *code.co_consts), code.co_consts)
+    )  # fmt: skip
+    same_ones = all(map(operator.is_, consts, code.co_consts))  # equal codes may have other qualified names
+    changed: dict[str, Any] = {} if same_ones else {"co_consts": consts}
+    name = getattr(code, "co_qualname", "")
+    if f"{name}.".startswith(before):
+        changed["co_qualname"] = f"{after}{f'{name}.'[len(before) :]}"[:-1]
+    return code.replace(**changed) if changed else code
 
 
 def inner(code: types.CodeType, name: str) -> types.CodeType:
@@ -360,29 +398,3 @@ def names_of(code: types.CodeType) -> Iterator[str]:
 def parts(code: types.CodeType) -> list[types.CodeType]:
     """Return the codes directly inside another: its functions, and bodies of its classes."""
     return [each for each in code.co_consts if isinstance(each, types.CodeType)]
-
-
-def check_syntax(snippet: Snippet, version: tuple[int, int]) -> None:
-    """Reject syntax that is too new for that version.
-
-    Raises:
-        NoSource: It uses syntax that the version does not have; names the line.
-    """
-    if version >= sys.version_info[:2]:
-        return
-    try:
-        parse(snippet, version)
-    except SyntaxError as error:
-        # The parser names the line after a statement that an older Python lacks.
-        newer = (
-            getattr(node, "lineno", None)
-            for node in ast.walk(parse(snippet))
-            if type(node).__name__ in _NEWER or getattr(node, "type_params", None)
-        )
-        raise NoSource(
-            "%s (%s, line %s): Python %d.%d does not have this syntax: %s"
-            % (snippet.name, snippet.file, next(newer, None) or error.lineno, *version, error.msg)
-        ) from None
-
-
-_NEWER = ("Match", "TryStar", "TypeAlias")  # of Python 3.10, 3.11 and 3.12

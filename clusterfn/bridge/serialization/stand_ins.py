@@ -5,6 +5,7 @@ A payload refers to these by name, so nothing of the library itself is needed to
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
@@ -13,6 +14,8 @@ import sys
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from . import by_identity
 
 
 def by_name(module: str, qualname: str) -> Any:
@@ -67,9 +70,10 @@ MISSING = object()
 
 def if_there(value: Any) -> IfThere | None:
     """Return what stands for a module or class that can be imported; None for anything else."""
-    if isinstance(value, types.ModuleType):
-        return IfThere(value.__name__, "") if sys.modules.get(value.__name__) is value else None
-    if not isinstance(value, type) or value.__module__ == "__main__" or "<" in value.__qualname__:
+    if issubclass(type(value), types.ModuleType):
+        named = IfThere(value.__name__, "")
+        return named if sys.modules.get(value.__name__) is value else None
+    if not issubclass(type(value), type) or value.__module__ == "__main__" or "<" in value.__qualname__:
         return None
     return IfThere(value.__module__, value.__qualname__)
 
@@ -87,40 +91,89 @@ def present(names: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in names.items() if value is not MISSING}
 
 
-@functools.lru_cache(maxsize=64)
-def homes_of(kind: type, modules: int) -> dict[int, tuple[str, str]]:
-    """Return where the modules of its package have objects of this class: the object's id -> its module and name.
+def homes_of(kind: type, modules: int) -> dict[int, list[tuple[str, str]]]:
+    """Return where the modules of its package have objects of this class: the object's id -> modules and names.
+
+    Those that are no more than an `object()` may be in any module but the script.
 
     Args:
         kind: The class.
         modules: How many are loaded: with another number, the answer may be another.
     """
+    known: tuple[int, dict[int, list[tuple[str, str]]]] = _homes.get(kind, (-1, {}))
+    if known[0] == modules:
+        return known[1]
     home: object = kind.__module__  # whatever its module says that it is
     package = home.partition(".")[0] if isinstance(home, str) else None
-    loaded = [(name, module) for name, module in list(sys.modules.items()) if name.partition(".")[0] == package]
-    return {
-        id(value): (name, key)
-        for name, module in loaded
-        for key, value in list(getattr(module, "__dict__", {}).items())  # a module may be None, or any object
-        if type(value) is kind
-    }
+    every = [(name, module) for name, module in list(sys.modules.items()) if name not in ("__main__", "__mp_main__")]
+    loaded = every if kind is object else [each for each in every if each[0].partition(".")[0] == package]
+    found: dict[int, list[tuple[str, str]]] = {}
+    for name, module in loaded:
+        for key, value in list(getattr(module, "__dict__", {}).items()):  # a module may be None, or any object
+            if type(value) is kind:
+                found.setdefault(id(value), []).append((name, key))
+    _homes[kind] = (modules, found)
+    return found
 
 
-def sentinel(module: str, name: str, kind: type) -> Any:
-    """Return the object of that name; another version of the library may have none: then a new one of its class."""
-    try:
-        return by_name(module, name)
-    except (ImportError, AttributeError):
-        return object.__new__(kind)
+_homes: by_identity.ByIdentity[tuple[int, dict[int, list[tuple[str, str]]]]] = by_identity.ByIdentity()
+
+
+@by_identity.cached
+def other_homes(cls: type) -> tuple[tuple[str, str], ...]:
+    """Return public modules and names of a class that another version may keep only there.
+
+    `pathlib._local.PosixPath` is `pathlib.PosixPath`, `_thread.lock` is `threading.Lock`, `re.PatternError` is
+    `re.error`.
+    """
+    home, name = str(cls.__module__), cls.__qualname__
+    public, private, _ = home.partition("._")
+    if private and name[0] != "_" and getattr(sys.modules.get(public), name, None) is cls:
+        return ((public, name),)
+    if home.startswith("_"):
+        names = [each for each in sorted(sys.modules) if each[0] != "_"]
+        names = [each for each in names if isinstance(sys.modules[each], types.ModuleType)]
+        said = [(each, key) for each in names for key in vars(sys.modules[each]).get("__all__") or ()]
+        return tuple((each, key) for each, key in said if vars(sys.modules[each]).get(key) is cls)
+    if issubclass(cls, BaseException):
+        scope = getattr(sys.modules.get(home), "__dict__", {})
+        return tuple((home, key) for key, value in list(scope.items()) if value is cls and key != name)
+    return ()
+
+
+def by_one_name(*homes: tuple[str, str]) -> Any:
+    """Return the object that has one of these names."""
+    for home in homes[:-1]:
+        with contextlib.suppress(ImportError, AttributeError):
+            return by_name(*home)
+    return by_name(*homes[-1])
+
+
+def sentinel(module: str, name: str, kind: type, *others: tuple[str, str]) -> Any:
+    """Return the object of that name, or of another; a version of the library without it gets a new one."""
+    for home in ((module, name), *others):
+        with contextlib.suppress(ImportError, AttributeError):
+            return by_name(*home)
+    return object.__new__(kind)
+
+
+def new(cls: type, *args: Any) -> Any:
+    """Make an object without its content."""
+    return cls.__new__(cls, *args)
 
 
 def set_state(obj: Any, state: Any) -> None:
     """Set the state of an object past the `__getattr__` and `__setattr__` of its class."""
     attributes, slots = state if isinstance(state, tuple) and len(state) == 2 else (state, None)
-    if attributes:
-        object.__getattribute__(obj, "__dict__").update(attributes)
-    for name, value in (slots or {}).items():
+    for name, value in {**(attributes or {}), **(slots or {})}.items():
         object.__setattr__(obj, name, value)
+
+
+def method_of(owner: Any, name: str) -> types.MethodType:
+    """Return a bound method past what the class of its object says of attributes: the object may be empty yet."""
+    found = owner if issubclass(type(owner), type) else type(owner)
+    own = next(vars(each)[name] for each in found.__mro__ if name in vars(each))
+    return types.MethodType(getattr(own, "__func__", own), owner)
 
 
 def with_keywords(function: Callable[..., Any], keywords: dict[str, Any]) -> Any:

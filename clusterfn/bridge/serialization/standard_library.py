@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import collections
 import contextvars
+import copyreg
 import functools
+import gc
 import importlib
 import inspect
+import pickle
 import sys
 import types
 import typing
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from . import stand_ins
 
 _UNSET = object()
+_HERE = sys.version_info[:2]
+_MADE: Any = copyreg.__newobj__  # type: ignore[attr-defined]
 
 
 def reduce(obj: Any, target: tuple[int, int], has_a_home: Callable[[Any], bool]) -> Any:
@@ -37,8 +42,25 @@ def reduce(obj: Any, target: tuple[int, int], has_a_home: Callable[[Any], bool])
         return _reduce_dispatch(obj) if own else NotImplemented
     if kind is contextvars.ContextVar:
         return _reduce_context_variable(obj)
+    if kind is contextvars.Context:
+        return context, (), list(obj.items()), None, None, fill_context
+    if _is_log_handler(kind):
+        state = {name: value for name, value in vars(obj).items() if name != "lock"}
+        return _MADE, (kind,), state, None, None, fill_handler
     if kind is functools.singledispatchmethod:
         return singledispatchmethod, (obj.func, obj.dispatcher)
+    if kind.__name__ == "SystemRandom" and kind.__module__ == "random":
+        return kind, ()
+    if target == _HERE and is_of_argparse(kind):
+        reduction = obj.__reduce_ex__(5)
+        return (*reduction[:2], with_suppress(reduction[2]), *reduction[3:])
+    if kind.__name__ == "KeyWrapper" and kind.__module__ == "functools":
+        held = tuple(each for each in gc.get_referents(obj) if each is not kind)
+        return (comparison_key, held) if held else NotImplemented  # before Python 3.10, nothing tells its function
+    if kind.__name__ == "_GeneratorContextManager" and kind.__module__ == "contextlib":
+        # One that has begun belongs to its process; as a decorator, it never begins itself.
+        begun = inspect.getgeneratorstate(obj.gen) != inspect.GEN_CREATED
+        return NotImplemented if begun else (kind, (obj.func, obj.args, obj.kwds))
     if kind.__name__ == "ForwardRef" and kind.__module__ in ("typing", "annotationlib"):
         facts = (obj.__forward_arg__, obj.__forward_module__, getattr(obj, "__forward_is_class__", False))
         return forward_reference, facts
@@ -46,20 +68,66 @@ def reduce(obj: Any, target: tuple[int, int], has_a_home: Callable[[Any], bool])
         return _reduce_alias(obj, target)
     if kind.__module__ == "sys" and isinstance(obj, tuple):  # `sys.version_info`, whose class can make no other one
         names = [name for name, value in vars(kind).items() if inspect.ismemberdescriptor(value)]
-        return facts_of_python, (kind.__name__, names, tuple(obj))
+        return facts_of_python, (kind.__name__, names, [getattr(obj, name) for name in names])
     if kind.__module__ in ("weakref", "_weakrefset", "builtins"):
         return _reduce_weak(obj)
     if kind.__name__ == "Struct" and kind.__module__ == "_struct":
         return struct, (obj.format,)
-    if kind.__name__ == "JSONDecoder" and kind.__module__ == "json.decoder":
-        return stand_ins.with_keywords, (kind, {name: getattr(obj, name) for name in _OF_DECODER})
+    if any(each.__name__ == "JSONDecoder" and each.__module__ == "json.decoder" for each in kind.__mro__):
+        state = {name: value for name, value in vars(obj).items() if name != "scan_once"}
+        return _MADE, (kind,), state, None, None, fill_decoder
     return NotImplemented
 
 
-_OF_DECODER = ("object_hook", "parse_float", "parse_int", "parse_constant", "strict", "object_pairs_hook")
+def _is_log_handler(kind: type) -> bool:
+    handler: Any = getattr(sys.modules.get("logging"), "Handler", None)
+    return handler is not None and issubclass(kind, handler) and not hasattr(kind, "__setstate__")
 
 
-def facts_of_python(name: str, names: list[str], values: tuple[Any, ...]) -> Any:
+def fill_handler(handler: Any, state: dict[str, Any]) -> None:
+    """Give a handler of log records its state, and a lock."""
+    vars(handler).update(state)
+    handler.createLock()
+
+
+def context() -> contextvars.Context:
+    """Make an empty context."""
+    return contextvars.Context()
+
+
+def fill_context(made: contextvars.Context, values: list[tuple[contextvars.ContextVar[Any], Any]]) -> None:
+    """Set variables in a context."""
+    for variable, value in values:
+        made.run(variable.set, value)
+
+
+def is_of_argparse(kind: type) -> bool:
+    argparse: Any = sys.modules.get("argparse")
+    return hasattr(argparse, "ArgumentParser") and issubclass(kind, (argparse.Action, argparse._ActionsContainer))
+
+
+def with_suppress(state: Any) -> Any:
+    """Send `argparse.SUPPRESS` by its name: it is a text that argparse compares by identity."""
+    suppress = sys.modules["argparse"].SUPPRESS
+    if type(state) is not dict or not any(value is suppress for value in state.values()):
+        return state
+    named = stand_ins.IfThere("argparse", "SUPPRESS")
+    return {name: named if value is suppress else value for name, value in state.items()}
+
+
+def comparison_key(compare: Callable[[Any, Any], int], *value: Any) -> Any:
+    """Make what `cmp_to_key` returns, or the key of a value."""
+    key = functools.cmp_to_key(compare)
+    return key(*value) if value else key
+
+
+def fill_decoder(decoder: Any, state: dict[str, Any]) -> None:
+    """Give a decoder of JSON its state, and what reads texts by it."""
+    vars(decoder).update(state)
+    decoder.scan_once = importlib.import_module("json.scanner").make_scanner(decoder)
+
+
+def facts_of_python(name: str, names: list[str], values: Sequence[Any]) -> Any:
     """Make a tuple that looks like the one with these facts of a Python."""
     make: Any = collections.namedtuple
     return make(name, names)(*values)
@@ -175,6 +243,8 @@ def set_context_variable(variable: contextvars.ContextVar[Any], state: tuple[Any
 
 def _reduce_alias(alias: Any, target: tuple[int, int]) -> tuple[Any, ...]:
     if target < (3, 12):  # there the type itself does what its name does here
+        if _contains(alias.__value__, alias):
+            raise pickle.PicklingError("the type %s refers to itself, which needs Python 3.12" % alias.__name__)
         return same, (alias.__value__,)
     parameters = alias.__type_params__
     if parameters:  # they stand in its type, so it cannot be made before them
@@ -182,6 +252,12 @@ def _reduce_alias(alias: Any, target: tuple[int, int]) -> tuple[Any, ...]:
     value: list[Any] = []
     args = (alias.__name__, alias.__module__, parameters, value)
     return type_alias, args, (value, alias.__value__), None, None, fill_alias
+
+
+def _contains(kind: Any, alias: Any, seen: tuple[Any, ...] = ()) -> bool:
+    """Return whether a type is made of this alias."""
+    parts = [*(getattr(kind, "__args__", None) or ()), *([kind.__value__] if type(kind) is _ALIAS else [])]
+    return kind is alias or any(_contains(part, alias, (*seen, kind)) for part in parts if part not in seen)
 
 
 def same(value: Any) -> Any:

@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import abc
 import ast
-import contextlib
 import dis
 import enum
+import inspect
 import sys
-import threading
 import types
-import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from . import pickler, source
+if TYPE_CHECKING:
+    from cloudpickle import cloudpickle as _core
+else:
+    from .cloudpickle import cloudpickle as _core
+
+from . import by_identity, classes, library_state, module_names, pickler, source
 from .source import FoundDefinition, Snippet, Text
 
-_homes: weakref.WeakKeyDictionary[type, dict[str, Any]] = weakref.WeakKeyDictionary()
+_homes: by_identity.ByIdentity[dict[str, Any]] = by_identity.ByIdentity()
 
 
 def home(cls: type) -> dict[str, Any]:
@@ -40,18 +43,22 @@ def home(cls: type) -> dict[str, Any]:
 def functions(cls: type) -> Iterator[types.FunctionType]:
     """Yield every function among the attributes of a class, wherever its decorators keep it."""
     for attribute in list(vars(cls).values()):
-        seen: set[int] = set()
-        waiting = [attribute]
-        while waiting:
-            value = waiting.pop()
-            if id(value) in seen or isinstance(value, (type, types.ModuleType)):
-                continue
-            seen.add(id(value))
-            if isinstance(value, types.FunctionType):
-                yield value
-            if type(value).__module__ in _WRAPPERS or isinstance(value, types.FunctionType):
-                names = ("__func__", "__wrapped__", "fget", "fset", "fdel", "func")
-                waiting += [part for part in (getattr(value, name, None) for name in names) if part is not None]
+        yield from _functions_in(attribute)
+
+
+def _functions_in(attribute: Any) -> Iterator[types.FunctionType]:
+    seen: set[int] = set()
+    waiting = [attribute]
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen or issubclass(type(value), (type, types.ModuleType)):
+            continue
+        seen.add(id(value))
+        if type(value) is types.FunctionType:
+            yield value
+        if type(value).__module__ in _WRAPPERS or type(value) is types.FunctionType:
+            names = ("__func__", "__wrapped__", "fget", "fset", "fdel", "func")
+            waiting += [part for part in (getattr(value, name, None) for name in names) if part is not None]
 
 
 _WRAPPERS = ("builtins", "functools", "clusterfn.api.decorator", "%s.stand_ins" % __package__)
@@ -79,12 +86,20 @@ def _snippet(text: Text, found: FoundDefinition, cls: type, codes: list[types.Co
     try:
         snippet = Snippet(
             found.name, text.file, first, first, text.cut(found.node, first), tuple(sorted(futures)),
-            imported=text.imported,
+            imported=text.imported, bare=_is_bare(found, cls),
         )  # fmt: skip
         snippet = replace(snippet, free=_outer_names(snippet, found.functions), scope=found.scope)
         return snippet if _fits(snippet, found.node, cls, own) else None
     except (SyntaxError, ValueError, LookupError):  # its text alone means something else
         return None
+
+
+def _is_bare(found: FoundDefinition, cls: type) -> bool:
+    """Return whether a decorator made something else of a class: a class below it, a function, an object."""
+    value: Any = types.SimpleNamespace(**home(cls))
+    for name in (found.scope + found.name).split("."):  # in a function, it is found nowhere
+        value = vars(value).get(name, cls) if hasattr(value, "__dict__") else cls
+    return bool(getattr(found.node, "decorator_list", ())) and value is not cls
 
 
 def _annotations(cls: type, node: Any) -> set[str]:
@@ -176,9 +191,15 @@ def compiled(snippet: Snippet) -> types.CodeType:
         SyntaxError: It is not of this Python; the line is that of the file.
     """
     node: Any = source.parse(snippet)
+    if snippet.bare:
+        decorate: Any = ast.parse("%s()" % _DECORATE, mode="eval").body
+        decorate.args, node.decorator_list = node.decorator_list, [decorate]
+        ast.copy_location(decorate, decorate.args[0])
+        ast.copy_location(decorate.func, decorate)
     tree: Any = ast.parse(source.imports_of(snippet))
     if snippet.scope:
-        around = "def %s(%s):\n pass\n return %s" % (_around(snippet), ", ".join(snippet.free), snippet.name)
+        given = ", ".join((*snippet.free, _DECORATE))
+        around = "def %s(%s):\n pass\n return %s" % (_around(snippet), given, snippet.name)
         function: Any = ast.parse(around).body[0]
         function.body[0], node = node, function
     tree.body.append(node)
@@ -196,30 +217,30 @@ def _around(snippet: Snippet) -> str:
 def execute(snippet: Snippet, scope: dict[str, Any], outer: Mapping[str, Any]) -> type:
     """Execute a class statement in these globals, with these variables of enclosing functions."""
     source.arrive(snippet)
-    own: dict[str, Any] = {}
-    with _found_in_module(scope):
+    own: dict[str, Any] = {_DECORATE: _decorated}
+    with module_names.found_in_module(scope):
         exec(compiled(snippet), scope, own)
-        cls: Any = own[_around(snippet)](**outer) if snippet.scope else own[snippet.name]
+        given = [outer[name] for name in snippet.free]
+        cls: Any = own[_around(snippet)](*given, _decorated) if snippet.scope else own[snippet.name]
     _homes[cls] = scope
     return cls  # type: ignore[no-any-return]
 
 
-@contextlib.contextmanager
-def _found_in_module(scope: Mapping[str, Any]) -> Iterator[None]:
-    """Let decorators find in the module of a class what its annotations name, such as "ClassVar[int]"."""
-    module = vars(sys.modules.get(str(scope.get("__name__")), types.ModuleType("none")))
-    with _in_module:  # two threads may load statements of one module, in which a name may mean two things
-        added = {name: value for name, value in scope.items() if name not in module}
-        module.update(added)
-        try:
-            yield
-        finally:
-            for name, value in added.items():
-                if module.get(name) is value:  # else the module's own code has given the name a meaning meanwhile
-                    del module[name]
+_DECORATE = "clusterfn_decorated"
 
 
-_in_module = threading.RLock()  # a statement may load another
+def _decorated(*decorators: Any) -> Any:
+    """Decorate a class as far as what comes out is the class, or one in its place: not one below it, nor a function."""
+
+    def decorate(cls: Any) -> Any:
+        for each in reversed(decorators):
+            made = each(cls)
+            if not isinstance(made, type) or (made is not cls and issubclass(made, cls)):
+                break
+            cls = made
+        return cls
+
+    return decorate
 
 
 def needed(snippet: Snippet, scope: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -231,6 +252,14 @@ def needed(snippet: Snippet, scope: Mapping[str, Any]) -> tuple[dict[str, Any], 
     own = {name: scope[name] for name in names if name in scope and name != "__builtins__"}
     own = {name: value for name, value in own.items() if name not in snippet.free}
     return {name: own[name] for name in own if name in at_once}, own
+
+
+def submodules(snippet: Snippet, values: Iterable[Any]) -> list[str]:
+    """Return the modules that a statement and its functions may use as attributes of these packages."""
+    code = compiled(snippet)
+    held = list(values)
+    found = (each for part in (code, *_all_parts(code)) for each in _core._find_imported_submodules(part, held))
+    return list(dict.fromkeys(each.__name__ for each in found))
 
 
 def _at_once(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -261,28 +290,62 @@ def is_generated(cls: type) -> bool:
     return issubclass(cls, (enum.Enum, tuple)) or "__dataclass_fields__" in vars(cls)
 
 
-def attributes(cls: type, snippet: Snippet) -> dict[str, Any]:
-    """Return attributes that the statement may not recreate: values and functions that were set later."""
-    if issubclass(cls, (enum.Enum, tuple)):
-        return {}
+def attributes(cls: Any, snippet: Snippet) -> dict[str, Any]:
+    """Return attributes that the statement may not recreate: values, functions and the text that were set later."""
     code = compiled(snippet)
     codes = list(_all_parts(code))
     code = source.inner(code, _around(snippet)) if snippet.scope else code
     bodies = [part for part in pickler.class_bodies(code) if part.co_name == snippet.name]
     stored = (each for body in bodies for each in dis.get_instructions(body) if each.opname == "STORE_NAME")
     said = {each.argval for each in stored}
-    simple = type(cls) in (type, abc.ABCMeta)
+    node = source.parse(snippet)
+    text = inspect.cleandoc(ast.get_docstring(node) or "") if isinstance(node, ast.ClassDef) else ""
+    simple = type(cls) is type or type(cls) is abc.ABCMeta
+    made = issubclass(cls, (enum.Enum, tuple))  # what its statement says are members or fields
+    members = getattr(cls, "__members__", ()) if issubclass(cls, enum.Enum) else ()
+
+    def is_set(name: str, value: object) -> bool:
+        if name == "__doc__":
+            return type(value) is str and inspect.cleandoc(value) != text
+        if name[:2] == "__":
+            plain = name in said and id(type(value)) in _PLAIN and name not in _OF_STATEMENT
+            return _is_of_script(value) or (plain and not made)
+        if made:
+            return name[0] != "_" and name not in said and name not in members
+        return name in said or (simple and _is_by_hand(name, value))
+
     return {
         name: value
         for name, value in vars(cls).items()
-        if not name.startswith("__") and (name in said or (simple and not name.startswith("_")))
+        if is_set(name, value)
         # Neither classes nor descriptors: the statement makes these again.
-        if (not isinstance(value, type) and not hasattr(type(value), "__get__")) or _is_later(value, codes)
+        if (not issubclass(type(value), type) and not hasattr(type(value), "__get__")) or _is_later(value, codes)
     }
 
 
-def _is_later(value: object, said: list[types.CodeType]) -> bool:
-    """Return whether it is a function that the statement does not define or decorate."""
-    if not isinstance(value, types.FunctionType) or hasattr(value, "__wrapped__"):
+_PLAIN = {id(each) for each in (str, bytes, int, float, bool)}  # a metaclass may compare its classes as it likes
+_OF_STATEMENT = ("__module__", "__qualname__", "__firstlineno__", "__slots__")
+
+
+def _is_by_hand(name: str, value: object) -> bool:
+    """Return whether an attribute is none that `abc`, `typing` or an installed package keeps for itself."""
+    if name[0] != "_":
+        return True
+    return not name.startswith(("_abc_", "_is_")) and not classes.is_installed(type(value).__module__)
+
+
+def _is_of_script(value: object) -> bool:
+    """Return whether a special method is a function of the script, or one of `functools.total_ordering`."""
+    if type(value) is not types.FunctionType:
         return False
-    return not any(source.same(value.__code__, code) for code in said)
+    file, home = value.__code__.co_filename, value.__globals__.get("__name__")
+    generated = file.startswith("<") and not file.startswith("<ipython")
+    return home == "functools" or not (generated or classes.is_installed(home) or library_state.is_of_library(file))
+
+
+def _is_later(value: object, said: list[types.CodeType]) -> bool:
+    """Return whether it is a function, property or the like of which the statement defines or decorates nothing."""
+    found = list(_functions_in(value))
+    if not found or (type(value) is types.FunctionType and hasattr(value, "__wrapped__")):
+        return False
+    return not any(source.same(function.__code__, code) for function in found for code in said)

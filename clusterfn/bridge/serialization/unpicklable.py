@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from . import crossing, pickler
+from . import crossing, library_state, pickler
 from .exception_parts import attempt
 
 LIMIT_S = 1.5
@@ -84,7 +84,11 @@ def _held(value: Any) -> list[object]:
         return list(value.values())
     if isinstance(value, functools.partial):
         return [*value.args, *value.keywords.values()]
-    return [] if isinstance(value, (type, types.FunctionType, types.ModuleType)) else list(vars(value).values())
+    if isinstance(value, types.FunctionType):
+        return [cell.cell_contents for cell in value.__closure__ or ()]
+    if value is None or isinstance(value, (str, bytes, int, float, complex, type, types.ModuleType)):
+        return []
+    return [part for _, part in _parts(value) if not isinstance(part, type)]
 
 
 def instead_of(part: object) -> str:
@@ -148,7 +152,31 @@ def pickling_failure(
 ) -> str | None:
     file: Any = _Nowhere()
     _, reason = attempt(crossing.pickler_for(target)(file, lambda buffer: None, on_object).dump, value)
-    return None if reason is None else _said(str, reason) or type(reason).__name__
+    if reason is not None and is_future(value):
+        return "a Future is not the value that it will have"
+    return None if reason is None else _why(reason)
+
+
+def _why(reason: BaseException) -> str:
+    """Say why pickling failed; by which code, if an error of the object's own code does not speak of pickling."""
+    said, frames, place = _said(str, reason), [], reason.__traceback__
+    while place is not None:
+        frames.append(place.tb_frame)
+        place = place.tb_next
+    ours = [index for index, each in enumerate(frames) if "clusterfn" in str(each.f_globals.get("__name__"))]
+    asked = frames[ours[-1] + 1 :] if ours else []
+    if not asked or "pickle" in said:
+        return said or type(reason).__name__
+    raised = f"{type(reason).__name__}: {said}" if said else type(reason).__name__
+    own = (each for each in asked if not library_state.is_of_library(each.f_code.co_filename))
+    return f"pickling it calls {_name_of_code(next(own, asked[0]))}, which raised {raised}"
+
+
+def _name_of_code(frame: types.FrameType) -> str:
+    code = frame.f_code
+    owner = type(frame.f_locals.get("self")).__name__ + "." if "self" in code.co_varnames[:1] else ""
+    name = str(getattr(code, "co_qualname", owner + code.co_name))  # Python 3.11 and up
+    return name.rpartition("<locals>.")[2]
 
 
 def _readable_parts(value: object) -> list[tuple[str, Any]]:
@@ -158,7 +186,16 @@ def _readable_parts(value: object) -> list[tuple[str, Any]]:
     return parts
 
 
+def is_future(value: object) -> bool:
+    """Whether it is a Future, of concurrent.futures, asyncio or a library: its parts are locks that say nothing."""
+    kinds = type.__dict__["__mro__"].__get__(type(value))  # past a class that hides it; a Job says itself what to pass
+    names = [type.__dict__["__name__"].__get__(kind) for kind in kinds]
+    return "Future" in names and not hasattr(type(value), "_as_argument")
+
+
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    if is_future(value):
+        return
     if isinstance(value, (list, tuple)):
         yield from ((f"[{index}]", part) for index, part in enumerate(value))
     elif isinstance(value, (set, frozenset)):

@@ -15,7 +15,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..layout import (
     CALL,
@@ -35,8 +35,7 @@ from ..schedulers.base import BareOnHost
 from ..supervisor import publish
 from ..supervisor.gpus import GpuUsageMonitor, monitored_gpus
 from ..supervisor.job import JobFolder
-from ..supervisor.limits import OomDetector, clock
-from ..supervisor.output import Pump
+from ..supervisor.limits import clock
 from ..supervisor.run import AttemptRun, run_through
 from ..supervisor.text import portable
 from ..supervisor.verdict import Verdict, document
@@ -45,6 +44,9 @@ from ..supervisor.worker_process import WorkerProcess
 from . import prefault
 from .ahead import Ahead
 from .spare import REST_S
+
+if TYPE_CHECKING:
+    from ..supervisor.spec import Spec, SpecResources
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 FULL_DISK = "the disk of the host is full"
@@ -73,9 +75,10 @@ _FIRST_SAMPLE_S = 0.05  # most calls have ended by then, and say themselves what
 class CallJob(JobFolder):
     """A call as a job: its folder, and the session's spec without the limits that are the session's own."""
 
-    def __init__(self, folder: str, spec: dict[str, Any]) -> None:
-        resources = {**spec["resources"], "memory_bytes": None, "time_s": None}
-        super().__init__(folder, {**spec, "resources": resources, "stall_s": None, "quiet_s": None})
+    def __init__(self, folder: str, spec: Spec) -> None:
+        resources: SpecResources = {**spec["resources"], "memory_bytes": None, "time_s": None}
+        unlimited: Spec = {**spec, "resources": resources, "stall_s": None, "quiet_s": None}
+        super().__init__(folder, unlimited)
         self.spec = {**self.spec, "resources": resources}  # without an administrator's defaults: the session has them
         self.scheduler = BareOnHost(self.scheduler.node_name())  # the scheduler knows the session alone
         self._of_session: int | None = spec["resources"]["memory_bytes"]
@@ -179,9 +182,9 @@ class CallAttempt:
         self.write_events()
         self._say(name, data)
 
-    def publish(self, kind: str, facts: dict[str, Any]) -> bool:
+    def publish(self, verdict: Verdict) -> bool:
         """Publish the outcome, unless there is one."""
-        outcome = document(self._job.id, 1, kind, portable(facts))
+        outcome = document(self._job.id, 1, verdict)
         if self.actor_gone:
             outcome["actor_gone"] = self.actor_gone
         data = (json.dumps(outcome) + "\n").encode()
@@ -204,8 +207,7 @@ class CallAttempt:
 
     def publish_without_run(self, verdict: Verdict) -> None:
         """Publish how a call ended that no process was started for."""
-        facts = {"stage": "start", **verdict.facts, "node": self._job.node, "by": "supervisor"}
-        self.publish(verdict.kind or LOST, facts)
+        self.publish(verdict.replace(stage=verdict.stage or "start", node=self._job.node, by="supervisor"))
 
 
 class CallWatch(EndWatch):
@@ -235,13 +237,13 @@ class CallRun(AttemptRun):
         self, job: CallJob, attempt: CallAttempt, watch: CallWatch, ahead: Ahead,
         give: Callable[[], WorkerProcess], is_live: bool,
     ) -> None:  # fmt: skip
+        super().__init__(job, attempt, watch, ahead.oom(), late_output=True)
+        self.processes.spared = ahead.pids
         self._ahead = ahead
-        super().__init__(job, attempt, watch)
         self._give = give
         self._call = attempt
         self.loaded: list[str] = []
         self._is_live = is_live
-        self._peak = 0
 
     def _wake_session(self) -> None:
         """Do nothing: the supervisor of the session does that."""
@@ -254,12 +256,6 @@ class CallRun(AttemptRun):
         gpus: int = spec["resources"]["gpus"]
         self._gpus = GpuUsageMonitor(monitored_gpus(None, gpus, given_gpus(os.environ)), self.notes)
 
-    def _oom_detector(self) -> OomDetector:
-        return self._ahead.oom()
-
-    def _make_pump(self, fd: int, name: str) -> Pump:
-        return Pump(fd, self.attempt.path(name), self.job.spec["log_limit_bytes"], is_late=True)
-
     def _turn(self) -> None:
         super()._turn()
         self._call.tick()
@@ -271,7 +267,7 @@ class CallRun(AttemptRun):
     def _attach(self, child: WorkerProcess) -> None:
         super()._attach(child)
         if self._is_live:
-            for pump, name in zip(self._pumps, (STDOUT, STDERR)):
+            for pump, name in zip(self.output.pumps, (STDOUT, STDERR)):
                 pump.on_kept = functools.partial(self._call.say_output, name)
 
     def _take_line(self, said: dict[str, Any]) -> None:
@@ -280,21 +276,14 @@ class CallRun(AttemptRun):
             self._ahead.written = prefault.read_ranges(said["written"])
         if "loaded" in said:  # the function can write what it likes there
             self.loaded = [name for name in said["loaded"] or () if isinstance(name, str)]
-            self._peak = said.get("peak") or 0
-
-    def _own_peak(self) -> int:
-        """As a job's. Only its own process can report it while it exits: without an exec, wait4 does not."""
-        return self._peak if self._peak and self._ended is None else super()._own_peak()
-
-    def _tree(self) -> list[int]:
-        waiting = self._ahead.pids()
-        return [pid for pid in super()._tree() if pid not in waiting]
+            # Only its own process can say it while it exits: without an exec, wait4 does not.
+            self.processes.told_peak = said.get("peak") or 0
 
     def _daemons(self) -> list[str]:
         return []  # what a call leaves behind is ended without a word
 
-    def _facts(self, verdict: Verdict) -> dict[str, Any]:
-        return {**super()._facts(verdict), "left": None}
+    def _completed(self, verdict: Verdict) -> Verdict:
+        return super()._completed(verdict).replace(left=None)
 
     def finish(self) -> None:
         """Give its threads and exit functions their time, then end what is left."""

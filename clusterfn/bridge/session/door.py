@@ -15,8 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..agent.frames import Inbox, pack
-from ..kernel.carried import READ, WRITE, SocketWatcher, receive
-from ..kernel.private_folder import SOCKET, make_private_folder
+from ..kernel.carried import READ, SOCKET, WRITE, SocketWatcher, make_private_folder, receive
 
 if TYPE_CHECKING:
     from ..agent.frames import Header
@@ -41,7 +40,7 @@ class ClientConnection:
     def __init__(self, sock: socket.socket, watcher: SocketWatcher, on_frame: Callable[..., None]) -> None:
         self.due = 0.0
         self.answers_pieces = False
-        self._taken = self._told = 0  # the number of the last call that was taken, and what the client knows of that
+        self._taken = self._reported = 0  # the last call that was taken, and what the client knows of that
         self._sock = sock
         self._watcher = watcher
         self._on_frame = on_frame
@@ -96,7 +95,7 @@ class ClientConnection:
         if not self._is_open:
             return
         self._unsent += pack({**facts, "what": what, "taken": self._taken}, body)
-        self._told = self._taken
+        self._reported = self._taken
         if may_wait and len(self._unsent) < MOST_GATHERED:
             due = time.monotonic() + GATHER_S
             self.due = min(self.due or due, due)
@@ -109,7 +108,7 @@ class ClientConnection:
     def flush(self) -> None:
         """Send what waits for other frames, or say which calls were taken."""
         self.due = 0.0
-        if self._taken > self._told:  # a frame that waits may be older
+        if self._taken > self._reported:  # a frame that waits may be older
             self.say("taken")
         else:
             self._write()

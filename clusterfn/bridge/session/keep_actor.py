@@ -23,6 +23,7 @@ from .link import Voice
 
 if TYPE_CHECKING:
     from ..agent.frames import Header
+    from ..supervisor.spec import Spec
     from ..supervisor.watch import Signals
     from .ahead import Ahead
     from .link import ServerLink
@@ -60,7 +61,7 @@ class ActorCallRun(CallRun):
     @property
     def exit_status(self) -> int | None:
         """How the process has ended, from wait; None if it has not."""
-        return self._status
+        return self.processes.status
 
     @property
     def has_reported(self) -> bool:
@@ -72,7 +73,7 @@ class ActorCallRun(CallRun):
         said = (self._done or {}).get("usage") or {}
         return {
             "wall_s": round(time.monotonic() - self._started, 3),
-            "cpu_s": said.get("cpu_s", round(self._cpu_s + sum(map(process_tree.cpu_s, living)), 3)),
+            "cpu_s": said.get("cpu_s", round(self.processes.cpu_s_with(living), 3)),
             "peak_memory_bytes": max(self._sampler.peak, said.get("peak", 0)),
             "gpus": self._gpus.usage(),
         }
@@ -80,11 +81,11 @@ class ActorCallRun(CallRun):
     def close(self) -> None:
         """Close its files, and leave the pipes to the next call."""
         os.close(self._value)
-        if self._child is not None:
-            self._child.out, self._child.err = (pump.fd for pump in self._pumps)
-        for pump in self._pumps:
+        if self.processes.worker is not None:
+            self.processes.worker.out, self.processes.worker.err = (pump.fd for pump in self.output.pumps)
+        for pump in self.output.pumps:
             pump.fd = -1
-            pump.forget()
+        self.output.forget()
 
 
 class KeptProcess:
@@ -105,7 +106,7 @@ class KeptProcess:
     """
 
     def __init__(
-        self, folder: str, spec: dict[str, Any], first: Header, ahead: Ahead, signals: Signals
+        self, folder: str, spec: Spec, first: Header, ahead: Ahead, signals: Signals
     ) -> None:  # fmt: skip
         self.gone = ""
         self.closes = False
@@ -142,7 +143,7 @@ class KeptProcess:
                 return
             if pid == 0:
                 return
-            if not gpus.is_asker(pid) and self.process is not None and pid == self.process.pid:
+            if not process_tree.was_apart(pid) and self.process is not None and pid == self.process.pid:
                 self.lose("its process %s between two calls" % describe_exit(status))
 
     def lose(self, reason: str) -> None:
@@ -185,7 +186,7 @@ class KeptProcess:
             self.signals.swallow()
             self.pass_on()
             self.reap()
-        process_tree.end(lambda: gpus.without_askers(process_tree.descendants(os.getpid())), self.reap)
+        process_tree.end(process_tree.of_job, self.reap)
         self.pass_on()
         self.process.close()
 
@@ -260,8 +261,8 @@ def _run(link: ServerLink, kept: KeptProcess, order: Header) -> None:
 def _run_through(kept: KeptProcess, attempt: ActorAttempt, work: ActorCallRun, is_first: bool) -> None:
     verdict, alive = run_through(work)
     if not (alive and work.has_reported):
-        attempt.actor_gone = kept.gone = str(verdict.facts["message"])
-        verdict.facts["hint"] = "; ".join(filter(None, [verdict.facts.get("hint"), CREATE_AGAIN]))
+        attempt.actor_gone = kept.gone = verdict.message
+        verdict = verdict.replace(hint="; ".join(filter(None, [verdict.hint, CREATE_AGAIN])))
     elif kept.closes:
         kept.gone = "it was closed"
     elif is_first and verdict.kind != RETURNED:

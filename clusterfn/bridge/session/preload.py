@@ -133,11 +133,11 @@ def _try(name: str, writing: int, unseeded: Iterable[Any]) -> NoReturn:
     become_subreaper()  # what the module starts is found even if its parent has ended
     own, status = os.getpid(), 1
     try:
-        random_numbers.seed_anew(unseeded)  # else what takes its seed from one of them would seem to have a fixed one
+        random_numbers.reseed(unseeded)  # else what takes its seed from one of them would seem to have a fixed one
         generators = _load(name)
-        trouble = _lasting() if os.getpid() == own else _STARTS_PROCESSES
+        trouble = lasting_trouble() if os.getpid() == own else _STARTS_PROCESSES
         said = {"trouble": trouble, "states": random_numbers.states(generators)}
-        random_numbers.seed_anew(generators.values())  # as before each call: it must not fail there
+        random_numbers.reseed(generators.values())  # as before each call: it must not fail there
         os.write(writing, (json.dumps(said) + "\n").encode())
         status = 0
     finally:
@@ -152,8 +152,8 @@ def _load(name: str) -> dict[str, Any]:
     return random_numbers.generators_of([each for each in sys.modules if each not in before])
 
 
-def _lasting() -> str:
-    """Return what a fork of this process would not survive."""
+def lasting_trouble() -> str:
+    """Return what of this process would not survive a fork; "" for nothing."""
     pid = os.fork()
     if pid == 0:
         os._exit(0)

@@ -49,7 +49,7 @@ def states(generators: Mapping[str, Any]) -> dict[str, int]:
     return {place: zlib.crc32(pickle.dumps(generator)) for place, generator in generators.items()}
 
 
-def seed_anew(generators: Iterable[Any]) -> None:
+def reseed(generators: Iterable[Any]) -> None:
     """Let these, and the module `random`, begin as in a process that has just loaded them."""
     random.seed()
     for generator in generators:

@@ -31,6 +31,7 @@ from .spare import SpareProcess, fork_spare
 
 if TYPE_CHECKING:
     from ..agent.frames import Header
+    from ..supervisor.spec import Spec
 
 
 _LOOP_S = 0.005  # in which a loop of a client that is near has its next call here
@@ -46,10 +47,10 @@ class Share:
         given: The GPUs that the session has, as a list with commas.
     """
 
-    def __init__(self, spec: dict[str, Any], number: int, of: int, given: str) -> None:
+    def __init__(self, spec: Spec, number: int, of: int, given: str) -> None:
         self.number = number
         gpus = spec["resources"]["gpus"] // of
-        self.spec = {**spec, "resources": {**spec["resources"], "gpus": gpus}, "syncs_later": True}
+        self.spec: Spec = {**spec, "resources": {**spec["resources"], "gpus": gpus}, "syncs_later": True}
         names = [name for name in given.split(",") if name]
         self.gpus = names[number * gpus : (number + 1) * gpus]
         self._of = of
@@ -155,7 +156,7 @@ class CallRunner:
         link: The way to the server.
     """
 
-    def __init__(self, folder: str, spec: dict[str, Any], link: ServerLink) -> None:
+    def __init__(self, folder: str, spec: Spec, link: ServerLink) -> None:
         self._folder = folder
         self._spec = spec
         self._job = CallJob(folder, spec)
@@ -212,4 +213,4 @@ class CallRunner:
 
     def _fork(self, others: Collection[int]) -> SpareProcess:
         written = None if self._ahead.is_hurried else self._ahead.written  # the next call comes before all is copied
-        return fork_spare(self._spec, self._preloader, [self._link.fileno(), *others], written)
+        return fork_spare(dict(self._spec), self._preloader, [self._link.fileno(), *others], written)

@@ -36,12 +36,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ..agent.frames import Header
+    from ..supervisor.spec import Spec
 
 _MANY = 8  # calls that wait: while there are so many, their ends come so fast that they are sent together
 _DEATHS = 5  # of runners in a row, none of which has run a call
 
 
-def serve(job: str, spec: dict[str, Any]) -> dict[str, Any]:
+def serve(job: str, spec: Spec) -> dict[str, Any]:
     """Serve until there is an end; how many calls it served, and why it ended: "closed" or "idle"."""
     folder = os.path.join(job, CALLS)
     os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -74,7 +75,7 @@ class SessionServer:
         loaded: Modules that calls find loaded.
     """
 
-    def __init__(self, folder: str, spec: dict[str, Any]) -> None:
+    def __init__(self, folder: str, spec: Spec) -> None:
         self.served = 0
         self.loaded: list[str] = []
         self._folder = folder
@@ -330,12 +331,12 @@ class SessionServer:
             attempt.actor_gone = message if ends_actor else ""
             attempt.publish_without_run(verdict)
         except OSError:  # a full disk: who listens hears of it, and no other call must end for it
-            facts = dict(verdict.facts, node=CallJob(self._path(number), self._spec).node, by="supervisor")
-            told = dict(document(self._spec["id"], 1, kind, facts), actor_gone=message if ends_actor else "")
-            self._tell(number, "end", (json.dumps(told) + "\n").encode())
+            complete = verdict.replace(node=CallJob(self._path(number), self._spec).node, by="supervisor")
+            ending = dict(document(self._spec["id"], 1, complete), actor_gone=message if ends_actor else "")
+            self._tell(number, "end", (json.dumps(ending) + "\n").encode())
 
 
-def shares_of(spec: dict[str, Any]) -> list[Share]:
+def shares_of(spec: Spec) -> list[Share]:
     """Return what each of a session's workers has.
 
     Raises:

@@ -127,7 +127,7 @@ def _live(
             os.close(pipe)
         said = Report(report[1])
         children.report_own_signals(said.say)
-        random_numbers.seed_anew(loaded.unseeded)  # torch starts from the same seed in every process, forked or not
+        random_numbers.reseed(loaded.unseeded)  # torch starts from the same seed in every process, forked or not
         orders = Orders(order[0])
         prefault.copy_when_idle(orders.fd, written)
         call = orders.next()

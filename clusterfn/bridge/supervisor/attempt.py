@@ -1,10 +1,12 @@
 """One attempt's folder and everything that is written there: owner, events, heartbeat, usage, outcome.
 
 Holds the rules that give one job one outcome: a new attempt fences all before it. One line says what the attempt has
-used so far. It is rewritten in place and not synced, less and less often, down to every five seconds. If the supervisor
-dies, the process that concludes the attempt publishes it.
+used so far, and uses now. It is rewritten in place and not synced, less and less often, down to every five seconds. If
+the supervisor dies, the process that concludes the attempt publishes it.
 """
 
+import contextlib
+import errno
 import json
 import os
 import stat
@@ -19,21 +21,23 @@ from ..layout import (
     FOLLOWED,
     HEARTBEAT,
     HEARTBEAT_S,
-    JOURNAL,
     OUTCOME,
     OWNER,
     RETURNED,
+    SUPERSEDED,
     WAITING,
     WORK,
     attempt_dir,
 )
+from ..layout import USAGE as USAGE_FILE
 from . import publish
+from .job import EVENT, JOB_OUTCOME, USAGE, DamagedFile, parse_record
 from .text import portable
-from .verdict import document, superseded
+from .verdict import Verdict, document
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Optional, Protocol
+    from typing import Any, Mapping, Optional, Protocol
 
     from .job import JobFolder
 
@@ -61,11 +65,87 @@ if TYPE_CHECKING:
         def event(self, name: str, **facts: Any) -> None: ...
         def beat(self) -> None: ...
 
-        def publish(self, kind: str, facts: "dict[str, Any]") -> bool:
+        def publish(self, verdict: Verdict) -> bool:
             """Publish how it ended; False if that is published already."""
 
+    class WholeAttempt(RunnableAttempt, Protocol):
+        """An attempt of a job or of an item, and not of one of its nodes: another may follow it."""
 
-_WITHDRAWN = b"withdrawn"
+        def prepare(self) -> None:
+            """Do what comes before its run."""
+
+        def retries_used(self) -> int:
+            """Return how often `retries=` was used before it."""
+
+        def words_of_tasks(self) -> "list[str]":
+            """Return what its other tasks must know in addition to its number."""
+
+        def has_ended(self) -> bool:
+            """Whether its other tasks can see that it has ended."""
+
+
+_STARTED, _WITHDRAWN = b"started", b"withdrawn"
+# The state of an attempt -> the file that shows it and what that holds, the states that may follow, and who may say so.
+# Each file appears once, and never changes: whoever is first has decided. docs/architecture.md shows this table.
+ATTEMPT_STATES = {
+    "open": (OWNER, b"", ("waiting", "followed", "overtaken", "ended"), "the supervisor that has the claim"),
+    "waiting": (WAITING, b"", ("begun", "withdrawn", "followed", "overtaken", "ended"), "its supervisor"),
+    "begun": (BEGUN, _STARTED, ("followed", "overtaken", "ended"), "its supervisor, before it starts the worker"),
+    "withdrawn": (BEGUN, _WITHDRAWN, ("followed", "overtaken", "ended"), "`conclude`, on request"),
+    "followed": (FOLLOWED, b"", ("overtaken", "ended"), "`after`, if its supervisor has died"),
+    "overtaken": (OUTCOME, b'"final": false', (), "its supervisor, for `retries=` or `requeue=`; or the next attempt"),
+    "ended": (OUTCOME, b'"final": true', (), "its supervisor, `after` or `conclude`"),
+}
+
+
+class AttemptNews:
+    """The events and the heartbeat of an attempt that runs here: news for those who follow it, and not the record."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._events = self._heart = -1
+        self._said = self._beats = 0
+
+    def open(self) -> None:
+        """Open both files; before that nothing is told."""
+        flags = os.O_WRONLY | os.O_CREAT
+        self._events = os.open(os.path.join(self._folder, EVENTS), flags | os.O_APPEND, 0o600)
+        self._heart = os.open(os.path.join(self._folder, HEARTBEAT), flags, 0o600)
+        os.pwrite(self._heart, b"%08d" % 0, 0)  # an empty file counts as no heartbeat
+
+    def tell(self, name: str, facts: "Mapping[str, Any]") -> None:
+        """Append one line to events.jsonl. A full disk loses it."""
+        if self._events < 0:
+            return
+        self._said += 1
+        record = dict(portable(facts), n=self._said, event=name, t=round(time.time(), 3))
+        line = (json.dumps(record) + "\n").encode()
+        try:
+            os.write(self._events, line)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                if self._has_reopened(error):
+                    os.write(self._events, line)
+
+    def beat(self) -> None:
+        """Increase the count in the heartbeat, eight bytes that are rewritten in place."""
+        self._beats += 1
+        try:
+            os.pwrite(self._heart, b"%08d" % (self._beats % 10**8), 0)
+            os.fsync(self._heart)
+        except OSError as error:  # full, or its server is away: the reader waits for two beats and asks the scheduler
+            with contextlib.suppress(OSError):
+                self._has_reopened(error)
+
+    def _has_reopened(self, error: OSError) -> bool:
+        """Open both files again if their server no longer knows them as they are open, as after a failover."""
+        if error.errno != errno.ESTALE:
+            return False
+        for name, fd, append in ((EVENTS, self._events, os.O_APPEND), (HEARTBEAT, self._heart, 0)):
+            again = os.open(os.path.join(self._folder, name), os.O_WRONLY | append)
+            os.dup2(again, fd, inheritable=False)
+            os.close(again)
+        return True
 
 
 class Attempt:
@@ -83,10 +163,7 @@ class Attempt:
         self.number = number
         self.folder = attempt_dir(job.folder, number)
         self.reserve: "Optional[publish.Reserve]" = None
-        self._events = -1
-        self._said = 0
-        self._heart = -1
-        self._beats = 0
+        self._news = AttemptNews(self.folder)
 
     @classmethod
     def new(cls, job: "JobFolder") -> "Attempt":
@@ -137,9 +214,7 @@ class Attempt:
         self.reserve = publish.Reserve(self.folder)
         for folder in (self.path(WORK), self.job.path(CHECKPOINT)):
             os.makedirs(folder, mode=0o700, exist_ok=True)
-        self._events = os.open(self.path(EVENTS), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._heart = os.open(self.path(HEARTBEAT), os.O_WRONLY | os.O_CREAT, 0o600)
-        os.pwrite(self._heart, b"%08d" % 0, 0)  # an empty file counts as no heartbeat
+        self._news.open()
 
     def wait(self, reason: str) -> None:
         """It waits for something on the host itself, and may be withdrawn until it begins."""
@@ -148,18 +223,11 @@ class Attempt:
 
     def begin(self) -> bool:
         """Whether the worker may start; false if the attempt was withdrawn while it waited."""
-        return not os.path.exists(self.path(WAITING)) or publish.publish(self.folder, BEGUN, b"started")
+        return not os.path.exists(self.path(WAITING)) or publish.publish(self.folder, BEGUN, _STARTED)
 
     def follow(self) -> bool:
         """Leave the job to another try, once: one that dies before it makes an attempt would come back for ever."""
         return publish.publish(self.folder, FOLLOWED, b"")
-
-    def has_begun_items(self) -> bool:
-        """Whether an item of the element began in this attempt."""
-        try:
-            return os.stat(self.path(JOURNAL)).st_size > 0
-        except FileNotFoundError:
-            return False
 
     def withdraw(self) -> bool:
         """Keep an attempt that waits from ever starting its worker; false if it did not wait, or has begun."""
@@ -168,57 +236,29 @@ class Attempt:
         return publish.publish(self.folder, BEGUN, _WITHDRAWN) or publish.read(self.folder, BEGUN) == _WITHDRAWN
 
     def event(self, name: str, **facts: "Any") -> None:
-        """Append one line to events.jsonl. A full disk loses it: events are news, not the record."""
-        if self._events < 0:
-            return
-        self._said += 1
+        """Tell those who follow it what happens."""
         which = which_attempt(self.job.spec, self.number) if name in ("starting", "running") else ""
         if which:
             facts["reason"] = ", ".join(filter(None, [which, facts.get("node")]))
-        record = dict(portable(facts), n=self._said, event=name, t=round(time.time(), 3))
-        try:
-            os.write(self._events, (json.dumps(record) + "\n").encode())
-        except OSError:
-            return
-
-    def events(self) -> "list[dict[str, Any]]":
-        """Return what is in events.jsonl so far, without lines that a full disk or the function has damaged."""
-        found = []
-        try:
-            with open(self.path(EVENTS), encoding="utf-8", errors="replace") as file:
-                for line in file:
-                    try:
-                        event = json.loads(line) if line.endswith("\n") else None
-                    except (ValueError, RecursionError):
-                        continue
-                    if isinstance(event, dict) and "event" in event:
-                        found.append(event)
-        except FileNotFoundError:
-            return []
-        return found
+        self._news.tell(name, facts)
 
     def beat(self) -> None:
-        """Increase the count in the heartbeat, eight bytes that are rewritten in place."""
-        self._beats += 1
-        try:
-            os.pwrite(self._heart, b"%08d" % (self._beats % 10**8), 0)
-            os.fsync(self._heart)
-        except OSError:  # full, or the file server is away: the reader waits for two beats and asks the scheduler
-            return
+        """Show those who follow it that it is alive."""
+        self._news.beat()
 
-    def publish(self, kind: str, facts: "dict[str, Any]") -> bool:
+    def publish(self, verdict: Verdict) -> bool:
         """Publish this attempt's outcome; False if it has one already."""
-        kept = kind != RETURNED and self.job.has_checkpoint()
-        told = dict(facts, earlier=self.earlier(), checkpoint=kept)
-        outcome = document(self.job.id, self.number, kind, portable(told))
+        kept = verdict.kind != RETURNED and self.job.has_checkpoint()
+        outcome = document(self.job.id, self.number, verdict.replace(earlier=self.earlier(), checkpoint=kept))
         won = self._put(outcome)
         if won and outcome["final"]:
             self.job.forget_secrets()
         return won
 
-    def supersede(self, by: int, facts: "Optional[dict[str, Any]]" = None) -> bool:
+    def supersede(self, by: int, verdict: "Optional[Verdict]" = None) -> bool:
         """Publish that attempt `by` took over, and why if that is known."""
-        return self._put(superseded(self.job.id, self.number, by, portable(facts or {})))
+        known = verdict or Verdict(SUPERSEDED, "attempt %d took over" % by)
+        return self._put(document(self.job.id, self.number, known.replace(superseded_by=by)))
 
     def earlier(self) -> "list[str]":
         """Return the message of each earlier attempt after which the job was retried or requeued."""
@@ -254,29 +294,66 @@ class Attempt:
         return self.outcome() is not None
 
     def outcome(self) -> "Optional[dict[str, Any]]":
-        """Return the published outcome, or None."""
-        data = publish.read(self.folder, OUTCOME)
-        return None if data is None else dict(json.loads(data.decode()))
+        """Return the published outcome, or None.
 
-    def fence(self, facts: "Optional[dict[str, Any]]" = None) -> "Optional[int]":
+        Raises:
+            DamagedFile: The file holds something else.
+        """
+        data = publish.read(self.folder, OUTCOME)
+        return None if data is None else parse_record(data, JOB_OUTCOME, OUTCOME)
+
+    def fence(self, verdict: "Optional[Verdict]" = None) -> "Optional[int]":
         """End the right of every earlier attempt to publish; the number of one that has a final outcome, if any.
 
         Args:
-            facts: What else is in the outcome of the one right before this, such as that its supervisor died.
+            verdict: How the one right before this ended, if that is known: such as that its supervisor died.
         """
         for number in self.job.attempts():
             if number >= self.number:
                 break
-            earlier, told = Attempt(self.job, number), facts if number == self.number - 1 else None
+            earlier, told = Attempt(self.job, number), verdict if number == self.number - 1 else None
             if earlier.supersede(self.number, told):
-                self.overtook |= told is None or bool(told.get("requeued")) or self.job.tasks != (1, 1)
+                self.overtook |= told is None or bool(told.requeued) or self.job.tasks != (1, 1)
                 continue
             if (earlier.outcome() or {}).get("final"):
                 return number
         return None
 
 
-def which_attempt(spec: "dict[str, Any]", number: int) -> str:
+def final_attempt(job: "JobFolder") -> "Optional[Attempt]":
+    """Return the attempt of a job, or of an element of a group, whose outcome is final; None while there is none."""
+    attempts = (Attempt(job, number) for number in job.attempts())
+    return next((attempt for attempt in attempts if (attempt.outcome() or {}).get("final")), None)
+
+
+def read_events(attempt: Attempt) -> "list[dict[str, Any]]":
+    """Return what is in events.jsonl so far, without lines that a full disk or the function has damaged."""
+    return read_dated_events(attempt)[0]
+
+
+def read_dated_events(attempt: Attempt) -> "tuple[list[dict[str, Any]], Optional[float]]":
+    """Return the same, and when the last of them was written, by the clock of the file server.
+
+    That is None if it is not known: something else was written since, such as a line that a full disk has cut off.
+    """
+    found, size, is_last = [], 0, False
+    try:
+        with open(attempt.path(EVENTS), "rb") as file:
+            for line in file:
+                size, is_last = size + len(line), False
+                try:
+                    if line.endswith(b"\n"):
+                        found.append(parse_record(line, EVENT, EVENTS))
+                        is_last = True
+                except DamagedFile:
+                    continue
+            told = os.fstat(file.fileno())
+    except FileNotFoundError:
+        return [], None
+    return found, told.st_mtime if is_last and told.st_size == size else None
+
+
+def which_attempt(spec: "Mapping[str, Any]", number: int) -> str:
     """Say which attempt of how many this is, such as "attempt 2 of 4"; "" for the first, and without `requeue=`."""
     requeue: "dict[str, int]" = spec.get("requeue") or {}
     if number == 1 or not requeue:
@@ -341,10 +418,18 @@ class UsageFile:
         self._path = path
         self._began = time.monotonic()
         self._next = self._began + _FIRST_S
+        self._before = (0.0, 0.0)  # wall and CPU seconds when it was last kept
 
     def due(self) -> bool:
         """Whether it is time: after one second, two, four, then every five."""
         return time.monotonic() >= self._next
+
+    def keep_with_now(self, usage: "dict[str, Any]", now: "dict[str, Any]") -> None:
+        """Write the usage with what is used now, to which this adds the cores that were busy since the last time."""
+        (wall_s, cpu_s), self._before = self._before, (usage["wall_s"], usage["cpu_s"])
+        passed_s = usage["wall_s"] - wall_s
+        cores = max(0.0, usage["cpu_s"] - cpu_s) / passed_s if passed_s > 0 else None
+        self.keep(dict(usage, now=dict(now, cores=None if cores is None else round(cores, 2))))
 
     def keep(self, usage: "dict[str, Any]") -> None:
         """Write the usage; lose it if the disk refuses."""
@@ -363,13 +448,21 @@ class UsageFile:
 
 
 def read_usage(path: str) -> "Optional[dict[str, Any]]":
-    """Return the usage that was written last, marked as such; None if there is none."""
+    """Return the usage that was written last by a process that is gone, marked as such; None if there is none."""
+    usage = read_live_usage(path)
+    if usage is None:
+        return None
+    usage.pop("now", None)
+    return dict(usage, last_known=True)
+
+
+def read_live_usage(path: str) -> "Optional[dict[str, Any]]":
+    """Return the usage of an attempt that runs, as it was written last; None if there is none."""
     try:
         with open(path, "rb") as file:
-            usage = json.loads(file.readline().decode("utf-8", "replace"))
-    except (OSError, ValueError):  # there is none, or the machine went down while it was written
+            return parse_record(file.readline(), USAGE, USAGE_FILE)
+    except (OSError, DamagedFile):  # there is none, or it is being written, or the machine went down meanwhile
         return None
-    return dict(usage, last_known=True) if isinstance(usage, dict) else None
 
 
 def remove_usage(path: str) -> None:

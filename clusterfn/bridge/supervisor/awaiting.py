@@ -11,6 +11,7 @@ from . import publish
 from .dependencies import Dependencies, ended_by_scheduler, keep_exception, last_beat
 from .job import dependencies_of, describe_waiting
 from .text import portable
+from .verdict import AttemptEnded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def await_values(
         inputs: Of an element whose items start one by one: it waits only until enough of them can run.
 
     Raises:
-        Verdict: One of them has no value, or the job was ended while it waited.
+        AttemptEnded: One of them has no value, or the job was ended while it waited.
     """
     found = Dependencies(job.root) if inputs is None else inputs.values
     wanted, told, began = dependencies_of(job.spec), "", time.monotonic()
@@ -65,6 +66,5 @@ def await_values(
         if failed is None and open_ones:
             failed = ended_by_scheduler(open_ones[0], describe_waiting(open_ones))
         if failed is not None:
-            keep_exception(failed, attempt.path(VALUE))
-            raise failed
+            raise AttemptEnded(keep_exception(failed, attempt.path(VALUE)))
     publish.replace(attempt.path(INPUTS), json.dumps(portable(found.places(wanted))).encode())

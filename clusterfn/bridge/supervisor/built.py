@@ -4,26 +4,28 @@ The builder is the bridge's own `build.py`. It waits for another's build of the 
 died, so every job may start one.
 """
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import time
 
-from ..builder import base_python, leases, permissions, progress
+from ..builder import leases, permissions, programs, progress
 from ..builder.errors import BuildFailed, from_os_error
 from ..builder.plan import BasePython
 from ..layout import BUILD, BUILDER_LOG, ENVIRONMENT, PLAN, READY, build_dir, environment_dir
 from .environ import add_script_variables
 from .text import native
-from .verdict import Verdict
+from .verdict import AttemptEnded, Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Optional
+    from typing import Any, Callable, Iterator, Optional
 
     from .attempt import RunnableAttempt
     from .job import JobFolder
+    from .spec import SpecBuilding
     from .watch import EndWatch
 
 _LOOK_S = 0.1
@@ -34,7 +36,7 @@ def ready(job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch") -> No
     """See that the environment is there, and learn what activating it sets.
 
     Raises:
-        Verdict: It cannot be made, or the job was ended while it waited.
+        AttemptEnded: It cannot be made, or the job was ended while it waited.
     """
 
     def tell(now: str, begins: bool) -> None:
@@ -56,7 +58,7 @@ def prepare(job: "JobFolder", look: "Callable[[], None]") -> None:
         look: Called again and again; may raise what ends this.
 
     Raises:
-        Verdict: It cannot be made.
+        AttemptEnded: It cannot be made.
     """
     os.makedirs(job.folder, mode=0o700, exist_ok=True)
     _have(job, _Builder(job, os.path.join(job.folder, BUILDER_LOG), look, lambda now, begins: None))
@@ -65,6 +67,7 @@ def prepare(job: "JobFolder", look: "Callable[[], None]") -> None:
 def _have(job: "JobFolder", builder: "_Builder") -> str:
     """Return the READY of the environment that the job will use, once it exists."""
     wanted = job.spec["building"]
+    assert wanted is not None  # only then is this called
     _refuse_others(wanted)
     leases.add_lease(wanted["root"], wanted["id"], job.home)  # before the look: what is held is not removed
     marker = _marker(wanted["root"], wanted["id"])
@@ -72,37 +75,27 @@ def _have(job: "JobFolder", builder: "_Builder") -> str:
         plan = os.path.join(build_dir(wanted["root"], wanted["id"]), PLAN)
         builder.run("its environment is being made", ["build", plan])
         _refuse_others(wanted)
-    if wanted["node_root"]:
-        marker = _marker(wanted["node_root"], wanted["id"])
-        _have_on_node(wanted, marker, builder, job.home)
     return marker
 
 
-def _refuse_others(wanted: "dict[str, Any]") -> None:
-    try:
+def _refuse_others(wanted: "SpecBuilding") -> None:
+    with _verdict_of_builder(wanted["root"]):
         permissions.refuse_untrusted(wanted["root"], wanted.get("owners") or (), wanted["id"])
+
+
+@contextlib.contextmanager
+def _verdict_of_builder(root: str, what: str = "the environment could not be made") -> "Iterator[None]":
+    """Raise what the builder's code raises as the verdict of the job."""
+    try:
+        yield
     except BuildFailed as failed:
-        raise _failed(failed.document(), 1) from failed
+        raise AttemptEnded(_failed(failed.document(), what)) from failed
+    except OSError as error:
+        raise AttemptEnded(_failed(from_os_error(error, root).document(), what)) from error
 
 
 def _marker(root: str, env_id: str) -> str:
     return os.path.join(environment_dir(root, env_id), READY)
-
-
-def _have_on_node(wanted: "dict[str, Any]", marker: str, builder: "_Builder", home: str) -> None:
-    """Unpacked into this node's own disk, from one archive that the first job makes."""
-    try:
-        permissions.make_private_folder(wanted["node_root"])  # before the look: what is there may be an attacker's
-    except BuildFailed as failed:
-        raise _failed(failed.document(), 1) from failed
-    except OSError as error:
-        raise _failed(from_os_error(error, wanted["node_root"]).document(), 1) from error
-    leases.add_lease(wanted["node_root"], wanted["id"], home)
-    if os.path.exists(marker):
-        return
-    place = [wanted["root"], wanted["id"], wanted["node_root"]]
-    builder.run("its environment is being packed for the nodes", ["pack"] + place)
-    builder.run("its environment is being unpacked on the node", ["unpack"] + place)
 
 
 def _read_ready(marker: str) -> "dict[str, Any]":
@@ -114,14 +107,8 @@ def _read_ready(marker: str) -> "dict[str, Any]":
 def _refuse_other_python(base: "Optional[dict[str, str]]") -> None:
     """Raise if it is built on an interpreter of the host that is gone here, or is another one."""
     if base:
-        try:
-            base_python.refuse_changed(BasePython(native(base["path"]), base["version"]))
-        except BuildFailed as failed:
-            told = failed.document()
-            raise Verdict(
-                ENVIRONMENT, "the environment cannot be used: %s" % told["message"], stage="environment",
-                evidence=told.get("evidence") or [], hint=told["hint"],
-            ) from failed  # fmt: skip
+        with _verdict_of_builder(base["path"], "the environment cannot be used"):
+            programs.refuse_changed(BasePython(native(base["path"]), base["version"]))
 
 
 class _Builder:
@@ -143,7 +130,7 @@ class _Builder:
         """One command, to its end.
 
         Raises:
-            Verdict: It failed.
+            AttemptEnded: It failed.
         """
         self._tell(reason, True)
         argv = [sys.executable, "-I", "-S", os.path.join(self._job.spec["bridge"], BUILD)] + words
@@ -164,15 +151,13 @@ class _Builder:
                 process.terminate()
                 process.wait()
         if process.returncode:
-            raise _failed(progress.last_line(self._said), process.returncode)
+            silent = {"message": "its builder ended with exit status %d" % process.returncode}
+            told = dict(silent, **progress.last_line(self._said))
+            raise AttemptEnded(_failed(told, "the environment could not be made"))
 
 
-def _failed(told: "dict[str, Any]", code: int) -> Verdict:
-    why = told.get("message") or "its builder ended with exit status %d" % code
+def _failed(told: "dict[str, Any]", what: str) -> Verdict:
     return Verdict(
-        ENVIRONMENT,
-        "the environment could not be made: %s" % why,
-        stage="environment",
-        evidence=told.get("evidence") or [],
+        ENVIRONMENT, "%s: %s" % (what, told["message"]), stage="environment", evidence=told.get("evidence") or [],
         hint=told.get("hint") or "call again; clusterfn env list says what is there",
-    )
+    )  # fmt: skip

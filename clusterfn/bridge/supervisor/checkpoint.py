@@ -9,7 +9,7 @@ import shutil
 import stat
 
 from ..layout import CHECKPOINT, UNSATISFIABLE, job_dir
-from .verdict import Verdict
+from .verdict import AttemptEnded, Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def resume(job: "JobFolder", look: "Callable[[], None]") -> "list[str]":
         Notes about what was not copied.
 
     Raises:
-        Verdict: The checkpoint is gone, or the job must end meanwhile.
+        AttemptEnded: The checkpoint is gone, or the job must end meanwhile.
     """
     resumed, own = job.spec.get("resume"), job.path(CHECKPOINT)
     if not resumed or job.has_checkpoint():
@@ -47,7 +47,8 @@ def resume(job: "JobFolder", look: "Callable[[], None]") -> "list[str]":
         if error.errno != errno.ENOENT or os.path.isdir(theirs):
             raise
         message = "the checkpoint of job %s, which resume= names, is not there any more" % resumed
-        raise Verdict(UNSATISFIABLE, message, stage="start", hint="call again without resume=") from error
+        gone = Verdict(UNSATISFIABLE, message, stage="start", hint="call again without resume=")
+        raise AttemptEnded(gone) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return ["not copied from the checkpoint of job %s, because it is not a file: %s" % (resumed, path)

@@ -15,15 +15,19 @@ import json
 import os
 import time
 
-from ..layout import ATTEMPTS, CLAIMS, DONE, ITEMS_INDEX, JOURNAL, OUTCOME, VALUES, element_dir, item_usage
+from ..layout import ATTEMPTS, CLAIMS, DONE, ITEMS_INDEX, JOURNAL, LOST, OUTCOME, VALUES, element_dir, item_usage
 from . import publish
 from .attempt import read_usage
+from .item_ends import journal_line
+from .job import ITEM_LINE, JOB_OUTCOME, JOURNAL_LINE, checked, parse_record
 from .text import portable
+from .verdict import Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterator, Optional, Sequence
 
+    from .spec import SpecGroup
 NO_ELEMENT = 0  # elements are counted from one
 
 
@@ -35,7 +39,7 @@ class Chunks:
         group: The part of spec.json about it.
     """
 
-    def __init__(self, home: str, group: "dict[str, Any]") -> None:
+    def __init__(self, home: str, group: "SpecGroup") -> None:
         self.home = home
         self._count: "int" = group["count"]
         self._block: "int" = group.get("block") or 0
@@ -142,7 +146,7 @@ class Chunks:
         folder = os.path.join(element_dir(self.home, element), ATTEMPTS)
         for name in _names(folder) if element not in self._over else ():
             data = publish.read(os.path.join(folder, name), OUTCOME)
-            outcome: "dict[str, Any]" = json.loads(data.decode()) if data else {}
+            outcome = parse_record(data, JOB_OUTCOME, OUTCOME) if data else {}
             if outcome.get("final"):
                 self._over[element] = outcome
                 break
@@ -232,12 +236,19 @@ class ItemJournal:
         """Write that an item failed and is about to run again."""
         self._line({"retry": index, "told": told})
 
-    def end(self, index: int, kind: str, facts: "dict[str, Any]", value: str = "") -> None:
-        """An item has ended; `value` is the file that holds what `facts["value"]` describes."""
-        told = {name: fact for name, fact in facts.items() if fact not in (None, [], "")}
-        if facts.get("value"):
+    def end(self, index: int, verdict: Verdict, value: str = "", **places: "Any") -> None:
+        """Write that an item has ended.
+
+        Args:
+            index: Which item.
+            verdict: How.
+            value: The file that holds its value, or what it raised.
+            places: Where its output is.
+        """
+        told = {name: fact for name, fact in verdict.published().items() if fact not in (None, [], "")}
+        if verdict.value:
             told["at"] = self._keep(value)
-        self._line(dict(told, index=index, kind=kind))
+        self._line(dict(told, index=index, kind=verdict.kind or LOST, **places))
 
     def flush(self) -> None:
         """Let all that was written outlive the machine."""
@@ -277,7 +288,11 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def journal_lines(home: str, element: int) -> "Iterator[dict[str, Any]]":
-    """Yield all whole lines of one element of a group, attempt after attempt, each with the number of its attempt."""
+    """Yield all whole lines of one element of a group, attempt after attempt, each with the number of its attempt.
+
+    Raises:
+        DamagedFile: One of them is whole, and no supervisor has written it.
+    """
     folder = os.path.join(element_dir(home, element), ATTEMPTS)
     for number in sorted(int(name) for name in _names(folder) if name.isdecimal()):
         try:
@@ -286,9 +301,6 @@ def journal_lines(home: str, element: int) -> "Iterator[dict[str, Any]]":
         except OSError:
             continue
         for line in lines:
-            try:
-                found = json.loads(line.decode())
-            except ValueError:  # torn by a crash, and gone on behind it
-                continue
-            if isinstance(found, dict):
-                yield dict(found, attempt=number)
+            found = journal_line(line)
+            if found is not None:
+                yield dict(checked(found, ITEM_LINE if "index" in found else JOURNAL_LINE, JOURNAL), attempt=number)

@@ -10,8 +10,8 @@ import os
 import signal
 
 from ..layout import DISK, ENVIRONMENT, EXITED, FAILED_RANK, LOST, MEMORY, RAISED, RETURNED, SIGNAL
-from .text import size
-from .verdict import Verdict
+from .text import format_size
+from .verdict import MORE_MEMORY, Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,28 +19,31 @@ if TYPE_CHECKING:
 
 _STAGES = {
     "returned": "result", "raised": "function", "result": "result", "disk": "result", "payload": "load",
-    "dependency": "load",
+    "dependency": "load", "command": "function",
 }  # fmt: skip
 _NEAR = 0.9
-_LAST_WORDS = frozenset(["returned", "raised", "result", "payload", "environment", "disk", "dependency"])
+_LAST_WORDS = frozenset(["returned", "raised", "command", "result", "payload", "environment", "disk", "dependency"])
 _WORDS = {
     "done": str, "note": str, "stage": str, "message": str, "hint": str, "path": str, "exception": dict, "usage": dict,
     "transient": dict, "cause": dict, "size": int, "crc": int, "own_signal": int, "sender": str, "heeded": bool,
-    "loaded": list, "peak": int,
+    "loaded": list, "peak": int, "code": int, "signal": str,
 }  # fmt: skip
+_PASSED_ON = ("exception", "hint", "transient", "cause", "code", "signal")
 _NEVER_NONE = ("done", "note", "stage", "own_signal", "sender")
 
 
 def classify_report(done: "dict[str, Any]") -> Verdict:
     """Make a verdict of the worker's last line."""
     kind = done["done"]
-    facts: "dict[str, Any]" = {name: done.get(name) for name in ("exception", "hint", "transient", "cause")}
-    facts["stage"] = done.get("stage") or _STAGES.get(kind, "environment")
-    if kind in (RETURNED, RAISED) and done.get("size") is not None:
-        facts["value"] = {"size": done["size"], "crc": done["crc"]}
+    passed_on: "dict[str, Any]" = {name: done.get(name) for name in _PASSED_ON}
+    has_value = kind in (RETURNED, RAISED, DISK) and done.get("size") is not None
+    found = Verdict(
+        kind, done.get("message") or "", stage=done.get("stage") or _STAGES.get(kind, "environment"),
+        value={"size": done["size"], "crc": done["crc"]} if has_value else None, **passed_on,
+    )  # fmt: skip
     if kind == DISK:
-        facts["hint"] = "make room on the host, or let cwd= or root: point to another file system"
-    return Verdict(kind, done.get("message") or "", **facts)
+        return found.replace(hint="make room on the host, or let cwd= or root: point to another file system")
+    return found
 
 
 def parse_report_line(line: bytes) -> "dict[str, Any]":
@@ -88,7 +91,7 @@ def too_much_memory(used: int, limit: int) -> Verdict:
     """Describe that the processes used more memory than the job asked for."""
     return Verdict(
         MEMORY,
-        "the job used %s of memory and asked for %s" % (size(used), size(limit)),
+        "the job used %s of memory and asked for %s" % (format_size(used), format_size(limit)),
         hint="ask for more, for example memory=%r" % ("%dGB" % (used * 3 // 2 // 2**30 + 1)),
     )
 
@@ -134,13 +137,14 @@ def classify_silence(
             hint="find `ulimit` in the shell's start-up files on the host, or ask its administrator for a higher limit",
         )  # fmt: skip
     if number == signal.SIGKILL and oom is None and limit and peak >= _NEAR * limit:
-        oom = "it was killed while it used %s" % size(peak)
+        oom = "it was killed while it used %s" % format_size(peak)
     if number == signal.SIGKILL and oom:
-        asked = "asked for %s" % size(limit) if limit else "did not say how much it needs"
+        asked = "asked for %s" % format_size(limit) if limit else "did not say how much it needs"
         return Verdict(
             MEMORY,
-            "the function's process was killed for memory: the job used up to %s and %s; %s" % (size(peak), asked, oom),
-            signal="SIGKILL", stage=stage, hint="ask for more memory, or use less at a time",
+            "the function's process was killed for memory: the job used up to %s and %s; %s"
+            % (format_size(peak), asked, oom),
+            signal="SIGKILL", stage=stage, hint=MORE_MEMORY,
         )  # fmt: skip
     return Verdict(
         SIGNAL,

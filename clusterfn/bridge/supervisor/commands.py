@@ -7,7 +7,7 @@ import os
 import sys
 
 from ..queue import launch, report, spooler, users
-from . import conclude, end_stuck, expire, group, listing, remove, shell, takers
+from . import conclude, end_stuck, expire, group, listing, notify, remove, shell, takers
 from .verdict import say
 
 
@@ -18,6 +18,20 @@ def run_command(argv: "list[str]") -> int:
         return conclude.conclude_for_dead(argv[1], argv[2])
     if command == "conclude" and count in (2, 3):
         return conclude.conclude_on_request(argv[1])
+    if command == "withdraw" and count == 3:
+        from . import withdraw  # one job is concluded
+
+        return withdraw.withdraw_jobs(*argv[1:])
+    if command == "alter" and count == 2:
+        from . import alter  # few jobs are altered
+
+        return alter.alter_job(argv[1])
+    if command == "notify" and count == 2:
+        return notify.tell_again(argv[1])
+    if command == "tunnel" and count == 2:
+        from ..kernel import tunnel  # it is the only one that carries bytes
+
+        return tunnel.carry_to_port(int(argv[1]))
     if command == "end" and count == 2:
         return end_stuck.end_stuck(argv[1])
     if command == "bury" and count == 2:
@@ -29,6 +43,10 @@ def run_command(argv: "list[str]") -> int:
         return listing.listing(argv[1], "".join(argv[2:]))
     if command == "gpus" and count == 3:
         return report.print_gpus(argv[1], argv[2])
+    if command == "top" and count == 5:
+        from ..queue import overview  # few are asked for it
+
+        return overview.print_looks(argv[1], argv[2], float(argv[3]), int(argv[4]))
     if command == "users" and count in (1, 2):
         return users.print_users(*argv[1:])
     if command == "clean" and count == 5:
@@ -37,10 +55,6 @@ def run_command(argv: "list[str]") -> int:
         return remove.print_sizes(argv[1], argv[2:])
     if command == "remove" and count >= 3:
         return remove.remove_jobs(argv[1], argv[3:], argv[2] == "dry")
-    if command == "move" and count == 4:
-        from . import move_root  # it takes the builder with it
-
-        return move_root.move_root(*argv[1:])
     if command == "shell" and count == 3:
         return shell.start_shell(argv[1], argv[2])
     if command == "queue" and count == 2:
@@ -48,9 +62,11 @@ def run_command(argv: "list[str]") -> int:
     if command == "spool" and count >= 4:
         return spooler.run_spooler(argv[1], argv[2], int(argv[3]), *argv[4:])
     say("usage: supervise.py run JOB [STATUS] | after JOB STATUS | conclude JOB | end JOB | bury ELEMENT"
+        " | withdraw ROOT HOST | alter JOB | notify JOB | tunnel PORT"
         " | node JOB ATTEMPT | register GROUP NUMBER FIRST COUNT BESIDES"
         " | list ROOT | gpus ROOT LEASE | users [LEASE] | clean ROOT KEEP OLDER dry | queue ROOT"
-        " | sizes ROOT [JOB...] | remove ROOT dry [JOB...] | shell JOB FACTS | move OLD NEW OWNERS"
+        " | top ROOT LEASE SECONDS LOOKS | sizes ROOT [JOB...]"
+        " | remove ROOT dry [JOB...] | shell JOB FACTS"
         " | hold FOLDER FACTS | enter FOLDER WANTED SUBMIT..."
         " | spool ROOT LEASE FD [JOB UNTIL FD]")  # fmt: skip
     return 2

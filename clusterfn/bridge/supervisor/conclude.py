@@ -18,6 +18,7 @@ from ..layout import (
     EXIT_PUBLISHED,
     EXIT_RETURNED,
     HOST_DISK,
+    JOURNAL,
     LOST,
     MEMORY,
     NODE,
@@ -32,11 +33,11 @@ from ..layout import (
 )
 from ..queue import launch, lease_names, tickets
 from ..queue.lease import leases_of_kind
-from . import classify_exit, dependencies, process_tree, publish, retries, watch
-from .attempt import Attempt, claim, read_usage, restore_owner_permissions
-from .job import DAMAGED, JobFolder, dependencies_of
+from . import classify_exit, dependencies, notify, process_tree, publish, retries, watch
+from .attempt import Attempt, claim, final_attempt, read_events, read_usage, restore_owner_permissions
+from .job import JobFolder, dependencies_of
 from .text import how_to_correct, last_lines, masked, native, shortened
-from .verdict import Verdict, print_state
+from .verdict import MORE_MEMORY, Verdict, print_state, requested
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,17 +78,27 @@ def conclude_for_dead(folder: str, status: str) -> int:
         if retries.is_lost(verdict, status):
             # The same job.sh tries again: an element as long as each try brings some item to its end.
             element = job.element is not None
-            tries_again = attempt.has_begun_items() if element else attempt.retries_used() < retries.allowed(job)
+            tries_again = _has_begun_items(attempt) if element else retries.are_left(job, attempt.retries_used())
             if tries_again and attempt.follow():
                 return EXIT_AGAIN
         by = attempt.fence()
         if by is not None:
             attempt.supersede(by)
-    facts = dict(verdict.facts, by="after", node=job.node, notes=left, usage=read_usage(attempt.path(USAGE)))
-    facts.setdefault("stage", "supervisor")
-    facts["evidence"] = _evidence(job, attempt)
-    won = attempt.publish(verdict.kind or LOST, facts)
+    complete = verdict.replace(
+        kind=verdict.kind or LOST, by="after", node=job.node, notes=left, usage=read_usage(attempt.path(USAGE)),
+        stage=verdict.stage or "supervisor", evidence=_evidence(job, attempt),
+    )  # fmt: skip
+    won = attempt.publish(complete)
+    notify.tell_end(job.home)
     return _state(attempt, won)
+
+
+def _has_begun_items(attempt: Attempt) -> bool:
+    """Whether an item of the element began in this attempt."""
+    try:
+        return os.stat(attempt.path(JOURNAL)).st_size > 0
+    except FileNotFoundError:
+        return False
 
 
 def _latest_own(job: JobFolder) -> "Optional[Attempt]":
@@ -116,7 +127,7 @@ def _why(job: JobFolder, status: str) -> Verdict:
         return _not_set_up(*status.split(":", 1))
     oom = job.scheduler.find_oom(_tail(job.path(SCHEDULER_LOG)))
     if oom is not None:
-        return Verdict(MEMORY, "the job was killed for memory: %s" % oom, hint="ask for more memory")
+        return Verdict(MEMORY, "the job was killed for memory: %s" % oom, hint=MORE_MEMORY)
     if status == str(errno.ENOSPC) or classify_exit.disk_is_full(job.folder):
         return Verdict(HOST_DISK, "the disk of the host is full", hint="make room there, or point root: elsewhere")
     return classify_exit.lost_supervisor(status)
@@ -125,17 +136,13 @@ def _why(job: JobFolder, status: str) -> Verdict:
 def _too_long(job: JobFolder, attempt: Attempt) -> "Optional[Verdict]":
     """Return the verdict on a job whose supervisor hung past the time limit, and was killed for that by the kernel."""
     limit = job.spec["resources"]["time_s"]
-    try:
-        events = list(attempt.events())
-        begun = [event["t"] for event in events if event["event"] == "starting"]
-        stopped_s = sum(event.get("stopped_s", 0.0) for event in events if event["event"] == "resumed")
-    except DAMAGED:  # a full disk, or the function, has left a part of a line
-        return None
+    events = read_events(attempt)
+    begun = [event["t"] for event in events if event["event"] == "starting"]
+    stopped_s = sum(event.get("stopped_s", 0.0) for event in events if event["event"] == "resumed")
     if job.scheduler.has_nodes or limit is None or not begun or time.time() - begun[-1] - stopped_s < limit:
         return None
     found = watch.too_long(limit)
-    found.facts["message"] += "; its supervisor did not answer any more, and was killed"
-    return found
+    return found.replace(message=found.message + "; its supervisor did not answer any more, and was killed")
 
 
 def _not_set_up(what: str, which: str) -> Verdict:
@@ -176,52 +183,66 @@ def _tail(path: str) -> bytes:
 def conclude_on_request(folder: str) -> int:
     """Publish the verdict on stdin unless the job has concluded, or, with `withdraw`, has started."""
     restore_owner_permissions(folder)
-    attempt, won = conclude_by(JobFolder(folder), native(json.loads(sys.stdin.read())))
+    asked: "dict[str, Any]" = native(json.loads(sys.stdin.read()))
+    job = JobFolder(folder)
+    attempt, won = conclude_by(job, requested(asked), bool(asked.get("withdraw")))
     if attempt is not None:
+        notify.tell_end(job.home)
         return _state(attempt, won)
     print_state(None, None, False)
     return EXIT_RETURNED
 
 
-def conclude_by(job: JobFolder, asked: "dict[str, Any]") -> "tuple[Optional[Attempt], bool]":
-    """Publish a verdict as `conclude_on_request`.
+def conclude_by(job: JobFolder, asked: Verdict, withdraw: bool = False) -> "tuple[Optional[Attempt], bool]":
+    """Publish a verdict as `conclude_on_request`; the caller then tells those who asked for it that the job has ended.
 
     Returns:
         The attempt whose outcome stands, None if the job goes on, and whether the outcome is this verdict.
     """
     asked = watch.as_known(job, asked)
-    is_gone = asked["kind"] in (LOST, NODE) and not asked.get("withdraw")
+    is_gone = asked.kind in (LOST, NODE) and not withdraw
     if is_gone and not job.scheduler.has_nodes:
         launch.resume_after_restart(job.root, job.spec["bridge"])  # it may be one that is requeued after a restart
     if is_gone and (_waits(job) or _runs(job)):  # who looked saw the process that queued it
         return None, False
     failed = None
-    if asked["kind"] == DEPENDENCY:
+    if asked.kind == DEPENDENCY:
         failed = dependencies.Dependencies(job.root).failure(dependencies_of(job.spec))
         if failed is None:
             return None, False
     holder = claim(job, "concluded")
-    if asked.get("withdraw") and holder is not None and not _withdrawn(job):
+    if withdraw and holder is not None and not _withdrawn(job):
         return None, False
+    if is_gone and holder is None and tickets.WAITS.encode() in _tail(job.path(SCHEDULER_LOG)):
+        asked = asked.replace(**_lost_ticket(job))
     attempt = _open_attempt(job)
     won = False
     if attempt.outcome() is None:
-        facts = {name: asked.get(name) for name in ("message", "evidence", "hint", "stage")}
-        facts["evidence"] = facts["evidence"] or _evidence(job, attempt)
         if failed is not None:
-            dependencies.keep_exception(failed, attempt.path(VALUE))
-            facts = failed.facts
+            verdict = dependencies.keep_exception(failed, attempt.path(VALUE))
+        else:
+            verdict = asked.replace(evidence=asked.evidence or _evidence(job, attempt))
         # A scheduler's job ran on a node, and this is asked on the login node.
-        facts.update(by="conclude", node=None if job.scheduler.has_nodes else job.node)
-        won = attempt.publish(asked["kind"], dict(facts, usage=read_usage(attempt.path(USAGE))))
+        node = None if job.scheduler.has_nodes else job.node
+        won = attempt.publish(verdict.replace(by="conclude", node=node, usage=read_usage(attempt.path(USAGE))))
     queue = tickets.Queue(job.root)
     if not job.scheduler.has_nodes and queue.of(job.id) is not None:
         queue.withdraw(job.id)
-    if won:
+    if won and not (withdraw and holder is None):  # of a job that nobody has claimed there are no processes
         _sweep(lambda: process_tree.tagged(job.id, attempt.number))
-    elif asked.get("withdraw"):  # so it never began; its supervisor, another client or this one has said so first
-        won = (attempt.outcome() or {}).get("kind") == asked["kind"]
+    elif withdraw and not won:  # so it never began; its supervisor, another client or this one has said so first
+        won = (attempt.outcome() or {}).get("kind") == asked.kind
     return attempt, won
+
+
+def _lost_ticket(job: JobFolder) -> "dict[str, Any]":
+    """Return what to say of a job that was left to the queue, and neither waits there nor has begun."""
+    return {
+        "message": "the job has lost its place in the queue of this machine: its ticket was removed",
+        "evidence": ["there is no %s" % os.path.join(tickets.Queue(job.root).folder, job.id)],
+        "stage": "queue",
+        "hint": "call again: nothing of it has run",
+    }
 
 
 def _waits(job: JobFolder) -> bool:
@@ -255,11 +276,9 @@ def _withdrawn(job: JobFolder) -> bool:
 
 def _open_attempt(job: JobFolder) -> Attempt:
     """The attempt whose outcome decides: one that is final, else the last, else a new one after a preempted one."""
-    numbers = job.attempts()
-    for number in numbers:
-        outcome = Attempt(job, number).outcome()
-        if outcome is not None and outcome["final"]:
-            return Attempt(job, number)
+    final, numbers = final_attempt(job), job.attempts()
+    if final is not None:
+        return final
     last = Attempt(job, numbers[-1]) if numbers else None
     if last is None or last.outcome() is not None:
         return Attempt.new(job)

@@ -12,7 +12,7 @@ from ..builder import permissions
 from ..layout import CARDS, CARDS_STAGE, DEFAULT, ENVIRONMENT, build_dir
 from . import gpus, nvidia_smi, publish
 from .text import last_lines
-from .verdict import Verdict
+from .verdict import AttemptEnded, Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,9 +55,10 @@ def check(job: "JobFolder", environ: "Mapping[str, str]") -> None:
         environ: The worker's environment, with the GPUs it was given.
 
     Raises:
-        Verdict: It does not, with the numbers that decide.
+        AttemptEnded: It does not, with the numbers that decide.
     """
     wanted = job.spec["building"]
+    assert wanted is not None
     marker = os.path.join(build_dir(wanted["root"], wanted["id"]), "runs-on-%s" % job.node)
     driver = _driver()
     if driver != _UNKNOWN and _read(marker) == driver:
@@ -69,7 +70,7 @@ def check(job: "JobFolder", environ: "Mapping[str, str]") -> None:
         path = os.path.join(wanted["root"], CARDS, name + ".json")
         _write(wanted["root"], path, json.dumps(dict(cards or {}, node=job.node)))
     if found["problem"]:
-        raise _does_not_run(job, found, cards)
+        raise AttemptEnded(_does_not_run(job, wanted["cuda"], found, cards))
     _write(wanted["root"], marker, driver)
 
 
@@ -83,7 +84,7 @@ def _cards() -> "Optional[dict[str, Any]]":
     """Ask nvidia-smi for the driver and the GPUs; None if it does not answer."""
     try:
         rows = gpus.query_nvidia_smi("driver_version", "compute_cap").rows
-    except Verdict:
+    except AttemptEnded:
         return None
     capabilities = {row["compute_cap"] for row in rows if nvidia_smi.value(row["compute_cap"])}
     return {"driver": rows[0]["driver_version"], "capabilities": sorted(capabilities)} if capabilities else None
@@ -105,14 +106,14 @@ def _ask(job: "JobFolder", environ: "Mapping[str, str]") -> "dict[str, Any]":
     return {"problem": "it ended with exit status %d" % ran.returncode, "lines": last_lines(ran.stdout)}
 
 
-def _does_not_run(job: "JobFolder", found: "dict[str, Any]", cards: "Optional[dict[str, Any]]") -> Verdict:
+def _does_not_run(job: "JobFolder", wanted: str, found: "dict[str, Any]", cards: "Optional[dict[str, Any]]") -> Verdict:
     if "torch" not in found:
         return Verdict(
             ENVIRONMENT, "PyTorch cannot be imported on %s: %s" % (job.node, found["problem"]), stage="environment",
             evidence=found.get("lines", []),
             hint="a library that the message names must be among the packages of the environment",
         )  # fmt: skip
-    build = "PyTorch %s for CUDA %s" % (found["torch"], found["cuda"] or job.spec["building"]["cuda"])
+    build = "PyTorch %s for CUDA %s" % (found["torch"], found["cuda"] or wanted)
     evidence = [found["problem"]]
     if cards:
         evidence.append("driver %s, compute capability %s" % (cards["driver"], ", ".join(cards["capabilities"])))

@@ -18,6 +18,7 @@ from ..layout import (
     HEARTBEAT,
     INTERRUPTED,
     JOBS,
+    JOURNAL,
     LOST,
     MACHINES,
     NODE,
@@ -38,8 +39,8 @@ from ..layout import (
 from ..schedulers import scheduler_named
 from . import publish
 from .item_ends import ItemEnds, numbers_in
-from .job import DAMAGED, Dependency, describe_waiting
-from .process_tree import boot_id
+from .job import ITEM_LINE, JOB_OUTCOME, DamagedFile, Dependency, checked, describe_waiting, read_spec
+from .process_tree import boot_id, script_runs
 from .text import native
 from .verdict import Verdict
 
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from typing import Any, Iterable, Optional, Sequence
 
     from .job import JobFolder
+    from .spec import Spec
 
 # A job that has ended for good; attempt: the folder of the attempt that did; at: when, by the clock of the file system.
 _Ended = namedtuple("_Ended", ("outcome", "attempt", "at"))
@@ -68,7 +70,7 @@ class Dependencies:
         self.root = root
         self._ended: "dict[str, _Ended]" = {}
         self._open: "dict[str, bool]" = {}
-        self._specs: "dict[str, dict[str, Any]]" = {}
+        self._specs: "dict[str, Spec]" = {}
         self._item_ends: "dict[str, ItemEnds]" = {}
         self._looked_at: "set[str]" = set()  # groups whose items were looked at since `look_again`
 
@@ -113,8 +115,8 @@ class Dependencies:
         return [index for index in (range(count) if wanted.items is None else wanted.items) if index not in ends.lines]
 
     def _count_of(self, job: str) -> "Optional[int]":
-        told = (self._spec_of(job) or {}).get("group")
-        return int(told["count"]) if told else None
+        spec = self._spec_of(job)
+        return spec["group"]["count"] if spec is not None and spec.get("group") else None
 
     def _ends_of(self, job: str) -> ItemEnds:
         ends = self._item_ends.setdefault(job, ItemEnds(job_dir(self.root, job)))
@@ -144,29 +146,28 @@ class Dependencies:
         evidence += ["and %d more" % (others - 10)] if others > 10 else []
         again = "call both again"
         hint = again if cause["kind"] in (CANCELLED, LOST, NODE) else "correct %s, and %s" % (cause["name"], again)
-        found = Verdict(DEPENDENCY, message, stage="queue", evidence=evidence, hint=hint, cause=cause)
-        if 0 < place.size < _LARGEST_EXCEPTION:
-            found.facts["exception_at"] = [place.path, place.offset, place.size]
-        return found
+        at = (place.path, place.offset, place.size) if 0 < place.size < _LARGEST_EXCEPTION else None
+        return Verdict(
+            DEPENDENCY, message, stage="queue", evidence=evidence, hint=hint, cause=cause, exception_at=at
+        )  # fmt: skip
 
     def places(self, wanted: "Iterable[Dependency]") -> "dict[str, Any]":
         """Return the content of inputs.json: where the worker finds each value, or why there is none."""
         found = {}
         for each in wanted:
-            spec = self._spec_of(each.job) or {}
-            is_group = bool(spec.get("group"))
+            spec, count = self._spec_of(each.job), self._count_of(each.job)
             none = self._lost_value(each)
+            folders = spec.get("sys_path") or [] if spec is not None else []
             try:
-                folders = [str(folder) for folder in spec.get("sys_path") or ()]
-                if none is None and is_group:
-                    told = self._items(each, spec["group"]["count"])
+                if none is None and count is not None:
+                    told = self._items(each, count)
                 else:
                     told = {0: none or _place_of_job(each, self._ended[each.job])}
-            except DAMAGED as error:
+            except DamagedFile as error:
                 folders, none = [], _damaged(each, error)
                 told = {0: none}
             found[each.job] = {
-                "name": each.name, "folders": folders, "group": is_group, "lost": none and none.failed,
+                "name": each.name, "folders": folders, "group": count is not None, "lost": none and none.failed,
                 "places": {str(index): list(place) for index, place in told.items()},
             }  # fmt: skip
         return found
@@ -181,7 +182,7 @@ class Dependencies:
                 return place if place.failed else None
             items = self._items(wanted, spec["group"]["count"])
             return next((items[index] for index in sorted(items) if items[index].failed), None)
-        except DAMAGED as error:
+        except DamagedFile as error:
             return _damaged(wanted, error)
 
     def _lost_value(self, wanted: Dependency) -> "Optional[_Place]":
@@ -193,7 +194,7 @@ class Dependencies:
     def _lost(self, wanted: Dependency) -> "Optional[_Place]":
         """Return why a job will never end that has not; None if it has, or may."""
         if self._end_of(wanted.job) is not None:
-            return None if self._spec_of(wanted.job) else _damaged(wanted, ValueError("it has no spec.json"))
+            return None if self._spec_of(wanted.job) else _damaged(wanted, DamagedFile("it has no spec.json"))
         if self._is_missing(wanted.job):
             return _Place("", 0, 0, _cause(wanted, {"kind": LOST, "message": _GONE}))
         silent = self._is_silent(wanted.job)
@@ -203,7 +204,7 @@ class Dependencies:
         """Return where the value of each item of a group lies that is asked for; "no line" of one that has none."""
         ends = self._ends_of(wanted.job)
         if ends.damage:
-            raise ValueError(ends.damage)
+            raise DamagedFile(ends.damage)
         nothing = _Place("", 0, 0, _cause(wanted, {"kind": LOST, "message": "the item has no line in any journal"}))
         home, found = job_dir(self.root, wanted.job), {}
         for index in range(count) if wanted.items is None else wanted.items:
@@ -222,11 +223,12 @@ class Dependencies:
                     break
         return self._ended.get(job)
 
-    def _spec_of(self, job: str) -> "Optional[dict[str, Any]]":
+    def _spec_of(self, job: str) -> "Optional[Spec]":
         if job not in self._specs:
-            spec = _read(job_dir(self.root, job), SPEC)
-            if spec is not None:
-                self._specs[job] = spec
+            try:
+                self._specs[job] = read_spec(job_dir(self.root, job))
+            except (OSError, DamagedFile):  # not yet, or no longer
+                return None
         return self._specs.get(job)
 
     def _is_missing(self, job: str) -> bool:
@@ -247,12 +249,9 @@ class Dependencies:
 
     def _is_silent(self, job: str) -> bool:
         """Whether a job without a scheduler has lost all of its processes, or was never started."""
-        spec = self._spec_of(job) or {}
-        try:
-            if not spec or scheduler_named(spec["scheduler"]).has_nodes:
-                return False  # it may wait in the scheduler's queue
-        except (KeyError, TypeError, ValueError):  # of another version, or damaged
-            return False
+        spec = self._spec_of(job)
+        if spec is None or scheduler_named(spec["scheduler"]).has_nodes:
+            return False  # it may wait in the scheduler's queue
         folder = job_dir(self.root, job)
         for machine in _names(os.path.join(self.root, MACHINES)):
             waiting = _names(os.path.join(self.root, MACHINES, machine, QUEUE))
@@ -265,17 +264,19 @@ class Dependencies:
         elements = [os.path.join(folder, ELEMENTS, name) for name in _names(os.path.join(folder, ELEMENTS))]
         started = [path for path in (os.path.join(each, STARTED) for each in [folder] + elements) if _date(path)]
         last = max(map(_date, [os.path.join(folder, SPEC)] + started + _heartbeats(folder)))
-        return time.time() - last > (STALE_AFTER_S if started else _NEVER_STARTED_S) and not any(
-            map(_is_alive, started)
-        )
+        silent_s = STALE_AFTER_S if started else _NEVER_STARTED_S
+        return time.time() - last > silent_s and not any(map(script_runs, started))
 
 
-def keep_exception(failed: Verdict, path: str) -> None:
-    """Copy the exception of the job that failed to this path: the caller of the job that needed it gets it too."""
-    at = failed.facts.pop("exception_at", None)
-    if at is None:
-        return
-    source, offset, size = at
+def keep_exception(failed: Verdict, path: str) -> Verdict:
+    """Copy the exception of the job that failed to this path: the caller of the job that needed it gets it too.
+
+    Returns:
+        The verdict, with what is there.
+    """
+    if failed.exception_at is None:
+        return failed
+    source, offset, size = failed.exception_at
     try:
         with open(source, "rb") as file:
             file.seek(offset)
@@ -284,9 +285,8 @@ def keep_exception(failed: Verdict, path: str) -> None:
             copy.write(data)
             copy.truncate()
     except OSError:  # it was removed meanwhile, or the disk is full: its text is in the outcome
-        return
-    if len(data) == size:
-        failed.facts["value"] = {"size": size}
+        return failed
+    return failed.replace(value={"size": size}) if len(data) == size else failed
 
 
 def ended_by_scheduler(wanted: Dependency, waits: str) -> Verdict:
@@ -296,6 +296,7 @@ def ended_by_scheduler(wanted: Dependency, waits: str) -> Verdict:
 
 
 def _place_of_job(wanted: Dependency, end: _Ended) -> _Place:
+    checked(end.outcome, JOB_OUTCOME, OUTCOME)
     size = (end.outcome.get("value") or {}).get("size") or 0
     path = os.path.join(end.attempt, VALUE)
     returned = end.outcome["kind"] == RETURNED
@@ -303,6 +304,7 @@ def _place_of_job(wanted: Dependency, end: _Ended) -> _Place:
 
 
 def _place_of_item(wanted: Dependency, home: str, element: int, line: "dict[str, Any]") -> _Place:
+    checked(line, ITEM_LINE, JOURNAL)
     size = (line.get("value") or {}).get("size") or 0
     # Which attempt wrote the line is known by the journal that has it.
     folder = os.path.join(element_dir(home, element), ATTEMPTS, str(line["attempt"]))
@@ -319,8 +321,8 @@ def _cause(wanted: Dependency, outcome: "dict[str, Any]") -> "dict[str, Any]":
     return dict(facts, job=wanted.job, name=wanted.name, message=facts["message"] or "it ended as %r" % facts["kind"])
 
 
-def _damaged(wanted: Dependency, error: Exception) -> _Place:
-    told = "its files on the host are damaged: %s: %s" % (type(error).__name__, error)
+def _damaged(wanted: Dependency, error: DamagedFile) -> _Place:
+    told = "its files on the host are damaged: %s" % error
     return _Place("", 0, 0, _cause(wanted, {"kind": LOST, "message": told}))
 
 
@@ -338,12 +340,6 @@ def _heartbeats(folder: str) -> "list[str]":
         for each in [folder] + elements
         for name in _names(os.path.join(each, ATTEMPTS))
     ]
-
-
-def _is_alive(started: str) -> bool:
-    from .expire import runs_still  # it imports shutil, and few jobs wait for one that is gone
-
-    return runs_still(started)
 
 
 def _read(folder: str, name: str) -> "Optional[dict[str, Any]]":

@@ -108,7 +108,7 @@ def _has_environment(job: _SentJob) -> bool:
     from ..builder.errors import BuildFailed
 
     wanted = job.spec["building"]
-    if wanted["purged"] or wanted["node_root"]:
+    if wanted["purged"]:
         return False
     try:
         permissions.refuse_untrusted(wanted["root"], wanted.get("owners") or (), wanted["id"])

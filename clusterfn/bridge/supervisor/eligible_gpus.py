@@ -6,6 +6,8 @@ Pure: the library decides the same before anything is sent, on every platform.
 import re
 from collections import namedtuple
 
+from .text import format_size
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterable, Mapping, Optional, Sequence
@@ -96,7 +98,7 @@ def _words_of(text: str) -> "list[str]":
 def describe_request(count: int, kind: "Optional[str]", memory_bytes: "Optional[int]") -> str:
     """Describe what is asked for: "2 GPUs of type a100 with 40 GB"."""
     of_type = " of type %s" % kind if kind else ""
-    size = " with %s" % _gigabytes(memory_bytes / 2.0**30) if memory_bytes else ""
+    size = " with %s" % format_size(memory_bytes) if memory_bytes else ""
     return "%d GPU%s%s%s" % (count, "" if count == 1 else "s", of_type, size)
 
 
@@ -114,12 +116,8 @@ def name_gpus(cards: "Iterable[GpuInfo]", uuids: "Iterable[str]") -> str:
 
 def describe_memory(total_mib: "Optional[int]", unified: bool) -> str:
     """Describe the memory of a GPU: "48 GB", "120 GB, shared with the CPU"."""
-    size = "unknown memory" if total_mib is None else _gigabytes(total_mib / 1024.0)
+    size = "unknown memory" if total_mib is None else format_size(total_mib << 20)
     return size + ", shared with the CPU" if unified else size
-
-
-def _gigabytes(size: float) -> str:
-    return "%.0f GB" % size if size >= 1 else "%.1f GB" % size
 
 
 def suggest_gpus(cards: "Sequence[GpuInfo]", kind: "Optional[str]") -> str:

@@ -11,11 +11,11 @@ import signal
 import sys
 import time
 
-from ..layout import CANCELLED, CLAIM, ELEMENTS, SUPERVISE
-from . import conclude, process_tree, publish
-from .attempt import Attempt
+from ..layout import CLAIM, ELEMENTS, SUPERVISE
+from . import conclude, notify, process_tree, publish
+from .attempt import final_attempt
 from .job import JobFolder
-from .watch import STOPPED_ON_REQUEST
+from .watch import cancelled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,8 +38,9 @@ def end_stuck(folder: str) -> int:
     parts = _await_ends(parts, _AFTER_S)
     left = []  # type: list[str]
     for part in parts:
-        _kill([_script(part)] + _supervisors(part, b"run", b"after"))
-        conclude.conclude_by(part, {"kind": CANCELLED, "message": STOPPED_ON_REQUEST})
+        _kill([_script(part)] + _supervisors(part, "run", "after"))
+        if conclude.conclude_by(part, cancelled())[0] is not None:
+            notify.tell_end(part.home)
         numbers = part.attempts()
         left += process_tree.end(_of_part(part, numbers[-1] if numbers else 1), lambda: None, _DIES_S)
     sys.stdout.write(json.dumps({"left": left}) + "\n")
@@ -57,10 +58,7 @@ def _parts(job: JobFolder) -> "list[JobFolder]":
 
 def _is_open(job: JobFolder) -> bool:
     """Whether a process has it, and it has no outcome."""
-    if not os.path.exists(os.path.join(job.folder, CLAIM)):
-        return False
-    outcomes = [Attempt(job, number).outcome() for number in job.attempts()]
-    return not any(outcome is not None and outcome["final"] for outcome in outcomes)
+    return os.path.exists(os.path.join(job.folder, CLAIM)) and final_attempt(job) is None
 
 
 def _await_ends(jobs: "list[JobFolder]", most_s: float) -> "list[JobFolder]":
@@ -80,20 +78,13 @@ def _script(job: JobFolder) -> int:
     return int(claimed[1]) if process_tree.start_time(int(claimed[1])) == claimed[2] else 0
 
 
-def _supervisors(job: JobFolder, *commands: bytes) -> "list[int]":
+def _supervisors(job: JobFolder, *commands: str) -> "list[int]":
     """Return the processes of this user that run one of these commands, `run` by default, for the job."""
-    folder, wanted = os.fsencode(job.folder), commands or (b"run",)
-
-    def is_one(pid: int) -> bool:
-        words = process_tree.command_line(pid)
-        places = [place for place, word in enumerate(words) if os.path.basename(word) == SUPERVISE.encode()]
-        return bool(places) and words[places[0] + 1 : places[0] + 3] in [[command, folder] for command in wanted]
-
-    return [pid for pid in process_tree.of_user() if is_one(pid)]
+    return [pid for command in commands or ("run",) for pid in process_tree.of_command(SUPERVISE, command, job.folder)]
 
 
 def _of_part(job: JobFolder, attempt: int) -> "Callable[[], list[int]]":
-    return lambda: process_tree.tagged(job.id, attempt) + _supervisors(job, b"run", b"after")
+    return lambda: process_tree.tagged(job.id, attempt) + _supervisors(job, "run", "after")
 
 
 def _kill(pids: "list[int]") -> None:

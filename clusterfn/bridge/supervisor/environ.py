@@ -17,13 +17,17 @@ if TYPE_CHECKING:
 
         id: str
         folder: str
-        spec: "dict[str, Any]"
+
+        @property
+        def spec(self) -> "Mapping[str, Any]":
+            """Return its spec.json."""
 
         def path(self, *names: str) -> str:
             """Return a path below its folder."""
 
         def secrets(self) -> "dict[str, str]":
             """Return the secret variables and their values."""
+
 
 _LEAKS = (
     "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUNBUFFERED", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV",
@@ -83,7 +87,7 @@ def worker_environment(
     return values
 
 
-def expand_cwd(spec: "dict[str, Any]") -> str:
+def expand_cwd(spec: "Mapping[str, Any]") -> str:
     """Return the working directory that the job asks for; "" if it has its own. Variables and ~ are the host's."""
     return os.path.abspath(os.path.expanduser(os.path.expandvars(spec["cwd"]))) if spec["cwd"] else ""
 
@@ -126,11 +130,12 @@ def _no_home(home: str) -> str:
 
 
 def _full(home: str) -> str:
-    from .text import size  # `re` costs as much as all that comes before a worker is started
+
+    from .text import format_size  # `re` costs as much as all that comes before a worker is started
 
     facts = os.statvfs(home)
     free = facts.f_bavail * facts.f_frsize
-    return "" if free >= ROOM_BYTES else "the home directory %s has only %s free" % (home, size(free))
+    return "" if free >= ROOM_BYTES else "the home directory %s has only %s free" % (home, format_size(free))
 
 
 def add_script_variables(activation: "dict[str, Any]", ready: "dict[str, Any]") -> None:

@@ -12,7 +12,6 @@ long as jobs are kept. It is renamed first and checked again: a client that came
 import glob
 import json
 import os
-import subprocess
 import sys
 import time
 
@@ -20,7 +19,6 @@ from ..layout import (
     ATTEMPTS,
     BLOBS,
     BRIDGE,
-    BUILD,
     CLAIM,
     ELEMENTS,
     FILES,
@@ -36,29 +34,17 @@ from ..layout import (
     SPEC,
     STARTED,
 )
-from . import process_tree
-from .attempt import Attempt
-from .copy_root import remove
-from .job import DAMAGED, JobFolder, job_folders
+from ..removal import DAY_S, RELIED_S, STARTS_S, CleanupReport, date_of, is_due, paths_in, sweep
+from .attempt import final_attempt
+from .job import DamagedFile, JobFolder, describe_damage, job_folders
+from .process_tree import script_runs
 from .verdict import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterator, Optional
+    from typing import Optional
 
 STORED = (BLOBS, FILES, SOURCES, SHIMS, BRIDGE)
-
-_HOUR_S, _DAY_S = 3600.0, 86400.0
-_RELIED_S = 2 * _HOUR_S  # a client asks the host again after an hour
-_STARTS_S = _DAY_S  # a client starts what it has sent, unless it was ended in between
-_ASIDE = ".unused-"
-
-
-def clean_node(job: JobFolder, node_root: str) -> None:
-    """Remove copies of environments that no job has used on this node for as long as this one is kept."""
-    builder = os.path.join(job.spec["bridge"], BUILD)
-    argv = [sys.executable, "-I", "-S", builder, "gc", node_root, str(job.spec["keep_days"]), "0"]
-    subprocess.call(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
 
 def clean(root: str, keep_s: str, older_s: str, dry: str) -> int:
@@ -76,30 +62,6 @@ def clean(root: str, keep_s: str, older_s: str, dry: str) -> int:
     return 0
 
 
-class CleanupReport:
-    """What there is, and what of it goes.
-
-    Attributes:
-        told: For each kind `count` and `bytes` of all, and `gone` and `freed` of what is removed. `waiting` has the ids
-            of the jobs that wait or run. `recent` counts things that stay only because a client may still rely on them.
-    """
-
-    def __init__(self, dry: bool, measure: bool) -> None:
-        self.told: "dict[str, Any]" = {"kinds": {}, "waiting": [], "recent": 0}
-        self.dry = dry
-        self._measure = measure
-
-    def add(self, kind: str, path: str, goes: bool, date: "Optional[float]" = None) -> None:
-        """Count one, and remove it if it goes; `date`: by which it was judged."""
-        told = self.told["kinds"].setdefault(kind, {"count": 0, "bytes": 0, "gone": 0, "freed": 0})
-        size = size_of(path) if self._measure else 0
-        told["count"] += 1
-        told["bytes"] += size
-        if goes and (self.dry or remove_aside(path, kind, date)):
-            told["gone"] += 1
-            told["freed"] += size
-
-
 def tidy(
     root: str, when: float, keep_s: float, *, older_s: "Optional[float]" = None, longest_s: "Optional[float]" = None,
     dry: bool = False, measure: bool = False,
@@ -115,60 +77,52 @@ def tidy(
         dry: Remove nothing.
         measure: Measure everything.
     """
+    for kind in ("", JOBS, *STORED):  # removals that were cut short
+        sweep(os.path.join(root, kind), lambda path: os.path.basename(path).startswith(REMOVED))
     found, living = CleanupReport(dry, measure), LivingJobs(root)
     relied_on = [when]
-    needed: "set[Optional[str]]" = set()
+    needed: "dict[str, str]" = {}
     ended, modules = [], {}  # type: list[tuple[str, bool]], dict[str, list[str]]
     for folder in job_folders(root):
         try:
             job = JobFolder(folder)
-            kept_s = job.spec["keep_days"] * _DAY_S if older_s is None else older_s
+            kept_s = job.spec["keep_days"] * DAY_S if older_s is None else older_s
             modules[folder] = job.spec.get("sys_path") or []
-            lives, final = living.has(job), final_outcome(job)
-            over = _last_sign(job) if final is None else _date(final)
+            lives, final = living.has(job), final_attempt(job)
+            over = _last_sign(job) if final is None else date_of(final.path(OUTCOME))
             relied_on += [os.stat(job.path(SPEC)).st_mtime] if lives else []
-        except DAMAGED as error:
-            hollow_since = _hollow_since(folder)
-            if hollow_since is not None and longest_s is None and when - hollow_since > _DAY_S:
-                found.add(JOBS, folder, True)
-                continue
-            say("%s is damaged, and is kept: %s: %s" % (folder, type(error).__name__, error))
-            found.add(JOBS, folder, False)
+        except (OSError, DamagedFile) as error:
+            is_hollow = longest_s is None and is_due(_hollow_since(folder), DAY_S, when)
+            if not is_hollow:
+                say("%s is damaged, and is kept: %s" % (folder, describe_damage(error)))
+            found.add(JOBS, folder, is_hollow)
             continue
         if lives:
             found.told["waiting"].append(job.id)
             found.add(JOBS, folder, False)
-            needed.add(job.spec.get("resume"))
-            needed.update(job.spec.get("after") or ())
+            needed.update(needed_by(job))
         elif not job.scheduler.has_nodes and not any(_each(job, name) for name in (STARTED, CLAIM, ATTEMPTS)):
-            kept_s = min(kept_s, _STARTS_S) if older_s is None else max(older_s, _STARTS_S)
+            kept_s = min(kept_s, STARTS_S) if older_s is None else max(older_s, STARTS_S)
         keep_s = max(keep_s, kept_s) if older_s is None else older_s
-        short = longest_s is None or kept_s < longest_s
         if not lives:
-            ended.append((folder, short and over is not None and when - over > kept_s))
+            ended.append((folder, (longest_s is None or kept_s < longest_s) and is_due(over, kept_s, when)))
     for folder, goes in ended:  # only now is it known whose checkpoints and values others will read
         goes = goes and os.path.basename(folder) not in needed
         found.add(JOBS, folder, goes)
         if goes:
             del modules[folder]
     if longest_s is None or keep_s < longest_s:
-        needed_since = min(sent - _RELIED_S for sent in relied_on)
+        needed_since = min(sent - RELIED_S for sent in relied_on)
         kept = {path for paths in modules.values() for path in paths}  # with which values can be loaded
-        _stored(root, min(when - keep_s, needed_since), when - keep_s, found, kept)
-    _finish(root)
-    return found
-
-
-def _stored(root: str, unused_since: float, due: float, found: CleanupReport, kept: "set[str]") -> None:
-    """Remove what was not used since a time; what was used since, but before it was due, is counted as recent."""
-    own = os.path.dirname(os.path.abspath(sys.argv[0]))
-    for kind in STORED:
-        for path in _below(os.path.join(root, kind)):
-            date = _date(path)
-            if date is not None:
-                goes = date < unused_since and path != own and path not in kept
+        kept.add(os.path.dirname(os.path.abspath(sys.argv[0])))  # this bridge
+        unused_since = min(when - keep_s, needed_since)
+        for kind in STORED:
+            for path in paths_in(os.path.join(root, kind)):
+                date, is_kept = date_of(path), path in kept
+                goes = not is_kept and is_due(date, 0.0, unused_since)
                 found.add(kind, path, goes, unused_since)
-                found.told["recent"] += unused_since <= date < due and path != own
+                found.told["recent"] += not (goes or is_kept) and is_due(date, keep_s, when)
+    return found
 
 
 class LivingJobs:
@@ -182,14 +136,14 @@ class LivingJobs:
 
     def has(self, job: JobFolder) -> bool:
         """Whether a client may still need what this job was sent with."""
-        if final_outcome(job) is not None:
+        if final_attempt(job) is not None:
             return False
         has_nodes = job.scheduler.has_nodes  # then it may start at any time
-        silent_s = max(_DAY_S, job.spec["keep_days"] * _DAY_S) if has_nodes else _DAY_S
+        silent_s = max(DAY_S, job.spec["keep_days"] * DAY_S) if has_nodes else DAY_S
         if job.id in self._queued or time.time() - _last_sign(job) < silent_s:
             return True
         if not has_nodes:
-            return any(map(runs_still, started_files(job)))
+            return any(map(script_runs, _each(job, STARTED)))
         if not self._is_listed(job):
             return False
         os.utime(job.home)  # a sign of it: one later look that misses it cannot remove it
@@ -208,21 +162,12 @@ class LivingJobs:
         return False
 
 
-def started_files(job: JobFolder) -> "list[str]":
-    """Return the file `started` of a job, and of each element of a group."""
-    return _each(job, STARTED)
-
-
-def runs_still(started: str) -> bool:
-    """Whether the job.sh that has written the file `started` still runs on this machine."""
-    try:
-        with open(started, encoding="utf-8", errors="replace") as file:
-            boot, _, stat = file.read().partition(" ")
-        pid, start = int(stat.partition(" ")[0]), stat.rpartition(")")[2].split()[19]
-        lives = boot == process_tree.boot_id() and process_tree.is_alive(pid)
-        return lives and process_tree.start_time(pid) == start
-    except (OSError, ValueError, IndexError):
-        return False
+def needed_by(job: JobFolder) -> "dict[str, str]":
+    """Return the jobs whose values or checkpoint a job needs, and say so of each."""
+    needed = dict.fromkeys(job.spec.get("after") or (), "job %s takes its value" % job.id)
+    if job.spec.get("resume"):
+        needed[job.spec["resume"]] = "job %s resumes from its checkpoint" % job.id
+    return needed
 
 
 def _each(job: JobFolder, *names: str) -> "list[str]":
@@ -236,17 +181,7 @@ def _last_sign(job: JobFolder) -> float:
     """Return when a job last wrote something."""
     paths = [job.home, job.path(SPEC)] + _each(job, STARTED) + _each(job, ATTEMPTS, "*")
     paths += _each(job, ATTEMPTS, "*", HEARTBEAT) + _each(job, ATTEMPTS, "*", OUTCOME)
-    return max(_date(path) or 0.0 for path in paths)
-
-
-def final_outcome(job: JobFolder) -> "Optional[str]":
-    """Return the path of its final outcome."""
-    for number in job.attempts():
-        attempt = Attempt(job, number)
-        outcome = attempt.outcome()
-        if outcome is not None and outcome["final"]:
-            return attempt.path(OUTCOME)
-    return None
+    return max(date_of(path) or 0.0 for path in paths)
 
 
 def _hollow_since(folder: str) -> "Optional[float]":
@@ -267,62 +202,3 @@ def _hollow_since(folder: str) -> "Optional[float]":
     except OSError:
         return None
     return max(dates)
-
-
-def _below(folder: str) -> "Iterator[str]":
-    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
-        if not name.startswith(_ASIDE):
-            yield os.path.join(folder, name)
-
-
-def _date(path: str) -> "Optional[float]":
-    try:
-        return os.lstat(path).st_mtime
-    except OSError:  # it went meanwhile
-        return None
-
-
-def size_of(path: str) -> int:
-    """Return the bytes of a file, or of all files in a folder."""
-    if not os.path.isdir(path) or os.path.islink(path):
-        return _bytes(path)
-    return sum(_bytes(os.path.join(folder, name)) for folder, _, names in os.walk(path) for name in names)
-
-
-def _bytes(path: str) -> int:
-    try:
-        return os.lstat(path).st_size
-    except OSError:  # it went meanwhile
-        return 0
-
-
-def remove_aside(path: str, kind: str, unused_since: "Optional[float]") -> bool:
-    """Move it aside, and remove it there: what is half removed must not be taken for the whole.
-
-    Returns:
-        False if it is needed after all, or could not be removed.
-    """
-    aside = os.path.join(os.path.dirname(path), (REMOVED if kind == JOBS else _ASIDE) + os.path.basename(path))
-    try:
-        os.rename(path, aside)
-        needed = unused_since is not None and os.lstat(aside).st_mtime >= unused_since  # a client has come between
-        if needed and not os.path.lexists(path):
-            os.rename(aside, path)
-            return False
-        remove(aside)
-    except OSError as error:
-        say("%s could not be removed: %s" % (path, error))
-        return False
-    return True
-
-
-def _finish(root: str) -> None:
-    """Finish a removal that was interrupted."""
-    for kind in (JOBS, *STORED):
-        folder = os.path.join(root, kind)
-        for name in os.listdir(folder) if os.path.isdir(folder) else ():
-            if name.startswith((REMOVED, _ASIDE)):
-                try:
-                    remove(os.path.join(folder, name))
-                except OSError:  # another is at it
-                    continue

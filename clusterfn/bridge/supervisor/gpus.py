@@ -11,6 +11,7 @@ import time
 from collections import namedtuple
 
 from ..layout import ENVIRONMENT, UNSATISFIABLE
+from . import process_tree
 from .eligible_gpus import (
     GpuInfo,
     allowed_gpus,
@@ -23,8 +24,8 @@ from .eligible_gpus import (
     suggest_gpus,
 )
 from .process_tree import PROC, is_hidden
-from .text import last_lines, number, printable
-from .verdict import Verdict
+from .text import format_size, last_lines, number, printable
+from .verdict import AttemptEnded, Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def candidates(there: "Sequence[GpuInfo]", resources: "Mapping[str, Any]") -> "l
         resources: Of spec.json.
 
     Raises:
-        Verdict: They are fewer than are wanted.
+        AttemptEnded: They are fewer than are wanted.
     """
     wanted, kind, memory = resources["gpus"], resources.get("gpu_type"), resources.get("gpu_memory_bytes")
     only = only_of(resources)
@@ -66,14 +67,14 @@ def candidates(there: "Sequence[GpuInfo]", resources: "Mapping[str, Any]") -> "l
         advice = "ask for fewer, or choose another host"
     of_which = " that %s in clusterfn.yml leaves" % describe_only(only) if only else ""
     message = "the job asks for %s, and the host has %s%s" % (asked, has, of_which)
-    raise Verdict(UNSATISFIABLE, message, stage="lease", hint=advice)
+    raise AttemptEnded(Verdict(UNSATISFIABLE, message, stage="lease", hint=advice))
 
 
 def list_gpus() -> "list[GpuInfo]":
     """All GPUs with what they are, in PCI order.
 
     Raises:
-        Verdict: nvidia-smi is missing, hangs, or answers something else.
+        AttemptEnded: nvidia-smi is missing, hangs, or answers something else.
     """
     from . import nvidia_smi  # late, as everywhere here: a job without GPUs need not load it
 
@@ -87,7 +88,7 @@ def gpu_loads() -> "tuple[list[GpuLoad], list[str]]":
     A number that the driver does not know is None.
 
     Raises:
-        Verdict: As `cards`.
+        AttemptEnded: As `cards`.
     """
     from . import nvidia_smi
 
@@ -107,7 +108,7 @@ def gpu_processes() -> "dict[str, list[GpuProcess]]":
     """What runs on each GPU that something runs on.
 
     Raises:
-        Verdict: As `cards`.
+        AttemptEnded: As `cards`.
     """
     from . import nvidia_smi
 
@@ -133,7 +134,7 @@ def used_by_others(wanted: "Iterable[str]") -> "dict[str, str]":
     Asked before the job's own processes exist, so that any process on a GPU is a stranger, one's own included.
 
     Raises:
-        Verdict: As `cards`.
+        AttemptEnded: As `cards`.
     """
     from . import nvidia_smi
 
@@ -141,7 +142,7 @@ def used_by_others(wanted: "Iterable[str]") -> "dict[str, str]":
     for row in query_nvidia_smi("uuid", "memory.used").rows:
         used = nvidia_smi.count(row["memory.used"])
         if used is not None and used > QUIET_MIB:  # an unknown use is none that keeps a GPU from others
-            found[row["uuid"]] = "%d MiB in use by an unknown process" % used
+            found[row["uuid"]] = "%s in use by an unknown process" % format_size(used << 20)
     found.update((uuid, describe_process(there[-1])) for uuid, there in gpu_processes().items())
     return {uuid: found[uuid] for uuid in wanted if uuid in found}
 
@@ -181,7 +182,7 @@ def query_nvidia_smi(*fields: str, of: str = "gpu") -> "Table":
     """What nvidia-smi answers, with at least one row or nothing said of a GPU.
 
     Raises:
-        Verdict: As `cards`.
+        AttemptEnded: As `cards`.
     """
     from . import nvidia_smi
 
@@ -192,13 +193,15 @@ def query_nvidia_smi(*fields: str, of: str = "gpu") -> "Table":
             return table
         time.sleep(AGAIN_S if left else 0)
     how = "answered what is not a table" if table.other else "sees no GPU that answers"
-    raise _failed(how, text.encode("utf-8", "replace"))
+    raise AttemptEnded(_failed(how, text.encode("utf-8", "replace")))
 
 
 def _joined(text: str) -> str:
     """A line for each row: the name of a process may hold line ends, and its row continues after them."""
+    from . import nvidia_smi
+
     lines = []  # type: list[str]
-    for line in filter(str.strip, text.split("\n")):
+    for line in filter(str.strip, nvidia_smi.without_notices(text).split("\n")):
         if lines and not _ROW.match(line):
             lines[-1] += " " + line
         else:
@@ -207,30 +210,16 @@ def _joined(text: str) -> str:
 
 
 def run_nvidia_smi(argv: "list[str]") -> str:
-    import subprocess  # a job without GPUs need not wait for it
-
     from . import nvidia_smi
 
     try:
-        process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
-        )
-    except OSError as error:
-        message = "the job asks for GPUs, and nvidia-smi cannot be started on this host: %s" % error.strerror
-        raise Verdict(UNSATISFIABLE, message, stage="lease", hint="choose a host with NVIDIA GPUs") from None
-    try:
-        answer, _ = process.communicate(timeout=_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()  # not waited for: one that hangs in the driver cannot be killed
-        raise _failed("did not answer within %d seconds" % _LIMIT_S, b"") from None
-    text = printable(answer.decode("utf-8", "replace"))  # any user chooses the names of his processes
-    if nvidia_smi.names_lost_gpu(text):  # its exit code is about that GPU; the others are in the table
-        return text
-    if process.returncode == 6 or b"No devices were found" in answer:
-        return ""
-    if process.returncode != 0:
-        raise _failed("failed with exit code %d" % process.returncode, answer)
-    return text
+        return printable(nvidia_smi.run(argv, _LIMIT_S))  # any user chooses the names of his processes
+    except nvidia_smi.NoAnswer as failed:
+        if failed.errno is None:
+            raise AttemptEnded(_failed(str(failed), failed.output)) from None
+        message = "the job asks for GPUs, and nvidia-smi on this host %s" % failed
+        refusal = Verdict(UNSATISFIABLE, message, stage="lease", hint="choose a host with NVIDIA GPUs")
+        raise AttemptEnded(refusal) from None
 
 
 def _failed(how: str, answer: bytes) -> Verdict:
@@ -248,7 +237,6 @@ _MOST = 1 << 16  # of an answer: a line for each GPU is far less
 _FIELDS = ("uuid", "name", "memory.used", "utilization.gpu")
 _MIB = 2**20
 
-_askers: "set[int]" = set()  # children of this process that are none of the job's
 _hung: "list[str]" = []  # after that it is not asked again, for no item of a group
 
 
@@ -260,6 +248,7 @@ class GpuSamples:
         self.name: "Optional[str]" = None
         self._peak: "Optional[int]" = None
         self._uses: "list[int]" = []
+        self._now: "tuple[Optional[int], Optional[int]]" = (None, None)
 
     def see(self, name: str, used_mib: str, use: str) -> None:
         """One sample, as nvidia-smi writes it; a number that the driver does not know is "[N/A]"."""
@@ -267,10 +256,16 @@ class GpuSamples:
         from . import nvidia_smi
 
         used, percent = nvidia_smi.count(used_mib), nvidia_smi.count(use)
+        self._now = None if used is None else used * _MIB, percent
         if used is not None:
             self._peak = max(self._peak or 0, used * _MIB)
         if percent is not None:
             self._uses.append(percent)
+
+    def load(self) -> "dict[str, Any]":
+        """Return what the last sample has seen."""
+        used, percent = self._now
+        return {"uuid": self.uuid, "memory_bytes": used, "use_percent": percent}
 
     def as_dict(self) -> "dict[str, Any]":
         """Return it as outcome.json has it."""
@@ -323,6 +318,10 @@ class GpuUsageMonitor:
             return None
         return [card.as_dict() for card in self._cards.values()]
 
+    def load(self) -> "list[dict[str, Any]]":
+        """Return what each GPU did at the last look."""
+        return [card.load() for card in self._cards.values()]
+
     def _ask(self) -> None:
         import subprocess  # here: most jobs have no GPUs
 
@@ -337,7 +336,7 @@ class GpuUsageMonitor:
         except OSError:  # there is none, as on many nodes that have GPUs
             self._given_up = True
             return
-        _askers.add(asking.pid)
+        process_tree.keep_apart(asking.pid)
         self._asking, self._answer = asking, b""
         self._until = time.monotonic() + _LIMIT_S
         os.set_blocking(_out_of(asking), False)
@@ -366,7 +365,7 @@ class GpuUsageMonitor:
         if asking.stdout is not None:
             asking.stdout.close()
         asking.returncode = 0  # so that subprocess neither waits for it nor complains
-        if asking.pid in _askers:
+        if process_tree.is_apart(asking.pid):
             os.kill(asking.pid, signal.SIGKILL)
 
     def _give_up(self, why: str) -> None:
@@ -388,19 +387,6 @@ def _out_of(asking: "subprocess.Popen[bytes]") -> int:
     if asking.stdout is None:
         raise AssertionError("it was started with a pipe")
     return asking.stdout.fileno()
-
-
-def without_askers(pids: "list[int]") -> "list[int]":
-    """Leave out the processes that ask nvidia-smi."""
-    return [pid for pid in pids if pid not in _askers]
-
-
-def is_asker(pid: int) -> bool:
-    """Whether a dead child asked nvidia-smi; forget it."""
-    if pid not in _askers:
-        return False
-    _askers.remove(pid)
-    return True
 
 
 def monitored_gpus(cards: "Optional[list[str]]", wanted: int, given: str) -> "list[str]":

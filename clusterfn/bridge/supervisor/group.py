@@ -5,18 +5,19 @@ import os
 import sys
 import time
 
-from ..layout import CANCELLED, ELEMENTS, LOST, RAISED, RESULT, RETURNED, VERDICT
+from ..layout import CANCELLED, COMMAND, ELEMENTS, LOST, NOTIFY, RAISED, RESULT, RETURNED, VERDICT
 from . import publish, retries
 from .attempt import Attempt, make_folder
 from .chunks import NO_ELEMENT, Chunks, ItemJournal, journal_lines
 from .job import JobFolder
+from .job_usage import usage_of_ended_items
 from .text import native
-from .verdict import Verdict
+from .verdict import Verdict, requested
 from .watch import as_known
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterator, Optional
+    from typing import Iterator, Optional
 
 SETTLE_S = 2.0  # an element that was fenced looks for that every second
 _NEVER_SAID = "the process that watched the item is gone, and left no result"
@@ -48,11 +49,11 @@ def conclude_if_complete(job: JobFolder) -> None:
         return
     ended = kinds(job.home)
     group = JobFolder(job.home)
-    facts = {"message": in_words(ended, spec["count"]), "by": "supervisor"}
     ends = list(ended.values())
     # as `JobGroup.state` says it
-    known = [kind for kind in (CANCELLED, RETURNED, RESULT, RAISED) if kind in ends] + ends + [RETURNED]
-    Attempt(group, 1).publish(known[0], facts)
+    known = [kind for kind in (CANCELLED, RETURNED, RESULT, RAISED, COMMAND) if kind in ends] + ends + [RETURNED]
+    usage = usage_of_ended_items(job.home)
+    Attempt(group, 1).publish(Verdict(known[0], in_words(ended, spec["count"]), by="supervisor", usage=usage))
     job.scheduler.cancel_waiting_elements()
 
 
@@ -126,11 +127,11 @@ class ItemRecorder:
     def _runs_again(self, index: int, before: "list[str]", chunk: int) -> bool:
         """Whether `retries=` has an item run again that sent no word; `before`: what was said of each time."""
         death, of = self._death(chunk), retries.allowed(self.job)
-        why = death.facts["message"]
+        why = death.message
         said = [told or retries.in_words(number, "", why, number, of) for number, told in enumerate(before, 1)]
-        if death.kind not in retries.LOSSES or len(before) > of:
+        if death.kind not in retries.LOSSES or not retries.are_left(self.job, len(before) - 1):
             usage = self.chunks.usage_of(chunk, index)
-            self.tell(index, Verdict(death.kind, **dict(death.facts, earlier=said[:-1], usage=usage)))
+            self.tell(index, death.replace(earlier=said[:-1], usage=usage))
             return False
         self.before[index] = said
         return True
@@ -142,7 +143,7 @@ class ItemRecorder:
 
     def tell(self, index: int, verdict: Verdict) -> None:
         """Write this verdict as the line of an item that does not run."""
-        self.journal.end(index, verdict.kind or LOST, verdict.facts)
+        self.journal.end(index, verdict)
         self.told += 1
 
     def _death(self, chunk: int) -> Verdict:
@@ -153,8 +154,8 @@ class ItemRecorder:
             own = [each["message"] for each in self.attempt.outcomes_before() if each["by"] == "after"]
             said = own[-1] if own else _NEVER_SAID
             return Verdict(LOST, said, stage="supervisor", hint="call it again: group.retry_failed()")
-        facts = {name: known[-1].get(name) for name in ("message", "stage", "evidence", "hint", "node", "signal")}
-        return Verdict(known[-1]["kind"], facts.pop("message") or "", **facts)
+        facts = {name: known[-1].get(name) for name in ("stage", "evidence", "hint", "node", "signal")}
+        return Verdict(known[-1]["kind"], known[-1].get("message") or "", **facts)
 
 
 def fail_unfinished_items(folder: str) -> int:
@@ -169,22 +170,24 @@ def fail_unfinished_items(folder: str) -> int:
     publish.publish(folder, VERDICT, sys.stdin.read().encode())
     job = JobFolder(folder)
     if Chunks(job.home, job.spec["group"]).end_of(job.element or 0) is None:
-        asked = as_known(job, native(json.loads((publish.read(folder, VERDICT) or b"").decode())))
+        asked = as_known(job, requested(native(json.loads((publish.read(folder, VERDICT) or b"").decode()))))
         attempt = Attempt.new(job)
         by = attempt.fence()
         if by is None:
             attempt.prepare()
             told = _fail_items(ItemRecorder(job, attempt, sync=False), asked)
-            attempt.publish(RETURNED, {"message": "%d items were given up" % told, "by": "conclude"})
+            attempt.publish(Verdict(RETURNED, "%d items were given up" % told, by="conclude"))
         else:
             attempt.supersede(by)
     conclude_if_complete(job)
+    if os.path.exists(os.path.join(job.home, NOTIFY)):
+        from .notify import tell_end  # few groups tell anybody
+
+        tell_end(job.home)
     return 0
 
 
-def _fail_items(recorder: ItemRecorder, asked: "dict[str, Any]") -> int:
-    facts = {name: asked.get(name) for name in ("evidence", "hint", "stage")}
-    verdict = Verdict(asked.get("kind") or LOST, asked["message"], **facts)
+def _fail_items(recorder: ItemRecorder, verdict: Verdict) -> int:
     for chunk in recorder.chunks.take_all(recorder.job.element or 0):
         for index in recorder.chunks.items(chunk):
             recorder.tell(index, verdict)

@@ -7,7 +7,7 @@ from ..layout import ATTEMPTS, ELEMENTS, JOURNAL, element_dir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterator
+    from typing import Any, Iterator, Optional
 
 
 class ItemEnds:
@@ -48,12 +48,18 @@ class ItemEnds:
         whole = data[: data.rfind(b"\n") + 1]
         self._read_to[path] = self._read_to.get(path, 0) + len(whole)
         for line in whole.split(b"\n"):
-            try:
-                found = json.loads(line.decode())
-            except ValueError:  # torn by a crash, and gone on behind it
-                continue
-            if isinstance(found, dict):
+            found = journal_line(line)
+            if found is not None:
                 yield found
+
+
+def journal_line(line: bytes) -> "Optional[dict[str, Any]]":
+    """Return a line of a journal; None if a crash has cut it short; the lines after it are whole."""
+    try:
+        found = json.loads(line.decode())
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def numbers_in(folder: str) -> "list[int]":

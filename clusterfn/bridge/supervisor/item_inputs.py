@@ -13,7 +13,7 @@ from ..layout import INPUTS, ITEM_INPUTS
 from . import publish
 from .chunks import Chunks, unclaimed
 from .dependencies import Dependencies
-from .job import Dependency, dependencies_of
+from .job import WHOLE, DamagedFile, Dependency, checked, dependencies_of, parse_record
 from .text import portable
 
 TYPE_CHECKING = False
@@ -21,7 +21,13 @@ if TYPE_CHECKING:
     from typing import Any, Optional
 
     from .attempt import Attempt
+    from .spec import Spec
     from .verdict import Verdict
+
+
+_TAKEN = (str, int, type(None))  # a job, and the index of an item or null
+_TOLD = {"all": [[_TAKEN]], "items": [[[_TAKEN]]]}
+_GROUP = {"count": WHOLE, "elements": WHOLE, "block?": WHOLE}
 
 
 class ItemInputs:
@@ -36,14 +42,15 @@ class ItemInputs:
         count: How many blocks there are.
     """
 
-    def __init__(self, home: str, spec: "dict[str, Any]", values: Dependencies) -> None:
+    def __init__(self, home: str, spec: "Spec", values: Dependencies) -> None:
+        checked(spec["group"], _GROUP, "the group in spec.json")
         self.home = home
         self.values = values
         self._wanted = {each.job: each for each in dependencies_of(spec)}
         self._block: "int" = spec["group"].get("block") or 1
         self._elements: "int" = spec["group"]["elements"]
-        with open(os.path.join(home, ITEM_INPUTS), encoding="utf-8") as file:
-            told = json.load(file)
+        with open(os.path.join(home, ITEM_INPUTS), "rb") as file:
+            told = parse_record(file.read(), _TOLD, ITEM_INPUTS)
         self._of_all: "list[list[Any]]" = told["all"]
         self._of_items: "list[list[list[Any]]]" = told["items"]
         self.count: "int" = -(-len(self._of_items) // self._block)
@@ -122,16 +129,17 @@ class ItemInputs:
         return [self._wanted[job]._replace(items=some and sorted(some)) for job, some in items.items()]
 
 
-def item_inputs_of(home: str, spec: "dict[str, Any]", values: Dependencies) -> "Optional[ItemInputs]":
+def item_inputs_of(home: str, spec: "Spec", values: Dependencies) -> "Optional[ItemInputs]":
     """Return the inputs of a group's items; None if all items wait for all inputs, or the group is damaged."""
-    return known_inputs(home, spec, values) if (spec.get("group") or {}).get("block") else None
+    block = spec["group"].get("block") if "group" in spec else None
+    return known_inputs(home, spec, values) if block else None
 
 
-def known_inputs(home: str, spec: "dict[str, Any]", values: Dependencies) -> "Optional[ItemInputs]":
+def known_inputs(home: str, spec: "Spec", values: Dependencies) -> "Optional[ItemInputs]":
     """Return the inputs of a group's items, whether these start one by one or not; None if they are not known."""
     if not spec.get("after"):
         return None
     try:
         return ItemInputs(home, spec, values)
-    except (OSError, ValueError, TypeError, KeyError):  # its functions may write into its folder
+    except (OSError, DamagedFile):  # its functions may write into its folder
         return None

@@ -1,7 +1,7 @@
 """The items of a group: an element claims chunks, runs their items one by one, and takes over from dead elements.
 
 To everything else an element is a job: `main` has claimed it and fenced its earlier attempts, `conclude` concludes it
-if this process dies. Each item runs by the same `AttemptRun` as a job and ends as a line of the element's
+if this process dies. Each item runs in the same `AttemptLoop` as a job and ends as a line of the element's
 journal. Between two items, the element may yield to another user who waits for GPUs. Then it gives back what it has,
 and waits in the queue like a job that has not begun.
 """
@@ -12,13 +12,10 @@ import time
 
 from ..layout import (
     CANCELLED,
-    EXIT_PUBLISHED,
     EXIT_QUEUED,
-    EXIT_RETURNED,
     HOST_DISK,
     INDEX_VARIABLE,
     LAUNCH_LOG,
-    LOST,
     NODES,
     OUTCOME,
     PREEMPTED,
@@ -30,8 +27,9 @@ from ..layout import (
     WORK,
     item_usage,
 )
-from . import group, publish, retries
+from . import group, publish
 from .attempt import remove_usage
+from .attempt_loop import FULL, AttemptLoop, nothing_can_be_written
 from .awaiting import await_values
 from .chunks import NO_ELEMENT
 from .dependencies import Dependencies, keep_exception
@@ -39,9 +37,10 @@ from .group import SETTLE_S, ItemRecorder
 from .item_inputs import known_inputs
 from .job import describe_place
 from .limits import clock
-from .run import AttemptRun, ensure_environment, look_at_bridge, run_through
+from .run import ensure_environment, look_at_bridge
 from .takers import Takers
-from .verdict import Fenced, Verdict, print_state, say
+from .verdict import AttemptEnded, Verdict, concluded_by_another, exit_code, print_state, say
+from .worker_template import WorkerTemplate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,20 +49,17 @@ if TYPE_CHECKING:
     from .attempt import Attempt
     from .chunks import ItemJournal
     from .job import JobFolder
+    from .run import AttemptRun
     from .watch import EndWatch
 
-_EXIT_LEFT_TO_AFTER = 143
 _TURN_S = 0.1
 _SPARE_S = 30.0  # of the minute that SLURM is asked for in addition
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class WaitsAgain(Verdict):
-    """It has given back what it had, and waits in the queue again."""
-
-    def __init__(self, why: str, told: int) -> None:
-        message = "it %s, after %d items, and waits in the queue again" % (why, told)
-        super().__init__(PREEMPTED, message, stage="queue")
+def waits_again(why: str, told: int) -> Verdict:
+    """Return the verdict on an element that has given back what it had, and waits in the queue again."""
+    message = "it %s, after %d items, and waits in the queue again" % (why, told)
+    return Verdict(PREEMPTED, message, stage="queue", exit_status=EXIT_QUEUED)
 
 
 def see_through(job: "JobFolder", attempt: "Attempt", watch: "EndWatch") -> int:
@@ -72,22 +68,22 @@ def see_through(job: "JobFolder", attempt: "Attempt", watch: "EndWatch") -> int:
         attempt.prepare()
         attempt.event("starting", pid=os.getpid(), **describe_place(job))
         verdict = ElementRun(job, attempt, watch).pull()
-    except Verdict as found:
-        verdict = found
+    except AttemptEnded as ended:
+        verdict = ended.verdict
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in FULL:
             raise
-        message = "the disk of the host is full: %s (%s)" % (os.strerror(error.errno), error.filename or attempt.folder)
-        verdict = Verdict(HOST_DISK, message, hint="free space there, then call map again", stage="start")
+        verdict = nothing_can_be_written(error, attempt.folder)
+    finally:
+        if job.template is not None:
+            job.template.close()
     if verdict.kind is None:
-        say(verdict.facts["message"])
-        return EXIT_RETURNED if isinstance(verdict, Fenced) else _EXIT_LEFT_TO_AFTER
-    won = attempt.publish(verdict.kind, dict(verdict.facts, by="supervisor", node=job.node))
+        say(verdict.message)
+        return exit_code(verdict, False)
+    won = attempt.publish(verdict.replace(by="supervisor", node=job.node))
     group.conclude_if_complete(job)
     print_state(attempt.number, verdict.kind, won)
-    if isinstance(verdict, WaitsAgain):
-        return EXIT_QUEUED
-    return EXIT_RETURNED if verdict.kind == RETURNED or not won else EXIT_PUBLISHED
+    return exit_code(verdict, won)
 
 
 class ElementRun(ItemRecorder):
@@ -111,12 +107,14 @@ class ElementRun(ItemRecorder):
         """Run what there is to run; why nothing is left for it.
 
         Raises:
-            Verdict: The element must end, and why.
+            AttemptEnded: The element must end, and why.
         """
         # Where no scheduler gives out anything, the queue lets an element come once one of its items can run.
         if self.job.spec.get("after") and (self._inputs is None or self.job.scheduler.has_nodes):
             await_values(self.job, self.attempt, self.watch, self._inputs)
         ensure_environment(self.job, self.attempt, self.watch)
+        if self.job.tasks == (1, 1):
+            self.job.template = WorkerTemplate()
         most = self.job.spec["group"]["per_element"]
         while True:
             for chunk in self.pulled(most):
@@ -128,7 +126,7 @@ class ElementRun(ItemRecorder):
             if self.job.scheduler.has_nodes:  # the elements after it take what is left
                 return Verdict(RETURNED, "no item of its own can run yet (%s), after %d items" % (waits, self.told))
             if self.job.held is not None and self.job.held.wait_again(waits):
-                raise WaitsAgain("found no item that can run (%s)" % waits, self.told)
+                raise AttemptEnded(waits_again("found no item that can run (%s)" % waits, self.told))
             self.settle()  # where there is no queue, it holds nothing
             self._inputs.look_again()
 
@@ -177,9 +175,9 @@ class ElementRun(ItemRecorder):
                     continue
                 look_at_bridge(self.job)
                 self._run_item(index)
-            except Verdict as verdict:
-                if verdict.kind == CANCELLED:
-                    self._give_up(chunk, verdict)
+            except AttemptEnded as ended:
+                if ended.verdict.kind == CANCELLED:
+                    self._give_up(chunk, ended.verdict)
                 raise
         self.finish(chunk)
         return True
@@ -188,7 +186,7 @@ class ElementRun(ItemRecorder):
         """Wait in the queue again if it must, but for the first item: each turn is good for one."""
         held, number = self.job.held, self.job.element or NO_ELEMENT
         if self.told and held is not None and held.yield_to_other_users(lambda: self.chunks.give_back(chunk, number)):
-            raise WaitsAgain("gave way to another user who waits", self.told)
+            raise AttemptEnded(waits_again("gave way to another user who waits", self.told))
 
     def _give_up(self, chunk: int, verdict: Verdict) -> None:
         ended, _ = self.chunks.past(chunk)
@@ -200,8 +198,7 @@ class ElementRun(ItemRecorder):
     def _fail(self, index: int, verdict: Verdict) -> None:
         """Write the end of an item whose input has no value, with the exception of that."""
         path = self.attempt.path(VALUE)
-        keep_exception(verdict, path)
-        self.journal.end(index, verdict.kind or LOST, verdict.facts, path)
+        self.journal.end(index, keep_exception(verdict, path), path)
         self.told += 1
         if os.path.exists(path):
             os.truncate(path, 0)
@@ -211,16 +208,14 @@ class ElementRun(ItemRecorder):
         begin, began = self._ends[index - 1] if index else 0, clock.now()
         place, before = (begin, self._ends[index] - begin), self.before.pop(index, [])
         self.watch.time_s = self.job.spec["resources"]["time_s"]
-        verdict: "Optional[Verdict]" = None
-        while verdict is None:
-            attempt = ItemAttempt(self.attempt, self.journal, index, place, before)
-            verdict = run_item(self.job, attempt, self.watch)
+        item = ItemAttempt(self.attempt, self.journal, index, place, before)
+        verdict = ItemLoop(self.job, item, self.watch).see_through()
         self.told += 1
         self._took.append(clock.now() - began)
         self._takers.tell()
         self.job.spec["building"] = None  # it has been looked at
         if verdict.kind == CANCELLED:
-            raise verdict
+            raise AttemptEnded(verdict)
 
     def _is_late(self) -> bool:
         """Whether the scheduler would end another item with the element; without `time` by what the longest took."""
@@ -238,7 +233,7 @@ class ItemAttempt:
         journal: Where it is written.
         index: Which item.
         place: Offset and size of its arguments in items.pkl.
-        before: What was said of each time that it ran and was followed by another; grows with them.
+        before: What was said of each time that it ran and was followed by another.
     """
 
     def __init__(
@@ -253,7 +248,7 @@ class ItemAttempt:
         self.before = before
         self._waited = False
         self._tasks = os.path.join(NODES, "%d.%d" % (index, len(before) + 1))
-        self._from = [_size(attempt.path(name)) for name in (STDOUT, STDERR)]
+        self._from = [0, 0]
 
     def path(self, name: str) -> str:
         """As the element's; a folder to work in and a file of what it uses are its own."""
@@ -283,6 +278,10 @@ class ItemAttempt:
             return False
         return True
 
+    def prepare(self) -> None:
+        """Note where its output begins in that of the element."""
+        self._from = [_size(self._attempt.path(name)) for name in (STDOUT, STDERR)]
+
     def wait(self, reason: str) -> None:
         """Note that it waits for something on the host itself."""
         self._waited = True
@@ -305,26 +304,29 @@ class ItemAttempt:
     def beat(self) -> None:
         """Do nothing: the element has a heartbeat."""
 
-    def publish(self, kind: str, facts: "dict[str, Any]") -> bool:
+    def publish(self, verdict: Verdict) -> bool:
         """Write its line in the journal."""
         self._look_at_fence()
         sizes = [_size(self.path(name)) for name in (STDOUT, STDERR)]
         out, err = ([begin, end - begin] for begin, end in zip(self._from, sizes))
-        told = dict(facts, out=out, err=err, earlier=self.before, transient=None)
-        self._journal.end(self._index, kind, told, self.path(VALUE))
+        self._journal.end(self._index, verdict.replace(earlier=self.before), self.path(VALUE), out=out, err=err)
         remove_usage(self.path(USAGE))
         return True
 
-    def again(self, told: str) -> None:
-        """Write that it is to run again."""
+    def followed(self, told: str) -> "ItemAttempt":
+        """Write that it is to run again; return the attempt that follows."""
         self._look_at_fence()
         self._journal.again(self._index, told)
-        self.before.append(told)
+        return ItemAttempt(self._attempt, self._journal, self._index, self._place, [*self.before, told])
+
+    def retries_used(self) -> int:
+        """Return how often it has been followed by another before this attempt."""
+        return len(self.before)
 
     def _look_at_fence(self) -> None:
-        """Raise Fenced if another process has concluded the element, and so this item."""
+        """Raise AttemptEnded if another process has concluded the element, and so this item."""
         if os.path.exists(self._attempt.path(OUTCOME)):
-            raise Fenced()
+            raise AttemptEnded(concluded_by_another())
 
     def tidy(self) -> None:
         """Leave nothing that is of no use: the value has been copied, the folder may be empty."""
@@ -356,37 +358,38 @@ def _size(path: str) -> int:
         return 0
 
 
-def run_item(job: "JobFolder", item: ItemAttempt, watch: "EndWatch") -> "Optional[Verdict]":
-    """Run one item until its line is written; return the verdict in it, None if it is to run again.
+class ItemLoop(AttemptLoop):
+    """The attempts of an item, until its line is in the journal."""
 
-    Raises:
-        Verdict: Nothing could be written about it: another has the element now, or it is not known yet why it ends.
-    """
-    runner: "type[AttemptRun]" = AttemptRun
-    if job.tasks != (1, 1):
-        from .nodes import Head
+    attempt: ItemAttempt
 
-        runner = Head
-    work = runner(job, item, watch)
-    try:
-        verdict, alive = run_through(work)
-        if verdict.kind is None:
-            raise verdict
-        used, of = 1 + len(item.before), retries.allowed(job)
-        if retries.passes(verdict) and used <= of:
-            item.again(retries.in_words(used, work.where(), verdict.facts["message"], used, of))
-            work.finish()
-            job.failed_cards += retries.suspects(verdict, work.cards())
-            return None
-        work.publish(verdict)
-        if alive:
-            work.finish()
+    def __init__(self, job: "JobFolder", attempt: ItemAttempt, watch: "EndWatch") -> None:
+        super().__init__(job, watch)
+        self.attempt = attempt
+
+    def see_through(self) -> Verdict:
+        """Run the item until its line is written; return the verdict in it.
+
+        Raises:
+            AttemptEnded: Nothing is written: the element ends.
+        """
+        verdict, alive = self.run()
+        if self.work is None:
+            raise AttemptEnded(verdict)
+        self.end(self.work, verdict, alive)
         return verdict
-    except (OSError, Verdict):  # it could not be recorded, so nothing else ends what it has left running
-        work.end_tree()
-        raise
-    finally:
-        watch.stop_clock()
-        work.release()
-        work.close()
-        item.tidy()
+
+    def follow(self, work: "AttemptRun", verdict: Verdict) -> ItemAttempt:
+        """Write that the item failed and is to run again."""
+        return self.attempt.followed(self.describe(1 + self.attempt.retries_used(), verdict))
+
+    def write(self, work: "AttemptRun", verdict: Verdict) -> bool:
+        """Write the line, unless it is the element that ends: another has it now, or nobody knows yet why it ends."""
+        if verdict.kind in (None, HOST_DISK):
+            raise AttemptEnded(verdict)
+        return super().write(work, verdict)
+
+    def close(self, work: "AttemptRun") -> None:
+        """Give back what the attempt had, and leave nothing of it that is of no use."""
+        super().close(work)
+        self.attempt.tidy()

@@ -32,6 +32,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Mapping, Optional, Protocol, Sequence
 
+    from .spec import Spec
     from .verdict import Verdict
 
     class HeldResources(Protocol):
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
         uuids: "list[str]"
         refusal: "Optional[Verdict]"
 
-        def cards(self, failed: "Sequence[str]" = ()) -> "list[str]": ...
+        def gpu_uuids(self, failed: "Sequence[str]" = ()) -> "list[str]": ...
         def refuse(self) -> None: ...
         def in_words(self) -> str: ...
         def worker_fds(self) -> "list[int]": ...
@@ -52,12 +53,139 @@ if TYPE_CHECKING:
         def release(self) -> None: ...
 
     from .worker_process import WaitingWorker
+    from .worker_template import WorkerTemplate
 
-# What reading a job raises whose files hold something else: a function may write anything into its own folder.
-DAMAGED = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
 # A job whose value another takes; items: indices of a group's items; None for the value of a job, or of all items.
 Dependency = namedtuple("Dependency", ("job", "name", "items"))
 _IS_ID = re.compile(r"[0-9a-f]{16}\Z")
+
+# The shapes of JSON that is read from a job's folder: a type, a pattern, a list with the shape of each, or fields by
+# name. "?" is one that may be missing or null, "*" is each. What only the job itself looks at may be anything.
+_LARGEST = 1 << 62
+NUMBER, WHOLE = (int, float), (int,)
+NAME = re.compile("[^\0\ud800-\udc7f\udd00-\udfff]*\\Z")  # of a file, for one: without half a character
+USAGE = {
+    "wall_s?": NUMBER,
+    "cpu_s?": NUMBER,
+    "longest_s?": NUMBER,
+    "peak_memory_bytes?": NUMBER,
+    "gpus?": [{"peak_memory_bytes?": NUMBER, "peak_use_percent?": NUMBER, "mean_use_percent?": NUMBER}],
+    "now?": {"cores?": NUMBER, "memory_bytes?": NUMBER, "gpus?": [{}]},
+}  # type: dict[str, Any]
+JOB_SPEC = {
+    "id": NAME,
+    "name": str,
+    "host": str,
+    "scheduler": str,
+    "root": NAME,
+    "bridge?": NAME,
+    "lease?": str,
+    "keep_days": NUMBER,
+    "sys_path?": [NAME],
+    "resume?": NAME,
+    "clusters?": NAME,
+    "retries?": WHOLE,
+    "resources": {
+        "cores?": WHOLE,
+        "gpus?": WHOLE,
+        "nodes?": WHOLE,
+        "tasks_per_node?": WHOLE,
+        "memory_bytes?": WHOLE,
+        "time_s?": NUMBER,
+        "gpu_type?": str,
+        "gpu_memory_bytes?": WHOLE,
+        "gpus_only?": [str],
+    },
+    "limits?": {"*?": NUMBER},
+    "after?": {"*": {"name": str, "items?": [WHOLE]}},
+    "group?": {"count": WHOLE, "elements?": WHOLE, "block?": WHOLE},
+    "building?": {"root?": NAME, "id?": NAME},
+}  # type: dict[str, Any]
+ENDED = {
+    "kind": str,
+    "message?": str,
+    "value?": {"size?": WHOLE},
+    "usage?": USAGE,
+    "cause?": {"kind": str, "message?": str},
+    "retried?": {"cards?": [str]},
+    "requeued?": {"cause?": str},
+    "earlier?": [str],
+    "by?": str,
+}  # type: dict[str, Any]
+JOB_OUTCOME = dict(ENDED, final=bool)
+JOURNAL_LINE = {"index?": WHOLE, "begin?": WHOLE, "retry?": WHOLE, "told?": str}  # type: dict[str, Any]
+ITEM_LINE = dict(ENDED, **{"index": WHOLE, "at?": WHOLE})
+EVENT = {"event": str, "t": NUMBER, "reason?": str, "node?": str, "stopped_s?": NUMBER}  # type: dict[str, Any]
+
+
+class DamagedFile(Exception):
+    """A file holds what clusterfn has not written there: a function may write anything into its own folder."""
+
+
+def checked(value: "Any", shape: "Any", what: str) -> "Any":
+    """Return what was read from a file if it has this shape.
+
+    Raises:
+        DamagedFile: It does not.
+    """
+    if isinstance(shape, dict):
+        _of_type(value, (dict,), what)
+        for name, each in shape.items():
+            key = name.rstrip("?")
+            for known in value if key == "*" else [key]:
+                checked(known, NAME, what)
+                if value.get(known) is not None:
+                    checked(value[known], each, "%s: %s" % (what, known))
+                elif key == name:
+                    raise DamagedFile("%s has no %s" % (what, known))
+    elif isinstance(shape, list):
+        for each in _of_type(value, (list,), what):
+            checked(each, shape[0], what)
+    elif shape is NAME:
+        if not NAME.match(_of_type(value, (str,), what)):
+            raise DamagedFile("%s holds a zero byte, or half of a character" % what)
+    else:
+        _of_type(value, shape, what)
+    return value
+
+
+def _of_type(value: "Any", kinds: "Any", what: str) -> "Any":
+    is_number = isinstance(value, (int, float))
+    if not isinstance(value, kinds) or is_number and not -_LARGEST < value < _LARGEST:
+        raise DamagedFile("%s is %s" % (what, "%r" % value if is_number else "of the type " + type(value).__name__))
+    return value
+
+
+def describe_damage(error: Exception) -> str:
+    """Say why a job's folder could not be read."""
+    return str(error) if isinstance(error, DamagedFile) else "%s: %s" % (type(error).__name__, error)
+
+
+def parse_record(data: "Optional[bytes]", shape: "Any", what: str) -> "dict[str, Any]":
+    """Return the JSON object that a file holds.
+
+    Raises:
+        DamagedFile: It holds something else.
+    """
+    try:
+        found = json.loads((data or b"").decode())
+    except (ValueError, RecursionError) as error:
+        raise DamagedFile("%s is no JSON: %s" % (what, error)) from error
+    return dict(checked(found, shape, what))
+
+
+def read_spec(folder: str) -> "Spec":
+    """Return the spec.json of the job in a folder, its strings native.
+
+    Raises:
+        DamagedFile: It holds something else.
+        OSError: It cannot be read.
+    """
+    with open(os.path.join(folder, SPEC), "rb") as file:
+        spec: "Spec" = native(parse_record(file.read(), JOB_SPEC, SPEC))
+    return spec
+
+
 # What the elements of a group have in common.
 _SHARED = frozenset([SPEC, PAYLOAD, SCRIPT, CANCEL, SECRETS, CHECKPOINT])
 
@@ -73,19 +201,20 @@ class JobFolder:
         scheduler: What started it, or will.
         held: What it has of the machine, where no scheduler gives it out; None before it is let in.
         early: A worker that was started ahead of its attempt, until that takes it.
+        template: What forks workers; None where each is started by exec.
         id: 16 hex digits; of an element with its number, 7f3a….3.
         submission: The same for all that one job.sh starts, and after a requeue; another for another job.sh.
         start: The same, and which of its starts this is: a requeue's is not that of the attempt before.
         failed_cards: UUIDs of GPUs that failed it, as far as this process knows.
     """
 
-    def __init__(self, folder: str, spec: "Optional[dict[str, Any]]" = None) -> None:
+    def __init__(self, folder: str, spec: "Optional[Spec]" = None) -> None:
         self.folder = os.path.abspath(folder)
         above, name = os.path.split(self.folder)
         is_element = os.path.basename(above) == ELEMENTS
         self.home = os.path.dirname(above) if is_element else self.folder
         self.element: "Optional[int]" = int(name) if is_element else None
-        self.spec = _read_json(self.path(SPEC)) if spec is None else spec
+        self.spec: "Spec" = read_spec(self.home) if spec is None else spec
         self.id: "str" = self.spec["id"] if self.element is None else "%s.%d" % (self.spec["id"], self.element)
         self.root: "str" = self.spec["root"]
         self.scheduler = scheduler_named(self.spec["scheduler"])
@@ -95,6 +224,7 @@ class JobFolder:
             self.spec = site_rules.obeyed(self.spec, site_rules.read_rules())
         self.held: "Optional[HeldResources]" = None
         self.early: "Optional[WaitingWorker]" = None
+        self.template: "Optional[WorkerTemplate]" = None
         script = os.getppid()
         self.submission = self.scheduler.submission_id() or "%s:%d:%s" % (boot_id(), script, start_time(script))
         self.failed_cards: "list[str]" = []
@@ -141,7 +271,8 @@ class JobFolder:
     def secrets(self) -> "dict[str, str]":
         """Return the secret variables and their values; none once the job is final."""
         try:
-            return _read_json(self.path(SECRETS))
+            with open(self.path(SECRETS), encoding="utf-8") as file:
+                return dict(native(json.load(file)))
         except FileNotFoundError:
             return {}
 
@@ -167,10 +298,10 @@ def job_folders(root: str) -> "list[str]":
     return [os.path.join(folder, name) for name in sorted(names) if _IS_ID.match(name)]
 
 
-def dependencies_of(spec: "dict[str, Any]") -> "list[Dependency]":
+def dependencies_of(spec: "Mapping[str, Any]") -> "list[Dependency]":
     """Return the jobs whose values the job of this spec.json takes."""
     after: "dict[str, Any]" = spec.get("after") or {}
-    return [Dependency(job, told["name"], told["items"]) for job, told in sorted(after.items())]
+    return [Dependency(job, told["name"], told.get("items")) for job, told in sorted(after.items())]
 
 
 def describe_waiting(
@@ -194,11 +325,6 @@ def describe_waiting(
         named.append("%s%s (%s)" % (part, each.name, each.job[:4]))
     more = " and %d more" % (len(open_ones) - 3) if len(open_ones) > 3 else ""
     return "waiting for %s%s" % (", ".join(named), more)
-
-
-def _read_json(path: str) -> "dict[str, Any]":
-    with open(path, encoding="utf-8") as file:
-        return dict(native(json.load(file)))
 
 
 DRIVER_FILE = "/sys/module/nvidia/version"

@@ -11,12 +11,12 @@ import time
 
 from ..layout import STALLED
 from .process_tree import PROC, cpu_s, read_proc
-from .text import duration, size
+from .text import format_duration, format_size
 from .verdict import Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Optional, Tuple
+    from typing import Any, Callable, Optional, Tuple
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096  # a client on Windows needs the clock
 _EVERY_S = 0.1
@@ -29,12 +29,13 @@ class MemorySampler:
     """Samples the memory of the tree, by at most 2 % of a CPU's time; waiting on a busy machine is no cost.
 
     Attributes:
+        used: Bytes at the last sample.
         peak: Most bytes seen.
         is_changing: Whether the next sample may differ much from the last, or is near to the limit.
     """
 
     def __init__(self, limit: "Optional[int]") -> None:
-        self.peak = 0
+        self.used = self.peak = 0
         self.is_changing = True
         self._before = 0
         self._limit = limit
@@ -53,6 +54,7 @@ class MemorySampler:
         self._before = used
         if used > self.peak or (limit and used > limit):
             used = self._exactly(pids, used)
+        self.used = min(used, self.peak) if self.peak else used  # the cheap sum counts shared pages more than once
         self._next = time.monotonic() + max(_EVERY_S, (time.process_time() - spent) / _MOST_OF_A_CPU)
         return bool(limit and used > limit)
 
@@ -83,14 +85,6 @@ def proportional(pid: int) -> int:
     if "Pss_Anon" in values:
         return (int(values["Pss_Anon"]) + int(values.get("Pss_Shmem", 0))) * 1024
     return int(values["Pss"]) * 1024 if "Pss" in values else resident_bytes(pid)
-
-
-def peak_of(pid: int) -> int:
-    """Return the most bytes that a living process ever had resident."""
-    for line in read_proc(pid, "status").split(b"\n"):
-        if line.startswith(b"VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 class OomDetector:
@@ -183,6 +177,76 @@ class JobClock:
 
 clock = JobClock()  # of this process
 
+_STOPS_WITHIN_S = 60.0  # after the announcement; SLURM's `suspend_grace_time` is 2 s where a site does not change it
+_SUSPENDED = "the scheduler has suspended the job; this time does not count"
+
+
+class Suspension:
+    """Leaves out the time for which a scheduler has stopped all of a job, and tells of that.
+
+    A stop by signals ends with SIGCONT. Without one, the kernel has frozen the job's control group. Signals count only
+    where a scheduler may have sent them: it has a time limit of its own. Elsewhere the function could send them, and
+    run for ever.
+
+    Args:
+        came: The signals that have come to this process, and when; those that mean a stop are taken from it.
+        by_scheduler: Whether a scheduler may have sent them.
+        tell: Adds an event to the attempt.
+    """
+
+    def __init__(self, came: "dict[int, float]", by_scheduler: bool, tell: "Callable[..., None]") -> None:
+        self._came = came
+        self._by_scheduler = by_scheduler
+        self._tell = tell
+        self._alive = time.monotonic()  # when a wait ended last
+        self._announced: "Optional[float]" = None  # when the scheduler announced that it stops the job
+        self._stopped_s = 0.0
+
+    def begin(self) -> None:
+        """Watch from now on."""
+        self._alive = time.monotonic()
+
+    def look(self, began: float, limit_s: float, worker: int) -> None:
+        """Look whether all of the job was stopped during a wait.
+
+        Args:
+            began: When the wait began, by `time.monotonic`.
+            limit_s: For how long it may have waited.
+            worker: The pid of the worker; 0 without one.
+        """
+        continued = self._came.pop(signal.SIGCONT, None)
+        late = clock.overrun(began, limit_s) if continued is None else clock.overrun(self._alive, 0.0)
+        self._alive = time.monotonic()
+        if self._came.pop(signal.SIGTSTP, None) is not None and self._by_scheduler:  # SLURM: 2 s before the stop
+            self._announced = self._alive
+            self._tell("suspended", reason=_SUSPENDED)
+        stops = self._by_scheduler and (self._announced is not None or _was_stopped(worker))
+        if late and (continued is None or stops):
+            clock.leave_out(late)
+            self._stopped_s += late
+            self._announced = None
+            self._tell("resumed", reason="it was suspended for %s" % format_duration(late), stopped_s=round(late, 3))
+        elif self._announced is not None and self._alive > self._announced + _STOPS_WITHIN_S:
+            self._announced = None
+            self._tell("resumed", reason="", stopped_s=0.0)
+
+    def notes(self) -> "list[str]":
+        """Return what the outcome says of it."""
+        told = "it was suspended for %s, which its time limit does not count" % format_duration(self._stopped_s)
+        return [told] if self._stopped_s else []
+
+
+def _was_stopped(worker: int) -> bool:
+    """Whether the worker was stopped as well, and not the supervisor alone, which watches its time."""
+    if not worker or not hasattr(os, "waitid"):  # macOS
+        return True
+    try:
+        changed = os.waitid(os.P_PID, worker, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
+    except ChildProcessError:  # it has ended
+        return True
+    return changed is not None
+
+
 _IDLE = 0.005  # of one CPU, over the whole time
 _STALL_EVERY_S = 1.0
 
@@ -233,18 +297,40 @@ class Stall:
 
     def in_words(self) -> str:
         """Describe the idleness."""
-        return "printed nothing and used no CPU for %s" % duration(self._limit_s or 0.0)
+        return "printed nothing and used no CPU for %s" % format_duration(self._limit_s or 0.0)
 
     def verdict(self, stacks: "list[str]") -> Verdict:
         """Return the verdict on a job that is idle for too long."""
         limit_s = self._limit_s or 0.0
         return Verdict(
             STALLED,
-            "the job printed nothing and used no CPU time for %s" % duration(limit_s),
-            evidence=stacks,
+            "the job printed nothing and used no CPU time for %s" % format_duration(limit_s),
+            evidence=stacks or None,
             hint="look where its threads wait; if that is right, print now and then, or give it stall_timeout=%r"
             % ("%dmin" % max(2, round(limit_s / 30.0))),
         )
+
+
+class Quiet(Stall):
+    """Notices when a job begins to do nothing for long, and when it does something again."""
+
+    def __init__(self, limit_s: "Optional[float]") -> None:
+        super().__init__(limit_s)
+        self._was_quiet = False
+
+    def turned(self, pids: "list[int]", collected_s: float, printed: int, has_ended: bool) -> "Optional[bool]":
+        """Return whether it does nothing now; None if that is as it was at the last look.
+
+        Args:
+            pids, collected_s, printed: As for `over`.
+            has_ended: Whether the function has ended, which is no silence.
+        """
+        self.over(pids, collected_s, printed)
+        quiet = self.is_over and not has_ended
+        if quiet == self._was_quiet:
+            return None
+        self._was_quiet = quiet
+        return quiet
 
 
 _KERNELS_TICK_S = 0.5  # the kernel does not count CPU time as `wait` does
@@ -263,23 +349,27 @@ def kernel_limits(memory_bytes: "Optional[int]") -> "list[str]":
         if memory_bytes and 0 <= soft < memory_bytes:
             found.append(
                 "a process may have only %s of %s on this machine (%s), less than memory= asks for: %s"
-                % (size(soft), what, name, size(memory_bytes))
+                % (format_size(soft), what, name, format_size(memory_bytes))
             )
     return found
 
 
-def describe_kernel_limit(number: int, cpu_s: float) -> str:
+def describe_kernel_limit(status: int, used: "Any") -> str:
     """Name the limit of the kernel's that ended a process; "" if none did.
 
     Args:
-        number: The signal.
-        cpu_s: What the process used of CPU time. At its hard limit the kernel sends SIGKILL.
+        status: As `wait` gives it.
+        used: What the process has used, as `wait4` gives it; None if that is not known.
     """
+    if not os.WIFSIGNALED(status):
+        return ""
     import resource
 
+    number = os.WTERMSIG(status)
+    cpu_s = 0.0 if used is None else used.ru_utime + used.ru_stime  # at its hard limit the kernel sends SIGKILL
     of_signals: "dict[int, tuple[int, str, str, Any]]" = {
-        signal.SIGXCPU: (resource.RLIMIT_CPU, "CPU time", "RLIMIT_CPU, `ulimit -t`", duration),
-        signal.SIGXFSZ: (resource.RLIMIT_FSIZE, "the size of a file", "RLIMIT_FSIZE, `ulimit -f`", size),
+        signal.SIGXCPU: (resource.RLIMIT_CPU, "CPU time", "RLIMIT_CPU, `ulimit -t`", format_duration),
+        signal.SIGXFSZ: (resource.RLIMIT_FSIZE, "the size of a file", "RLIMIT_FSIZE, `ulimit -f`", format_size),
     }
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     if number == signal.SIGKILL and 0 <= hard <= cpu_s + _KERNELS_TICK_S:

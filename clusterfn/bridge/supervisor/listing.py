@@ -1,8 +1,8 @@
 """List all jobs below a root, one JSON line each: what `clusterfn jobs` shows.
 
-Reads the jobs' own files alone and changes nothing. Started through the agent (`supervise.py list ROOT [AFTER]`), which
-passes on 4 MB: jobs come in the order of their ids, a page at a time. The last line of a page that is not the last is
-`{"after": ID}`, and AFTER asks for the jobs behind that id.
+Reads the jobs' own files alone and changes nothing. All times are by the clock of this machine. Started through the
+agent (`supervise.py list ROOT [AFTER]`), which passes on 4 MB: jobs come in the order of their ids, a page at a time.
+The last line of a page that is not the last is `{"after": ID}`, and AFTER asks for the jobs behind that id.
 """
 
 import glob
@@ -10,22 +10,51 @@ import json
 import os
 import sys
 import time
+from collections import namedtuple
 
-from ..job_states import DIED, FINAL, HAS_NOT_STARTED, PENDING, RUNNING, STARTING, SUSPENDED, UNKNOWN, seen_state
-from ..layout import ATTEMPTS, ELEMENTS, HEARTBEAT, OUTCOME, OWNER, REFUSED, REFUSED_FOR_S, SPEC, STALE_AFTER_S, VERDICT
+from ..job_states import (
+    DIED,
+    FINAL,
+    HAS_NOT_STARTED,
+    OF_EVENT,
+    PENDING,
+    RUNNING,
+    STARTING,
+    SUSPENDED,
+    UNKNOWN,
+    seen_state,
+)
+from ..layout import (
+    ATTEMPTS,
+    ELEMENTS,
+    HEARTBEAT,
+    NOTIFIED,
+    OUTCOME,
+    OWNER,
+    REFUSED,
+    REFUSED_FOR_S,
+    SPEC,
+    STALE_AFTER_S,
+    VERDICT,
+)
 from ..queue import report
-from . import group, publish
-from .attempt import Attempt
+from . import group, job_usage, notify, publish
+from .attempt import Attempt, final_attempt, read_dated_events
 from .dependencies import Dependencies
-from .job import DAMAGED, JobFolder, dependencies_of, job_folders
-from .text import duration, in_one_line, portable, shortened
+from .file_clock import file_clock
+from .job import DamagedFile, JobFolder, dependencies_of, describe_damage, job_folders
+from .text import format_duration, in_one_line, portable, shortened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
-_EVENTS = {"pending": PENDING, "starting": STARTING, "running": RUNNING, "suspended": SUSPENDED}
+_ENDED = frozenset(FINAL.values()) | {DIED}
+_ASKED = ("cores", "memory_bytes", "gpus", "time_s", "nodes", "tasks_per_node")
 _PAGE_BYTES = 2 * 1024 * 1024
+
+# Of a job: its state, a line about it, since when, for how many seconds it has run or ran, and what it has used.
+Seen = namedtuple("Seen", ("state", "message", "since", "ran_s", "usage"))
 
 
 def listing(root: str, after: str = "", page_bytes: int = _PAGE_BYTES) -> int:
@@ -37,21 +66,34 @@ def listing(root: str, after: str = "", page_bytes: int = _PAGE_BYTES) -> int:
         if left <= 0:
             sys.stdout.write(json.dumps({"after": last}) + "\n")
             break
-        try:
-            job = JobFolder(folder)
-            started = os.stat(os.path.join(folder, SPEC)).st_mtime
-            state, message, since, ran_s = state_of(job)
-            asked = job.spec["resources"]
-            told = {"id": job.id, "name": job.spec["name"], "host": job.spec["host"]}
-            told.update(state=state, message=message, started=started, since=since, ran_s=ran_s)
-            told.update(gpus=asked.get("gpus", 0) * asked.get("nodes", 1))
-            told.update(inputs=[each.job for each in dependencies_of(job.spec)])
-        except DAMAGED as error:
-            told = _describe_damaged(folder, error)
+        told = describe(folder)
         last, line = told["id"], json.dumps(portable(told)) + "\n"
         left -= len(line)
         sys.stdout.write(line)
     return 0
+
+
+def describe(folder: str) -> "dict[str, Any]":
+    """Return what is shown of a job: its state, what it asked for, and what it has used, or uses now."""
+    try:
+        job = JobFolder(folder)
+        started = os.stat(os.path.join(folder, SPEC)).st_mtime - file_clock(job.root).ahead_s
+        state, message, since, ran_s, usage = _seen(job)
+        if state in _ENDED and os.path.exists(job.path(NOTIFIED)):
+            message = "; ".join(filter(None, [message, notify.failure_in_words(job.home)]))
+            if job.scheduler.has_nodes:
+                notify.try_again_apart(job)
+        asked = job.spec["resources"]
+        told: "dict[str, Any]" = {"id": job.id, "name": job.spec["name"], "host": job.spec["host"]}
+        told.update(state=state, message=message, started=started, since=since, ran_s=ran_s)
+        told.update(ended=since if state in _ENDED else None, usage=usage or {})
+        told.update(gpus=(asked.get("gpus") or 0) * (asked.get("nodes") or 1))
+        told.update(asked={name: value for name, value in asked.items() if name in _ASKED and value is not None})
+        told.update(inputs=[each.job for each in dependencies_of(job.spec)])
+        told.update(arguments=str(job.spec.get("arguments") or ""))
+    except (OSError, DamagedFile) as error:
+        told = _describe_damaged(folder, error)
+    return told
 
 
 def _describe_damaged(folder: str, error: Exception) -> "dict[str, Any]":
@@ -59,87 +101,89 @@ def _describe_damaged(folder: str, error: Exception) -> "dict[str, Any]":
         started = os.stat(folder).st_mtime
     except OSError:  # it was removed meanwhile
         started = 0.0
-    message = "its folder is damaged: %s" % _first_line("%s: %s" % (type(error).__name__, error))
+    message = "its folder is damaged: %s" % _first_line(describe_damage(error))
     told = {"id": os.path.basename(folder), "name": "?", "host": None, "state": UNKNOWN, "ran_s": None, "gpus": None}
     return dict(told, message=message, started=started)
 
 
-def state_of(job: JobFolder) -> "tuple[str, str, Optional[float], Optional[float]]":
-    """Return the state of a job, a line about it, since when, and for how many seconds it has run, or ran."""
-    numbers, sent = job.attempts(), _written(job.path(SPEC))
+def state_of(job: JobFolder) -> str:
+    """Return the state of a job."""
+    state: str = _seen(job).state
+    return state
+
+
+def _seen(job: JobFolder) -> Seen:
+    numbers, written = job.attempts(), file_clock(job.root).written
+    sent = written(job.path(SPEC))
     if not numbers and job.spec.get("group"):
         begun, now = _begun_of_items(job), time.time()
-        state, message = _of_items(job)
-        return state, message, sent if state == PENDING else begun, None if begun is None else max(0.0, now - begun)
+        state, message, usage = _of_items(job)
+        ran = None if begun is None else max(0.0, now - begun)
+        return Seen(state, message, sent if state == PENDING else begun, ran, usage)
     if not numbers:
         wanted = dependencies_of(job.spec)
         waits = Dependencies(job.root).describe_open(wanted) if wanted else ""
         why = report.reason_of(job.root, job.id) or _refused(job) or waits or HAS_NOT_STARTED
-        return PENDING, why, sent, None
-    attempts = [Attempt(job, number) for number in numbers]
-    for attempt in attempts:
-        outcome = attempt.outcome()
-        if outcome is not None and outcome["final"]:
-            ran_s, ended = (outcome.get("usage") or {}).get("wall_s"), _written(attempt.path(OUTCOME))
-            begun = _begun_of_items(job) if job.spec.get("group") else None
-            if begun is not None and ended is not None:
-                ran_s = max(0.0, ended - begun)
-            return FINAL.get(outcome["kind"], DIED), _first_line(outcome.get("message")), ended, ran_s
-    last = attempts[-1].outcome()
-    if last is not None:  # the job is to be started again
-        reason = report.reason_of(job.root, job.id) or _first_line(last.get("message"))
-        return PENDING, reason, _written(attempts[-1].path(OUTCOME)), None
-    return _of_events(attempts[-1])
+        return Seen(PENDING, why, sent, None, None)
+    attempt = final_attempt(job) or Attempt(job, numbers[-1])
+    outcome = attempt.outcome()
+    if outcome is None:
+        return _of_events(attempt)._replace(usage=job_usage.usage_of_attempt(attempt))
+    ended = written(attempt.path(OUTCOME))
+    if not outcome["final"]:  # the job is to be started again
+        reason = report.reason_of(job.root, job.id) or _first_line(outcome.get("message"))
+        return Seen(PENDING, reason, ended, None, None)
+    usage = outcome.get("usage") or {}
+    begun, ran_s = _begun_of_items(job) if job.spec.get("group") else None, usage.get("wall_s")
+    if begun is not None and ended is not None:
+        ran_s = max(0.0, ended - begun)
+    return Seen(FINAL.get(outcome["kind"], DIED), _first_line(outcome.get("message")), ended, ran_s, usage)
 
 
 def _refused(job: JobFolder) -> str:
     """Return why its scheduler refuses it for now, so that its program submits it later; "" otherwise."""
     reason = in_one_line((publish.read(job.home, REFUSED) or b"").decode("utf-8", "replace"))
-    silent_s = time.time() - (_written(os.path.join(job.home, REFUSED)) or 0.0)
+    silent_s = time.time() - (file_clock(job.root).written(os.path.join(job.home, REFUSED)) or 0.0)
     if not reason or silent_s < REFUSED_FOR_S:
         return reason
-    return "never submitted: the program that was to do so has been silent for %s" % duration(silent_s)
+    return "never submitted: the program that was to do so has been silent for %s" % format_duration(silent_s)
 
 
 def _begun_of_items(job: JobFolder) -> "Optional[float]":
     """Return when the first element began; None if none has begun."""
     pattern = os.path.join(glob.escape(job.home), ELEMENTS, "*", ATTEMPTS, "1", OWNER)
     begun = [os.stat(path).st_mtime for path in glob.glob(pattern)]
-    return min(begun) if begun else None
+    return min(begun) - file_clock(job.root).ahead_s if begun else None
 
 
-def _of_items(job: JobFolder) -> "tuple[str, str]":
+def _of_items(job: JobFolder) -> "tuple[str, str, Optional[dict[str, Any]]]":
+    """Return the state of a group that has not ended, a line about it, and what its running items use."""
     spec = job.spec["group"]
     counts = group.in_words(group.kinds(job.home), spec["count"])
     folder = job.path(ELEMENTS)
     names = os.listdir(folder) if os.path.isdir(folder) else []
     elements = [JobFolder(os.path.join(folder, name)) for name in names if name.isdecimal()]
     begun = [each for each in elements if each.attempts() and not os.path.exists(each.path(VERDICT))]
-    going = [element for element in begun if not _has_ended(element)]
+    going = [element for element in begun if final_attempt(element) is None]
     waits = {element.id: report.reason_of(element.root, element.id) for element in going}
     running = [element for element in going if not waits[element.id]]
     seen = [_of_events(Attempt(each, each.attempts()[-1])) for each in running]
-    if seen and all(state == SUSPENDED for state, *_ in seen):
-        return SUSPENDED, "%s; %s" % (counts, seen[0][1])
-    if seen and all(state == UNKNOWN for state, *_ in seen):
-        return UNKNOWN, counts + "; no heartbeat from their processes for more than %d s" % STALE_AFTER_S
+    if seen and all(each.state == SUSPENDED for each in seen):
+        return SUSPENDED, "%s; %s" % (counts, seen[0].message), None
+    if seen and all(each.state == UNKNOWN for each in seen):
+        return UNKNOWN, counts + "; no heartbeat from their processes for more than %d s" % STALE_AFTER_S, None
     if running:
-        return RUNNING, counts
+        return RUNNING, counts, job_usage.usage_of_running_items(running)
     if job.cancelled():
-        return PENDING, counts + "; it was stopped, and attaching to it concludes the rest"
+        return PENDING, counts + "; it was stopped, and attaching to it concludes the rest", None
     if going:
-        return PENDING, "%s; %s" % (counts, waits[going[0].id])
-    if len(begun) < spec["elements"]:
+        return PENDING, "%s; %s" % (counts, waits[going[0].id]), None
+    if len(begun) < (spec.get("elements") or 0):
         wanted = dependencies_of(job.spec)
         inputs = Dependencies(job.root).describe_open(wanted) if wanted else ""
         waits_for = report.reason_of_elements(job.root, job.id) or inputs
-        return PENDING, "; ".join(filter(None, [counts, _refused(job), waits_for]))
-    return PENDING, counts + "; the rest runs once you attach to it"
-
-
-def _has_ended(job: JobFolder) -> bool:
-    outcomes = [Attempt(job, number).outcome() for number in job.attempts()]
-    return any(outcome is not None and outcome["final"] for outcome in outcomes)
+        return PENDING, "; ".join(filter(None, [counts, _refused(job), waits_for])), None
+    return PENDING, counts + "; the rest runs once you attach to it", None
 
 
 def _first_line(text: "Any") -> str:
@@ -147,30 +191,23 @@ def _first_line(text: "Any") -> str:
     return shortened(lines[0], 200) if lines else ""
 
 
-def _written(path: str) -> "Optional[float]":
-    """Return when a file was written; None without it."""
-    try:
-        return os.stat(path).st_mtime
-    except OSError:
-        return None
-
-
-def _of_events(attempt: Attempt) -> "tuple[str, str, Optional[float], Optional[float]]":
-    state, before, message, ran_s, since = STARTING, STARTING, "", None, _written(attempt.path(OWNER))
-    for event in attempt.events():
+def _of_events(attempt: Attempt) -> Seen:
+    events, written = read_dated_events(attempt)
+    clock, has_nodes = file_clock(attempt.job.root), attempt.job.scheduler.has_nodes
+    ahead_s = clock.node_ahead_s(written, events[-1]["t"]) if has_nodes and written is not None else 0.0
+    state, before, message, ran_s, since = STARTING, STARTING, "", None, clock.written(attempt.path(OWNER))
+    for event in events:
         if event["event"] == "resumed":
-            state, message, since = before, event.get("reason") or "", event["t"]
+            state, message, since = before, event.get("reason") or "", event["t"] - ahead_s
             ran_s = None if ran_s is None else max(0.0, ran_s - event.get("stopped_s", 0.0))
-        elif event["event"] in _EVENTS:
+        elif event["event"] in OF_EVENT:
             before = state if event["event"] == "suspended" else before
-            state, message = _EVENTS[event["event"]], event.get("reason") or event.get("node") or message
-            since = event["t"]
-            ran_s = max(0.0, time.time() - event["t"]) if state == RUNNING else ran_s
-    try:
-        silent_s = time.time() - os.stat(attempt.path(HEARTBEAT)).st_mtime
-    except FileNotFoundError:
-        silent_s = 0.0
-    if attempt.job.scheduler.has_nodes and silent_s <= STALE_AFTER_S:
-        silent_s = 0.0  # a node's clock may be another one, and a network file system shows a file's time later
+            state, message = OF_EVENT[event["event"]], event.get("reason") or event.get("node") or message
+            since = event["t"] - ahead_s
+            ran_s = max(0.0, time.time() - since) if state == RUNNING else ran_s
+    beat = clock.written(attempt.path(HEARTBEAT))
+    silent_s = 0.0 if beat is None else time.time() - beat
+    if has_nodes and silent_s <= STALE_AFTER_S:
+        silent_s = 0.0  # a network file system shows a file's time later
     state, message = seen_state(state, message, silent_s)
-    return state, message, since, None if state == UNKNOWN else ran_s
+    return Seen(state, message, since, None if state == UNKNOWN else ran_s, None)

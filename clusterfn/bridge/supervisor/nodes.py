@@ -12,7 +12,6 @@ import sys
 import time
 
 from ..layout import (
-    EXIT_PUBLISHED,
     EXIT_RETURNED,
     INDEX_VARIABLE,
     LAUNCH_LOG,
@@ -34,41 +33,31 @@ from .job import JobFolder
 from .limits import clock
 from .run import AttemptRun, run_through
 from .text import last_lines, masked, portable
-from .verdict import Verdict, document, say
+from .verdict import EXIT_LEFT_TO_AFTER, AttemptEnded, Verdict, document, exit_code, say
 from .watch import EndWatch, Signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Optional, Protocol
+    from typing import Any, Optional
 
-    from .attempt import RunnableAttempt
-
-    class AttemptOfTasks(RunnableAttempt, Protocol):
-        """What `Head` needs of an attempt: that of a job, or of an item."""
-
-        def words_of_tasks(self) -> "list[str]":
-            """Return what the other tasks must know in addition to its number."""
-
-        def has_ended(self) -> bool:
-            """Whether the other tasks can see that it has ended."""
-
+    from .attempt import WholeAttempt
 
 _LOOK_EVERY_S = 1.0  # at a shared file system
 _TICK_S = 0.2
 _SETTLE_S = 5.0  # the launcher may be gone before what a node wrote is seen here, or before the signal that ends us all
 _START_S = 300.0  # the launcher waits for nodes that are busy as long as it takes: these are the job's own
 _CAUSE_S = 1.0  # an error here may follow from one on another node, whose word is on its way
-_TOLD = ("stage", "code", "signal", "evidence", "hint", "exception", "value", "notes", "node", "transient")
-_EXIT_NO_WORD = 143
+_TOLD = ("stage", "code", "signal", "evidence", "hint", "exception", "value", "notes", "node", "transient", "asked")
 
 
 class Head(AttemptRun):
     """The attempt on the first node, and through it the others."""
 
-    def __init__(self, job: JobFolder, attempt: "AttemptOfTasks", watch: EndWatch) -> None:
+    def __init__(self, job: JobFolder, attempt: "WholeAttempt", watch: EndWatch) -> None:
         super().__init__(job, attempt, watch)
         self._whole = attempt
         self._others = Others(job, attempt, self._secrets)
+        self.processes.spared = self._others.processes  # clusterfn's own launcher, which ends with the other nodes
         self._looks = False
         self._holds = bool(job.spec.get("kernel"))
 
@@ -88,15 +77,16 @@ class Head(AttemptRun):
     def _raise_failure(self) -> None:
         failed = self._others.failure()
         if failed is None and self._others.are_silent() and not self.watch.is_ending():
-            raise self.job.scheduler.ending(self.job.path(SCHEDULER_LOG)) or self._others.silence()
+            ending = self.job.scheduler.ending(self.job.path(SCHEDULER_LOG))
+            raise AttemptEnded(ending or self._others.silence())
         if failed is not None:
-            raise failed
+            raise AttemptEnded(failed)
 
     def result(self) -> Verdict:
         """The first node's, once all others have returned; of what it holds, soon after its end.
 
         Raises:
-            Verdict: Another node failed first, or something else ended the job.
+            AttemptEnded: Another node failed first, or something else ended the job.
         """
         self._looks = True
         try:
@@ -111,7 +101,7 @@ class Head(AttemptRun):
                 self._raise_failure()
         cause = self._others.failure(ended)
         if cause is not None:
-            raise cause
+            raise AttemptEnded(cause)
         return verdict
 
     def _waits(self, verdict: Verdict, since: float) -> bool:
@@ -125,15 +115,9 @@ class Head(AttemptRun):
 
     def publish(self, verdict: Verdict) -> bool:
         """Publish; put what another node raised where the first one's would be."""
-        kept = verdict.facts.pop("kept", None)
-        if kept is not None and verdict.facts.get("value"):
-            os.rename(kept, self.attempt.path(VALUE))
+        if verdict.kept and verdict.value:
+            os.rename(verdict.kept, self.attempt.path(VALUE))
         return super().publish(verdict)
-
-    def _tree(self) -> "list[int]":
-        """Without the launcher, which is clusterfn's own, and ends when the other nodes have."""
-        launchers = self._others.processes()
-        return [pid for pid in super()._tree() if pid not in launchers]
 
     def release(self) -> None:
         """Give the other nodes, which see that there is an outcome, the time to end what they started."""
@@ -141,20 +125,19 @@ class Head(AttemptRun):
         until = time.monotonic() + (self.job.spec["grace_s"] if concluded else 0.0)
         while self._others.processes() and time.monotonic() < until:
             time.sleep(_TICK_S)
-            self._reap()
-        process_tree.end(lambda: sorted(self._others.processes()), self._reap)
+            self.processes.reap()
+        process_tree.end(lambda: sorted(self._others.processes()), self.processes.reap)
         super().release()
 
-    def _facts(self, verdict: Verdict) -> "dict[str, Any]":
-        facts = super()._facts(verdict)
-        facts["node"] = verdict.facts.get("node") or facts["node"]
-        return facts
+    def _completed(self, verdict: Verdict) -> Verdict:
+        complete = super()._completed(verdict)
+        return complete.replace(node=verdict.node or complete.node)
 
 
 class Others:
     """The job on its other nodes."""
 
-    def __init__(self, job: JobFolder, attempt: "AttemptOfTasks", secrets: "list[str]") -> None:
+    def __init__(self, job: JobFolder, attempt: "WholeAttempt", secrets: "list[str]") -> None:
         self._job = job
         self._nodes = attempt.path(NODES)
         self._words = [str(attempt.number), *attempt.words_of_tasks()]
@@ -171,7 +154,7 @@ class Others:
         """Start them.
 
         Raises:
-            Verdict: There is no launcher.
+            AttemptEnded: There is no launcher.
         """
         self.ranks = list(range(1, nodes * tasks))
         os.makedirs(self._nodes, mode=0o700, exist_ok=True)
@@ -260,11 +243,11 @@ class Others:
         said = masked(last_lines(log), self._secrets)
         if begun:
             message = "the supervisor on another node of the job (rank %d) ended without a word" % begun[0]
-            return Verdict(LOST, message, stage="supervisor", evidence=said, hint="call again")
+            return Verdict(LOST, message, stage="supervisor", evidence=said or None, hint="call again")
         return Verdict(
             NODE,
             "%s could not start the function on the other nodes of the job" % self._job.scheduler.launcher,
-            stage="start", evidence=said, hint=self._job.scheduler.launcher_hint,
+            stage="start", evidence=said or None, hint=self._job.scheduler.launcher_hint,
         )  # fmt: skip
 
 
@@ -360,10 +343,10 @@ class NodeAttempt:
     def beat(self) -> None:
         """Do nothing: the first node has a heartbeat."""
 
-    def publish(self, kind: str, facts: "dict[str, Any]") -> bool:
+    def publish(self, verdict: Verdict) -> bool:
         """Inform the supervisor on the first node, with the time by the clock of this one."""
-        outcome = document(self._job.id, self.number, kind, portable(facts))
-        outcome.update(t=time.time(), transient=facts.get("transient"))
+        outcome = document(self._job.id, self.number, verdict)
+        outcome.update(t=time.time(), transient=portable(verdict.transient), asked=verdict.asked)
         return publish.publish(self.folder, OUTCOME, (json.dumps(outcome) + "\n").encode())
 
 
@@ -417,9 +400,9 @@ def _supervise(job: NodeJob, signals: Signals) -> int:
     work = AttemptRun(job, NodeAttempt(job), watch)
     verdict, alive = run_through(work)
     if verdict.kind is None:
-        say("on %s: %s" % (job.node, verdict.facts["message"]))
-        return _EXIT_NO_WORD
+        say("on %s: %s" % (job.node, verdict.message))
+        return EXIT_LEFT_TO_AFTER
     work.publish(verdict)
     if alive:
         work.finish()
-    return EXIT_RETURNED if verdict.kind == RETURNED else EXIT_PUBLISHED
+    return exit_code(verdict, True)

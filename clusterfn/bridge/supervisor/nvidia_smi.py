@@ -4,6 +4,7 @@ What a driver does not say ("[N/A]", "[GPU is lost]", "ERR!") is None, never 0. 
 as the GB10 of a DGX Spark, uses the machine's: nvidia-smi has no number for it. A lost GPU is not among the rows.
 """
 
+import contextlib
 import re
 from collections import namedtuple
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 Table = namedtuple("Table", ("rows", "lost", "other"))
 UUIDS = ("GPU-", "MIG-")
 FORMAT = "--format=csv,noheader,nounits"
+_NO_DEVICES = 6  # its exit code
 _MEMINFO = "/proc/meminfo"
 _UNKNOWN = re.compile(
     r"\[.*\]|-|n/?a|err!?|unknown( error)?|not (supported|available|found)|insufficient permissions|gpu is lost"
@@ -25,6 +27,9 @@ _NO_MEMORY = re.compile(r"\[?(n/?a|not supported)\]?|0", re.IGNORECASE)
 _LOST = re.compile(
     r"gpu is lost|\[unknown error\]|unable to determine the device handle|fallen off the bus", re.IGNORECASE
 )
+# Of a GPU that works all the same: "WARNING: infoROM is corrupted at gpu 0000:B3:00.0". The exit code is 14 then.
+_NOTICE = re.compile(r"^\s*warning:.*", re.IGNORECASE | re.MULTILINE)
+_INFOROM = re.compile(r"inforom is corrupted", re.IGNORECASE)
 # "49140", "49,140", "49.140" and "49 140" of locales, "49140 MiB" of a driver that ignores nounits, "37.5"
 _COUNT = re.compile(
     r"(?P<digits>[0-9]{1,18}|[0-9]{1,3}(?:[,.'\u2019\u00a0\u202f ][0-9]{3}){1,5})(?:[.,][0-9]{1,2})?(?: ?(?:%|MiB))?",
@@ -37,11 +42,60 @@ def query(fields: "Iterable[str]", of: str = "gpu") -> "list[str]":
     return ["nvidia-smi", "--query-%s=%s" % (of, ",".join(fields)), FORMAT]
 
 
+class NoAnswer(Exception):
+    """nvidia-smi gave no usable answer: how, as what follows its name in a sentence.
+
+    Attributes:
+        errno: Why it could not be started; None if it was.
+        has_hung: Whether it did not end in time.
+        output: What it printed.
+    """
+
+    def __init__(
+        self, how: str, errno: "Optional[int]" = None, has_hung: bool = False, output: bytes = b""
+    ) -> None:  # fmt: skip
+        Exception.__init__(self, how)
+        self.errno, self.has_hung, self.output = errno, has_hung, output
+
+
+def run(argv: "list[str]", limit_s: float) -> str:
+    """Run a command of `query`, and return what it prints; "" if it finds no GPU.
+
+    Raises:
+        NoAnswer: It cannot be started, hangs or fails.
+    """
+    import subprocess  # a job without GPUs need not wait for it
+
+    try:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    except OSError as error:
+        raise NoAnswer("cannot be started: %s" % error.strerror, errno=error.errno) from None
+    try:
+        output, _ = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        if process.stdout is not None:
+            process.stdout.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the driver cannot be ended
+            process.wait(1.0)
+        raise NoAnswer("did not answer within %g s" % limit_s, has_hung=True) from None
+    text = output.decode("utf-8", "replace")
+    if _names_faulty_gpu(text):  # the exit code is about that GPU; the others are in the table
+        return text
+    if process.returncode == _NO_DEVICES or "No devices were found" in text:
+        return ""
+    if process.returncode != 0:
+        raise NoAnswer("failed with exit code %d" % process.returncode, output=output)
+    return text
+
+
 def read_table(text: str, fields: "Sequence[str]") -> Table:
     """Read what `query` answers; the last field may hold commas. `value` and `count` read its cells."""
     key = next((field for field in fields if field in ("uuid", "gpu_uuid")), None)
     table = Table([], [], [])
-    for line in filter(None, map(str.strip, text.split("\n"))):
+    for line in filter(None, map(str.strip, without_notices(text).split("\n"))):
         # a blank follows the comma between cells, and none follows that of a number
         cells = [cell.strip() for cell in re.split(", +|,$" if ", " in line else ",", line, maxsplit=len(fields) - 1)]
         row = dict(zip(fields, cells))
@@ -54,9 +108,18 @@ def read_table(text: str, fields: "Sequence[str]") -> Table:
     return table
 
 
-def names_lost_gpu(text: str) -> bool:
-    """Whether an answer says that a GPU is lost: its exit code then is not that of the others."""
-    return bool(_LOST.search(text))
+def without_notices(text: str) -> str:
+    """Return an answer without lines that warn of a GPU, and are none of the table."""
+    return _NOTICE.sub("", text)
+
+
+def has_failed(status: "Optional[int]", text: str) -> bool:
+    """Whether an exit code is one of the whole answer, and not of one GPU, such as a lost one, that it complains of."""
+    return status != 0 and not _names_faulty_gpu(text)
+
+
+def _names_faulty_gpu(text: str) -> bool:
+    return bool(_LOST.search(text) or _INFOROM.search(text))
 
 
 def value(cell: str) -> "Optional[str]":

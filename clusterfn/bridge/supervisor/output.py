@@ -1,11 +1,16 @@
 """Output of the function: copy what it prints into files, and list what it leaves in its folder."""
 
+import errno
 import os
+
+from ..layout import STDERR, STDOUT
+from .text import last_lines, masked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Optional
+    from typing import Any, Callable, Container, Optional
 
+    from .worker_process import WorkerProcess
 
 _CHUNK = 65536
 _TAIL = 16384
@@ -78,7 +83,7 @@ class Pump:
             if self._file < 0 and not self._held:
                 self._open()
             while self._file >= 0 and written < len(wanted):
-                written += os.write(self._file, wanted[written:])
+                written += self._write(wanted[written:])
         except OSError as error:
             # Else the function has removed its folder, or its rights to it.
             if self._file >= 0 or not isinstance(error, (FileNotFoundError, PermissionError)):
@@ -93,6 +98,18 @@ class Pump:
         if written and self.on_kept is not None:
             self.on_kept(wanted[:written])
         self._lost += len(data) - written
+
+    def _write(self, data: bytes) -> int:
+        """Write what the file takes; open it again if its server no longer knows it as it is open (a failover)."""
+        try:
+            return os.write(self._file, data)
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+        again = os.open(self._path, os.O_RDWR | os.O_APPEND)
+        os.dup2(again, self._file, inheritable=False)
+        os.close(again)
+        return os.write(self._file, data)
 
     def close(self) -> "Optional[str]":
         """End the file with a line about what is missing, and return that line."""
@@ -135,6 +152,72 @@ class Pump:
             copy(self._file, path)
 
 
+class RunOutput:
+    """What the worker of one attempt prints.
+
+    Args:
+        path: Returns where a file of the attempt is.
+        limit: How many bytes of each stream are kept.
+        is_late: As of `Pump`.
+
+    Attributes:
+        pumps: Of stdout and stderr; empty before the worker is started.
+    """
+
+    def __init__(self, path: "Callable[[str], str]", limit: int, is_late: bool = False) -> None:
+        self.pumps: "list[Pump]" = []
+        self._path = path
+        self._limit = limit
+        self._is_late = is_late
+
+    def attach(self, worker: "WorkerProcess") -> None:
+        """Read from a worker that was started."""
+        streams = (worker.out, STDOUT), (worker.err, STDERR)
+        self.pumps = [Pump(fd, self._path(name), self._limit, self._is_late) for fd, name in streams]
+
+    def fds(self) -> "list[int]":
+        """Return the pipes that have not ended."""
+        return [pump.fd for pump in self.pumps if pump.fd >= 0]
+
+    def move(self, ready: "Container[int]") -> None:
+        """Move what is there in these pipes."""
+        for pump in self.pumps:
+            if pump.fd in ready:
+                pump.move()
+
+    def drain(self) -> None:
+        """Move everything that has been written so far."""
+        for pump in self.pumps:
+            pump.drain()
+
+    def seen(self) -> int:
+        """Return how many bytes have come."""
+        return sum(pump.seen for pump in self.pumps)
+
+    def is_full(self) -> bool:
+        """Whether writing met an error."""
+        return any(pump.full for pump in self.pumps)
+
+    def last_lines(self, secrets: "list[str]") -> "list[str]":
+        """Return the last lines of stderr, or of stdout where there are none."""
+        found = (masked(last_lines(pump.tail), secrets) for pump in reversed(self.pumps))
+        return next(filter(None, found), [])
+
+    def close(self) -> "list[str]":
+        """End the files with a line about what is missing, and return these lines."""
+        return [line for line in [pump.close() for pump in self.pumps] if line]
+
+    def restore(self) -> None:
+        """Write the files again, which the function has removed."""
+        for pump, name in zip(self.pumps, (STDOUT, STDERR)):
+            pump.restore(self._path(name))
+
+    def forget(self) -> None:
+        """Close all that is open."""
+        for pump in self.pumps:
+            pump.forget()
+
+
 def copy(source: int, path: str) -> None:
     """Copy an open file, whose name is gone, to `path`."""
     target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -156,7 +239,8 @@ _NAMED, _LOOKED_AT = 20, 200
 def list_files_left(folder: str) -> "list[list[Any]]":
     """Names and sizes of the first files below a folder; what would take long to find is left out.
 
-    It runs between the function's end and its result, so it looks at few entries, and at links not at all.
+    It runs between the function's end and its result, so it looks at few entries, and at links and
+    Python's bytecode not at all.
     """
     found: "list[list[Any]]" = []
     waiting, looked = [""], 0
@@ -170,7 +254,7 @@ def list_files_left(folder: str) -> "list[list[Any]]":
                         return sorted(found)
                     if entry.is_file(follow_symlinks=False):
                         found.append([prefix + entry.name, entry.stat(follow_symlinks=False).st_size])
-                    elif entry.is_dir(follow_symlinks=False):
+                    elif entry.is_dir(follow_symlinks=False) and entry.name != "__pycache__":
                         waiting.append(prefix + entry.name + "/")
         except OSError:  # removed by the function, or meanwhile
             continue

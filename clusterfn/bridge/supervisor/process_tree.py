@@ -13,7 +13,9 @@ from ..layout import TAG
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Iterable, Optional
+    from typing import Any, Callable, Container, Iterable, Optional
+
+    from .worker_process import WorkerProcess
 
 PROC = "/proc"
 _LIMIT_S = 10.0
@@ -49,6 +51,17 @@ def start_time(pid: int) -> str:
 def is_alive(pid: int) -> bool:
     """Whether it exists and is not a zombie."""
     return _lives(_stat(pid))
+
+
+def script_runs(started: str) -> bool:
+    """Whether the job.sh that has written the file `started` still runs on this machine."""
+    try:
+        with open(started, encoding="utf-8", errors="replace") as file:
+            boot, _, stat = file.read().partition(" ")
+        pid, start = int(stat.partition(" ")[0]), stat.rpartition(")")[2].split()[19]
+    except (OSError, ValueError, IndexError):
+        return False
+    return boot == boot_id() and is_alive(pid) and start_time(pid) == start
 
 
 def is_hidden(pid: int) -> bool:
@@ -91,6 +104,14 @@ def state_of(pid: int) -> str:
     return fields[0] if fields else "?"
 
 
+def peak_of(pid: int) -> int:
+    """Return the most bytes that a living process ever had resident."""
+    for line in read_proc(pid, "status").split(b"\n"):
+        if line.startswith(b"VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
 def cpu_s(pid: int) -> float:
     """Seconds of CPU time that it used, and those of its children that it has collected."""
     return sum(map(int, _stat(pid)[11:15])) / float(os.sysconf("SC_CLK_TCK"))
@@ -98,10 +119,28 @@ def cpu_s(pid: int) -> float:
 
 def catches(pid: int, number: int) -> bool:
     """Whether it has a handler of its own for a signal."""
+    return _has_signal(pid, b"SigCgt:", number)
+
+
+def ignores(pid: int, number: int) -> bool:
+    """Whether a signal does nothing to it."""
+    return _has_signal(pid, b"SigIgn:", number)
+
+
+def _has_signal(pid: int, mask: bytes, number: int) -> bool:
     for line in read_proc(pid, "status").split(b"\n"):
-        if line.startswith(b"SigCgt:"):
+        if line.startswith(mask):
             return bool(int(line.split()[1], 16) >> (number - 1) & 1)
     return False
+
+
+def pipe_of(pid: int, fd: int) -> str:
+    """Return the name of the pipe that it has open there; "" if it has none."""
+    try:
+        name = os.readlink("%s/%d/fd/%d" % (PROC, pid, fd))
+    except OSError:
+        return ""
+    return name if name.startswith("pipe:") else ""
 
 
 def wake(pid: int) -> bool:
@@ -167,6 +206,32 @@ def descendants(pid: int) -> "list[int]":
     return [number for number in found if is_alive(number)]
 
 
+_apart: "set[int]" = set()  # children of this process that are none of the job's: they ask nvidia-smi
+
+
+def keep_apart(pid: int) -> None:
+    """Let a child of this process be none of the job's."""
+    _apart.add(pid)
+
+
+def is_apart(pid: int) -> bool:
+    """Whether a child of this process is none of the job's."""
+    return pid in _apart
+
+
+def of_job() -> "list[int]":
+    """Return all living descendants of this process that are the job's."""
+    return [pid for pid in descendants(os.getpid()) if pid not in _apart]
+
+
+def was_apart(pid: int) -> bool:
+    """Whether a dead child was none of the job's; forget it."""
+    if pid not in _apart:
+        return False
+    _apart.remove(pid)
+    return True
+
+
 def _all() -> "list[int]":
     try:
         return [int(name) for name in os.listdir(PROC) if name.isdecimal()]
@@ -176,8 +241,13 @@ def _all() -> "list[int]":
 
 def tagged(job: str, attempt: int) -> "list[int]":
     """Living processes of this user whose last exec carried exactly this attempt's tag."""
-    tag = ("%s=%s/%d" % (TAG, job, attempt)).encode()
-    return [pid for pid in of_user() if tag in read_proc(pid, "environ").split(b"\0") and is_alive(pid)]
+    return carrying("%s=%s/%d" % (TAG, job, attempt))
+
+
+def carrying(variable: str) -> "list[int]":
+    """Living processes of this user whose last exec carried exactly this variable, "NAME=value"."""
+    entry = variable.encode()
+    return [pid for pid in of_user() if entry in read_proc(pid, "environ").split(b"\0") and is_alive(pid)]
 
 
 def of_user() -> "list[int]":
@@ -191,6 +261,18 @@ def _is_of_user(pid: int, uid: int) -> bool:
         return os.stat("%s/%d" % (PROC, pid)).st_uid == uid
     except OSError:  # it ended meanwhile
         return False
+
+
+def of_command(script: str, *words: str) -> "list[int]":
+    """Return this user's processes that run a script of this name with these words first."""
+    wanted = [os.fsencode(word) for word in words]
+
+    def runs_it(pid: int) -> bool:
+        said = command_line(pid)
+        places = [place for place, word in enumerate(said) if os.path.basename(word) == os.fsencode(script)]
+        return bool(places) and said[places[0] + 1 :][: len(wanted)] == wanted
+
+    return [pid for pid in of_user() if runs_it(pid)]
 
 
 def of_session(script: str) -> "list[int]":
@@ -276,3 +358,72 @@ def _signal(pids: "Iterable[int]", number: int) -> None:
             os.kill(pid, number)
         except OSError:  # ended meanwhile, or it changed its user
             continue
+
+
+class RunProcesses:
+    """The processes of one attempt: its worker, and all that descend from this process.
+
+    Attributes:
+        worker: None before it is started.
+        status: With what the worker ended; None while it lives.
+        ended: What the worker's own process used, once it has ended.
+        cpu_s: What those used that have ended.
+        told_peak: The most memory that the worker says that it has had; 0 if it says none.
+        spared: Returns processes that are none of the attempt's.
+    """
+
+    def __init__(self) -> None:
+        self.worker: "Optional[WorkerProcess]" = None
+        self.status: "Optional[int]" = None
+        self.ended: "Optional[Any]" = None
+        self.cpu_s = 0.0
+        self.told_peak = 0
+        self.spared: "Callable[[], Container[int]]" = tuple
+
+    def all(self) -> "list[int]":
+        """Return those that live, as far as they descend from this process."""
+        spared = self.spared()
+        return [pid for pid in of_job() if pid not in spared]
+
+    def _living(self) -> "list[int]":
+        found = self.all()
+        if self.worker is not None and self.status is None and self.worker.pid not in found:
+            found.append(self.worker.pid)
+        return found
+
+    def reap(self) -> None:
+        """Collect the worker, and orphans that became children of this process."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if was_apart(pid):
+                continue
+            self.cpu_s += usage.ru_utime + usage.ru_stime
+            if self.worker is not None and pid == self.worker.pid:
+                self.status, self.ended = status, usage
+
+    def end(self) -> "list[str]":
+        """Kill and collect them all; return the names of those that could not be killed."""
+        left = end(self._living, self.reap)
+        self.reap()
+        return left
+
+    def cpu_s_with(self, living: "Iterable[int]") -> float:
+        """Return what those used that have ended, and these."""
+        return self.cpu_s + sum(map(cpu_s, living))
+
+    def peak(self) -> int:
+        """Return the most memory that the worker's own process has had."""
+        if self.ended is not None:
+            return int(self.ended.ru_maxrss) * 1024
+        return self.told_peak or peak_of(self.worker.pid if self.worker else 0)
+
+    def independent(self) -> "list[str]":
+        """Name those that have made themselves independent of the worker."""
+        own = os.getpid()
+        worker = self.worker.pid if self.worker else 0
+        return [name_of(pid) for pid in self.all() if pid != worker and parent_of(pid) == own]

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 _REFUSED = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV, errno.EMLINK, errno.ENOSYS)
 _SPARE_BYTES = 131072  # under a quota of btrfs, to create, write and link a file needs more than 64 KB of room
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+# Python makes it close-on-exec, and Windows has no word for that
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 
 class Reserve:
@@ -24,7 +25,7 @@ class Reserve:
         self.path = _aside(folder, "reserve")
         fd = os.open(self.path, _NEW, 0o600)
         try:
-            _write_all(fd, b"\0" * _SPARE_BYTES)  # not fallocate: not every file system has it
+            write_all(fd, b"\0" * _SPARE_BYTES)  # not fallocate: not every file system has it
         except OSError:
             _remove(self.path)  # what was taken is needed to say so
             raise
@@ -72,8 +73,8 @@ def replace(path: str, data: bytes, sync: bool = True, mode: int = 0o600) -> Non
     temporary = _aside(folder, name)
     try:
         _write(temporary, data, _NEW, mode, sync)
-        os.rename(temporary, path)
-    except OSError:
+        os.replace(temporary, path)
+    except BaseException:  # Ctrl-C too
         _remove(temporary)
         raise
     if sync:
@@ -140,7 +141,7 @@ def _write_temporary(
 def _write(path: str, data: bytes, flags: int, mode: int, sync: bool = True) -> None:
     fd = os.open(path, flags, mode)
     try:
-        _write_all(fd, data)
+        write_all(fd, data)
         os.ftruncate(fd, len(data))
         if sync:
             os.fsync(fd)
@@ -148,7 +149,8 @@ def _write(path: str, data: bytes, flags: int, mode: int, sync: bool = True) -> 
         os.close(fd)
 
 
-def _write_all(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of it: a disk that fills up takes a part first."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

@@ -3,14 +3,16 @@
 A job that waits or runs is never removed, nor one from whose checkpoint such a job resumes.
 """
 
+import contextlib
 import json
 import os
 import sys
 import time
 
 from ..layout import JOBS
-from .expire import LivingJobs, remove_aside, size_of
-from .job import DAMAGED, JobFolder, job_folders
+from ..removal import size_of, try_remove
+from .expire import LivingJobs, needed_by
+from .job import DamagedFile, JobFolder, describe_damage, job_folders
 from .listing import state_of
 
 TYPE_CHECKING = False
@@ -47,7 +49,7 @@ def remove_jobs(root: str, ids: "list[str]", dry: bool) -> int:
     for job_id in ids:
         why = _why_kept(job_id, folders, living, needed)
         size = 0 if why else size_of(folders[job_id])
-        if not why and not dry and not remove_aside(folders[job_id], JOBS, None):
+        if not why and not dry and not try_remove(folders[job_id]):
             why = "its files could not be removed"
         told["kept" if why else "removed"].append({"id": job_id, "why": why} if why else {"id": job_id, "bytes": size})
     sys.stdout.write(json.dumps(told) + "\n")
@@ -61,23 +63,18 @@ def _why_kept(job_id: str, folders: "dict[str, str]", living: LivingJobs, needed
         return needed[job_id]
     try:
         job = JobFolder(folders[job_id])
-        return "it is %s" % state_of(job)[0] if living.has(job) else ""
-    except DAMAGED as error:
-        damage = "its folder is damaged (%s: %s)" % (type(error).__name__, error)
+        return "it is %s" % state_of(job) if living.has(job) else ""
+    except (OSError, DamagedFile) as error:
+        damage = "its folder is damaged (%s)" % describe_damage(error)
         return "%s; if no process of it runs, remove it by hand: rm -r %s" % (damage, folders[job_id])
 
 
 def _needed(folders: "dict[str, str]", living: LivingJobs) -> "dict[str, str]":
     """Return the jobs that others need which wait or run, and why."""
-    found = {}
+    found: "dict[str, str]" = {}
     for folder in folders.values():
-        try:
+        with contextlib.suppress(OSError, DamagedFile):
             job = JobFolder(folder)
-            after: "dict[str, Any]" = job.spec.get("after") or {}
-            if (job.spec.get("resume") or after) and living.has(job):
-                found.update(dict.fromkeys(after, "job %s takes its value" % job.id))
-                if job.spec.get("resume"):
-                    found[job.spec["resume"]] = "job %s resumes from its checkpoint" % job.id
-        except DAMAGED:
-            continue
+            needed = needed_by(job)
+            found.update(needed if needed and living.has(job) else ())
     return found

@@ -4,14 +4,14 @@ An attempt after which its job was requeued says so in its outcome (`requeued`),
 `time` applies to each attempt then, and the checkpoint folder is the same for all.
 """
 
-from ..layout import EXIT_PUBLISHED, EXIT_QUEUED, LOST, NODE, PREEMPTED, TIME
+from ..layout import EXIT_PUBLISHED, EXIT_QUEUED, LOST, NODE, PREEMPTED, SUPERSEDED, TIME
 from .attempt import Attempt
 from .retries import one_line
-from .verdict import Fenced, Verdict
+from .verdict import EXIT_LEFT_TO_AFTER, Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Optional
+    from typing import Optional
 
     from .job import JobFolder
 
@@ -36,7 +36,7 @@ def cause_of(job: "JobFolder", verdict: Verdict) -> str:
     cause = ""
     if verdict.kind == TIME:
         cause = TIMEOUT
-    elif verdict.kind == PREEMPTED or (job.scheduler.has_nodes and verdict.facts.get("asked")):
+    elif verdict.kind == PREEMPTED or (job.scheduler.has_nodes and verdict.asked):
         cause = PREEMPTION
     elif _is_shutdown(job, verdict):
         cause = NODE_LOSS
@@ -45,8 +45,8 @@ def cause_of(job: "JobFolder", verdict: Verdict) -> str:
 
 def _is_shutdown(job: "JobFolder", verdict: Verdict) -> bool:
     """Whether a machine without a scheduler asks all processes to end, as it does before it restarts."""
-    told_to_end = verdict.facts.get("asked") or (verdict.kind is None and not isinstance(verdict, Fenced))
-    return bool(not job.scheduler.has_nodes and told_to_end)
+    told_to_end = verdict.asked or verdict.exit_status == EXIT_LEFT_TO_AFTER
+    return not job.scheduler.has_nodes and told_to_end
 
 
 def used(attempt: Attempt, cause: str) -> int:
@@ -57,16 +57,17 @@ def used(attempt: Attempt, cause: str) -> int:
 
 def exhausted(verdict: Verdict, cause: str, of: int) -> Verdict:
     """The last verdict of a job that was requeued as often as it may be."""
-    facts = dict(verdict.facts)
-    message = "%s, and requeue= allows no more than %d for this cause" % (facts.pop("message"), of)
-    return Verdict(LOST if verdict.kind in (None, PREEMPTED) else verdict.kind, message, **facts)
+    message = "%s, and requeue= allows no more than %d for this cause" % (verdict.message, of)
+    kind = LOST if verdict.kind in (None, PREEMPTED) else verdict.kind
+    return verdict.replace(kind=kind, message=message, exit_status=None)
 
 
 def superseding(number: int, verdict: Verdict, cause: str, count: int, of: int) -> Verdict:
     """The outcome of an attempt after which the job was requeued; what ended it stays in the message."""
-    facts = dict(verdict.facts, value=None, requeued={"cause": cause, "count": count, "of": of})
-    told = in_words(number, cause, facts.pop("message"), count, of)
-    return Verdict(PREEMPTED, told, **facts)
+    return verdict.replace(
+        kind=PREEMPTED, message=in_words(number, cause, verdict.message, count, of), value=None,
+        evidence=verdict.evidence or [], requeued={"cause": cause, "count": count, "of": of}, exit_status=None,
+    )  # fmt: skip
 
 
 def in_words(number: int, cause: str, why: str, count: int, of: int) -> str:
@@ -96,8 +97,8 @@ def start_again(job: "JobFolder", verdict: Verdict, told: str) -> int:
     return EXIT_QUEUED
 
 
-def conclude_loss(job: "JobFolder", attempt: Attempt) -> "Optional[dict[str, Any]]":
-    """Return what the outcome of the attempt before this one says, if it was lost with its node; None if it was not.
+def conclude_loss(job: "JobFolder", attempt: Attempt) -> "Optional[Verdict]":
+    """Return the verdict on the attempt before this one, if it was lost with its node; None if it was not.
 
     Publishes a final outcome there if the job has been requeued as often as it may be.
     """
@@ -107,8 +108,11 @@ def conclude_loss(job: "JobFolder", attempt: Attempt) -> "Optional[dict[str, Any
         return None
     count, why = 1 + used(before, NODE_LOSS), "its node was lost, or restarted"
     if count > of:
-        lost = exhausted(Verdict(NODE, "the node of attempt %d was lost, or restarted" % before.number), NODE_LOSS, of)
-        before.publish(NODE, dict(lost.facts, by="supervisor", stage="scheduler", hint="call the function again"))
+        lost = Verdict(
+            NODE, "the node of attempt %d was lost, or restarted" % before.number, stage="scheduler",
+            by="supervisor", hint="call the function again",
+        )  # fmt: skip
+        before.publish(exhausted(lost, NODE_LOSS, of))
         return None
-    facts = {"message": in_words(before.number, NODE_LOSS, why, count, of), "by": "supervisor"}
-    return dict(facts, requeued={"cause": NODE_LOSS, "count": count, "of": of})
+    told = in_words(before.number, NODE_LOSS, why, count, of)
+    return Verdict(SUPERSEDED, told, by="supervisor", requeued={"cause": NODE_LOSS, "count": count, "of": of})

@@ -10,8 +10,6 @@ from .verdict import Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterable, Mapping
-
     from .job import JobFolder
 
 LOSSES = (LOST, NODE, PREEMPTED)  # of the process that ran an item of a group
@@ -24,14 +22,19 @@ def allowed(job: "JobFolder") -> int:
     return int(job.spec.get("retries") or 0)
 
 
+def are_left(job: "JobFolder", used: int) -> bool:
+    """Whether it may be run once more after so many retries."""
+    return used < allowed(job)
+
+
 def passes(verdict: Verdict) -> bool:
     """Whether the function raised what the table of CUDA's errors says to pass, as the worker has looked up.
 
-    So does the death of a supervisor on another node of the job.
+    So does the death of a supervisor on another node of the job, but not the end of a job that was asked to end.
     """
     if verdict.kind == LOST:
-        return verdict.facts.get("stage") == "supervisor"
-    return verdict.kind == RAISED and bool(verdict.facts.get("transient"))
+        return verdict.stage == "supervisor" and not verdict.asked
+    return verdict.kind == RAISED and bool(verdict.transient)
 
 
 def is_lost(verdict: Verdict, status: str) -> bool:
@@ -41,32 +44,32 @@ def is_lost(verdict: Verdict, status: str) -> bool:
         verdict: What `after` would publish.
         status: The supervisor's exit status, as the shell says it.
     """
-    return verdict.kind == LOST and "stage" not in verdict.facts and status != TERMINATED
+    return verdict.kind == LOST and verdict.stage is None and status != TERMINATED
 
 
 def superseding(verdict: Verdict, told: str, by: int, cards: "list[str]") -> Verdict:
     """The outcome of an attempt that failed and is followed by attempt `by`; its own error stays in it."""
-    facts = dict(verdict.facts, message=told, superseded_by=by, value=None)
-    transient: "Mapping[str, Any]" = facts.get("transient") or {}
-    facts["retried"] = {"kind": verdict.kind, "cause": transient.get("name"), "cards": suspects(verdict, cards)}
-    return Verdict(SUPERSEDED, facts.pop("message"), **facts)
+    retried = {"kind": verdict.kind, "cause": (verdict.transient or {}).get("name"), "cards": suspects(verdict, cards)}
+    evidence = verdict.evidence or []
+    return verdict.replace(
+        kind=SUPERSEDED, message=told, superseded_by=by, value=None, evidence=evidence, retried=retried
+    )  # fmt: skip
 
 
 def suspects(verdict: Verdict, cards: "list[str]") -> "list[str]":
     """The GPUs that may be to blame: none where the same call may succeed in the same place."""
-    transient: "Mapping[str, Any]" = verdict.facts.get("transient") or {}
-    return cards if transient.get("retry") == "new process" else []
+    return cards if (verdict.transient or {}).get("retry") == "new process" else []
 
 
 def where(verdict: Verdict, place: str) -> str:
     """The place of the first node; "" for what came from another one and says so itself."""
-    return "" if verdict.facts.get("node") or verdict.kind == LOST else place
+    return "" if verdict.node or verdict.kind == LOST else place
 
 
-def lost(number: int, verdict: Verdict, used: int, of: int) -> "dict[str, Any]":
-    """Return fields of the outcome of an attempt whose supervisor died."""
-    told = in_words(number, "", verdict.facts["message"], used, of)
-    return {"message": told, "retried": {"kind": LOST, "cause": None, "cards": []}, "by": "after"}
+def lost(number: int, verdict: Verdict, used: int, of: int) -> Verdict:
+    """Return the verdict on an attempt whose supervisor died, and that is followed by another."""
+    told = in_words(number, "", verdict.message, used, of)
+    return Verdict(SUPERSEDED, told, retried={"kind": LOST, "cause": None, "cards": []}, by="after")
 
 
 def in_words(number: int, where: str, why: str, used: int, of: int) -> str:
@@ -87,8 +90,3 @@ def in_words(number: int, where: str, why: str, used: int, of: int) -> str:
 def one_line(why: str) -> str:
     """Return the first line of an error, as far as a message about an attempt shows it."""
     return shortened((why.strip().split("\n") or [""])[0], _SHOWN)
-
-
-def cards_of(outcomes: "Iterable[Mapping[str, Any]]") -> "list[str]":
-    """Return the GPUs that failed them."""
-    return [uuid for outcome in outcomes for uuid in (outcome.get("retried") or {}).get("cards") or ()]

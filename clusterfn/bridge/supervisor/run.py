@@ -11,15 +11,15 @@ import time
 
 from ..layout import (
     CANCELLED,
+    COMMAND,
     DISK,
     EXITED,
+    MEMORY,
     RAISED,
     RETURNED,
     SCHEDULER_LOG,
     SIGNAL,
     STACK,
-    STDERR,
-    STDOUT,
     TIME,
     USAGE,
     VALUE,
@@ -31,9 +31,9 @@ from . import classify_exit, environ, gpus, limits, process_tree, worker_process
 from .attempt import UsageFile, restore_owner_permissions
 from .job import describe_place
 from .limits import clock
-from .output import Pump, copy, list_files_left
-from .text import duration, last_lines, masked
-from .verdict import Verdict, say
+from .output import RunOutput, copy, list_files_left
+from .process_tree import RunProcesses
+from .verdict import AttemptEnded, Verdict, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 _TICK_MS, _QUIET_TICK_MS = 100.0, 400.0  # what a job does or prints wakes it up; the rest can be looked at later
 _STACKS_EVERY_S, _WAKE_EVERY_S = 0.5, 2.0
 _TERM_ECHO_S = 0.5
-_STOPS_WITHIN_S = 60.0  # after the announcement; SLURM's `suspend_grace_time` is 2 s where a site does not change it
-_SUSPENDED = "the scheduler has suspended the job; this time does not count"
 _PUBLISH_FOR_S = 30.0
 _LINE_LIMIT = 4 << 20
 _NOT_BEGUN = {"start": "its Python was still starting", "load": "the call was still being loaded"}
@@ -68,40 +66,36 @@ class AttemptRun:
         stage: How far it came.
     """
 
-    def __init__(self, job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch") -> None:
+    def __init__(
+        self, job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch",
+        oom: "Optional[limits.OomDetector]" = None, late_output: bool = False,
+    ) -> None:  # fmt: skip
         self.job = job
         self.attempt = attempt
         self.watch = watch
+        self.processes = RunProcesses()
+        self.output = RunOutput(attempt.path, job.spec["log_limit_bytes"], late_output)
         self.stage = "start"
         self.notes: "list[str]" = []
         self._done: "Optional[dict[str, Any]]" = None
-        self._status: "Optional[int]" = None
-        self._ended: "Optional[Any]" = None  # what the worker's own process used, once it has ended
         self._own_signals: "dict[int, str]" = {}
-        self._cpu_s = 0.0
         self._partial_line = b""
         self._limit: "Optional[int]" = job.spec["resources"]["memory_bytes"]
         self._sampler = limits.MemorySampler(self._limit)
         self._tick_ms = _TICK_MS
-        self._oom = self._oom_detector()
+        self._oom = oom or limits.OomDetector()
         self._stall = limits.Stall(job.spec.get("stall_s"))
-        self._quiet, self._is_quiet = limits.Stall(job.spec.get("quiet_s")), False
-        self._next_stacks = self._next_wake = 0.0
+        self._quiet = limits.Quiet(job.spec.get("quiet_s"))
+        self._next_wake = 0.0
         self._secrets = list(job.secrets().values())
+        self._stacks = StackRequests(job, attempt, self._secrets)
+        self._suspension = limits.Suspension(watch.signals.came, job.scheduler.has_nodes, attempt.event)
         self._gpus = gpus.GpuUsageMonitor([], self.notes)
         self._cores: "Optional[worker_process.Cores]" = None
         self.notes += self._stall.note()
-        self._child: "Optional[worker_process.WorkerProcess]" = None
-        self._pumps: "list[Pump]" = []
         self._value = os.open(attempt.path(VALUE), os.O_RDWR | os.O_CREAT, 0o600)
         self._started = clock.now()
-        self._alive = time.monotonic()  # when a wait ended last
-        self._announced: "Optional[float]" = None  # when the scheduler announced that it stops the job
-        self._stopped_s = 0.0
         self._usage_file = UsageFile(attempt.path(USAGE))
-
-    def _oom_detector(self) -> limits.OomDetector:
-        return limits.OomDetector()
 
     def start(self) -> None:
         """Acquire what it needs and start the worker."""
@@ -126,12 +120,12 @@ class AttemptRun:
         env = environ.worker_environment(self.job, self.attempt.number, os.environ, cards)
         env.update(self.attempt.variables())
         self.notes += environ.redirect_caches(self.job, env)
-        self._check_gpu_kernel(env)
+        check_gpu_kernel(self.job, env)
         monitored = gpus.monitored_gpus(cards, spec["resources"]["gpus"], given_gpus(env))
         self._gpus = gpus.GpuUsageMonitor(monitored, self.notes)
         self.watch.look()
         if not self.attempt.begin():
-            raise Verdict(CANCELLED, "the job was withdrawn before it started", stage="lease")
+            raise AttemptEnded(Verdict(CANCELLED, "the job was withdrawn before it started", stage="lease"))
         argv = [spec["python"], os.path.join(spec["bridge"], WORKER), *self.attempt.call()]
         cwd = environ.expand_cwd(spec) or self.attempt.path(WORK)
         keep = self.job.held.worker_fds() if self.job.held else []
@@ -153,24 +147,14 @@ class AttemptRun:
             return early
         if early is not None:
             early.dismiss()
-        return worker_process.launch(argv, env, cwd, self.job.spec)
+        start = worker_process.launch if self.job.template is None else self.job.template.launch
+        return start(argv, env, cwd, self.job.spec)
 
     def _attach(self, child: "worker_process.WorkerProcess") -> None:
         """Read from a worker that was started, and keep what it prints."""
-        self._child, self._alive = child, time.monotonic()
-        self._pumps = [self._make_pump(fd, name) for fd, name in ((child.out, STDOUT), (child.err, STDERR))]
-
-    def _make_pump(self, fd: int, name: str) -> Pump:
-        return Pump(fd, self.attempt.path(name), self.job.spec["log_limit_bytes"])
-
-    def _check_gpu_kernel(self, env: "dict[str, str]") -> None:
-        building = self.job.spec.get("building")
-        if building and building["cuda"] and self.job.spec["resources"]["gpus"]:
-            from . import cuda  # it imports subprocess
-
-            self.stage = cuda.STAGE
-            cuda.check(self.job, env)
-            self.stage = "start"
+        self.processes.worker = child
+        self._suspension.begin()
+        self.output.attach(child)
 
     def _take_cards(self) -> "Optional[list[str]]":
         wanted: "int" = self.job.spec["resources"]["gpus"]
@@ -179,109 +163,76 @@ class AttemptRun:
         if self.job.scheduler.has_nodes:
             return self.job.scheduler.find_gpus(wanted, lambda: len(gpus.list_gpus()))
         self.stage = "lease"
-        cards = self.job.held.cards(self.job.failed_cards) if self.job.held else []
+        cards = self.job.held.gpu_uuids(self.job.failed_cards) if self.job.held else []
         self.stage = "start"
         return cards
-
-    def cards(self) -> "list[str]":
-        return self.job.held.uuids if self.job.held else []
-
-    def where(self) -> str:
-        """Describe the GPUs that it has, or else name the node."""
-        return self.job.held.in_words() if self.job.held and self.job.held.uuids else self.job.node
 
     def result(self) -> Verdict:
         """Wait until the worker has reported its end, or is gone.
 
         Raises:
-            Verdict: Something else ended the job.
+            AttemptEnded: Something else ended the job.
         """
         while self._done is None:
             self._turn()
             self.watch.look()
             self._warn()
-            if self._status is not None:
+            if self.processes.status is not None:
                 self._read_report()
                 break
-        self._drain()
+        self.output.drain()
         if self._done is None:
             return self._judge_silence()
         heeded = self.watch.heeded() if self._done.get("heeded") else None
-        return heeded or classify_exit.classify_report(self._done)
+        return heeded or self._look_for_oom(classify_exit.classify_report(self._done))
+
+    def _look_for_oom(self, verdict: Verdict) -> Verdict:
+        """Return another verdict on a command that was killed, if it was for memory."""
+        if verdict.kind != COMMAND or verdict.signal != "SIGKILL":
+            return verdict
+        oom = self._oom.seen() or self.job.scheduler.find_oom(_scheduler_log(self.job))
+        killed = classify_exit.classify_silence(
+            signal.SIGKILL, self.stage, self._sampler.peak, self.job.asked_memory, oom, {}
+        )
+        return killed if killed.kind == MEMORY else verdict
 
     def _warn(self) -> None:
         """Warn the function, once, if its end is near: by SIGTERM, which a scheduler sends for the same reason."""
-        why = self.watch.warning() if self.stage == "function" and self._status is None else ""
-        if why and self._child is not None:
+        worker = self.processes.worker if self.stage == "function" and self.processes.status is None else None
+        why = self.watch.warning() if worker is not None else ""
+        if why and worker is not None:
             self.attempt.event("warned", reason=why)
-            os.kill(self._child.pid, signal.SIGTERM)  # not reaped yet, so no other process has its pid
+            os.kill(worker.pid, signal.SIGTERM)  # not reaped yet, so no other process has its pid
 
     def _turn(self) -> None:
         """Wait for the next event, and handle it."""
-        poll = select.poll()
-        live = {pump.fd: pump for pump in self._pumps if pump.fd >= 0}
-        for fd in live:
+        poll, worker = select.poll(), self.processes.worker
+        for fd in [*self.output.fds(), self.watch.signals.fd]:
             poll.register(fd, select.POLLIN)
-        poll.register(self.watch.signals.fd, select.POLLIN)
-        if self._done is None and self._child is not None and self._child.report >= 0:
-            poll.register(self._child.report, select.POLLIN)
+        if self._done is None and worker is not None and worker.report >= 0:
+            poll.register(worker.report, select.POLLIN)
         began = time.monotonic()
         events = poll.poll(int(self._tick_ms))
-        self._look_for_stop(began)
-        for fd, _ in events:
-            if fd in live:
-                live[fd].move()
+        self._suspension.look(began, self._tick_ms / 1000, worker.pid if worker is not None else 0)
+        self.output.move({fd for fd, _ in events})
         self._read_report()
-        self._reap()
+        self.processes.reap()
         self._sample()
         self._gpus.look()
         # Ten looks a second for hours would take a noticeable part of a core for each job of a machine.
         is_busy = bool(events) or self._sampler.is_changing
         self._tick_ms = _TICK_MS if is_busy else min(self._tick_ms * 1.5, _QUIET_TICK_MS)
 
-    def _look_for_stop(self, began: float) -> None:
-        """Leave the time out for which all of the job was stopped, and tell of that; `began`: of the wait that is over.
-
-        A stop by signals ends with SIGCONT. Without one the kernel has frozen the job's control group. Signals count
-        only where a scheduler may have sent them: it has a time limit of its own. Elsewhere the function could send
-        them, and run for ever.
-        """
-        came, by_scheduler = self.watch.signals.came, self.job.scheduler.has_nodes
-        continued = came.pop(signal.SIGCONT, None)
-        late = clock.overrun(began, self._tick_ms / 1000) if continued is None else clock.overrun(self._alive, 0.0)
-        self._alive = time.monotonic()
-        if came.pop(signal.SIGTSTP, None) is not None and by_scheduler:  # SLURM sends it two seconds before the stop
-            self._announced = self._alive
-            self.attempt.event("suspended", reason=_SUSPENDED)
-        stops = by_scheduler and (self._announced is not None or self._worker_was_stopped())
-        if late and (continued is None or stops):
-            clock.leave_out(late)
-            self._stopped_s += late
-            self._announced = None
-            self.attempt.event("resumed", reason="it was suspended for %s" % duration(late), stopped_s=round(late, 3))
-        elif self._announced is not None and self._alive > self._announced + _STOPS_WITHIN_S:
-            self._announced = None
-            self.attempt.event("resumed", reason="", stopped_s=0.0)
-
-    def _worker_was_stopped(self) -> bool:
-        """Whether the worker was stopped as well, and not the supervisor alone, which watches its time."""
-        if self._child is None or not hasattr(os, "waitid"):  # macOS
-            return True
-        try:
-            changed = os.waitid(os.P_PID, self._child.pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
-        except ChildProcessError:  # it has ended
-            return True
-        return changed is not None
-
     def _read_report(self) -> None:
-        while self._child is not None and self._child.report >= 0:
+        worker = self.processes.worker
+        while worker is not None and worker.report >= 0:
             try:
-                data = os.read(self._child.report, 65536)
+                data = os.read(worker.report, 65536)
             except BlockingIOError:
                 return
             if not data:
-                os.close(self._child.report)
-                self._child.report = -1
+                os.close(worker.report)
+                worker.report = -1
             lines = (self._partial_line + data).split(b"\n")
             self._partial_line = lines.pop()[-_LINE_LIMIT:]  # no line of the worker's is as long
             for line in lines:
@@ -299,83 +250,40 @@ class AttemptRun:
             self.stage = said["stage"]
             self.attempt.event("running" if self.stage == "function" else "stage", stage=self.stage)
 
-    def _reap(self) -> None:
-        """Reap the worker, and orphans that became ours."""
-        while True:
-            try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            if gpus.is_asker(pid):
-                continue
-            self._cpu_s += usage.ru_utime + usage.ru_stime
-            if self._child is not None and pid == self._child.pid:
-                self._status, self._ended = status, usage
-
     def _sample(self) -> None:
-        if self._child is None or not self._sampler.due():
+        if self.processes.worker is None or not self._sampler.due():
             return
         self._wake_session()
         self._oom.look()
         began = time.process_time()
-        pids = self._tree()
+        pids = self.processes.all()
         if self._sampler.over(pids, began) and self._done is None:
-            raise classify_exit.too_much_memory(self._sampler.peak, self._limit or 0)
-        if time.monotonic() >= self._next_stacks:
-            self._next_stacks = time.monotonic() + _STACKS_EVERY_S
-            if os.path.exists(self.job.path(STACK)):
-                self._answer_stack_request(pids)
-        printed = sum(pump.seen for pump in self._pumps)
-        if self._done is None and self._stall.over(pids, self._cpu_s, printed):
-            raise self._stall.verdict(self._stack_lines(pids))
-        self._note_quiet(pids, printed)
+            raise AttemptEnded(classify_exit.too_much_memory(self._sampler.peak, self._limit or 0))
+        self._stacks.look(pids)
+        printed, cpu_s = self.output.seen(), self.processes.cpu_s
+        if self._done is None and self._stall.over(pids, cpu_s, printed):
+            raise AttemptEnded(self._stall.verdict(self._stacks.lines(pids)))
+        quiet = self._quiet.turned(pids, cpu_s, printed, self._done is not None)
+        if quiet is not None:
+            self.attempt.event("quiet" if quiet else "active", reason=self._quiet.in_words() if quiet else "")
         if self._done is None and self._usage_file.due():
-            self._usage_file.keep(self._usage(pids))
+            now = {"memory_bytes": self._sampler.used, "gpus": self._gpus.load()}
+            self._usage_file.keep_with_now(self._usage(pids), now)
 
     def _wake_session(self) -> None:
         """Wake the programs of a session that a call has stopped: the server, and what runs its calls.
 
         This process runs, so that no scheduler suspends the job. Other functions may have a reason to be stopped.
         """
-        if self._child is not None and self.job.spec.get("session") and time.monotonic() >= self._next_wake:
+        worker = self.processes.worker
+        if worker is not None and self.job.spec.get("session") and time.monotonic() >= self._next_wake:
             self._next_wake = time.monotonic() + _WAKE_EVERY_S
-            for pid in [self._child.pid, *process_tree.children_of(self._child.pid)]:
+            for pid in [worker.pid, *process_tree.children_of(worker.pid)]:
                 if process_tree.wake(pid):
                     self.attempt.event("note", message="%s was stopped, and was woken" % process_tree.name_of(pid))
 
-    def _answer_stack_request(self, pids: "list[int]") -> None:
-        try:
-            self._stacks().answer(pids)
-        except ImportError as error:  # the host's Python was replaced since the start: no reason to end the job
-            say("no stacks: %s" % error)
-
-    def _stack_lines(self, pids: "list[int]") -> "list[str]":
-        try:
-            return self._stacks().lines(pids)
-        except ImportError as error:  # as above: the job has stalled, with or without them
-            return ["no stacks: %s" % error]
-
-    def _stacks(self) -> "Stacks":
-        from .stacks import Stacks  # few jobs are asked for them, and linecache takes as long as the worker's fork
-
-        return Stacks(self.job, self.attempt, self._secrets)
-
-    def _note_quiet(self, pids: "list[int]", printed: int) -> None:
-        """Add an event when it has done nothing for long, and when it does something again."""
-        self._quiet.over(pids, self._cpu_s, printed)
-        quiet = self._quiet.is_over and self._done is None
-        if quiet != self._is_quiet:
-            self._is_quiet = quiet
-            self.attempt.event("quiet" if quiet else "active", reason=self._quiet.in_words() if quiet else "")
-
-    def _drain(self) -> None:
-        for pump in self._pumps:
-            pump.drain()
-
     def _judge_silence(self) -> Verdict:
-        status = self._status or 0
+        status = self.processes.status or 0
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM:
             self._await_own_sigterm()
             heeded = self.watch.heeded()  # the function has given SIGTERM its usual effect back
@@ -383,22 +291,17 @@ class AttemptRun:
                 return heeded
         if self.stage == "start" and os.WIFEXITED(status):
             look_at_bridge(self.job)
-        oom = self._oom.seen() or self.job.scheduler.find_oom(self._scheduler_log())
+        oom = self._oom.seen() or self.job.scheduler.find_oom(_scheduler_log(self.job))
         verdict = classify_exit.classify_silence(
             status, self.stage, self._sampler.peak, self.job.asked_memory, oom, self._own_signals,
-            self._limit_hit(status),
+            limits.describe_kernel_limit(status, self.processes.ended),
         )  # fmt: skip
         if verdict.kind in (EXITED, SIGNAL):
-            full = any(pump.full for pump in self._pumps) or classify_exit.disk_is_full(self.job.folder)
+            full = self.output.is_full() or classify_exit.disk_is_full(self.job.folder)
             if full or classify_exit.quota_is_used_up(self.attempt.folder):
-                verdict.facts["message"] += ", and the disk is full" if full else ", and the disk quota is used up"
-                verdict.kind = DISK
+                cause = ", and the disk is full" if full else ", and the disk quota is used up"
+                return verdict.replace(kind=DISK, message=verdict.message + cause)
         return verdict
-
-    def _limit_hit(self, status: int) -> str:
-        """Name the limit of the kernel's that ended the worker; "" if none did."""
-        used = 0.0 if self._ended is None else self._ended.ru_utime + self._ended.ru_stime
-        return limits.describe_kernel_limit(os.WTERMSIG(status), used) if os.WIFSIGNALED(status) else ""
 
     def _await_own_sigterm(self) -> None:
         """Wait for a SIGTERM of our own: the worker had one, perhaps the whole job has."""
@@ -407,100 +310,69 @@ class AttemptRun:
             self._turn()
             self.watch.look()
         if self.watch.is_ending():
-            raise self.watch.terminated()
-
-    def _scheduler_log(self) -> bytes:
-        try:
-            with open(self.job.path(SCHEDULER_LOG), "rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - 65536))
-                return file.read()
-        except OSError:
-            return b""
+            raise AttemptEnded(self.watch.terminated())
 
     def end_tree(self) -> None:
         """Kill every descendant, and note what could not be killed."""
         if self.job.early is not None:  # before it is collected with the others
             self.job.early.dismiss()
             self.job.early = None
-        left = process_tree.end(self._living, self._reap)
-        self._reap()
-        self._drain()
-        if self._done is None and self._child is not None:
+        left = self.processes.end()
+        self.output.drain()
+        if self._done is None and self.processes.worker is not None:
             self._usage_file.keep(self._usage([]))
         self.notes += ["could not be ended: %s" % name for name in left]
-
-    def _tree(self) -> "list[int]":
-        return gpus.without_askers(process_tree.descendants(os.getpid()))
-
-    def _living(self) -> "list[int]":
-        found = self._tree()
-        if self._child is not None and self._status is None and self._child.pid not in found:
-            found.append(self._child.pid)
-        return found
 
     def publish(self, verdict: Verdict) -> bool:
         """Publish; False if another outcome is there. Tries for half a minute where the disk refuses."""
         restore_owner_permissions(self.job.folder)
-        facts = self._facts(verdict)
+        complete = self._completed(verdict)
         self._restore()
         until = time.monotonic() + _PUBLISH_FOR_S
         while True:
             try:
-                return self.attempt.publish(verdict.kind or "", facts)
+                return self.attempt.publish(complete)
             except OSError:
                 if time.monotonic() > until:
                     raise
                 time.sleep(1.0)
 
-    def _facts(self, verdict: Verdict) -> "dict[str, Any]":
-        closing = [pump.close() for pump in self._pumps]
+    def _completed(self, verdict: Verdict) -> Verdict:
+        """Return the verdict with all that this run knows besides."""
+        closing = self.output.close()
         daemons = self._daemons() if verdict.kind == RETURNED else []
-        facts = dict(verdict.facts, node=self.job.node, by="supervisor")
-        facts["stage"] = facts.get("stage") or self.stage
-        if verdict.kind == TIME and facts["stage"] in _NOT_BEGUN:
-            facts["message"] += "; the function had not begun, because %s" % _NOT_BEGUN[facts["stage"]]
+        stage, message, hint = verdict.stage or self.stage, verdict.message, verdict.hint
+        if verdict.kind == TIME and stage in _NOT_BEGUN:
+            message += "; the function had not begun, because %s" % _NOT_BEGUN[stage]
         rank = classify_exit.failed_rank(self.attempt.folder)
         if verdict.kind in (RAISED, SIGNAL, EXITED):
-            facts["hint"] = rank or facts.get("hint")
-        facts["evidence"] = facts.get("evidence") or ([] if "value" in facts else self._last_output())
+            hint = rank or hint
+        evidence = verdict.evidence
+        if evidence is None:
+            evidence = self.output.last_lines(self._secrets) if verdict.value is None else []
+        left = verdict.left
         if verdict.kind == RETURNED and not self.job.spec["outputs"] and not self.job.spec["cwd"]:
-            facts["left"] = list_files_left(self.attempt.path(WORK))
-        facts["usage"] = self._usage([])  # nvidia-smi may add a note
-        stops = ["it was suspended for %s, which its time limit does not count" % duration(self._stopped_s)]
-        facts["notes"] = self.notes + (stops if self._stopped_s else []) + [line for line in closing if line] + daemons
-        return facts
+            left = list_files_left(self.attempt.path(WORK))
+        usage = self._usage([])  # nvidia-smi may add a note
+        notes = self.notes + self._suspension.notes() + closing + daemons
+        return verdict.replace(
+            node=self.job.node, by="supervisor", stage=stage, message=message, hint=hint, evidence=evidence, left=left,
+            usage=usage, notes=notes,
+        )  # fmt: skip
 
     def _usage(self, living: "list[int]") -> "dict[str, Any]":
         """Return the usage so far; `living`: processes whose time counts though they have not ended."""
-        cpu_s = self._cpu_s + sum(map(process_tree.cpu_s, living))
         said = (self._done or {}).get("usage") or {}
         return {
             "wall_s": round(clock.now() - self._started, 3),
-            "cpu_s": round(said.get("cpu_s", cpu_s), 3),
-            "peak_memory_bytes": max(self._sampler.peak, self._own_peak()),
+            "cpu_s": round(said.get("cpu_s", self.processes.cpu_s_with(living)), 3),
+            "peak_memory_bytes": max(self._sampler.peak, self.processes.peak()),
             "gpus": self._gpus.usage(),
         }
 
-    def _own_peak(self) -> int:
-        """Return the most memory that the worker's own process has had."""
-        if self._ended is not None:
-            return int(self._ended.ru_maxrss) * 1024
-        return limits.peak_of(self._child.pid if self._child else 0)
-
     def _daemons(self) -> "list[str]":
-        """Processes that made themselves independent of the worker: they end with the job."""
-        own = os.getpid()
-        worker = self._child.pid if self._child else 0
-        left = [pid for pid in self._tree() if pid != worker and process_tree.parent_of(pid) == own]
-        return ["left behind by the function, ended with the job: %s" % process_tree.name_of(pid) for pid in left]
-
-    def _last_output(self) -> "list[str]":
-        """Return the last lines of stderr, or of stdout where there are none."""
-        for pump in reversed(self._pumps):
-            lines = masked(last_lines(pump.tail), self._secrets)
-            if lines:
-                return lines
-        return []
+        """Name the processes that made themselves independent of the worker: they end with the job."""
+        return ["left behind by the function, ended with the job: %s" % name for name in self.processes.independent()]
 
     def _restore(self) -> None:
         """Write again what the function removed from the attempt's folder."""
@@ -508,43 +380,83 @@ class AttemptRun:
             return
         os.makedirs(self.attempt.folder, mode=0o700, exist_ok=True)
         copy(self._value, self.attempt.path(VALUE))
-        for pump, name in zip(self._pumps, (STDOUT, STDERR)):
-            pump.restore(self.attempt.path(name))
+        self.output.restore()
         self.notes.append("the function removed the job's folder; it was written again")
 
     def finish(self) -> None:
         """Once the outcome is published: give threads and atexit their time, then end what is left, and report it."""
         self._await_exit()
-        left = [process_tree.name_of(pid) for pid in self._tree()]
+        left = [process_tree.name_of(pid) for pid in self.processes.all()]
         if left:
             self.attempt.event("note", message="still there after the function's end, ended now: %s" % ", ".join(left))
         self.end_tree()
 
     def _await_exit(self) -> None:
         until = time.monotonic() + self.job.spec["grace_s"]
-        while self._status is None and time.monotonic() < until and not self._asked_to_stop():
-            self._reap()  # the signal of its end may just have been swallowed
-            if self._status is None:
+        while self.processes.status is None and time.monotonic() < until:
+            self.watch.signals.swallow()
+            self.watch.stay_awake()
+            if self.job.cancelled() or self.watch.is_ending():
+                return
+            self.processes.reap()  # the signal of its end may just have been swallowed
+            if self.processes.status is None:
                 self._turn()
-
-    def _asked_to_stop(self) -> bool:
-        self.watch.signals.swallow()
-        self.watch.stay_awake()
-        return self.job.cancelled() or self.watch.is_ending()
 
     def close(self) -> None:
         """Close its files: the process starts another attempt."""
         os.close(self._value)
-        if self._child is not None and self._child.report >= 0:
-            os.close(self._child.report)
-        for pump in self._pumps:
-            pump.forget()
+        worker = self.processes.worker
+        if worker is not None and worker.report >= 0:
+            os.close(worker.report)
+        self.output.forget()
 
     def release(self) -> None:
         """Release what only the worker used."""
         self._gpus.close()
         if self._cores is not None:
             self._cores.release()
+
+
+class StackRequests:
+    """Answers a request for the stacks of a job's processes, and tells where a stalled job is."""
+
+    def __init__(self, job: "JobFolder", attempt: "RunnableAttempt", secrets: "list[str]") -> None:
+        self._job = job
+        self._attempt = attempt
+        self._secrets = secrets
+        self._next = 0.0
+
+    def look(self, pids: "list[int]") -> None:
+        """Answer if there is a request, and it is time to look for one."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _STACKS_EVERY_S
+        if os.path.exists(self._job.path(STACK)):
+            try:
+                self._stacks().answer(pids)
+            except ImportError as error:  # the host's Python was replaced since the start: no reason to end the job
+                say("no stacks: %s" % error)
+
+    def lines(self, pids: "list[int]") -> "list[str]":
+        """Describe what each of these processes is doing."""
+        try:
+            return self._stacks().lines(pids)
+        except ImportError as error:  # as above: the job has stalled, with or without them
+            return ["no stacks: %s" % error]
+
+    def _stacks(self) -> "Stacks":
+        from .stacks import Stacks  # few jobs are asked for them, and linecache takes as long as the worker's fork
+
+        return Stacks(self._job, self._attempt, self._secrets)
+
+
+def _scheduler_log(job: "JobFolder") -> bytes:
+    try:
+        with open(job.path(SCHEDULER_LOG), "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 65536))
+            return file.read()
+    except OSError:
+        return b""
 
 
 def ensure_environment(job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch") -> None:
@@ -557,12 +469,21 @@ def ensure_environment(job: "JobFolder", attempt: "RunnableAttempt", watch: "End
         built.ready(job, attempt, watch)
 
 
+def check_gpu_kernel(job: "JobFolder", env: "dict[str, str]") -> None:
+    """See that the environment that was made for a job runs on the GPUs that the job has got."""
+    building = job.spec.get("building")
+    if building and building["cuda"] and job.spec["resources"]["gpus"]:
+        from . import cuda  # it imports subprocess
+
+        cuda.check(job, env)
+
+
 def look_at_bridge(job: "JobFolder") -> None:
-    """Raise a Verdict if no worker can start, as files of clusterfn's own are gone."""
+    """Raise AttemptEnded if no worker can start, as files of clusterfn's own are gone."""
     bridge: "str" = job.spec["bridge"]
     gone = [name for name in _NEEDED if not os.path.exists(os.path.join(bridge, name))]
     if gone:
-        raise classify_exit.damaged_bridge(bridge, gone[0])
+        raise AttemptEnded(classify_exit.damaged_bridge(bridge, gone[0]))
 
 
 def run_through(work: "AttemptRun") -> "tuple[Verdict, bool]":
@@ -570,8 +491,8 @@ def run_through(work: "AttemptRun") -> "tuple[Verdict, bool]":
     try:
         work.start()
         return work.result(), True
-    except Verdict as found:
+    except AttemptEnded as ended:
         work.end_tree()
-        return found, False
+        return ended.verdict, False
     finally:
         work.watch.has_ended()

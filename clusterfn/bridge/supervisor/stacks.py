@@ -12,7 +12,7 @@ import signal
 import time
 
 from ..layout import PAYLOAD, STACK, STACK_SIGNAL, STACKS, stack_answer
-from . import process_tree
+from . import process_tree, publish
 from .text import masked
 from .verdict import say
 
@@ -50,11 +50,9 @@ class Stacks:
             return
         if not _TOKEN.match(token):
             return
-        path = self._job.path(stack_answer(token))
         try:
-            with open(path + ".part", "wb") as file:
-                file.write("\n".join(self.lines(pids) + [""]).encode("utf-8", "surrogateescape"))
-            os.rename(path + ".part", path)
+            answer = "\n".join(self.lines(pids) + [""]).encode("utf-8", "surrogateescape")
+            publish.replace(self._job.path(stack_answer(token)), answer, sync=False, mode=0o666)
         except OSError as error:  # the request gets no answer, and the job must not end because of that
             say("no stacks: %s" % error)
 

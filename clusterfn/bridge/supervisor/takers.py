@@ -8,12 +8,11 @@ inputs end lets an element start earlier, once. If the scheduler refuses, the el
 import json
 import os
 
-from ..layout import CANCEL, OUTCOME, RELEASED, SPEC, TAKERS, attempt_dir, job_dir
+from ..layout import CANCEL, OUTCOME, RELEASED, TAKERS, attempt_dir, job_dir
 from . import publish
 from .dependencies import Dependencies
 from .item_inputs import item_inputs_of
-from .job import DAMAGED, JobFolder
-from .text import native
+from .job import WHOLE, DamagedFile, JobFolder, parse_record, read_spec
 from .verdict import say
 
 TYPE_CHECKING = False
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any, Optional
 
     from .item_inputs import ItemInputs
+    from .spec import Spec
 
 _REFUSALS = 2
 
@@ -58,6 +58,9 @@ def register_array(home: str, number: str, first: str, count: str, besides: str)
     return 0
 
 
+_ARRAY = {"number": str, "besides": str, "first": WHOLE, "count": WHOLE}
+
+
 class Takers:
     """The groups that take the value of a job, or of its items, one by one.
 
@@ -91,18 +94,18 @@ class Takers:
     def _array(self, name: str) -> "Optional[_Array]":
         home = job_dir(self.job.root, name.partition(".")[0])
         try:
-            array = json.loads((publish.read(self._folder, name) or b"").decode())
-            spec = native(json.loads((publish.read(home, SPEC) or b"").decode()))
+            array = parse_record(publish.read(self._folder, name), _ARRAY, TAKERS)
+            spec = read_spec(home)
             inputs = item_inputs_of(home, spec, Dependencies(self.job.root))
             return None if inputs is None else _Array(home, spec, array, inputs)
-        except DAMAGED:
+        except (OSError, DamagedFile):
             return None
 
 
 class _Array:
     """An array of a group's elements at a scheduler."""
 
-    def __init__(self, home: str, spec: "dict[str, Any]", array: "dict[str, Any]", inputs: "ItemInputs") -> None:
+    def __init__(self, home: str, spec: "Spec", array: "dict[str, Any]", inputs: "ItemInputs") -> None:
         self.home = home
         self.job = JobFolder(home, spec)
         self.inputs = inputs

@@ -130,30 +130,43 @@ def masked(lines: "list[str]", secrets: "list[str]") -> "list[str]":
     return lines
 
 
-def size(count: float) -> str:
-    """Bytes for people.
+def format_size(count: float) -> str:
+    """Write a number of bytes for people, with one digit after the point; a GB has 2**30 bytes, as in options.
 
     Example:
-        >>> size(3 * 2**30)
-        '3.0 GB'
+        >>> format_size(8 * 2**30), format_size(1500), format_size(12)
+        ('8 GB', '1.5 KB', '12 bytes')
     """
-    for unit in ("bytes", "KB", "MB", "GB"):
-        if count < 1024 or unit == "GB":
-            break
-        count /= 1024.0
-    return ("%d %s" if unit == "bytes" else "%.1f %s") % (count, unit)
+    if count < 1024:
+        return counted(int(count), "byte")
+    units = ["TB", "GB", "MB"]
+    unit, count = "KB", count / 1024.0
+    while units and round(count, 1) >= 1024:  # rounded, or it would read "1024 MB"
+        unit, count = units.pop(), count / 1024.0
+    return "%.15g %s" % (round(count, 1), unit)
 
 
-def duration(seconds: float) -> str:
-    """Seconds for people.
+def counted(count: int, word: str) -> str:
+    """A number of things for people.
 
     Example:
-        >>> duration(5400)
-        '1 h 30 min'
+        >>> counted(1, "file"), counted(2, "file")
+        ('1 file', '2 files')
     """
-    if seconds < 60:
-        return "%g s" % round(seconds, 1)
+    return "%d %s%s" % (count, word, "" if count == 1 else "s")
+
+
+def format_duration(seconds: float) -> str:
+    """Write seconds for people, in the two largest units that it has.
+
+    Example:
+        >>> format_duration(5400), format_duration(14 * 86400), format_duration(0.25)
+        ('1 h 30 min', '14 d', '0.2 s')
+    """
+    if seconds < 9.95:
+        return "%g s" % round(max(seconds, 0.0), 1)
     minutes, rest = divmod(int(round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
-    parts = [(hours, "h"), (minutes, "min"), (rest, "s")]
-    return " ".join("%d %s" % part for part in parts if part[0])
+    days, hours = divmod(hours, 24)
+    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (rest, "s")]
+    return " ".join(["%d %s" % part for part in parts if part[0]][:2])

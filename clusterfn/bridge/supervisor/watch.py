@@ -1,7 +1,7 @@
 """Looks, while a job waits or runs, at everything that may end it from outside: signals, a request, another's verdict.
 
 Also keeps the heart beating, and has the kernel wake this process if a signal has stopped it, or kill it if it hangs.
-Says what it finds by raising `Verdict`; ends nothing itself.
+Says what it finds by raising `AttemptEnded`; ends nothing itself.
 """
 
 import os
@@ -14,8 +14,8 @@ from ..agent.libc import libc_function, pointer_type
 from ..layout import CANCELLED, HEARTBEAT_S, LOST, NODE, OUTCOME, SCHEDULER_LOG, TIME
 from . import publish
 from .limits import clock
-from .text import duration
-from .verdict import Fenced, Verdict
+from .text import format_duration
+from .verdict import EXIT_LEFT_TO_AFTER, AttemptEnded, Verdict, concluded_by_another
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -180,9 +180,9 @@ class EndWatch:
         if self._warn_s is None or self.warned:
             return ""
         if self._announced is not None:
-            self.warned = self._announced.facts["message"]
+            self.warned = self._announced.message
         elif self.deadline is not None and clock.now() >= self.deadline - self._warn_s:
-            self.warned = "%s until its time limit" % duration(max(0.0, self.deadline - clock.now()))
+            self.warned = "%s until its time limit" % format_duration(max(0.0, self.deadline - clock.now()))
         return self.warned
 
     def heeded(self) -> "Optional[Verdict]":
@@ -191,9 +191,7 @@ class EndWatch:
             return self._on_signal()
         if not self.warned:
             return None
-        found = self._too_long()
-        found.facts["message"] = "the function ended when it was warned (%s)" % self.warned
-        return found
+        return self._too_long().replace(message="the function ended when it was warned (%s)" % self.warned)
 
     def stop_clock(self) -> None:
         """The function does not run; a retry has the time that is left."""
@@ -206,7 +204,7 @@ class EndWatch:
         """Look at what is due.
 
         Raises:
-            Verdict: The attempt must end.
+            AttemptEnded: The attempt must end.
         """
         self.signals.swallow()
         self._look_at_signals()
@@ -216,11 +214,11 @@ class EndWatch:
             if self._job.held is not None:
                 self._job.held.touch()
         if self._due("cancel", _CANCEL_EVERY_S) and self._job.cancelled():
-            raise self.cancelled()
+            raise AttemptEnded(self.cancelled())
         if self._due("fence", _FENCE_EVERY_S) and any(publish.stands(folder, OUTCOME) for folder in self._fences):
-            raise Fenced()
+            raise AttemptEnded(concluded_by_another())
         if self.deadline is not None and clock.now() >= self.deadline:
-            raise self._too_long()
+            raise AttemptEnded(self._too_long())
 
     def _due(self, name: str, every_s: float) -> bool:
         now = time.monotonic()
@@ -240,19 +238,19 @@ class EndWatch:
         if self._announced is None:
             self._announce(when)
         if time.monotonic() >= self._until:
-            raise self._on_signal()
+            raise AttemptEnded(self._on_signal())
 
     def _announce(self, when: float) -> None:
         """Find out what a signal means, and by when a function that is warned must have saved its checkpoint.
 
         Raises:
-            Verdict: It means the end, and the function gets no warning.
+            AttemptEnded: It means the end, and the function gets no warning.
         """
         found = self._on_signal()
         if self._warn_s is None or found.kind in (CANCELLED, TIME):
-            raise found
+            raise AttemptEnded(found)
         self._announced = found  # a scheduler that still lists the job as running only announces its end
-        self._until = when + (self._warn_s if found.facts.get("asked") else min(self._warn_s, _KILL_WAIT_S))
+        self._until = when + (self._warn_s if found.asked else min(self._warn_s, _KILL_WAIT_S))
 
     def _on_signal(self) -> Verdict:
         """Return the verdict on a SIGTERM; for a job that was warned it has a kind, as none will be named later."""
@@ -276,7 +274,7 @@ class EndWatch:
         return cancelled()
 
     def _too_long(self) -> Verdict:
-        return too_long(self._job.spec["resources"]["time_s"])
+        return too_long(self._job.spec["resources"]["time_s"] or 0.0)
 
     def terminated(self) -> Verdict:
         """Return the verdict on a SIGTERM to this process."""
@@ -285,14 +283,15 @@ class EndWatch:
         if self.deadline is not None and clock.now() >= self.deadline:
             return self._too_long()
         found = self._job.scheduler.ending(self._job.path(SCHEDULER_LOG))
-        return found or Verdict(None, "the supervisor was asked to end, without a reason")
+        unknown = Verdict(None, "the supervisor was asked to end, without a reason", exit_status=EXIT_LEFT_TO_AFTER)
+        return found or unknown
 
 
 def too_long(limit_s: float) -> Verdict:
     """Return the verdict that the job ran past its time limit."""
     return Verdict(
         TIME,
-        "the job ran longer than the %s it had" % duration(limit_s),
+        "the job ran longer than the %s it had" % format_duration(limit_s),
         hint="ask for more, for example time=%r" % ("%dmin" % max(1, round(limit_s / 30.0))),
     )
 
@@ -302,13 +301,12 @@ def cancelled() -> Verdict:
     return Verdict(CANCELLED, STOPPED_ON_REQUEST)
 
 
-def as_known(job: "JobFolder", asked: "dict[str, Any]") -> "dict[str, Any]":
+def as_known(job: "JobFolder", asked: Verdict) -> Verdict:
     """Return the verdict on a job that is gone, with the cause from its own files if they have one: it was cancelled.
 
     A scheduler may have forgotten the job, or not say who has cancelled it.
     """
-    from_scheduler = asked["kind"] == CANCELLED and asked.get("stage") == "scheduler"
-    if not (from_scheduler or asked["kind"] in (LOST, NODE)) or not job.cancelled():
+    from_scheduler = asked.kind == CANCELLED and asked.stage == "scheduler"
+    if not (from_scheduler or asked.kind in (LOST, NODE)) or not job.cancelled():
         return asked
-    verdict = cancelled()
-    return dict(asked, kind=verdict.kind, message=verdict.facts["message"], hint=None)
+    return asked.replace(kind=CANCELLED, message=STOPPED_ON_REQUEST, hint=None)

@@ -17,7 +17,7 @@ from .environ import LATE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterable, Optional, Sequence
+    from typing import Any, Iterable, Mapping, Optional, Sequence
 
 _RESET = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD, signal.SIGHUP, signal.SIGPIPE)
 
@@ -61,7 +61,7 @@ class WaitingWorker(WorkerProcess):
 
         The interpreter has read its variables already: only `LATE` may still change.
         """
-        if self._argv != argv or not LATE.issuperset(_changed(self._env, env)):
+        if self._argv != argv or not LATE.issuperset(changed_names(self._env, env)):
             return False
         self._has_ended = os.waitpid(self.pid, os.WNOHANG)[0] != 0
         return not self._has_ended
@@ -84,33 +84,50 @@ class WaitingWorker(WorkerProcess):
 
         from .text import portable
 
-        late = {name: env.get(name) for name in _changed(self._env, env)}
+        late = {name: env.get(name) for name in changed_names(self._env, env)}
         line = {"cwd": portable(cwd), "env": portable(late), "cpus": sorted(cpus or ())}
-        data = memoryview((json.dumps(line) + "\n").encode())
-        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, b"".join(fd.to_bytes(4, sys.byteorder) for fd in keep))]
-        try:
-            data = data[self._control.sendmsg([data], rights if keep else []) :]
-            while len(data):
-                data = data[self._control.send(data) :]
-        except (BrokenPipeError, ConnectionResetError):  # it has ended, and is judged by what it said
-            pass
+        self.order((json.dumps(line) + "\n").encode(), keep)
         self._control.close()
         return late
+
+    def order(self, line: bytes, files: "Sequence[int]") -> bool:
+        """Send it a line, and these descriptors; False if it has ended, and is judged by what it said."""
+        packed = b"".join(fd.to_bytes(4, sys.byteorder) for fd in files)
+        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)] if files else []
+        data = memoryview(line)
+        try:
+            data = data[self._control.sendmsg([data], rights) :]
+            while len(data):
+                data = data[self._control.send(data) :]
+        except (BrokenPipeError, ConnectionResetError):
+            return False
+        return True
 
     def dismiss(self) -> None:
         """End it without waiting for that: another one is needed, or none. Its parent collects it with its others."""
         self._control.close()
         for fd in (self.out, self.err, self.report):
             os.close(fd)
-        if not self._has_ended:
+        if not self._has_ended and self._is_child():
             os.kill(self.pid, signal.SIGKILL)  # not collected yet, so no other process has its pid
 
+    def _is_child(self) -> bool:
+        """Whether it lives, or is still to be collected; without waitid (macOS), what is known of that must do."""
+        if not hasattr(os, "waitid"):
+            return True
+        try:
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return False
+        return True
 
-def _changed(before: "dict[str, str]", after: "dict[str, str]") -> "list[str]":
+
+def changed_names(before: "dict[str, str]", after: "dict[str, str]") -> "list[str]":
+    """Return the names of the variables that differ."""
     return [name for name in {**before, **after} if before.get(name) != after.get(name)]
 
 
-def launch(argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "dict[str, Any]") -> WaitingWorker:
+def launch(argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]") -> WaitingWorker:
     """Start the worker, its stdin empty.
 
     A program that cannot be started is said on the report pipe, as the worker itself would say it.
@@ -124,31 +141,59 @@ def launch(argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "dict[str, 
     Raises:
         OSError: No process, pipe or socket can be had.
     """
-    fds: "list[int]" = []
-    try:
-        for _ in range(3):
-            fds += os.pipe()
-        control, told = _socket.socketpair()
-        fds += (control.detach(), told.detach())
-        parent = os.getpid()
+    parent = os.getpid()
+    with Pipes() as pipes:
         pid = os.fork()
-    except OSError:
-        for fd in fds:
+        if pid == 0:
+            _become(argv, env, cwd, spec, parent, pipes.theirs)
+        return pipes.worker(argv, env, pid)
+
+
+class Pipes:
+    """The pipes of a worker: what it prints, its report, and the socket through which it is allowed to begin.
+
+    On exit the worker's ends are closed here, and ours too unless `worker` has passed them on.
+
+    Attributes:
+        theirs: The worker's ends, in this order: stdout, stderr, report, control.
+
+    Raises:
+        OSError: No pipe or socket can be had.
+    """
+
+    def __init__(self) -> None:
+        self.theirs: "list[int]" = []
+        self._ours: "list[int]" = []
+        try:
+            for _ in range(3):
+                ours, theirs = os.pipe()
+                self._ours.append(ours)
+                self.theirs.append(theirs)
+            control, told = _socket.socketpair()
+            self._ours.append(control.detach())
+            self.theirs.append(told.detach())
+        except OSError:
+            self.__exit__()
+            raise
+
+    def __enter__(self) -> "Pipes":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for fd in self.theirs + self._ours:
             os.close(fd)
-        raise
-    out, print_out, err, print_err, report, report_to, control_fd, told_fd = fds
-    if pid == 0:
-        _become(argv, env, cwd, spec, parent, (print_out, print_err, report_to, told_fd))
-    for fd in (print_out, print_err, report_to, told_fd):
-        os.close(fd)
-    for fd in (out, err, report):
-        os.set_blocking(fd, False)
-    control = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, control_fd)
-    return WaitingWorker(argv, env, pid, (out, err, report), control)
+
+    def worker(self, argv: "list[str]", env: "dict[str, str]", pid: int) -> WaitingWorker:
+        """Return the worker, which has our ends from now on."""
+        *reading, control = self._ours
+        self._ours = []
+        for fd in reading:
+            os.set_blocking(fd, False)
+        return WaitingWorker(argv, env, pid, reading, _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, control))
 
 
 def _become(
-    argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "dict[str, Any]", parent: int, fds: "Sequence[int]"
+    argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]", parent: int, fds: "Sequence[int]"
 ) -> None:  # fmt: skip
     out, err, report, told = fds
     try:
@@ -164,7 +209,7 @@ def _become(
         os._exit(127)
 
 
-def _prepare(cwd: str, spec: "dict[str, Any]", parent: int, out: int, err: int) -> None:
+def _prepare(cwd: str, spec: "Mapping[str, Any]", parent: int, out: int, err: int) -> None:
     signal.set_wakeup_fd(-1)
     for number in _RESET:
         signal.signal(number, signal.SIG_DFL)

@@ -45,9 +45,9 @@ def fill_main(function: Any) -> None:
 
 def names_for_main(function: Any) -> dict[str, Any]:
     """Return the names of the caller's `__main__`: the function's globals, and all else that travelled by value."""
-    from _clusterfn_wire import pickler  # type: ignore[import-not-found]
+    from _clusterfn_wire import classes  # type: ignore[import-not-found]
 
-    return {**pickler.of_main(), **dict(_names_of(function))}
+    return {**classes.of_main(), **dict(_names_of(function))}
 
 
 def _names_of(function: Any) -> Iterator[tuple[str, Any]]:

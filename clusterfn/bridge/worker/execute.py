@@ -13,12 +13,10 @@ from typing import Any
 
 from _clusterfn_wire import container, pickler, references  # type: ignore[import-not-found]
 
-from ..layout import ITEMS, PAYLOAD, RAISED, RESULT, RETURNED, VALUE
-from . import children, devices, payload, warning
+from ..layout import DISK, ITEMS, PAYLOAD, RAISED, RESULT, RETURNED, VALUE
+from . import children, devices, full_disk, payload, warning
 from .descriptors import out_of_reach
 from .report import Report
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class CallRejected(Exception):
@@ -113,9 +111,11 @@ def load_call(job: str, spec: dict[str, Any], item: list[int]) -> tuple[tuple[An
 
         failure, facts, caller = load_failure.of(error), _summary(error), tuple(header["python"])
         said = facts["message"] if type(error).__name__ == "OtherState" else "%(type)s: %(message)s" % facts
-        message = "the call could not be loaded in the environment: %s%s" % (said, failure.where())
         again = "call map again; retry_failed() sends the same again" if item else "call again"
-        hint = _hint_for(error, caller, failure, again)
+        hint, where = _hint_for(error, caller, failure, again), failure.where()
+        if type(error).__module__ == "clusterfn.errors":  # a module of the user called clusterfn
+            said, hint, where = error.message, error.hint or hint, ""  # type: ignore[attr-defined]
+        message = "the call could not be loaded in the environment: %s%s" % (said, where)
         raise CallRejected("payload", message + _between(caller), hint, exception=facts) from error
     children.fill_main(function)
     return (function, args, kwargs), tuple(header["python"])
@@ -148,7 +148,7 @@ def _summary(error: BaseException) -> dict[str, Any]:
 
 
 def _hint_for(error: BaseException, caller: tuple[int, ...], failure: Any, again: str) -> str:
-    if isinstance(error, ModuleNotFoundError) and error.name:
+    if isinstance(error, ModuleNotFoundError) and error.name and error.name.partition(".")[0] not in sys.modules:
         return "install the package that provides %r in the environment" % error.name
     if isinstance(error, container.Damaged):
         return again
@@ -174,7 +174,7 @@ def call_function(
 
     def run() -> Any:
         value = function(*args, **kwargs)
-        if isinstance(value, CoroutineType):
+        if type(value) is CoroutineType:  # what `value.__class__` says may be anything
             import asyncio
 
             value = (run_coroutine or asyncio.run)(value)
@@ -193,22 +193,20 @@ def call_function(
 
 
 def _transient_fault(error: BaseException) -> dict[str, str] | None:
-    """Return the name of a transient CUDA error and where a retry can help; None for other errors.
+    """Return the name of a transient CUDA error and where a retry can help; None for other errors."""
+    from . import cuda_table  # late: few errors are of GPUs, and the table takes milliseconds
 
-    The table is that of `clusterfn.gpu`, as the environment has it or as it came with the bridge.
-    """
-    try:
-        from clusterfn.gpu.cuda_errors import classify
-    except ImportError:  # the environment has a clusterfn that is older than the table
-        return None
-    fault = classify(error)
-    return {"name": fault.name, "retry": fault.retry} if fault.transient else None
+    known = cuda_table.find_known_error(cuda_table.message_of(error))
+    return {"name": known.name, "retry": known.retry} if known and known.retry != cuda_table.NEVER else None
 
 
 def keep_result(
     kind: str, result: Any, value_fd: int, caller: tuple[int, ...], report: Report, sync: bool = True
 ) -> dict[str, Any]:  # fmt: skip
     """Write a value or an exception to its file and close it; return the facts of the outcome."""
+    if type(result) is CallRejected:  # by a function of clusterfn's own
+        os.close(value_fd)
+        return result.facts
     try:
         file = os.fdopen(value_fd, "w+b")
     except OSError as error:  # the function closed it
@@ -251,8 +249,8 @@ def _not_kept(value: Any, error: BaseException, caller: tuple[int, ...]) -> dict
 def _not_written(number: int) -> dict[str, Any]:
     """Describe a failed write. An error that pickling itself raises names a file or has no number."""
     message = "the value could not be written: %s" % os.strerror(number)
-    if number in _FULL:
-        return {"done": "disk", "message": message}
+    if number in full_disk.FULL:
+        return {"done": DISK, "message": message}
     hints = {
         errno.EFBIG: "raise the limit of the size of files there (ulimit -f), or return less",
         errno.EBADF: "the function closed a file of clusterfn's: let it close only what it opened",
@@ -274,7 +272,11 @@ def _keep_exception(
 
 def _described(error: BaseException) -> dict[str, Any]:
     facts = _summary(error)
-    return {"done": RAISED, "message": "%s: %s" % (facts["type"], facts["message"]), "exception": facts}
+    full = full_disk.describe(error)
+    if full and type(error) is OSError:
+        return {"done": DISK, "message": full, "exception": facts, "stage": "function"}
+    # An exception of the function's own class comes back as itself.
+    return {"done": RAISED, "message": "%s: %s" % (facts["type"], facts["message"]), "exception": facts, "hint": full}
 
 
 def _write(value: Any, file: Any, caller: tuple[int, ...], sync: bool = True) -> dict[str, Any]:

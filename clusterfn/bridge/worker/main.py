@@ -2,8 +2,9 @@
 
 The supervisor starts it as `worker.py <attempt dir> <report fd> <control fd>`. For an item of a group it is `worker.py
 <attempt dir> <group dir> <offset> <size> <report fd> <control fd>`, with the place of its arguments in items.pkl. A
-further task of either gets the word "discard" before the descriptors, and its value is dropped. It may be started ahead
-of its attempt, and waits until the supervisor lets it begin. It opens the value's file and the report's pipe before the
+further task of either gets the word "discard" before the descriptors, and its value is dropped. As `worker.py template
+<report fd> <control fd>` it forks such workers instead. It may be started ahead of its attempt, and waits until the
+supervisor lets it begin. It opens the value's file and the report's pipe before the
 function runs, so the function may close, remove or replace what it likes.
 """
 
@@ -18,22 +19,30 @@ import os
 import sys
 from typing import Any
 
-from ..layout import CHECKPOINT_VARIABLE, FAILED_RANK, RETURNED, SPEC, STACKS
+from ..layout import CHECKPOINT_VARIABLE, FAILED_RANK, RETURNED, SPEC, STACKS, TEMPLATE
 from . import children, payload
 from .descriptors import keep_from_programs, out_of_reach
 from .execute import CallRejected, keep_result, open_value_file, report_outcome, run_call
-from .report import Report
-
-_MOST_FILES = 253  # that Linux passes on at once
+from .report import Report, receive_order
 
 
 def main(argv: list[str]) -> None:
-    """Run the call of one attempt and report."""
+    """Run the call of one attempt and report; as a template, fork processes that do."""
+    forked = None
+    if argv[1] == TEMPLATE:
+        from . import template  # elements of groups alone have one
+
+        forked = template.await_order(argv)
+        if forked is None:
+            return
+        argv = [argv[0], *forked.argv]
     attempt, rest, fd, control = argv[1], argv[2:-2], int(argv[-2]), int(argv[-1])
     discards = rest[-1:] == ["discard"]
     rest = rest[:-1] if discards else rest
     job = rest[0] if rest else os.path.dirname(os.path.dirname(attempt))
     cwd = _await_begin(control)
+    if forked is not None:
+        forked.end_with_supervisor()
     keep_from_programs()
     report = Report(fd)
     value_fd = open_value_file(attempt)
@@ -62,24 +71,21 @@ def _await_begin(control: int) -> str:
     """
     connection = _socket.socket(fileno=control)
     connection.settimeout(None)  # the environment may have set another default
-    line = connection.recvmsg(1 << 16, _socket.CMSG_SPACE(_MOST_FILES * 4))[0]
-    while line and not line.endswith(b"\n"):
-        more = connection.recv(1 << 16)
-        line = line + more if more else b""
+    line, _ = receive_order(connection)
     connection.close()
     if not line:
         os._exit(0)
-    told = _native(json.loads(line))
-    for name, value in told["env"].items():
+    settings = _native(json.loads(line))
+    for name, value in settings["env"].items():
         if value is None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-    if told["cpus"] and hasattr(os, "sched_setaffinity"):
+    if settings["cpus"] and hasattr(os, "sched_setaffinity"):
         for thread in os.listdir("/proc/self/task"):  # the environment may have started some
             with contextlib.suppress(OSError):  # one that ends, or CPUs that were taken away meanwhile
-                os.sched_setaffinity(int(thread), told["cpus"])
-    return str(told["cwd"])
+                os.sched_setaffinity(int(thread), settings["cpus"])
+    return str(settings["cwd"])
 
 
 def _enter(cwd: str) -> None:

@@ -107,7 +107,7 @@ def run_again() -> None:
     children.fill_main(function)
     try:
         value = function(*args, **kwargs)
-        if isinstance(value, CoroutineType):
+        if type(value) is CoroutineType:
             import asyncio
 
             asyncio.run(value)

@@ -1,9 +1,11 @@
-"""Report facts to the supervisor: one JSON line each, without secrets."""
+"""Report facts to the supervisor, one JSON line each, without secrets; and receive its orders."""
 
 from __future__ import annotations
 
+import _socket  # the C half alone: `socket` costs 4 ms to import
 import json
 import os
+import sys
 from typing import Any
 
 from .descriptors import out_of_reach
@@ -12,6 +14,23 @@ _SHOWN = 1 << 16  # characters of a text in the report, which goes into outcome.
 _SHORTEST_SECRET = 4  # characters; a shorter one would be found in every other word
 # Of a report, what only people read. The supervisor acts on the rest, which must stay as it is.
 _FOR_PEOPLE = frozenset(["message", "note", "hint", "evidence", "path", "sender", "traceback"])
+
+
+_MOST_FILES = 253  # that Linux passes on at once
+
+
+def receive_order(connection: _socket.socket) -> tuple[bytes, list[int]]:
+    """Wait for a line of the supervisor (`WaitingWorker.order`), and the descriptors that come with it.
+
+    Returns:
+        The line, b"" if none is to come, and the descriptors, which stay open.
+    """
+    line, rights, _, _ = connection.recvmsg(1 << 16, _socket.CMSG_SPACE(_MOST_FILES * 4))
+    while line and not line.endswith(b"\n"):
+        more = connection.recv(1 << 16)
+        line = line + more if more else b""
+    packed = b"".join(each for _, _, each in rights)
+    return line, [int.from_bytes(packed[at : at + 4], sys.byteorder) for at in range(0, len(packed), 4)]
 
 
 class Report:

@@ -74,40 +74,40 @@ class Finding:
     blocked: bool = False
 
 
-def check(given: argparse.Namespace) -> int:
+def check(args: argparse.Namespace) -> int:
     """Run the steps and print what each found; 1 if one of them failed."""
-    found = CheckState(given.host, given.environment, given.no_job, given.timeout, gpus=given.gpus)
-    return _as_json(found) if given.json else check_host(found)
+    state = CheckState(args.host, args.environment, args.no_job, args.timeout, gpus=args.gpus)
+    return _as_json(state) if args.json else check_host(state)
 
 
-def check_host(found: CheckState) -> int:
-    """Run the steps on the host that `found` names; as `check`."""
+def check_host(state: CheckState) -> int:
+    """Run the steps on the host that `state` names; as `check`."""
     line = screen.Line(sys.stdout)
-    found.progress = _Progress(line)
+    state.progress = _Progress(line)
     findings = []
     with _ending_is_an_exception():
-        for finding in _findings(found, line.clear):
+        for finding in _findings(state, line.clear):
             _say(finding)
             findings.append(finding)
     failed, doubtful = _named("FAIL", findings), _named("WARN", findings)
     if failed:
-        print(f"\n{found.name} is not ready: {', '.join(failed)}")
+        print(f"\n{state.name} is not ready: {', '.join(failed)}")
         return 1
-    print(f"\n{found.name} is ready{', with warnings: ' + ', '.join(doubtful) if doubtful else ''}.")
+    print(f"\n{state.name} is ready{', with warnings: ' + ', '.join(doubtful) if doubtful else ''}.")
     return 0
 
 
-def _as_json(found: CheckState) -> int:
+def _as_json(state: CheckState) -> int:
     """Run the steps and print one JSON object when all have ended; 1 if one of them failed."""
     with _ending_is_an_exception():
-        findings = list(_findings(found, lambda: None))
+        findings = list(_findings(state, lambda: None))
     ready = not _named("FAIL", findings)
     steps = [
         {"name": each.name, "result": each.word.lower(), "message": each.message, "evidence": list(each.evidence),
          "hint": each.hint}
         for each in findings
     ]  # fmt: skip
-    print(json.dumps({"host": found.name, "ready": ready, "steps": steps}, indent=1))
+    print(json.dumps({"host": state.name, "ready": ready, "steps": steps}, indent=1))
     return 0 if ready else 1
 
 
@@ -115,7 +115,7 @@ def _named(word: str, findings: Sequence[Finding]) -> list[str]:
     return [each.name for each in findings if each.word == word]
 
 
-def _findings(found: CheckState, ended: Callable[[], None]) -> Iterator[Finding]:
+def _findings(state: CheckState, ended: Callable[[], None]) -> Iterator[Finding]:
     """Each step's finding, as soon as it is there; `ended` is called before each."""
     known: dict[str, Finding] = {}
     for step in STEPS:
@@ -123,7 +123,7 @@ def _findings(found: CheckState, ended: Callable[[], None]) -> Iterator[Finding]
         if missing is not None:
             known[step.name] = Finding(step.name, "skip", f"needs {missing}", blocked=True)
         else:
-            known[step.name] = _run(step, found, first=not known, ended=ended)
+            known[step.name] = _run(step, state, first=not known, ended=ended)
         yield known[step.name]
 
 
@@ -160,16 +160,16 @@ class _Progress:
         if seconds < _PATIENCE_S and not self._line.redrawn:
             return  # most jobs start before there is anything to say
         does = "waits in the queue" if state == PENDING else "runs" if state == RUNNING else "starts"
-        clock = f"{int(seconds) // 60:02d}:{int(seconds) % 60:02d}"
         word = screen.coloured("....", _COLOURS["...."], sys.stdout)
         why = f" ({in_one_line(reason)})" if reason else ""
-        self._line.show(f"{word}  {'function'.ljust(_WIDTH)}  {does} {clock}{why}", console.without_digits(does + why))
+        shown = f"{word}  {'function'.ljust(_WIDTH)}  {does} {console.as_clock(seconds)}{why}"
+        self._line.show(shown, console.without_digits(does + why))
 
 
-def _run(step: Step, found: CheckState, first: bool, ended: Callable[[], None]) -> Finding:
+def _run(step: Step, state: CheckState, first: bool, ended: Callable[[], None]) -> Finding:
     try:
         try:
-            return Finding(step.name, "PASS", step.run(found))
+            return Finding(step.name, "PASS", step.run(state))
         finally:
             ended()
     except StepSkipped as reason:

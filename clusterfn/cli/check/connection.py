@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 import time
 
-from clusterfn.cli import screen, target
+from clusterfn.bridge.supervisor.text import format_size
+from clusterfn.cli import target
 from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWarning
 from clusterfn.errors import AuthenticationError, HostError, HostKeyError, Unreachable
 from clusterfn.hosts.host_state import open_session
@@ -18,67 +19,67 @@ _QUIET = (
 )
 
 
-def configuration(found: CheckState) -> str:
-    known, found.host, because = target.host(found.wanted, "check")
-    where = found.host.source if known.path else "built in"
+def configuration(state: CheckState) -> str:
+    config, state.host, because = target.host(state.wanted, "check")
+    where = state.host.source if config.path else "built in"
     by = "" if because.startswith("there is") else "chosen by "
-    return f"{found.host.name} ({where}), scheduler: {found.host.scheduler}; {by}{because}"
+    return f"{state.host.name} ({where}), scheduler: {state.host.scheduler}; {by}{because}"
 
 
-def name(found: CheckState) -> str:
-    if not found.host.address:
+def name(state: CheckState) -> str:
+    if not state.host.address:
         raise StepSkipped("this machine, without ssh")
-    settings = resolve(found.host)
+    settings = resolve(state.host)
     if settings.proxy_jump or settings.proxy_command:
         way = ", ".join(settings.proxy_jump) or settings.proxy_command
         return f"{settings.user}@{settings.place}, through {way}"
     try:
         address = socket.getaddrinfo(settings.hostname, settings.port, type=socket.SOCK_STREAM)[0][4][0]
     except socket.gaierror as error:
-        hint = f"check {settings.named_in(found.host)} and your network or VPN"
+        hint = f"check {settings.named_in(state.host)} and your network or VPN"
         raise StepFailed(f"the name {settings.hostname} cannot be resolved", hint, [str(error)]) from error
     return f"{settings.user}@{settings.place}" + (f" ({address})" if address != settings.hostname else "")
 
 
-def connection(found: CheckState) -> str:
+def connection(state: CheckState) -> str:
     """Connect once. A refused login or a strange host key is another step's: the host was reached."""
     began = time.monotonic()
     try:
-        found.session = open_session(found.host)
-        found.session.connect()  # the agent's first words have come, too
+        state.session = open_session(state.host)
+        state.session.connect()  # the agent's first words have come, too
     except HostError as error:
-        found.broken = error
+        state.broken = error
         if isinstance(error, Unreachable) or (type(error) is HostError and error.__cause__ is not None):
             raise  # no way there, or no common word with its sshd
-    if not found.host.address:
+    if not state.host.address:
         return "an agent was started"
-    if found.broken:
+    if state.broken:
         return "the host answers"
-    return f"the host answers, in {time.monotonic() - began:.2f} s, by {found.session.connection.via}"
+    return f"the host answers, in {time.monotonic() - began:.2f} s, by {state.session.connection.via}"
 
 
-def host_key(found: CheckState) -> str:
-    if not found.host.address:
+def host_key(state: CheckState) -> str:
+    if not state.host.address:
         raise StepSkipped("not reached by ssh")
-    if isinstance(found.broken, HostKeyError):
-        raise found.broken
+    if isinstance(state.broken, HostKeyError):
+        raise state.broken
     return "as remembered in known_hosts"
 
 
-def login(found: CheckState) -> str:
-    if isinstance(found.broken, AuthenticationError):
-        raise found.broken
-    if found.broken is not None:
+def login(state: CheckState) -> str:
+    if isinstance(state.broken, AuthenticationError):
+        raise state.broken
+    if state.broken is not None:
         return "accepted"
-    facts = found.session.connection.facts
-    return f"{facts.user} on {facts.hostname}, {facts.cpus} CPUs, {screen.size(facts.memory_bytes)} of memory"
+    facts = state.session.connection.facts
+    return f"{facts.user} on {facts.hostname}, {facts.cpus} CPUs, {format_size(facts.memory_bytes)} of memory"
 
 
-def shell(found: CheckState) -> str:
+def shell(state: CheckState) -> str:
     """Warn about an rc file that prints: clusterfn ignores it, but scp, rsync and sftp fail with it."""
-    if found.broken is not None:
+    if state.broken is not None:
         raise StepSkipped("no agent was started, see python")
-    lines = [line for line in found.session.connection.noise.splitlines() if line.strip()]
+    lines = [line for line in state.session.connection.noise.splitlines() if line.strip()]
     if not lines:
         return "silent without a terminal, as it should be"
     more = [f"… and {len(lines) - _NOISY_LINES} more lines"] if len(lines) > _NOISY_LINES else []
@@ -86,10 +87,10 @@ def shell(found: CheckState) -> str:
     raise StepWarning(message, _QUIET, [*lines[:_NOISY_LINES], *more])
 
 
-def python(found: CheckState) -> str:
-    if found.broken is not None:
-        if getattr(found.broken, "kind", None):  # the agent itself said no
+def python(state: CheckState) -> str:
+    if state.broken is not None:
+        if getattr(state.broken, "kind", None):  # the agent itself said no
             return "runs the agent"
-        raise found.broken
-    facts = found.session.connection.facts
+        raise state.broken
+    facts = state.session.connection.facts
     return f"{facts.python} ({'.'.join(map(str, facts.version))}) runs the agent and the supervisor"

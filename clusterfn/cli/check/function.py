@@ -17,7 +17,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING
 from clusterfn.bridge.supervisor.text import how_to_correct
 from clusterfn.calls import call
-from clusterfn.calls.job import Job
+from clusterfn.calls.job import Job, entry_of
 from clusterfn.cli.check.step import CheckState, Progress, StepFailed, StepSkipped, StepWarning
 from clusterfn.cli.env import manage
 from clusterfn.config.options import Options, parse_options
@@ -34,92 +34,92 @@ _LAST_LINES = 5
 _NO_TURN = ("environment: ", "its environment is ", "no connection to ", "connection to ")
 
 
-def modules(found: CheckState) -> str:
-    wanted = found.host.modules
-    if not (wanted or found.host.setup or found.host.prolog):
+def modules(state: CheckState) -> str:
+    wanted = state.host.modules
+    if not (wanted or state.host.setup or state.host.prolog):
         raise StepSkipped("clusterfn.yml has no modules: and no shell lines for this host")
-    mark = f"clusterfn-{secrets.token_hex(8)}"
-    answer = found.run("/bin/sh", "-c", job_script.modules_check(found.host, mark, found.has_nodes))
-    before, _, after = answer.out.decode("utf-8", "replace").partition(f"\n{mark} ")
+    marker = f"clusterfn-{secrets.token_hex(8)}"
+    answer = state.run("/bin/sh", "-c", job_script.modules_check(state.host, marker, state.has_nodes))
+    before, _, after = answer.out.decode("utf-8", "replace").partition(f"\n{marker} ")
     head, *like = after.splitlines() or [""]
     status, _, stage = head.partition(" ")
     said = [*answer.err.decode("utf-8", "replace").splitlines(), *before.splitlines()][-_LAST_LINES:]
     if stage.startswith("module:"):
-        raise _no_module(found, stage[len("module:") :], like, said)
+        raise _no_module(state, stage[len("module:") :], like, said)
     if stage != "loaded":
         code, stage = status or str(answer.rc), stage or "setup"
         line = f" `{like[0]}`" if like and like[0] else ""
-        hint = how_to_correct("\n".join(like), code, f"{stage}: of {found.place}")
+        hint = how_to_correct("\n".join(like), code, f"{stage}: of {state.place}")
         raise StepFailed(f"{stage}: fails with exit code {code} at the line{line}", hint, said)
     return f"{', '.join(wanted)} can be loaded" if wanted else "the lines of setup: and prolog: succeed"
 
 
-def _no_module(found: CheckState, name: str, like: list[str], said: list[str]) -> StepFailed:
+def _no_module(state: CheckState, name: str, like: list[str], said: list[str]) -> StepFailed:
     there = [line.strip().removesuffix("(default)") for line in like if line.startswith(name.split("/")[0])]
     known = f"; there are {', '.join(there)}" if there else "; `module avail` on the host lists them"
     near = did_you_mean(name, there)
-    return StepFailed(f"the module {name} cannot be loaded{near}", f"correct modules: of {found.place}{known}", said)
+    return StepFailed(f"the module {name} cannot be loaded{near}", f"correct modules: of {state.place}{known}", said)
 
 
-def environment(found: CheckState) -> str:
-    interpreter = found.session.environment(EnvironmentRequest(found.environment, gpus=found.gpus)).interpreter
+def environment(state: CheckState) -> str:
+    interpreter = state.session.environments.find(EnvironmentRequest(state.environment, gpus=state.gpus)).interpreter
     here = f"yours is {CALLER[0]}.{CALLER[1]}: functions are sent as source"
     if interpreter.version == CALLER:
         here = "the same as yours"
     return f"{interpreter.path} (Python {interpreter.version[0]}.{interpreter.version[1]}, {here})"
 
 
-def function(found: CheckState) -> str:
-    if found.no_job:
+def function(state: CheckState) -> str:
+    if state.no_job:
         raise StepSkipped("--no-job")
     try:
-        returned = run_probe(found.host, found.environment, found.session, found.progress, found.timeout_s)
+        returned = run_probe(state.host, state.environment, state.session, state.progress, state.timeout_s)
     except StillWaiting as waiting:
         raise StepSkipped(f"still waiting ({waiting}); everything before it works") from waiting
     except TooLate as late:
         hint = "wait longer with --timeout, or skip the function with --no-job; the job was stopped"
         raise StepFailed(str(late), hint) from late
-    _check_namespace(found, returned.net_ns)
+    _check_namespace(state, returned.net_ns)
     where = f"{returned.node}, Python {returned.python}, process {returned.pid}"
     return f"returned from {where}, after {returned.seconds:.2f} s"
 
 
-def pytorch(found: CheckState) -> str:
+def pytorch(state: CheckState) -> str:
     """One calculation on the GPUs of a job, in whatever kind of environment."""
-    if found.no_job:
+    if state.no_job:
         raise StepSkipped("--no-job")
-    if not found.gpus:
+    if not state.gpus:
         raise StepSkipped("add --gpus 1 to run a calculation on a GPU")
-    count = len(found.site.gpus.names) if found.site.gpus and not found.has_nodes else 0
-    if 0 < count < found.gpus:
+    count = len(state.site.gpus.names) if state.site.gpus and not state.has_nodes else 0
+    if 0 < count < state.gpus:
         has = f"{count} GPU{'' if count == 1 else 's'}"
-        raise StepFailed(f"{found.name} has {has}, and --gpus asks for {found.gpus}", f"write --gpus {count}, or fewer")
-    wanted = {"host": found.host.name, "environment": found.environment, "gpus": found.gpus, "name": "check"}
+        raise StepFailed(f"{state.name} has {has}, and --gpus asks for {state.gpus}", f"write --gpus {count}, or fewer")
+    wanted = {"host": state.host.name, "environment": state.environment, "gpus": state.gpus, "name": "check"}
     options = parse_options(wanted)
     try:
-        told = send_probe(manage.gpu_kernel(), options, found.host, found.session, found.progress, found.timeout_s)
+        probe = send_probe(manage.gpu_kernel(), options, state.host, state.session, state.progress, state.timeout_s)
     except StillWaiting as waiting:
         raise StepSkipped(f"still waiting for a GPU ({waiting})") from waiting
     except TooLate as late:
         raise StepFailed(str(late), "wait longer with --timeout; the job was stopped") from late
-    if told is None:
+    if probe is None:
         raise StepFailed("the environment has no PyTorch", "name one with --environment, or leave out --gpus")
-    node, version, cuda, available, count, capability, total = told
+    node, version, cuda, available, count, capability, total = probe
     build = f"PyTorch {version} for CUDA {cuda}"
-    if not available or count < found.gpus:
-        seen = f"sees {count} of {found.gpus} GPUs" if available else "sees no GPU (torch.cuda.is_available() is False)"
-        raise StepFailed(f"{build} {seen} on {node}", f"run nvidia-smi in a job on {found.name}")
+    if not available or count < state.gpus:
+        seen = f"sees {count} of {state.gpus} GPUs" if available else "sees no GPU (torch.cuda.is_available() is False)"
+        raise StepFailed(f"{build} {seen} on {node}", f"run nvidia-smi in a job on {state.name}")
     if total != manage.TOTAL:
         raise StepFailed(f"{build} computes {total} instead of {manage.TOTAL} on {node}", "ask the administrator")
     return f"{build} calculated on {node}: {count} GPUs, compute capability {capability}"
 
 
-def _check_namespace(found: CheckState, net_ns: str) -> None:
+def _check_namespace(state: CheckState, net_ns: str) -> None:
     """Warn about separate network namespaces: jobs of a bare host lock GPUs by sockets, which do not cross them."""
-    ours = found.session.connection.facts.net_ns
-    if not found.has_nodes and found.host.lease == "socket" and net_ns and ours and net_ns != ours:
+    ours = state.session.connection.facts.net_ns
+    if not state.has_nodes and state.host.lease == "socket" and net_ns and ours and net_ns != ours:
         message = f"returned, but jobs run in a network namespace of their own ({net_ns}, the agent in {ours})"
-        raise StepWarning(f"{message}: two jobs could take the same GPU", f"write `lease: file` for {found.place}")
+        raise StepWarning(f"{message}: two jobs could take the same GPU", f"write `lease: file` for {state.place}")
 
 
 T = TypeVar("T")
@@ -173,8 +173,8 @@ def run_probe(
     """
     began = time.monotonic()
     options = parse_options({"host": host.name, "environment": environment, "name": "check"})
-    told: ProbeResult = send_probe(_tell(), options, host, session, progress, timeout_s)
-    return Returned(*told, seconds=time.monotonic() - began)
+    probe: ProbeResult = send_probe(_tell(), options, host, session, progress, timeout_s)
+    return Returned(*probe, seconds=time.monotonic() - began)
 
 
 def send_probe(
@@ -225,7 +225,7 @@ def _waits_in_queue(job: Job[Any], scheduler: Scheduler) -> bool:
     """
     if job.state != PENDING or scheduler.has_nodes:
         return job.state == PENDING
-    return bool(job.reason) and not job.moving and not job.reason.startswith(_NO_TURN)
+    return bool(job.reason) and not entry_of(job).moving and not job.reason.startswith(_NO_TURN)
 
 
 def _withdraw(sending: concurrent.futures.Future[Job[Any]], session: HostState) -> None:

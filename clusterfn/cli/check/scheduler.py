@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWarning
 from clusterfn.hosts import gpus as host_gpus
 from clusterfn.hosts.site_rules import FILE
@@ -9,69 +10,69 @@ from clusterfn.hosts.survey import SurveyedGpus
 from clusterfn.scheduler import kind_of_site
 
 
-def scheduler(found: CheckState) -> str:
-    kind = kind_of_site(found.host.scheduler)
+def scheduler(state: CheckState) -> str:
+    kind = kind_of_site(state.host.scheduler)
     if kind is None:
-        return _none(found)
-    there = found.site.schedulers.get(found.host.scheduler)
+        return _none(state)
+    there = state.site.schedulers.get(state.host.scheduler)
     if there is None:
-        hint = f"write the folder that has it as scheduler_path: of {found.place}, or set address: to "
-        problem = f"there is no {kind.program} on {found.name}, nor does its login shell find one"
-        evidence = [*_without_commands(found, kind.title), *found.site.login.signs.strong]
+        hint = f"write the folder that has it as scheduler_path: of {state.place}, or set address: to "
+        problem = f"there is no {kind.program} on {state.name}, nor does its login shell find one"
+        evidence = [*_without_commands(state, kind.title), *state.site.login.signs.strong]
         raise StepFailed(problem, hint + kind.wanted_address, evidence)
-    said = there.check(found.host, found.place)
-    commands = found.site.login.found.get(found.host.scheduler)
+    said = there.check(state.host, state.place)
+    commands = state.site.login.found.get(state.host.scheduler)
     lines = commands.in_words() if commands is not None else ""
-    if stale := _without_commands(found, there.title):
-        hint = f"remove {', '.join(found.site.login.empty)} from scheduler_path: of {found.place}"
+    if stale := _without_commands(state, there.title):
+        hint = f"remove {', '.join(state.site.login.empty)} from scheduler_path: of {state.place}"
         raise StepWarning("\n".join([said, *stale]), f"{hint}, and add {lines}" if lines else hint)
     if commands is not None and lines:
-        hint = f"add {lines} to {found.place}"
+        hint = f"add {lines} to {state.place}"
         raise StepWarning(f"{said}\nIts commands were found {commands.how}, and clusterfn.yml does not say where", hint)
     return said
 
 
-def _without_commands(found: CheckState, title: str) -> list[str]:
+def _without_commands(state: CheckState, title: str) -> list[str]:
     """Say which folders of `scheduler_path:` have no command of the scheduler."""
-    return [f"{folder} of scheduler_path: has none of {title}'s commands" for folder in found.site.login.empty]
+    return [f"{folder} of scheduler_path: has none of {title}'s commands" for folder in state.site.login.empty]
 
 
-def _none(found: CheckState) -> str:
-    if found.host.scheduler == "bare" and found.site.schedulers:
-        word, there = next(iter(found.site.schedulers.items()))
-        commands = found.site.login.found.get(word)
+def _none(state: CheckState) -> str:
+    if state.host.scheduler == "bare" and state.site.schedulers:
+        word, there = next(iter(state.site.schedulers.items()))
+        commands = state.site.login.found.get(word)
         lines = ", ".join(filter(None, [f"scheduler: {word}", commands.in_words() if commands else ""]))
-        hint = f"write {lines} for {found.place}, unless you may compute on this machine itself"
+        hint = f"write {lines} for {state.place}, unless you may compute on this machine itself"
         raise StepWarning(f"the host has {there.program}: if this is a login node, use scheduler: {word}", hint)
-    if found.host.scheduler == "bare" and found.site.signs:
-        hint = f"if it is, remove {found.place} and run clusterfn init again, which asks for the scheduler"
-        raise StepWarning(f"this may be the login node of a cluster: {'; '.join(found.site.signs)}", hint)
-    if not found.session.connection.facts.platform.startswith("linux"):
+    if state.host.scheduler == "bare" and state.site.signs:
+        hint = f"if it is, remove {state.place} and run clusterfn init again, which asks for the scheduler"
+        raise StepWarning(f"this may be the login node of a cluster: {'; '.join(state.site.signs)}", hint)
+    if not state.session.connection.facts.platform.startswith("linux"):
         return "none: a job starts at once"
-    _, waiting = found.jobs
+    _, waiting = state.jobs
     yours = f"{waiting or 'none'} of your jobs {'waits' if waiting == 1 else 'wait'} now"
-    shared = "memory and GPUs, and share the cores" if found.host.scheduler == "local" else "cores, memory and GPUs"
+    shared = "memory and GPUs, and share the cores" if state.host.scheduler == "local" else "cores, memory and GPUs"
     return f"clusterfn's own queue: jobs wait their turn for {shared}; {yours}"
 
 
-def account(found: CheckState) -> str:
-    there = found.site.schedulers.get(found.host.scheduler)
+def account(state: CheckState) -> str:
+    there = state.site.schedulers.get(state.host.scheduler)
     if there is None:
         raise StepSkipped("no account is charged without a batch scheduler")
-    usable = there.check_account(found.host, found.place)
+    usable = there.check_account(state.host, state.place)
     if usable is None:
         raise StepSkipped(there.no_accounts)
     return usable
 
 
-def limits(found: CheckState) -> str:
-    if found.has_nodes:
+def limits(state: CheckState) -> str:
+    if state.has_nodes:
         raise StepSkipped("the scheduler sets them")
-    rules = found.session.rules
+    rules = state.session.capacity.rules
     if rules is None:
         raise StepSkipped(f"the host has no {FILE}")
     if rules.trouble:
-        hint = f"show this to the administrator of {found.name}; the other lines of {FILE} are obeyed"
+        hint = f"show this to the administrator of {state.name}; the other lines of {FILE} are obeyed"
         raise StepFailed(f"parts of {FILE} on the host cannot be obeyed", hint, list(rules.trouble))
     return f"{FILE} on the host allows you {', '.join(rules.in_words()) or 'all there is'}"
 
@@ -90,21 +91,21 @@ _NO_DRIVER = "the driver is not loaded: ask the administrator for `sudo modprobe
 _OTHER = "log in and run nvidia-smi; ask the administrator"
 
 
-def gpus(found: CheckState) -> str:
-    if found.has_nodes:
+def gpus(state: CheckState) -> str:
+    if state.has_nodes:
         raise StepSkipped("on the nodes, see scheduler")
-    surveyed = found.site.gpus
+    surveyed = state.site.gpus
     if surveyed is None:
         raise StepSkipped("there is no nvidia-smi: gpus=0 only")
     if surveyed.trouble:
-        raise StepFailed("nvidia-smi fails", _how_to_fix(found, surveyed.trouble), surveyed.trouble.splitlines())
+        raise StepFailed("nvidia-smi fails", _how_to_fix(state, surveyed.trouble), surveyed.trouble.splitlines())
     said = describe_gpus(surveyed)
-    if found.session.host.gpus_only:
-        names = ", ".join(str(gpu.index) for gpu in found.session.gpus or ())
-        said += f"; jobs get only GPU {names}, by gpus: in {found.session.host.source}"
-    elif found.session.connection.facts.visible_gpus:
-        setting = found.session.connection.facts.visible_gpus
-        raise StepWarning(said, host_gpus.about_visible(setting, found.name))
+    if state.session.host.gpus_only:
+        names = ", ".join(str(gpu.index) for gpu in state.session.capacity.gpus or ())
+        said += f"; jobs get only GPU {names}, by gpus: in {state.session.host.source}"
+    elif state.session.connection.facts.visible_gpus:
+        setting = state.session.connection.facts.visible_gpus
+        raise StepWarning(said, host_gpus.about_visible(setting, state.name))
     if surveyed.lost:
         raise StepWarning(
             f"{said}; {len(surveyed.lost)} more "
@@ -113,8 +114,8 @@ def gpus(found: CheckState) -> str:
     return said
 
 
-def _how_to_fix(found: CheckState, trouble: str) -> str:
-    if "gpus" in found.site.silent:
+def _how_to_fix(state: CheckState, trouble: str) -> str:
+    if "gpus" in state.site.silent:
         return _HANGS
     if _MISMATCH in trouble:
         return _RELOAD
@@ -124,18 +125,18 @@ def _how_to_fix(found: CheckState, trouble: str) -> str:
 def describe_gpus(surveyed: SurveyedGpus) -> str:
     kinds = "; ".join(dict.fromkeys(surveyed.names))
     capable = f", compute capability {', '.join(sorted(set(surveyed.capabilities)))}" if surveyed.capabilities else ""
-    memory = "unknown memory" if surveyed.memory_bytes is None else f"{surveyed.memory_bytes // 2**20} MiB"
+    memory = "unknown memory" if surveyed.memory_bytes is None else format_size(surveyed.memory_bytes)
     memory += ", shared with the CPU" if surveyed.unified else ""
     return f"{len(surveyed.names)} x {kinds}, {memory}{capable}; driver {surveyed.driver}"
 
 
-def lingering(found: CheckState) -> str:
-    if found.has_nodes:
+def lingering(state: CheckState) -> str:
+    if state.has_nodes:
         raise StepSkipped("jobs run on the nodes")
-    if found.site.lingering is False:
-        user = found.session.connection.facts.user
+    if state.site.lingering is False:
+        user = state.session.connection.facts.user
         hint = (
             f"ask the administrator for `KillExcludeUsers={user}` or `KillUserProcesses=no` in /etc/systemd/logind.conf"
         )
         raise StepWarning("logind ends all your processes when you log out, including jobs", hint)
-    return "jobs keep running when you log out" if found.site.lingering else "logind ends no processes on this host"
+    return "jobs keep running when you log out" if state.site.lingering else "logind ends no processes on this host"

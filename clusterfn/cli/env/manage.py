@@ -16,11 +16,12 @@ from dataclasses import asdict
 from typing import Any
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.supervisor.text import in_one_line
+from clusterfn.bridge.supervisor.text import counted, format_duration, format_size, in_one_line
 from clusterfn.calls import call, console
 from clusterfn.cli import screen, target
+from clusterfn.config.forms import names_a_file
 from clusterfn.config.host_text import reading
-from clusterfn.config.options import names_a_file, parse_options
+from clusterfn.config.options import parse_options
 from clusterfn.environment import resolve
 from clusterfn.errors import ClusterfnError, ConfigError, EnvironmentBuildError
 from clusterfn.hosts import environment_builder, environment_facts, remote_files
@@ -28,7 +29,7 @@ from clusterfn.hosts.environment_builder import BuildProgress, Built
 from clusterfn.hosts.host_state import CALLER, HostState, open_session
 
 _LEAST_DIGITS = 4
-MARK = "clusterfn imports "
+REPORT_PREFIX = "clusterfn imports "
 
 # A package's name says which distribution it is, and that which modules it has; conda calls torch pytorch.
 IMPORT_PROGRAM = r"""
@@ -60,7 +61,7 @@ for name in [each for wanted in sys.argv[1:] for each in modules(wanted) if want
     if name == "torch":
         told["cuda"] = module.version.cuda
 print("\n" + MARK + json.dumps(told), flush=True)
-""".replace("MARK", repr(MARK))
+""".replace("MARK", repr(REPORT_PREFIX))
 
 TOTAL = 4.0  # what the calculation gives
 OnGpu = tuple[str, str, str, bool, int, str, float]
@@ -87,13 +88,13 @@ def gpu_kernel() -> Callable[[], OnGpu | None]:
     return kernel
 
 
-def environment_and_host(given: argparse.Namespace, command: str) -> tuple[Built, HostState]:
+def environment_and_host(args: argparse.Namespace, command: str) -> tuple[Built, HostState]:
     """Find the one environment that a command is about, on the host that is named with it.
 
     Raises:
         ConfigError: There is none, or there are several.
     """
-    word, host = target.one_and_host(given.words, "ID", f"env {command}")
+    word, host = target.one_and_host(args.words, "ID", f"env {command}")
     session = host_state(host, command)
     return find_environment(word, session), session
 
@@ -140,16 +141,17 @@ _ABOUT = 40
 _SHOWN_JOBS = 3
 
 
-def list_environments(given: argparse.Namespace) -> int:
+def list_environments(args: argparse.Namespace) -> int:
     """Print the environments of a host, the one used last first."""
-    session = host_state(given.host, "list")
+    session = host_state(args.host, "list")
     found = environment_builder.list_environments(session, environment_facts.environments_root(session))
-    if given.json:
+    if args.json:
         print(screen.as_json([asdict(each) for each in found]))
     elif found:
         print(screen.table(_LIST_HEAD, _rows(found)))
-        total = screen.size(sum(each.size for each in found))
-        say(f"{len(found)} environments, {total}; files that several environments share are counted in each")
+        total = format_size(sum(each.size for each in found))
+        count = counted(len(found), "environment")
+        say(f"{count}, {total}; files that several environments share are counted in each")
     else:
         say(f"no environments on {session.host.name}")
     return 0
@@ -159,8 +161,8 @@ def _rows(found: Sequence[Built]) -> Iterator[list[str]]:
     now = time.time()
     for each in found:
         about = each.about if len(each.about) <= _ABOUT else each.about[: _ABOUT - 1] + "…"
-        ages = [screen.age(now - each.built), screen.age(now - each.used)]
-        sizes = [screen.size(each.size), str(each.files)]
+        ages = [format_duration(now - each.built), format_duration(now - each.used)]
+        sizes = [format_size(each.size), str(each.files)]
         yield [each.id[:_DIGITS], about, each.python, each.cuda or "-", *sizes, *ages, _users(each.used_by)]
 
 
@@ -169,39 +171,39 @@ def _users(jobs: Sequence[str]) -> str:
     return f"{shown} and {len(jobs) - _SHOWN_JOBS} more" if len(jobs) > _SHOWN_JOBS else shown
 
 
-def show_environment(given: argparse.Namespace) -> int:
+def show_environment(args: argparse.Namespace) -> int:
     """Print all that is known of an environment."""
-    built, session = environment_and_host(given, "show")
+    built, session = environment_and_host(args, "show")
     prefix = layout.environment_dir(environment_facts.environments_root(session), built.id)
-    told, plan = read_ready(session, prefix), read_plan(session, prefix)
-    if given.json:
-        print(screen.as_json({**asdict(built), "prefix": prefix, "ready": told, "plan": plan}))
+    record, plan = read_ready(session, prefix), read_plan(session, prefix)
+    if args.json:
+        print(screen.as_json({**asdict(built), "prefix": prefix, "ready": record, "plan": plan}))
         return 0
-    facts = [(name, in_one_line(value)) for name, value in _facts(built, prefix, told, plan) if value]
+    facts = [(name, in_one_line(value)) for name, value in _facts(built, prefix, record, plan) if value]
     print("\n".join(f"{name:<12}{value}" for name, value in facts))
-    print(screen.table(("PACKAGE", "VERSION", "BUILD", "BY"), sorted(told["packages"])))
+    print(screen.table(("PACKAGE", "VERSION", "BUILD", "BY"), sorted(record["packages"])))
     return 0
 
 
-def _facts(built: Built, prefix: str, told: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _facts(built: Built, prefix: str, record: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     now = time.time()
     yield "id", built.id
     yield "made from", built.about
     yield "asked for", " ".join(plan.get("wanted") or ())
     yield "folder", prefix
-    base = told.get("base")
+    base = record.get("base")
     yield "python", f"{built.python}, the host's own: {base['path']}" if base else built.python
     yield "CUDA", built.cuda or ("none" if built.cuda == "" else "")
     yield "because", plan.get("why") or ""
     yield "locked for", _virtual(plan.get("virtual") or {})
     yield (
         "size",
-        f"{screen.size(built.size)} in {built.files} files; {screen.size(told['fetched'])} fetched by the host",
+        f"{format_size(built.size)} in {built.files} files; {format_size(record['fetched'])} fetched by the host",
     )
-    yield "built", f"{screen.age(now - built.built)} ago on {told['host']}, in {seconds(told['seconds'])}"
-    yield "used", f"{screen.age(now - built.used)} ago"
+    yield "built", f"{format_duration(now - built.built)} ago on {record['host']}, in {seconds(record['seconds'])}"
+    yield "used", f"{format_duration(now - built.used)} ago"
     yield "used by", " ".join(built.used_by)
-    yield "messages", " / ".join(told["messages"])
+    yield "messages", " / ".join(record["messages"])
 
 
 def seconds(stages: Mapping[str, Any]) -> str:
@@ -251,16 +253,16 @@ _IMPORT_TIMEOUT_S = 600.0  # a cold import from a shared file system takes minut
 _MOST_LINES = 20
 
 
-def verify_environment(given: argparse.Namespace) -> int:
+def verify_environment(args: argparse.Namespace) -> int:
     """Check that an environment is whole and works; print a line for each check."""
-    built, session = environment_and_host(given, "verify")
+    built, session = environment_and_host(args, "verify")
     root = environment_facts.environments_root(session)
     prefix = layout.environment_dir(root, built.id)
     mended = environment_builder.repair_environment(session, root, built.id)
     plan = read_plan(session, prefix)
     found = _imported(session, prefix, plan.get("wanted") or [])
     lines = [f"files     {mended['files']} checked, {mended['relinked']} restored", *_modules(found)]
-    if not given.json:
+    if not args.json:
         print("\n".join(in_one_line(line) for line in lines))
     problems = [*_lost_files(mended), *(f"{name} cannot be imported: {why}" for name, why in found["failed"].items())]
     if problems:
@@ -268,8 +270,8 @@ def verify_environment(given: argparse.Namespace) -> int:
             f"the environment {built.id} does not work", host=session.host.name, stage="environment",
             evidence=problems, hint=f"clusterfn env remove {built.id[:8]} {session.host.name}, and build it again",
         )  # fmt: skip
-    kernel = _run_on_gpu(session, prefix, given.gpus) if given.gpus else None
-    if given.json:
+    kernel = _run_on_gpu(session, prefix, args.gpus) if args.gpus else None
+    if args.json:
         files = {"files": mended["files"], "restored": mended["relinked"]}
         print(screen.as_json({"id": built.id, **files, **found, "gpu": kernel}))
     elif kernel is not None:
@@ -279,7 +281,7 @@ def verify_environment(given: argparse.Namespace) -> int:
 
 def _lost_files(mended: BuildProgress) -> list[str]:
     lost = mended["lost"]
-    return [f"{len(lost)} files are lost: {', '.join(lost[:_MOST_LINES])}"] if lost else []
+    return [f"{counted(len(lost), 'lost file')}: {', '.join(lost[:_MOST_LINES])}"] if lost else []
 
 
 def _imported(session: HostState, prefix: str, wanted: list[str]) -> dict[str, Any]:
@@ -288,14 +290,14 @@ def _imported(session: HostState, prefix: str, wanted: list[str]) -> dict[str, A
     unset = (*session.scheduler.unset, "LD_LIBRARY_PATH", "PYTHON")
     answer = session.connection.run(argv, unset=unset, timeout_s=_IMPORT_TIMEOUT_S).result(_IMPORT_TIMEOUT_S)
     lines = (answer.out + answer.err).decode("utf-8", "replace").splitlines()
-    told = [line[len(MARK) :] for line in lines if line.startswith(MARK)]
-    if not told:
+    reports = [line[len(REPORT_PREFIX) :] for line in lines if line.startswith(REPORT_PREFIX)]
+    if not reports:
         raise EnvironmentBuildError(
             f"{prefix}/bin/python does not report what it imports", host=session.host.name, stage="environment",
             evidence=lines[-_MOST_LINES:], hint="remove it with clusterfn env remove, and build it again",
         )  # fmt: skip
     with reading(session.host.name, "what its environment imports"):
-        return dict(json.loads(told[-1]))
+        return dict(json.loads(reports[-1]))
 
 
 def _modules(found: dict[str, Any]) -> list[str]:
@@ -307,11 +309,11 @@ def _modules(found: dict[str, Any]) -> list[str]:
 def _run_on_gpu(session: HostState, prefix: str, gpus: int) -> str:
     """Run a kernel in an ordinary job, because only a job gets GPUs; say where it ran."""
     where = {"host": session.host.name, "environment": f"prefix:{prefix}", "gpus": gpus, "name": "verify"}
-    told = call.run_call(gpu_kernel(), (), {}, parse_options(where))
-    node, torch, cuda, available, _, capability, total = told or ("", "", "", False, 0, "", 0.0)
+    probe = call.run_call(gpu_kernel(), (), {}, parse_options(where))
+    node, torch, cuda, available, _, capability, total = probe or ("", "", "", False, 0, "", 0.0)
     if not available:
         raise EnvironmentBuildError(
-            f"PyTorch {torch} sees no GPU on {node}" if told else f"{prefix} has no PyTorch", host=session.host.name,
+            f"PyTorch {torch} sees no GPU on {node}" if probe else f"{prefix} has no PyTorch", host=session.host.name,
             stage="environment", hint="run nvidia-smi in a job on that host",
         )  # fmt: skip
     if total != TOTAL:
@@ -322,43 +324,46 @@ def _run_on_gpu(session: HostState, prefix: str, gpus: int) -> str:
     return f"{node}: a kernel of PyTorch {torch} for CUDA {cuda} ran, compute capability {capability}"
 
 
-def remove_environment(given: argparse.Namespace) -> int:
+def remove_environment(args: argparse.Namespace) -> int:
     """Remove an environment that no job uses."""
-    built, session = environment_and_host(given, "remove")
-    told = environment_builder.remove_environment(session, environment_facts.environments_root(session), built.id)
-    if not told["removed"]:
+    built, session = environment_and_host(args, "remove")
+    outcome = environment_builder.remove_environment(session, environment_facts.environments_root(session), built.id)
+    if not outcome["removed"]:
         raise EnvironmentBuildError(
-            f"{built.id} was not removed: {told['why']}", host=session.host.name, stage="environment",
-            evidence=[f"used by job {job}" for job in told.get("used_by") or ()],
+            f"{built.id} was not removed: {outcome['why']}", host=session.host.name, stage="environment",
+            evidence=[f"used by job {job}" for job in outcome.get("used_by") or ()],
             hint="wait for these jobs, or end them: clusterfn cancel ID",
         )  # fmt: skip
-    if given.json:
-        print(screen.as_json({"removed": [built.id], "freed": told["freed"] or 0, "packages": told["packages"]}))
+    if args.json:
+        print(screen.as_json({"removed": [built.id], "freed": outcome["freed"] or 0, "packages": outcome["packages"]}))
     else:
-        print(in_one_line(f"removed {built.id} ({built.about}); {_freed(told)}"))
+        print(in_one_line(f"removed {built.id} ({built.about}); {_freed(outcome)}"))
     return 0
 
 
-def remove_unused(given: argparse.Namespace) -> int:
+def remove_unused(args: argparse.Namespace) -> int:
     """Remove environments that were not used for long; say which jobs hold the others."""
-    session = host_state(given.host, "gc")
+    session = host_state(args.host, "gc")
     root = environment_facts.environments_root(session)
     there = {each.id: each for each in environment_builder.list_environments(session, root)}
-    told = environment_builder.remove_unused_environments(session, root, given.days, given.keep, dry=given.dry_run)
-    if given.json:
-        print(screen.as_json({"removed": told["removed"], "kept": told["kept"], "freed": told["freed"] or 0}))
+    outcome = environment_builder.remove_unused_environments(session, root, args.days, args.keep, dry=args.dry_run)
+    if args.json:
+        print(screen.as_json({"removed": outcome["removed"], "kept": outcome["kept"], "freed": outcome["freed"] or 0}))
         return 0
-    done = "would remove" if given.dry_run else "removed"
-    for env_id in told["removed"]:
+    done = "would remove" if args.dry_run else "removed"
+    for env_id in outcome["removed"]:
         print(in_one_line(f"{done} {env_id} ({there[env_id].about if env_id in there else 'built meanwhile'})"))
-    for each in told["kept"]:
+    for each in outcome["kept"]:
         say(f"{each['id']} was not removed: {each['why']} {' '.join(each['used_by'])}".rstrip())
-    if given.dry_run:
-        print(f"{len(told['removed'])} of {len(there)} environments would go, about {screen.size(told['freed'])}")
+    if args.dry_run:
+        of = counted(len(there), "environment")
+        print(f"{len(outcome['removed'])} of {of} would go, about {format_size(outcome['freed'])}")
         return 0
-    print(f"{len(told['removed'])} environments removed, {len(there) - len(told['removed'])} kept; {_freed(told)}")
+    removed = len(outcome["removed"])
+    print(f"{counted(removed, 'environment')} removed, {len(there) - removed} kept; {_freed(outcome)}")
     return 0
 
 
-def _freed(told: BuildProgress) -> str:
-    return f"{screen.size(told['freed'] or 0)} freed, with {told['packages']} packages that no other environment has"
+def _freed(outcome: BuildProgress) -> str:
+    packages = counted(outcome["packages"], "package")
+    return f"{format_size(outcome['freed'] or 0)} freed, with {packages} that no other environment has"

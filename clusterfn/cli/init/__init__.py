@@ -47,36 +47,36 @@ class Done:
         say(what[:1].upper() + what[1:])
 
 
-def init(given: argparse.Namespace) -> int:
+def init(args: argparse.Namespace) -> int:
     """Set a host up; 0 once a function has returned from it."""
     done = Done()
     try:
-        return _story(given, Answers(given.yes), done)
+        return _story(args, Answers(args.yes), done)
     except KeyboardInterrupt:
         kept = "; ".join(done.notes) or "nothing was written"
         print(f"\nStopped: {kept}. Run the same command again to continue.", file=sys.stderr)
         raise
 
 
-def _story(given: argparse.Namespace, answers: Answers, done: Done) -> int:
-    begun = address.begin(given.address, given.name, answers)
+def _story(args: argparse.Namespace, answers: Answers, done: Done) -> int:
+    begun = address.begin(args.address, args.name, answers)
     if begun.there:
-        _reject_contradictions(begun, given)
+        _reject_contradictions(begun, args)
     address.say_way(begun.host)
     command = f"clusterfn init {begun.host.address}"
-    remembered = trust_hosts(begun.host, given.fingerprint, command, replace=given.replace)
+    remembered = trust_hosts(begun.host, args.fingerprint, command, replace=args.replace)
     if remembered is None:
         return 1
     done.notes += [f"wrote the host's key to {path}" for path in remembered]
     if begun.there:
         say(f"{begun.host.name} is already in {begun.host.source}, and is left unchanged.")
-        login.connected(begun.host, answers, given.no_key, done)
+        login.connected(begun.host, answers, args.no_key, done)
     else:
-        _add(begun, given, answers, done)
+        _add(begun, args, answers, done)
     return check_like_command(begun.host, leave_script(begun.host, done))
 
 
-def _reject_contradictions(begun: Begun, given: argparse.Namespace) -> None:
+def _reject_contradictions(begun: Begun, args: argparse.Namespace) -> None:
     """Reject each option that would say something else than the lines that are there, which stay as they are."""
     host, options = begun.host, begun.host.scheduler_options
     queue = "queue" if "queue" in options else "partition"  # of Grid Engine, of SLURM
@@ -88,7 +88,7 @@ def _reject_contradictions(begun: Begun, given: argparse.Namespace) -> None:
         "partition": (queue, [cpu]), "gpu_partition": (queue, [gpu]), "account": ("account", [options.get("account")]),
     }  # fmt: skip
     for option, (key, values) in there.items():
-        wanted = getattr(given, option)
+        wanted = getattr(args, option)
         if wanted is None or wanted in values:
             continue
         said = ", ".join(map(str, filter(None, values)))
@@ -99,23 +99,23 @@ def _reject_contradictions(begun: Begun, given: argparse.Namespace) -> None:
         raise ConfigError(f"{host.name} is in {host.source} already, without `{key}:`", hint=hint)
 
 
-def _add(begun: Begun, given: argparse.Namespace, answers: Answers, done: Done) -> None:
+def _add(begun: Begun, args: argparse.Namespace, answers: Answers, done: Done) -> None:
     """Survey the host, and write what was found and answered into clusterfn.yml."""
-    draft = begun.host._replace(root=given.root or begun.host.root)
-    connection = login.with_room(draft, answers, given.no_key, done)
+    draft = begun.host._replace(root=args.root or begun.host.root)
+    connection = login.with_room(draft, answers, args.no_key, done)
     say(f"Looking at what {draft.name} offers …")
-    site = survey(connection, folder=given.scheduler_path or "")
+    site = survey(connection, folder=args.scheduler_path or "")
     choices.say_site(site)
-    if given.scheduler is None:
+    if args.scheduler is None:
         site = choices.ask_about_signs(site, draft.name, answers, lambda folder: survey(connection, folder=folder))
-    root = given.root or (connection.host.root if connection.host.root != draft.root else None)
+    root = args.root or (connection.host.root if connection.host.root != draft.root else None)
     keys = choices.keys(
-        site, connection.facts.user, given.scheduler, root,
-        Given(given.partition, given.gpu_partition, given.account), answers,
+        site, connection.facts.user, args.scheduler, root,
+        Given(args.partition, args.gpu_partition, args.account), answers,
         lambda root: make_root(connection, root),
     )  # fmt: skip
     make_root(connection, keys["root"])
-    environment = pythons.environment(open_session(connection.host), given.environment, answers)
+    environment = pythons.environment(open_session(connection.host), args.environment, answers)
     if keys["root"] != connection.host.root:  # made for the agent that has looked around
         connection.run(["rmdir", "--", connection.facts.root])
     lines = {"address": draft.address, **keys, **({"environment": environment} if environment else {})}

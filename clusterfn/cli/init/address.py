@@ -47,26 +47,26 @@ def begin(address: str | None, name: str | None, answers: Answers) -> Begun:
         ConfigError: The address or the name cannot be used, or the name is that of another host.
     """
     path = writing.place(Path.cwd())
-    known = writing.known(path)
+    configuration = writing.known(path)
     if address is None:
         _say_aliases()
         question = "Address of the host (user@name, user@name:port, or an alias of ~/.ssh/config)"
         address = answers.text(question, "ADDRESS, the word after `clusterfn init`", check=_check_address)
     address = address.removeprefix("ssh://").rstrip("/")
     _check_address(address)
-    same = next((each for each in known.named if known.hosts[each].address == address), None)
-    if name is None and address == "local" and "local" not in known.named:
+    same = next((each for each in configuration.named if configuration.hosts[each].address == address), None)
+    if name is None and address == "local" and "local" not in configuration.named:
         hint = "run `clusterfn check local`; if an alias of ~/.ssh/config has this name, give --name too"
         raise ConfigError("local is this machine, which needs no init", host="local", hint=hint)
     if name is None:
         name = same or answers.text("A short name for it", "--name", _proposed(address), lambda it: _draft(it, "x"))
-    if name not in known.named:
+    if name not in configuration.named:
         return Begun(_draft(name, address), path, False)
-    return Begun(_refuse_another(known, name, address), path, True)
+    return Begun(_refuse_another(configuration, name, address), path, True)
 
 
-def _refuse_another(known: Config, name: str, address: str) -> Host:
-    there = known.hosts[name]
+def _refuse_another(configuration: Config, name: str, address: str) -> Host:
+    there = configuration.hosts[name]
     if there.address == address:
         return there
     what = f"is at {there.address}" if there.address else "is this machine"
@@ -134,8 +134,8 @@ def say_way(host: Host) -> Settings:
         "port": given if wanted.port else usual if settings.port == 22 else configured,
     }
     reasons = [(by, [what for what in why if why[what] == by]) for by in (given, configured, usual)]
-    told = "; ".join(f"{' and '.join(things)} {by}" for by, things in reasons if things)
-    say(f"{host.name} is {settings.user}@{settings.hostname}, port {settings.port} ({told})")
+    origins = "; ".join(f"{' and '.join(things)} {by}" for by, things in reasons if things)
+    say(f"{host.name} is {settings.user}@{settings.hostname}, port {settings.port} ({origins})")
     way = ", ".join(settings.proxy_jump) or settings.proxy_command
     if way:
         say(f"It is reached through {way} ({configured})")

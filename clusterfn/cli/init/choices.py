@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from clusterfn.cli import screen
+from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.cli.init.answers import Answers, say
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.survey import Site, Volume
-from clusterfn.scheduler import kind_of_site
+from clusterfn.scheduler import kind_of_site, kinds_of_sites
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.site import Given
 
@@ -68,7 +68,9 @@ def ask_about_signs(site: Site, name: str, answers: Answers, look: Callable[[str
     """
     if not site.signs:
         return site
-    found = [site]
+    found, kinds = [site], kinds_of_sites().values()
+    known = " or ".join(kind.title for kind in kinds)
+    programs = " or ".join(kind.commands.programs[0] for kind in kinds)
 
     def check(text: str) -> None:
         if text == _BARE:
@@ -77,7 +79,7 @@ def ask_about_signs(site: Site, name: str, answers: Answers, look: Callable[[str
             raise ConfigError(f"{text!r} is neither {_BARE} nor an absolute path")
         found[0] = look(text)
         if not found[0].schedulers:
-            raise ConfigError(f"no SLURM or Grid Engine answers to the commands in {text}")
+            raise ConfigError(f"no {known} answers to the commands in {text}")
 
     unsupported = " and ".join(site.login.signs.unsupported)
     say(f"{name} may be the login node of a cluster, where jobs must not run:")
@@ -86,12 +88,12 @@ def ask_about_signs(site: Site, name: str, answers: Answers, look: Callable[[str
     if unsupported:
         say(f"clusterfn cannot submit to {unsupported}.")
     try:
-        question = f"Folder that has sbatch or qsub, or {_BARE} to run jobs on this machine itself"
+        question = f"Folder that has {programs}, or {_BARE} to run jobs on this machine itself"
         answers.text(question, f"--scheduler-path FOLDER or --scheduler {_BARE}", check=check)
     except ConfigError as error:
         unknown = f"; clusterfn cannot submit to {unsupported}" if unsupported else ""
-        problem = f"{name} may be the login node of a cluster, and no SLURM or Grid Engine was found{unknown}"
-        hint = f"name the folder of sbatch or qsub with --scheduler-path FOLDER; --scheduler {_BARE} runs jobs on it"
+        problem = f"{name} may be the login node of a cluster, and no {known} was found{unknown}"
+        hint = f"name the folder of {programs} with --scheduler-path FOLDER; --scheduler {_BARE} runs jobs on it"
         raise ConfigError(problem, evidence=site.signs, hint=hint) from error
     return found[0]
 
@@ -107,7 +109,7 @@ def _root(site: Site, user: str, answers: Answers, try_root: Callable[[str], obj
         say("Found no folder on the host that you may write to and that has free space.")
         return answers.text("Folder for jobs, results and your code", "--root", check=check)
     path = folder(proposed[0], user)
-    say(f"Jobs, results and your code will go to {path}: {proposed[1]}")
+    say(f"clusterfn can keep jobs, results and your code in {path}: {proposed[1]}.")
     return answers.text("Folder for jobs, results and your code", "--root", path, check)
 
 
@@ -140,7 +142,7 @@ def say_site(site: Site) -> None:
         lines.append(f"nvidia-smi fails: {site.gpus.trouble}")
     elif site.gpus is not None:
         names, size = site.gpus.names, site.gpus.memory_bytes
-        memory = "unknown memory" if size is None else screen.size(size)
+        memory = "unknown memory" if size is None else format_size(size)
         memory += ", shared with the CPU" if site.gpus.unified else ""
         lines.append(f"{len(names)} x {', '.join(sorted(set(names)))}, {memory}; driver {site.gpus.driver}")
     for line in lines:
@@ -148,9 +150,9 @@ def say_site(site: Site) -> None:
 
 
 def _room(volume: Volume) -> str:
-    words = [f"{screen.size(volume.free_bytes)} free" if volume.free_bytes is not None else "free space unknown"]
+    words = [f"{format_size(volume.free_bytes)} free" if volume.free_bytes is not None else "free space unknown"]
     if volume.quota_bytes is not None:
-        words.append(f"{screen.size(volume.quota_bytes)} left of your quota")
+        words.append(f"{format_size(volume.quota_bytes)} left of your quota")
     words += [f"room for {volume.room_files:,} files"] if volume.room_files is not None else []
     words += ["not writable"] if not volume.writable else []
     words += ["programs on it cannot be started"] if volume.noexec else []

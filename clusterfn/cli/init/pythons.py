@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from clusterfn.cli.init.answers import Answers, say
-from clusterfn.config.options import names_a_file, split_file
+from clusterfn.config.forms import names_a_file, split_file
 from clusterfn.environment import existing
-from clusterfn.environment.existing import CALLER, ExistingEnvironment
+from clusterfn.environment.existing import CALLER
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts.connection import HostConnection
 from clusterfn.hosts.environment_choice import EnvironmentRequest
@@ -55,7 +55,7 @@ def environment(session: HostState, given: str | None, answers: Answers) -> str 
     if given == NONE:
         return None
     if given:
-        say(f"Functions run with {session.environment(EnvironmentRequest(given)).interpreter.path}.")
+        say(f"Functions run with {session.environments.find(EnvironmentRequest(given)).interpreter.path}.")
         return given
     own = _own(session.connection)
     if own is None:
@@ -66,10 +66,10 @@ def environment(session: HostState, given: str | None, answers: Answers) -> str 
 
 def _own(connection: HostConnection) -> str | None:
     """Return the interpreter that is used where none is named; None if there is none."""
-    environment = ExistingEnvironment(existing.parse_existing(None, "bare"))
+    environment = existing.parse_existing(None, "bare")
     answer = connection.run(environment.probe(), timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
     try:
-        return environment.verification(answer.rc, answer.out, answer.err).path
+        return environment.read(answer.rc, answer.out, answer.err, "")[0].path
     except EnvironmentBuildError:
         return None
 
@@ -103,7 +103,7 @@ def _try(session: HostState, text: str) -> None:
         return
     existing.parse_existing(text, "bare")
     try:
-        session.environment(EnvironmentRequest(text))
+        session.environments.find(EnvironmentRequest(text))
     except EnvironmentBuildError as error:
         raise ConfigError(error.message, hint=error.hint) from error
 

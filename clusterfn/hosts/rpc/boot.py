@@ -5,6 +5,7 @@ The remote command is the same for every host and user: what varies goes over st
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import functools
@@ -15,16 +16,16 @@ import re
 import secrets
 import shlex
 import sys
-import threading
+import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, HostError
+from clusterfn.hosts import loop
 from clusterfn.hosts.rpc.frames import CHUNK, HELLO_ID, AgentStream, FrameReader, Header, error_of, no_frame, pack
 from clusterfn.hosts.transports import Asker, Stream, Transport
-from clusterfn.hosts.transports.base import KeepsStandby
 from clusterfn.scheduler import kind_of_site
 
 MARKER_S = 30.0
@@ -93,11 +94,9 @@ def boot(
         HostError: No Python, no agent, or a root that cannot be used; what the host has printed is the evidence.
     """
     wanted = wanted_python(host)
-    hello = {"id": HELLO_ID, "do": "hello", "root": host.root, "have": list(have), "owners": list(host.owners)}
-    hello["commands"] = commands_of(host)
-    first = pack(hello) + ahead
+    first = pack({"id": HELLO_ID, "do": "hello", **greeting(host, have)}) + ahead
     name = functools.partial(standby_name, wanted)
-    standby = transport.take_standby(name) if isinstance(transport, KeepsStandby) else None
+    standby = transport.take_standby(name)
     if standby is not None:
         with _closed_on_failure(standby.stream):
             # It may have ended, or its connection may be stuck: then all of it is sent again by another way.
@@ -113,6 +112,11 @@ def boot(
     stream = transport.open(COMMAND, asker)
     with _closed_on_failure(stream):
         return _start(stream, host, wanted, first, meanwhile)
+
+
+def greeting(host: Host, have: Sequence[str] = ()) -> Header:
+    """Return what a hello tells the agent. A later one changes where programs are found."""
+    return {"root": host.root, "have": list(have), "owners": list(host.owners), "commands": commands_of(host)}
 
 
 def commands_of(host: Host) -> Header:
@@ -140,7 +144,7 @@ def own_python() -> str:
 
 def wanted_python(host: Host) -> str:
     """Return the interpreter as the remote command reads it: one line."""
-    wanted = host.python or (own_python() if "local" in (host.scheduler, host.transport) else "") or "auto"
+    wanted = host.python or (own_python() if host.is_this_machine else "") or "auto"
     if "\n" in wanted or "$" in wanted:
         raise ConfigError(
             f"python: {wanted!r} of host {host.name} cannot be used",
@@ -162,12 +166,13 @@ def _start(stream: Stream, host: Host, wanted: str, first: bytes, meanwhile: Cal
     printed, rest = _until_marker(stream, marker)
     if rest is None:
         raise _no_agent(host, stream, printed)
-    reader = FrameReader(stream.read, rest)
-    with _deadline(stream, HELLO_S) as passed:
+    reader, asked = FrameReader(stream.read, rest), time.monotonic()
+    with _deadline(stream, HELLO_S):
         answer = reader.frame()
     if answer is None:
-        late = f"did not answer within {HELLO_S:g} s" if passed.is_set() else f"ended: {stream.cause()}"
-        raise HostError(f"The agent on {host.name} {late}", host=host.name, evidence=_lines(stream.stderr()))
+        is_late = time.monotonic() - asked >= HELLO_S
+        how = f"did not answer within {HELLO_S:g} s" if is_late else f"ended: {stream.cause()}"
+        raise HostError(f"The agent on {host.name} {how}", host=host.name, evidence=_lines(stream.stderr()))
     return _check_greeting(stream, host, reader, answer[0], printed)
 
 
@@ -233,21 +238,18 @@ def _until_marker(stream: Stream, marker: str) -> tuple[bytes, bytes | None]:
 
 
 @contextlib.contextmanager
-def _deadline(stream: Stream, seconds: float) -> Iterator[threading.Event]:
-    """Close the stream after some seconds, so that a blocked read returns; the event is set then."""
-    passed = threading.Event()
+def _deadline(stream: Stream, seconds: float) -> Iterator[None]:
+    """Close the stream after some seconds, so that a blocked read returns."""
 
-    def give_up() -> None:
-        passed.set()
-        stream.close()
+    async def give_up() -> None:
+        await asyncio.sleep(seconds)
+        await loop.in_thread(stream.close, "clusterfn-hang-up")
 
-    timer = threading.Timer(seconds, give_up)
-    timer.daemon = True
-    timer.start()
+    giving_up = loop.start(give_up())
     try:
-        yield passed
+        yield
     finally:
-        timer.cancel()
+        giving_up.cancel()
 
 
 def _no_agent(host: Host, stream: Stream, printed: bytes) -> HostError:

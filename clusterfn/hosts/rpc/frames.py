@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.config.host_text import shell_word
 from clusterfn.config.spec import Host
 from clusterfn.errors import HostDiskFull, HostError
@@ -95,7 +96,7 @@ class FrameReader:
         """Begin a piece if its header is there, and return 0; otherwise return how many bytes the frame needs."""
         if len(self._data) < FRAME.size:
             return FRAME.size
-        middle, end = self._marks()
+        middle, end = self._boundaries()
         if middle > FRAME.size + LONGEST_HEADER or end - middle > LONGEST:
             raise no_frame(f"it would have {end} bytes", self._data)
         if len(self._data) < middle:
@@ -108,13 +109,13 @@ class FrameReader:
                 return 0
         return end
 
-    def _marks(self) -> tuple[int, int]:
+    def _boundaries(self) -> tuple[int, int]:
         """Return where the header of the frame ends, and where its body does."""
         head, body = FRAME.unpack_from(self._data)
         return FRAME.size + int(head), FRAME.size + int(head) + int(body)
 
     def _whole(self) -> tuple[Header, bytes]:
-        middle, end = self._marks()
+        middle, end = self._boundaries()
         with memoryview(self._data) as view:
             text, content = bytes(view[FRAME.size : middle]), bytes(view[middle:end])
         del self._data[:end]
@@ -206,13 +207,6 @@ def error_of(host: Host, data: Header) -> HostError:
         own = f"run `chmod go-w {shell_word(path)}` on {host.name}"
         message = f"{path} on {host.name} is not safe to use: {said}"
         error = HostError(message, host=host.name, hint=own if data.get("own") else hint)
-    elif kind == "moved":
-        root_now = str(data.get("to"))
-        error = HostError(f"The root {path} on {host.name} cannot be used: {said}", host=host.name)
-        error.hint, path = f"{root} {root_now}", root_now
-    elif kind == "moving":
-        hint = f"finish it: clusterfn move {host.name} {shell_word(data.get('to'))}"
-        error = HostError(f"The root {path} on {host.name} cannot be used: {said}", host=host.name, hint=hint)
     elif kind == "missing":
         error = HostError(f"{path or 'The file'} does not exist on {host.name}", host=host.name, evidence=[said])
     elif kind == "changed":
@@ -239,7 +233,7 @@ def _full(host: Host, data: Header, path: str) -> HostError:
         message = f"Your disk quota on {host.name} leaves no space for {path}"
         amounts = amounts[1:]  # what is free on the disk is not free for you
     known = [(word, amount) for word, amount in amounts if type(amount) is int and 0 <= amount < 2**63]
-    seen = ", ".join(f"{_shown(amount)} {word}" for word, amount in known)
+    seen = ", ".join(f"{format_size(amount)} {word}" for word, amount in known)
     return HostDiskFull(
         message,
         host=host.name,
@@ -248,10 +242,6 @@ def _full(host: Host, data: Header, path: str) -> HostError:
         f" ({host.source}) to a larger file system",
         retryable=True,
     )
-
-
-def _shown(size: int) -> str:
-    return f"{size / 2**20:.1f} MB" if size >= 2**20 else f"{-(-size // 1024)} KB"
 
 
 @dataclass

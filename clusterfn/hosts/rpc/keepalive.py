@@ -1,12 +1,11 @@
-"""Keepalive: when to ping the other end of a stream, when it counts as dead, and the watchdog thread."""
+"""Keepalive: when to ping the other end of a stream, when it counts as dead, and what checks it every few seconds."""
 
 from __future__ import annotations
 
-import os
-import threading
+import asyncio
 import time
 import weakref
-from typing import Protocol
+from collections.abc import Awaitable, Callable
 
 QUIET_S = 15.0  # without a word, ask for one
 DEAD_S = 45.0  # without an answer, the stream is dead
@@ -57,47 +56,12 @@ class Keepalive:
 PERIOD_S = 3.0
 
 
-class WatchedLink(Protocol):
-    """A link whose stream is checked every few seconds."""
-
-    def check(self, now: float) -> None:
-        """Ping or give up the stream if it was quiet for too long; `now` is time.monotonic()."""
-
-
-class Watchdog:
-    """Checks all links of a process every few seconds, in one thread.
-
-    Attributes:
-        lock: Guards the links.
-    """
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        """Drop all links in a forked child: they are the parent's, and its lock may be held for ever."""
-        self._links: weakref.WeakSet[WatchedLink] = weakref.WeakSet()
-        self.lock = threading.Lock()
-        self._pid = 0
-
-    def add(self, link: WatchedLink) -> None:
-        """Check this link for as long as it exists."""
-        with self.lock:
-            self._links.add(link)
-            if self._pid != os.getpid():
-                self._pid = os.getpid()
-                threading.Thread(target=self._run, name="clusterfn-watchdog", daemon=True).start()
-
-    def _run(self) -> None:
-        sleep = threading.Event()
-        while True:
-            sleep.wait(PERIOD_S)
-            with self.lock:
-                links = list(self._links)
-            while links:
-                links.pop().check(time.monotonic())  # a variable would keep the last one for ever
-
-
-watchdog = Watchdog()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=watchdog.forget)
+async def watch(checking: weakref.WeakMethod[Callable[[float], Awaitable[None]]]) -> None:
+    """Have a stream checked every few seconds, for as long as others keep what checks it."""
+    while True:
+        await asyncio.sleep(PERIOD_S)
+        check = checking()
+        if check is None:
+            return
+        await check(time.monotonic())
+        del check  # or its object would live until the next check, and so for ever

@@ -5,27 +5,27 @@ A reader thread gives answers to their requests, and reconnects when the stream 
 
 from __future__ import annotations
 
-import concurrent.futures
-import contextlib
 import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from clusterfn.config.spec import Host
-from clusterfn.errors import AuthenticationError, ClusterfnError, HostError, Unreachable
+from clusterfn.errors import AuthenticationError, HostError, Unreachable
+from clusterfn.hosts import loop
 from clusterfn.hosts.rpc import keepalive, reconnect
-from clusterfn.hosts.rpc.frames import HELLO_ID, AgentStream, Header, error_of, no_frame
+from clusterfn.hosts.rpc.answers import PING_ID, AnswerReader, wrapped
+from clusterfn.hosts.rpc.frames import HELLO_ID, AgentStream, error_of
 from clusterfn.hosts.rpc.keepalive import ASK, DEAD
+from clusterfn.hosts.rpc.reply import RequestCancelled
 from clusterfn.hosts.rpc.request_queue import LinkStream, PendingRequests, RequestSender
-from clusterfn.hosts.rpc.requests import MalformedAnswer, OpenRequest
+from clusterfn.hosts.rpc.requests import OpenRequest
 from clusterfn.hosts.transports import can_hold, is_held, prompts
-from clusterfn.hosts.transports.base import DeliveringStream
 
 FIRST = HELLO_ID + 1  # the number of the first request
-PING_ID = 2**31
 LOCAL_LOOK_S = 2.0  # between two looks for a held connection, at this machine alone
 GARBLED = 3  # streams in a row that broke soon, on what was no frame
 SOON_S = 10.0
@@ -61,7 +61,6 @@ class Link:
     Args:
         opener: Makes a stream whose agent has said hello.
         opened: The first one.
-        on_hello: Called with the hello of each later agent.
         sent: A request that was sent with the first hello; its number is `FIRST`.
 
     Attributes:
@@ -70,28 +69,26 @@ class Link:
     """
 
     def __init__(
-        self, host: Host, opener: Callable[[], AgentStream], opened: AgentStream, on_hello: Callable[[Header], None],
+        self, host: Host, opener: Callable[[], AgentStream], opened: AgentStream,
         sent: OpenRequest[Any] | None = None,
     ) -> None:  # fmt: skip
         self.host = host
         self.line = LinkStream(host.name, opened)
         self._opener = opener
-        self._on_hello = on_hello
-        self._answering: set[int] = set()  # the threads on which no answer can be waited for
         self._requests = PendingRequests()
-        self._sender = RequestSender(self.line, self._requests.__contains__, self._give_up)
+        self._answers = AnswerReader(host, self.line, self._requests, self.cancel)
+        self._sender = RequestSender(self.line, self._requests.__contains__, self._answers.give_up)
         self.state = ConnectionState("connected", time.time())
         self._listeners: dict[object, Callable[[ConnectionState], None]] = {}  # thousands, of which each ends by itself
         self._tries = reconnect.Tries()
         self._pid = os.getpid()
         self._needs_you: AuthenticationError | None = None
-        self._failed: BaseException | None = None  # what taking the next part raised, in another thread
         if sent is not None:
             self._add(sent)
-        for loop in (self._read, self._write):
-            name = f"clusterfn-{loop.__name__.strip('_')}-{host.name}"
-            threading.Thread(target=loop, name=name, daemon=True).start()
-        keepalive.watchdog.add(self)
+        for work in (self._read, self._write):
+            name = f"clusterfn-{work.__name__.strip('_')}-{host.name}"
+            threading.Thread(target=work, name=name, daemon=True).start()
+        loop.begin(keepalive.watch(weakref.WeakMethod(self.check)))
 
     # any thread that asks
 
@@ -117,7 +114,7 @@ class Link:
 
     def _add(self, request: OpenRequest[Any]) -> int:
         number = self._requests.number()
-        request.register(number, self.host.name, self._answering, self._trouble)
+        request.register(number, self.host.name, self._answers.threads, self._trouble)
         request.cancel = lambda: self.cancel(number)
         request.upload = lambda chunks: self._upload(number, chunks)  # which holds no request
         request.taken = self._sender.taken
@@ -144,7 +141,7 @@ class Link:
             if self.line.connected:
                 self._sender.say({"id": self._requests.number(), "do": "stop", "target": number})
         if request is not None:
-            request.fail(concurrent.futures.CancelledError())
+            request.fail(RequestCancelled(f"the request to {self.host.name} was cancelled"))
 
     def write(self, number: int, data: bytes) -> None:
         """Send bytes to the open request of that number; drop them if it has ended, or is not connected."""
@@ -165,7 +162,7 @@ class Link:
 
     def answers_here(self) -> bool:
         """Whether this thread is the one that brings answers."""
-        return threading.get_ident() in self._answering
+        return threading.get_ident() in self._answers.threads
 
     def has_room(self, within_s: float) -> bool:
         """Wait until little is queued for the host; as `HostConnection.has_room`."""
@@ -173,8 +170,10 @@ class Link:
             return True
         with self.line.changed:
             return self.line.changed.wait_for(
-                lambda: self.line.over is not None
-                or (len(self._requests.unsent) < MOST_UNSENT and not self._sender.is_full()),
+                lambda: (
+                    self.line.over is not None
+                    or (len(self._requests.unsent) < MOST_UNSENT and not self._sender.is_full())
+                ),
                 within_s,
             )
 
@@ -212,21 +211,21 @@ class Link:
     # the writer thread
 
     def _write(self) -> None:
-        self._answering.add(threading.get_ident())
+        self._answers.threads.add(threading.get_ident())
         try:
             self._sender.run()
         except BaseException as error:  # noqa: BLE001 - the thread's outermost frame: waiting callers must get the error
             self._die(error)
 
-    # the reader thread: answers
+    # the reader thread
 
     def _read(self) -> None:
-        self._answering.add(threading.get_ident())
+        self._answers.threads.add(threading.get_ident())
         brief = garbled = 0  # streams in a row
         try:
             while self.line.over is None:
                 opened, began = self.line.opened, time.monotonic()
-                broken = self._serve(opened)
+                broken = self._answers.serve(opened)
                 cause = broken.message if broken else opened.stream.cause() or "the host no longer answered"
                 self.line.lose(opened)
                 brief = brief + 1 if time.monotonic() - began < SOON_S else 0
@@ -237,93 +236,6 @@ class Link:
                     self._connect_again(cause, max(0, brief - 1))
         except BaseException as error:  # noqa: BLE001 - the outermost frame: waiting callers must get the error
             self._die(error)
-
-    def _serve(self, opened: AgentStream) -> HostError | None:
-        """Answer requests until the stream has ended; return the error if it sent what is no frame."""
-
-        def on_part() -> None:  # a long answer takes minutes on a slow line, which is alive all that time
-            self.line.pulse.moved = time.monotonic()
-
-        self._failed = None
-        opened.reader.on_part = on_part
-        if isinstance(opened.stream, DeliveringStream):
-            opened.reader.hand_over(opened.stream.deliver, self._take_piece)
-        try:
-            while (frame := opened.reader.frame()) is not None:
-                self.line.pulse.hear(time.monotonic())
-                self._answer(*frame)
-        except OSError:
-            return None
-        except HostError as error:
-            error.host = self.host.name
-            return error
-        return None
-
-    def _answer(self, header: Header, body: bytes) -> None:
-        failed, self._failed = self._failed, None
-        request = self._requests.get(header["id"])
-        if request is None:
-            if not 0 < header["id"] <= self._requests.last and header["id"] != PING_ID:
-                raise no_frame("it answers an unknown request", repr(header).encode())
-            return  # the answer to what has been cancelled, or to a ping
-        if header.get("end"):
-            self._end(request, header, body)
-            return
-        try:
-            if failed is not None:
-                raise failed
-            request.take(header, body)
-        except MalformedAnswer as odd:
-            self._give_up(request, self._senseless(request, odd))
-        except BaseException as error:  # noqa: BLE001 - the caller's own function: its error goes to its reply
-            self._give_up(request, error)
-        finally:
-            failed = None  # its traceback has this frame, with all that has come
-
-    def _take_piece(self, header: Header, part: bytes) -> bool:
-        """Take a part of a file in the thread that receives it; leave to `_answer` what cannot be taken."""
-        self.line.pulse.hear(time.monotonic())
-        request = self._requests.get(header["id"])
-        if request is None:
-            return False
-        try:
-            if not request.takes_at_once(header):
-                return False
-            with self._answers_here():
-                request.take(header, part)
-        except BaseException as error:  # noqa: BLE001 - `_answer` raises it, in the thread that may report it
-            self._failed = error
-        return self._failed is None
-
-    def _end(self, request: OpenRequest[Any], header: Header, body: bytes) -> None:
-        failed: Header | None = None if header.get("ok") else header["error"]
-        with self.line.changed:
-            if failed is not None and failed["kind"] == "skipped":  # what failed before it says why
-                failed = self._requests.failed_before(request) or failed
-            self._requests.remove(request.id, failed)
-        if failed is not None:
-            request.fail(error_of(self.host, failed), header)
-            return
-        try:
-            request.finish(header, body)
-        except Exception as odd:  # noqa: BLE001 - a host that leaves out what belongs there: this request alone fails
-            request.fail(self._senseless(request, odd))
-
-    def _give_up(self, request: OpenRequest[Any], error: BaseException) -> None:
-        request.fail(error)
-        self.cancel(request.id)
-
-    def _senseless(self, request: OpenRequest[Any], odd: BaseException) -> ClusterfnError:
-        return self._wrap(odd, f"{self.host.name} sent an invalid answer to `{request.do}`")
-
-    def _wrap(self, error: BaseException, message: str) -> ClusterfnError:
-        if isinstance(error, ClusterfnError):
-            return error
-        made = HostError(message, host=self.host.name, evidence=[f"{type(error).__name__}: {error}"])
-        made.__cause__ = error
-        return made
-
-    # the reader thread: another stream
 
     def _connect_again(self, cause: str, waits: int) -> None:
         """Wait for a request, then retry until connected, refused for good, or closed.
@@ -396,7 +308,6 @@ class Link:
             return False
 
     def _resume(self, opened: AgentStream) -> None:
-        self._on_hello(opened.hello)
         with self.line.changed:
             wanted = self.line.renew(opened)
             self._sender.forget()
@@ -422,7 +333,8 @@ class Link:
         with self.line.changed:
             if self.line.over is not None:
                 return
-            over = self.line.over = self._wrap(error, f"The connection to {self.host.name} broke on this machine")
+            name = self.host.name
+            over = self.line.over = wrapped(name, error, f"The connection to {name} broke on this machine")
             if isinstance(over, HostError):
                 over.kind = over.path = ""  # what the host refused is a connection, and none of these requests
             self.line.connected = False
@@ -430,15 +342,15 @@ class Link:
             self._requests.clear()
             self.line.changed.notify_all()
         self.line.hang_up(self.line.opened)
-        with self._answers_here():
+        with self._answers.no_wait_here():
             for request in requests:
                 request.fail(over)
             self._set_state("closed", str(over))
 
-    # the watchdog's thread
+    # the loop
 
-    def check(self, now: float) -> None:
-        """Ping a quiet stream; close one that does not answer."""
+    async def check(self, now: float) -> None:
+        """Ping a quiet stream; close one that does not answer. `now` is time.monotonic()."""
         if os.getpid() != self._pid:  # the stream is the parent's
             return
         with self.line.changed:
@@ -446,18 +358,6 @@ class Link:
                 return
             seen, opened = self.line.pulse.look(now, bool(self._requests)), self.line.opened
             if seen == ASK:
-                self._sender.say({"id": PING_ID, "do": "ping"})
-        if seen == DEAD:
-            self.line.lose(opened)
-
-    @contextlib.contextmanager
-    def _answers_here(self) -> Iterator[None]:
-        """Reject waits for an answer on this thread meanwhile: no other thread brings it."""
-        here = threading.get_ident()
-        new = here not in self._answering
-        self._answering.add(here)
-        try:
-            yield
-        finally:
-            if new:
-                self._answering.discard(here)
+                self._sender.say({"id": PING_ID, "do": "have", "paths": []})
+        if seen == DEAD:  # to close it may take seconds
+            await loop.in_thread(lambda: self.line.lose(opened), "clusterfn-hang-up")

@@ -12,7 +12,7 @@ from clusterfn.hosts.rpc.frames import AgentStream
 
 PAUSE_FIRST_S, PAUSE_LAST_S = 0.5, 30.0
 NO_AGENT_S = 600.0  # a host that has just started lets users in before their home and its Python are there
-_FINAL = ("refused", "moved")  # a root that another user could change, or that is elsewhere now
+_UNSAFE = "refused"  # a root that another user could change
 
 
 def pause_s(waits: int) -> float:
@@ -56,5 +56,5 @@ class Tries:
         except HostError as error:
             now = time.monotonic()
             self._no_agent_since = now if since is None else since
-            for_good = error.kind in _FINAL or now - self._no_agent_since >= NO_AGENT_S
+            for_good = error.kind == _UNSAFE or now - self._no_agent_since >= NO_AGENT_S
             return Tried(refused=error) if for_good else Tried(not_yet=error.message)

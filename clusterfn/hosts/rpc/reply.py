@@ -7,28 +7,45 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import logging
 import os
 import threading
 import time
+import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from collections.abc import Set as AbstractSet
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from clusterfn.errors import HostError, Unreachable
 from clusterfn.hosts import spoken_wait
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 S = TypeVar("S", bound="Reply[Any]")
 _sharing = threading.Lock()
 
 
+class RequestCancelled(concurrent.futures.CancelledError):
+    """A request was cancelled, and not who waits for it.
+
+    asyncio takes CancelledError itself for the latter wherever a future of a thread meets one of its own.
+    """
+
+
+def _wake(woken: asyncio.Future[None], _: Any) -> None:
+    if not woken.done():
+        woken.set_result(None)
+
+
 class Reply(Generic[T]):
     """The answer to one request, when it comes.
 
     Attributes:
-        id: Names the request in `after` and `drain` of later ones.
+        id: Names the request in `after` of later ones.
         moved: Bytes of its files that have been sent or have come; starts again at 0 if they are sent again.
         size: Bytes of its files in all; None where that is not known (yet).
     """
@@ -118,6 +135,29 @@ class Reply(Generic[T]):
 
         self._future.add_done_callback(answered)
 
+    def __await__(self) -> Generator[Any, None, T]:
+        """Wait for the answer in a coroutine; raise as `result`. If the coroutine is cancelled, so is the request."""
+        yield from self._end()
+        return self._future.result()
+
+    @types.coroutine
+    def error(self) -> Generator[Any, None, BaseException | None]:
+        """Wait for the answer in a coroutine, as `await` does; return its error, or None."""
+        yield from self._end()
+        return self._future.exception()
+
+    def _end(self) -> Generator[Any, None, None]:
+        import asyncio  # a process that never waits so need not load it
+
+        loop = asyncio.get_running_loop()
+        woken, wake = loop.create_future(), cast(Any, _wake)
+        self._future.add_done_callback(functools.partial(loop.call_soon_threadsafe, wake, woken))
+        try:
+            yield from woken
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+
     def cancel(self) -> None:
         """Stop the request on the host; `result` then raises CancelledError. Does nothing if it has ended.
 
@@ -128,6 +168,12 @@ class Reply(Generic[T]):
             if self._sharers:
                 return
         self._cancel()
+
+    def substitute(self, cancel: Callable[[], None]) -> Reply[T]:
+        """Return a reply that is answered elsewhere, and has the number and the words of this one."""
+        other: Reply[T] = Reply(cancel)
+        other.register(self.id, self._host, self._asked, self._answering, self._trouble)
+        return other
 
     def register(
         self, number: int, host: str, asked: str, answering: AbstractSet[int] = frozenset(),

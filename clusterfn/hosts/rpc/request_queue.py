@@ -33,7 +33,7 @@ class LinkStream:
     """
 
     def __init__(self, host: str, opened: AgentStream) -> None:
-        self.changed = threading.Condition(threading.RLock())
+        self.changed = threading.Condition()
         self.opened = opened
         self.connected = True
         self.over: ClusterfnError | None = None

@@ -10,10 +10,12 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.hosts.connection import HostConnection
 from clusterfn.hosts.survey import commands, parse
 from clusterfn.hosts.survey.commands import LoginShellAnswer
 from clusterfn.hosts.survey.parse import SurveyedGpus, Volume
+from clusterfn.hosts.survey.quota import parse_quotas
 from clusterfn.scheduler import SURVEY_UNSET, read_sites
 from clusterfn.scheduler.job_script import fill
 from clusterfn.scheduler.site import MISSING, SchedulerSite, Section
@@ -31,7 +33,6 @@ _SPARE_S = 20.0
 PLENTY_BYTES = 20 * 2**30
 PLENTY_FILES = 200_000
 _HOME = "$HOME"
-_UNITS = (("TB", 2**40), ("GB", 2**30), ("MB", 2**20))
 
 
 @dataclass(frozen=True)
@@ -85,18 +86,17 @@ def proposed_root(volumes: Sequence[Volume], has_nodes: bool) -> tuple[Volume, s
     shared = [each for each in usable if each.shared]
     home = next((each for each in usable if each.name == _HOME), None)
     if has_nodes and not shared:
-        why = "clusterfn found no network file system; compute nodes must see this folder"
-        return (home, f"home; {why}") if home else None
+        return (home, "it is your home folder, which the compute nodes must see") if home else None
     candidates = shared if has_nodes else usable
     if home in candidates and home is not None:
         bytes_, files = home.room_bytes, home.room_files
         if (bytes_ is None or bytes_ >= PLENTY_BYTES) and (files is None or files >= PLENTY_FILES):
-            return home, f"home has plenty of space: {_room(home)}"
+            return home, f"your home folder has plenty of space, {_room(home)}"
     best = max(candidates, key=_rank, default=None)
     if best is None:
         return None
-    other = "" if home is None or best is home else f"; home has {_room(home)}"
-    return best, f"it has the most space: {_room(best)}{other}"
+    other = "" if home is None or best is home else f"; your home folder has {_room(home)}"
+    return best, f"it has the most space, {_room(best)}{other}"
 
 
 def _rank(volume: Volume) -> tuple[bool, bool, int]:
@@ -108,8 +108,7 @@ def _rank(volume: Volume) -> tuple[bool, bool, int]:
 def _room(volume: Volume) -> str:
     files, amount, shown = volume.room_files, volume.room_bytes, "an unknown amount"
     if amount is not None:
-        unit, length = next(((unit, length) for unit, length in _UNITS if amount >= length), ("KB", 1024))
-        shown = f"{amount / length:.1f} {unit}"
+        shown = format_size(amount)
     return shown if files is None else f"{shown} and {files} files"
 
 
@@ -147,7 +146,7 @@ def read_site(found: Mapping[str, Section], memory_bytes: int | None = None) -> 
     def section(name: str) -> Section:
         return found.get(name, MISSING)
 
-    left = parse.quotas(section("quotas").lines)
+    left = dict(parse_quotas(section("quotas").lines))
     volumes: dict[tuple[str, str], Volume] = {}  # in the order of the candidates; with several names by its first
     for each in found.values():
         volume = parse.volume(each, left) if each.name.startswith("volume-") else None

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from clusterfn.config.spec import Host
 from clusterfn.hosts.connection import HostConnection
-from clusterfn.scheduler import SITES, SURVEY_UNSET, kind_of_site, login_node
+from clusterfn.scheduler import SCHEDULERS, SURVEY_UNSET, kinds_of_sites, login_node
 
 _PROGRAM = Path(__file__).parents[2] / "bridge" / "login_shell.py"
 _SHELLS = 4  # that it may try, one after another
@@ -75,12 +75,10 @@ def look(connection: HostConnection, only: str = "", folder: str = "", timeout_s
     Raises:
         HostError: The host did not answer.
     """
-    sites = {
-        word: kind for word in SITES if only in ("", word) and (kind := kind_of_site(word)) and kind.commands.programs
-    }
     wanted = {
         word: {**kind.commands._asdict(), "usual": [*filter(None, [folder]), *kind.commands.usual]}
-        for word, kind in sites.items()
+        for word, kind in kinds_of_sites().items()
+        if only in ("", word) and kind.commands.programs
     }
     asked = {"wanted": wanted, "patience_s": timeout_s, "folders": connection.host.scheduler_path}
     asked.update({} if only else {"signs": login_node.questions()})
@@ -103,7 +101,7 @@ def read(printed: bytes) -> LoginShellAnswer:
         found = {
             word: FoundCommands(str(each["how"]), tuple(each["path"]), dict(each["env"]))
             for word, each in told["found"].items()
-            if word in SITES and _are_printable([*each["path"], *each["env"], *each["env"].values()])
+            if word in SCHEDULERS and _are_printable([*each["path"], *each["env"], *each["env"].values()])
         }
         empty = tuple(map(str, told.get("empty", ())))
         return LoginShellAnswer(found, login_node.read_signs(told.get("signs") or {}), empty)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from clusterfn.bridge.supervisor import nvidia_smi
+from clusterfn.hosts.survey.quota import QuotaLeft, parse_quotas
 from clusterfn.scheduler.site import NOT_THERE, SILENT, Section
 
 
@@ -107,19 +108,9 @@ _SHARED = re.compile(
     r"(fuse\.)?(nfs|lustre|gpfs|beegfs|fhgfs|ceph|weka|panfs|cifs|smb|afs|gluster|pvfs|orangefs|quobyte|juicefs"
     r"|gfs2|ocfs2|9p|sshfs)"
 )
-_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
-_AMOUNT = re.compile(r"(\d{1,18}(?:\.\d+)?)([KMGTP]?)\*?", re.IGNORECASE)
 _FULL = ("no space", "quota")
 _LONGEST = 1000  # of a line that is searched
 _KB = 1024
-
-
-@dataclass(frozen=True)
-class QuotaLeft:
-    """What a quota leaves; None where it does not bound."""
-
-    size: int | None
-    files: int | None
 
 
 def _df(lines: list[str]) -> re.Match[str] | None:
@@ -127,18 +118,18 @@ def _df(lines: list[str]) -> re.Match[str] | None:
     return _DF.fullmatch(" ".join(_last(lines).split()))
 
 
-def volume(section: Section, quotas: dict[str, QuotaLeft]) -> Volume | None:
+def volume(section: Section, quotas: Mapping[str, QuotaLeft]) -> Volume | None:
     """Parse the section of one volume; None if it is no folder, or was too slow.
 
     Args:
-        quotas: What `quotas` returned.
+        quotas: What is left of quotas, by device.
     """
     path, df = _first(section, "path"), _df(section.part("df"))
     if not path or df is None:
         return None
     device, kind, _, _, free, _, _ = df.groups()
     # `lfs quota -q` of a user, the group and the folder's project has the columns of `quota`
-    bounds = [*(_left_of(words) for _, words in _rows(section.part("lfs"))), quotas.get(device, QuotaLeft(None, None))]
+    bounds = [*(left for _, left in parse_quotas(section.part("lfs"))), quotas.get(device, QuotaLeft(None, None))]
     sizes = [each.size for each in bounds if each.size is not None]
     files = [each.files for each in bounds if each.files is not None]
     inodes = _df(section.part("inodes"))
@@ -176,44 +167,6 @@ def _bytes_or_files(text: str, unit: int) -> int | None:
     return None if amount is None else max(amount, 0) * unit
 
 
-def quotas(lines: Iterable[str]) -> dict[str, QuotaLeft]:
-    """Parse `quota -w`, by device: blocks of 1 KB (or with a unit), their two limits, then the same of files."""
-    return {device: _left_of(words) for device, words in _rows(lines)}
-
-
-def _left_of(words: Sequence[str]) -> QuotaLeft:
-    used, soft, hard, *files = [word for word in words if _AMOUNT.fullmatch(word)] + ["0"] * 3  # the rest is of grace
-    return QuotaLeft(_left(used, soft, hard, _KB), _left(files[0], files[1], files[2], 1))
-
-
-def _rows(lines: Iterable[str]) -> Iterable[tuple[str, list[str]]]:
-    """Yield each file system with its words; a long name is on a line of its own, before the rest."""
-    device = ""
-    for line in lines:
-        words = line.split()
-        if words and not _AMOUNT.fullmatch(words[0]):
-            device, words = words[0], words[1:]
-        if device and len(words) >= 3 and _AMOUNT.fullmatch(words[0]):
-            yield device, words
-            device = ""
-        elif words:
-            device = ""
-
-
-def _left(used: str, soft: str, hard: str, unit: int) -> int | None:
-    """Return what is left to the hard limit, where writing fails; to the soft one if there is no other."""
-    limit = _amount(hard, unit) or _amount(soft, unit)
-    return max(limit - _amount(used, unit), 0) if limit else None
-
-
-def _amount(text: str, unit: int) -> int:
-    match = _AMOUNT.fullmatch(text)
-    if match is None:
-        return 0
-    power = _UNITS[match[2].upper()]
-    return int(float(match[1]) * (1024**power if match[2] else unit))
-
-
 _MB = 2**20
 _GLIBC = re.compile(r"(?:glibc|GLIBC|GNU libc)\D*(?:\d\S*\)\s+)?(\d+\.\d+)")
 _KILLS = re.compile(r"\s*(#?)\s*KillUserProcesses\s*=\s*(\w+)")
@@ -240,7 +193,7 @@ def surveyed_gpus(section: Section, machine_bytes: int | None = None) -> Surveye
     machine_mib = None if machine_bytes is None else machine_bytes // _MB
     sizes = [nvidia_smi.total_mib(row["memory.total"], machine_mib) for row in table.rows]
     rows = [row for row, (size, unified) in zip(table.rows, sizes) if size is not None or unified or _known(row)]
-    if (section.rc != 0 and not table.lost) or not rows:
+    if nvidia_smi.has_failed(section.rc, text) or not rows:
         return SurveyedGpus(trouble="\n".join(lines[-5:]) or f"it ended with status {section.rc}")
     own = [size for size, _ in sizes if size is not None]
     return SurveyedGpus(

@@ -12,7 +12,7 @@ __all__ = ["Asker", "Stream", "Transport", "can_hold", "is_held", "transport_for
 
 def transport_for(host: Host) -> Transport:
     """Return the transport that the host's configuration asks for."""
-    if "local" in (host.scheduler, host.transport):
+    if host.is_this_machine:
         return LocalTransport(host.name)
     from clusterfn.hosts.transports import auto  # here and below: importing all of SSH takes a tenth of a second
 

@@ -33,7 +33,7 @@ def transport_by_ssh(host: Host) -> Transport:
     )
 
 
-class AutoTransport:
+class AutoTransport(Transport):
     """Reaches one host by paramiko or by the system's ssh."""
 
     def __init__(self, host: Host) -> None:

@@ -6,10 +6,9 @@ Each implementation translates the errors of its library, and passes tests/contr
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from clusterfn.errors import Unreachable
 
@@ -40,8 +39,7 @@ class Stream(Protocol):
         """Return the last few KB that the command has written to stderr."""
 
 
-@runtime_checkable
-class DeliveringStream(Protocol):
+class DeliveringStream:
     """A stream whose own thread receives, and may hand over what it receives without waking the reader."""
 
     def deliver(self, take: Callable[[bytes], bool]) -> None:
@@ -50,6 +48,7 @@ class DeliveringStream(Protocol):
         Args:
             take: Called in the thread that receives. It must not raise, nor wait for anything that this stream brings.
         """
+        raise NotImplementedError
 
 
 class Standby(NamedTuple):
@@ -64,7 +63,7 @@ class Standby(NamedTuple):
     printed: bytes
 
 
-class Transport(Protocol):
+class Transport:
     """Reaches one host.
 
     Attributes:
@@ -82,18 +81,15 @@ class Transport(Protocol):
         Raises:
             HostError: Unreachable, AuthenticationError or HostKeyError where it is one of those.
         """
-
-
-@runtime_checkable
-class KeepsStandby(Protocol):
-    """A transport that may have started a command before anybody asked for it."""
+        raise NotImplementedError
 
     def take_standby(self, name: Callable[[], str]) -> Standby | None:
-        """Return the command that waits under this name; None if there is none. Never waits for the host.
+        """Return the command that waits under this name since before anybody asked for it. Never waits for the host.
 
         Args:
             name: Returns the name, which takes time; called only if something may wait.
         """
+        return None
 
 
 T = TypeVar("T")
@@ -111,5 +107,5 @@ def open_with_retries(
         except Unreachable as error:
             if not was_dropped(error) or time.monotonic() - began > pauses_s[-1]:
                 raise
-            threading.Event().wait(pause * random.uniform(0.5, 1.5))
+            time.sleep(pause * random.uniform(0.5, 1.5))
     return open_once()

@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import json
 import os
-import secrets
 import shutil
 import socket
 import stat
@@ -22,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from clusterfn.bridge.supervisor import publish
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.transports.ssh_config import Settings
 
@@ -156,13 +156,9 @@ def write_record(held: HeldConnection) -> None:
         ConfigError: It cannot be written; then nothing is left of it.
     """
     path = _record_path(held.key)
-    beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
-        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            json.dump(held._asdict(), file)
-        beside.replace(path)
+        publish.replace(str(path), json.dumps(held._asdict()).encode(), sync=False)
     except OSError as error:
-        beside.unlink(missing_ok=True)
         raise unwritable(error) from error
 
 

@@ -15,14 +15,48 @@ from collections.abc import Mapping, Sequence
 
 from clusterfn.bridge.agent.pipes import USUAL, widen_pipe
 from clusterfn.errors import ConfigError
-from clusterfn.hosts.transports.base import Stream
+from clusterfn.hosts.transports.base import Stream, Transport
 from clusterfn.hosts.transports.prompts import Asker
 
 STDERR_KEPT = 8192
 PATIENCE_S = 2.0
 
 
-class ProcessStream:
+class ListeningStream:
+    """What streams have in common that keep the last words of a command's stderr, which a thread reads."""
+
+    def __init__(self) -> None:
+        self._said = b""
+        self._closed = False
+        self._lock = threading.Lock()
+        self._reading = threading.Lock()
+        self._listener = threading.Thread(target=self._listen, name="clusterfn-stderr", daemon=True)
+        self._listener.start()
+
+    def _begin_closing(self) -> bool:
+        """Take note that this side closes the stream; return whether that is new."""
+        with self._lock:
+            was_closed, self._closed = self._closed, True
+        return not was_closed
+
+    def _read_stderr(self) -> bytes:
+        """Wait for bytes of stderr; return none once it has ended."""
+        raise NotImplementedError
+
+    def _listen(self) -> None:
+        while piece := self._read_stderr():
+            self._hear(piece)
+
+    def _hear(self, piece: bytes) -> None:
+        self._said = (self._said + piece)[-STDERR_KEPT:]
+
+
+def reap(process: subprocess.Popen[bytes], name: str) -> None:
+    """Wait in a thread for a process that has no other waiter, so that it leaves no zombie."""
+    threading.Thread(target=process.wait, name=name, daemon=True).start()
+
+
+class ProcessStream(ListeningStream):
     """A started process; see `base.Stream`.
 
     Attributes:
@@ -41,12 +75,7 @@ class ProcessStream:
         )
         assert self.process.stdin and self.process.stdout and self.process.stderr
         self._in, self._out, self._err = self.process.stdin, self.process.stdout, self.process.stderr
-        self._said = b""
-        self._closed = False
-        self._lock = threading.Lock()
-        self._reading = threading.Lock()
-        self._listener = threading.Thread(target=self._listen, name="clusterfn-stderr", daemon=True)
-        self._listener.start()
+        super().__init__()
 
     def read(self, size: int) -> bytes:
         with self._reading:
@@ -74,10 +103,8 @@ class ProcessStream:
 
     def _close(self, patience_s: float) -> None:
         """Close its input; kill its group if it has not ended by then."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
+        if not self._begin_closing():
+            return
         self._in.close()
         try:
             self.process.wait(patience_s)
@@ -113,15 +140,11 @@ class ProcessStream:
             self._listener.join(PATIENCE_S)
         return self._said.decode(errors="replace")
 
-    def _listen(self) -> None:
-        while piece := self._err.read(STDERR_KEPT):
-            self._hear(piece)
-
-    def _hear(self, piece: bytes) -> None:
-        self._said = (self._said + piece)[-STDERR_KEPT:]
+    def _read_stderr(self) -> bytes:
+        return self._err.read(STDERR_KEPT)
 
 
-class LocalTransport:
+class LocalTransport(Transport):
     """Commands on this machine."""
 
     via = "a process of this machine"

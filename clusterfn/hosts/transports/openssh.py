@@ -23,7 +23,7 @@ from pathlib import Path
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.transports import base, held_connections, ssh_errors
-from clusterfn.hosts.transports.base import Stream
+from clusterfn.hosts.transports.base import Stream, Transport
 from clusterfn.hosts.transports.local import PATIENCE_S, ProcessStream
 from clusterfn.hosts.transports.prompts import AGAIN, Asker, LoginQuestion, NotAnswered
 from clusterfn.hosts.transports.ssh_config import Settings, resolve
@@ -54,7 +54,7 @@ sys.exit(not answer)
 """
 
 
-class OpensshTransport:
+class OpensshTransport(Transport):
     """A way to one host by the system's ssh.
 
     Args:

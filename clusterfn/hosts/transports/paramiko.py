@@ -11,7 +11,6 @@ import logging
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,7 +20,8 @@ import paramiko
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.hosts.transports import base, host_keys, ssh_errors
-from clusterfn.hosts.transports.base import Stream
+from clusterfn.hosts.transports.base import DeliveringStream, Stream, Transport
+from clusterfn.hosts.transports.local import reap
 from clusterfn.hosts.transports.paramiko_login import log_in
 from clusterfn.hosts.transports.paramiko_receiving import QuickSocket, ReceivedPieces
 from clusterfn.hosts.transports.paramiko_sending import QuickPacketizer, send_all
@@ -62,7 +62,7 @@ if logging.getLogger(LOG).level == logging.NOTSET:
     logging.getLogger(LOG).setLevel(logging.WARNING)  # no user asked for what paramiko logs at INFO
 
 
-class ParamikoTransport:
+class ParamikoTransport(Transport):
     """A way to one host by SSH.
 
     Args:
@@ -90,7 +90,7 @@ class _Mute(TimeoutError):
     """A connection was made, and no SSH server has spoken."""
 
 
-class ParamikoStream:
+class ParamikoStream(DeliveringStream):
     """A channel and the connections below it."""
 
     def __init__(self, channel: paramiko.Channel, hops: list[paramiko.Transport]) -> None:
@@ -304,7 +304,7 @@ def _proxy(host: Host, command: str) -> socket.socket:
         ["/bin/sh", "-c", f"exec {command}"], stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True
     )
     theirs.close()
-    threading.Thread(target=process.wait, name="clusterfn-proxy", daemon=True).start()
+    reap(process, "clusterfn-proxy")
     return ours
 
 

@@ -89,9 +89,14 @@ class InteractiveLogin:
             rounds.put(one)
             return one.answers.result()
 
+        def log_in() -> Sequence[str]:
+            try:
+                return self.ssh.auth_interactive(self.user, handler)
+            finally:
+                rounds.put(None)
+
         thread = concurrent.futures.ThreadPoolExecutor(1, "clusterfn-login")
-        outcome = thread.submit(self.ssh.auth_interactive, self.user, handler)
-        outcome.add_done_callback(lambda _: rounds.put(None))
+        outcome = thread.submit(log_in)
         thread.shutdown(wait=False)
         while (one := rounds.get()) is not None:
             self._answer(one)

@@ -117,9 +117,7 @@ class QuickPacketizer(Packetizer):
             head = _HEAD.pack(0, 0, MSG_CHANNEL_DATA, payload.channel, size)[_LENGTH + 1 :]
             return super()._build_packet(head + payload.data)  # type: ignore[misc]
         padding = _LEAST_PADDING + -(1 + len(payload) + _LEAST_PADDING) % self._block
-        _HEAD.pack_into(
-            self._packet, 0, 1 + len(payload) + padding, padding, MSG_CHANNEL_DATA, payload.channel, size
-        )
+        _HEAD.pack_into(self._packet, 0, 1 + len(payload) + padding, padding, MSG_CHANNEL_DATA, payload.channel, size)
         end = _HEAD.size + size
         self._packet[_HEAD.size : end] = payload.data
         self._packet[end : end + padding] = bytes(padding)  # it is encrypted, so it need not be random

@@ -67,7 +67,7 @@ def person() -> Asker | None:
         # while a cell runs, getpass is the kernel's own method; at other times an answer would get lost
         kernel = getattr(getpass.getpass, "__self__", None)
         return functools.partial(_in_notebook, kernel) if getattr(kernel, "_allow_stdin", False) else None
-    return _on_terminal if _has_terminal() else None
+    return _ask_on_terminal if _has_terminal() else None
 
 
 def needs_you(host_name: str, *, can_hold: bool = True) -> AuthenticationError:
@@ -113,7 +113,7 @@ def _has_terminal() -> bool:
 
 if sys.platform == "win32":
 
-    def _on_terminal(question: LoginQuestion) -> str:
+    def _ask_on_terminal(question: LoginQuestion) -> str:
         with _asking:
             if question.secret:
                 return getpass.getpass(str(question))
@@ -124,7 +124,7 @@ if sys.platform == "win32":
 
 else:
 
-    def _on_terminal(question: LoginQuestion) -> str:
+    def _ask_on_terminal(question: LoginQuestion) -> str:
         text = str(question).encode(errors="replace")
         with _asking:
             tty = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)

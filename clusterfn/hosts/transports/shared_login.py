@@ -13,7 +13,6 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -105,7 +104,7 @@ def end(each: HeldConnection) -> None:
     _ask(Path(each.address), "exit")
     deadline = time.monotonic() + GONE_S
     while held_connections.is_running(each.pid) and time.monotonic() < deadline:
-        threading.Event().wait(_LOOK_S)
+        time.sleep(_LOOK_S)
     standby.wake(each.key)
 
 
@@ -143,7 +142,7 @@ def keep_standby(host: Host, held: HeldConnection, what: str, command: str, firs
     standby.keep(held, what, _through(resolve(host), held, command), first, marker)
 
 
-class ReusingTransport:
+class ReusingTransport(Transport):
     """A way to one host through what is held, else by `own`."""
 
     def __init__(self, host: Host, own: Transport) -> None:
@@ -176,7 +175,7 @@ class ReusingTransport:
         return stream
 
     def take_standby(self, name: Callable[[], str]) -> Standby | None:
-        """See `KeepsStandby.take_standby`."""
+        """See `Transport.take_standby`."""
         if not (can_hold(self.host) and held_connections.has_records()):
             return None
         settings = resolve(self.host)

@@ -172,8 +172,8 @@ def resolving_ahead(host: Host) -> Iterator[None]:
     finally:
         unused = _asked_ahead.pop(tuple(argv), None)
         if unused is not None:
-            unused.kill()
-            unused.communicate()
+            with unused:  # not to the end of its output: a program of `Match exec` has that too, and stays
+                unused.kill()
 
 
 def jumps(host: Host, settings: Settings) -> list[Settings]:

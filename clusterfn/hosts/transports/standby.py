@@ -13,14 +13,13 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from clusterfn.hosts.transports import openssh, ssh_errors
 from clusterfn.hosts.transports.base import Standby
 from clusterfn.hosts.transports.held_connections import HeldConnection, socket_path
-from clusterfn.hosts.transports.local import PATIENCE_S, STDERR_KEPT
+from clusterfn.hosts.transports.local import PATIENCE_S, STDERR_KEPT, ListeningStream, reap
 
 IDLE_S = 3600.0  # how long one waits after the last program; it counts as use of the held connection
 FRESH_S = 900.0  # an agent ends after 20 minutes of silence; and a later one sees a changed profile
@@ -62,7 +61,7 @@ def keep(held: HeldConnection, what: str, argv: list[str], first: bytes, marker:
     assert process.stdin
     with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
         stdin.write(json.dumps(plan).encode())
-    threading.Thread(target=process.wait, name="clusterfn-keeper", daemon=True).start()  # or it becomes a zombie
+    reap(process, "clusterfn-keeper")
 
 
 def take(held: HeldConnection, what: str) -> Standby | None:
@@ -130,20 +129,15 @@ def _address(key: str, what: str) -> Path:
     return socket_path(key).with_name(f"{key}-{what[:8]}.a")
 
 
-class StandbyStream:
+class StandbyStream(ListeningStream):
     """A command's streams; see `base.Stream`. The keeper is its parent, and reports its exit status over `line`."""
 
     def __init__(self, line: socket.socket, stdin: int, stdout: int, stderr: int) -> None:
         self._line = line
         self._line.settimeout(PATIENCE_S)
         self._in, self._out, self._err = (socket.socket(fileno=fd) for fd in (stdin, stdout, stderr))
-        self._said = b""
         self._code = ""
-        self._closed = False
-        self._lock = threading.Lock()
-        self._reading = threading.Lock()
-        self._listener = threading.Thread(target=self._listen, name="clusterfn-stderr", daemon=True)
-        self._listener.start()
+        super().__init__()
 
     def read(self, size: int) -> bytes:
         with self._reading, contextlib.suppress(ConnectionResetError):  # ssh has ended with bytes of ours unread
@@ -154,10 +148,8 @@ class StandbyStream:
         self._in.sendall(data)
 
     def close(self) -> None:
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
+        if not self._begin_closing():
+            return
         for each in (self._in, self._out, self._err):
             with contextlib.suppress(OSError):  # the other side has closed it
                 each.shutdown(socket.SHUT_RDWR)
@@ -190,7 +182,7 @@ class StandbyStream:
             self._listener.join(PATIENCE_S)
         return ssh_errors.without_chatter(self._said.decode(errors="replace"))
 
-    def _listen(self) -> None:
+    def _read_stderr(self) -> bytes:
         with contextlib.suppress(OSError):
-            while piece := self._err.recv(STDERR_KEPT):
-                self._said = (self._said + piece)[-STDERR_KEPT:]
+            return self._err.recv(STDERR_KEPT)
+        return b""

@@ -7,7 +7,6 @@ a connection does, but not to the host itself.
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import hmac
 import os
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clusterfn.bridge.supervisor import publish
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, HostError, HostKeyError
 from clusterfn.hosts.transports import host_keys, openssh, ssh_errors
@@ -229,15 +229,7 @@ def _forget(host: Host, met: HostKeys) -> None:
 def _replace(path: Path, text: str) -> None:
     """Replace the file atomically; keep the old one as .old, as ssh-keygen does."""
     target = path.resolve()
-    beside = target.with_name(f"{target.name}.{secrets.token_hex(4)}")
-    try:
-        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
-            opened.write(text.encode(errors="surrogateescape"))
-        beside.chmod(target.stat().st_mode & 0o777)
-        old = target.with_name(target.name + ".old")
-        old.write_bytes(target.read_bytes())
-        old.chmod(0o600)
-        beside.replace(target)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            beside.unlink()
+    mode = target.stat().st_mode & 0o777
+    publish.replace(f"{target}.old", target.read_bytes())
+    publish.replace(str(target), text.encode(errors="surrogateescape"))
+    target.chmod(mode)

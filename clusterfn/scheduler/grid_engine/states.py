@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from xml.etree import ElementTree
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.supervisor.verdict import MORE_MEMORY, MORE_TIME
 from clusterfn.config.spec import Host
 from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, UNKNOWN, Evidence, JobState, SchedulerVerdict
 
@@ -62,7 +63,7 @@ def states(text: str) -> dict[str, JobState]:
     reasons = _reasons(text)
     found: dict[str, JobState] = {}
     for number, name, state, _, _ in _listed(text):
-        seen = JobState(_phase(state), state, reasons.get(number, ""), number)
+        seen = GridEngineState(_phase(state), state, reasons.get(number, ""), number)
         if name not in found or _ORDER[seen.phase] < _ORDER[found[name].phase]:
             found[name] = seen
     return found
@@ -107,37 +108,45 @@ def _reasons(text: str) -> dict[str, str]:
     return found
 
 
-def in_words(state: JobState) -> str:
-    """Say why a job waits, or its state."""
-    if state.phase != PENDING:
-        return state.state
-    for text, meaning in _WAITS:
-        if text in state.reason.lower():
-            return f"{meaning} ({state.reason})"
-    if "h" in state.state:
-        return "it is held; `qrls` releases it"
-    return state.reason or "waiting for its turn"
+class GridEngineState(JobState):
+    """A job as qstat has it."""
 
+    __slots__ = ()
 
-def suspended(state: JobState) -> str:
-    """Say why a job is suspended; "" if it is not."""
-    if state.phase != RUNNING:
-        return ""
-    return next((f"suspended {why}; this time does not count" for letter, why in _STOPS if letter in state.state), "")
+    @property
+    def in_words(self) -> str:
+        if self.phase != PENDING:
+            return self.state
+        for text, meaning in _WAITS:
+            if text in self.reason.lower():
+                return f"{meaning} ({self.reason})"
+        if "h" in self.state:
+            return "it is held; `qrls` releases it"
+        return self.reason or "waiting for its turn"
 
+    @property
+    def suspended(self) -> str:
+        if self.phase != RUNNING:
+            return ""
+        why = next((why for letter, why in _STOPS if letter in self.state), "")
+        return why and f"suspended {why}; this time does not count"
 
-def hopeless(state: JobState, host: Host) -> SchedulerVerdict | None:
-    """Return a verdict on a job in Grid Engine's error state, which never passes by itself."""
-    if state.phase != PENDING or "E" not in state.state:
-        return None
-    return SchedulerVerdict(
-        layout.UNSATISFIABLE,
-        f"Grid Engine on {host.name} could not start this job, and will not retry",
-        (f"qstat: {state.state}, job {state.scheduler_id}", *filter(None, [state.reason])),
-        "`root:` must be on a file system that login host and execution hosts share; then call the function again",
-        stage="queue",
-        withdraw=True,
-    )
+    @property
+    def waits_for_jobs(self) -> bool:
+        return "h" in self.state
+
+    def hopeless(self, host: str) -> SchedulerVerdict | None:
+        """Return a verdict on a job in Grid Engine's error state, which never passes by itself."""
+        if self.phase != PENDING or "E" not in self.state:
+            return None
+        return SchedulerVerdict(
+            layout.UNSATISFIABLE,
+            f"Grid Engine on {host} could not start this job, and will not retry",
+            (f"qstat: {self.state}, job {self.scheduler_id}", *filter(None, [self.reason])),
+            "`root:` must be on a file system that login host and execution hosts share; then call the function again",
+            stage="queue",
+            withdraw=True,
+        )
 
 
 def submit_hint(said: str, host: Host) -> str:
@@ -166,7 +175,7 @@ def full(said: str) -> str:
 def explain(evidence: Evidence) -> SchedulerVerdict | None:
     """Return how the job ended, by its accounting, or that its host is lost; None while it may live."""
     number, _, task = evidence.scheduler_id.partition("_")
-    listed = [job for job in _listed(evidence.answer) if job[0] == number]
+    listed = [job for job in _listed(evidence.answer) if job[0] == number and evidence.job in job[1]]
     own = [job for job in listed if not task or _has_task(job[3], int(task))]
     if own:
         queue = own[0][4]
@@ -175,15 +184,17 @@ def explain(evidence: Evidence) -> SchedulerVerdict | None:
         message = "the host that ran the job no longer reports to Grid Engine"
         seen = _seen(f"qstat: the queue instance is in state {queue}", evidence)
         return SchedulerVerdict(layout.NODE, message, seen, _AGAIN)
-    facts = _last_block(evidence.answer)
+    names = re.findall("^jobname +(.*)$", evidence.answer, re.MULTILINE)
+    is_other = bool(names) and not any(evidence.job in name for name in names)
+    facts = _last_block(evidence.answer, evidence.job)
     if facts:
         return _ending(facts, evidence)
-    if listed or "not found" not in evidence.answer:  # its record comes later, or Grid Engine does not answer
-        return None
+    if listed or not (is_other or "not found" in evidence.answer):
+        return None  # its record comes later, or Grid Engine does not answer
     message = "Grid Engine no longer knows the job, and has no record of its end"
     hint = "it was deleted while it waited (`qdel`), or its accounting cannot be read there: call the function again"
     return SchedulerVerdict(
-        layout.LOST, message, _seen((evidence.answer.strip().splitlines() or [""])[-1], evidence), hint
+        layout.LOST, message, _seen((evidence.answer.strip().splitlines() or [""])[-1].strip(), evidence), hint
     )
 
 
@@ -197,9 +208,10 @@ def _has_task(tasks: str, wanted: int) -> bool:
     return False
 
 
-def _last_block(text: str) -> dict[str, str]:
-    """Read the facts of the job's last start: qacct prints a block for each."""
+def _last_block(text: str, job: str) -> dict[str, str]:
+    """Read the facts of the job's last start: qacct prints a block for each, of other jobs of this number too."""
     blocks = re.split(r"^=+$", text, flags=re.MULTILINE)
+    blocks = ["", *(block for block in blocks if re.search(rf"^jobname .*{job}", block, re.MULTILINE))]
     lines = [line.split(maxsplit=1) for line in blocks[-1].splitlines()]
     facts = {words[0]: words[1].strip() for words in lines if len(words) == 2}
     return facts if "failed" in facts and "exit_status" in facts else {}
@@ -239,14 +251,14 @@ def _enforced(facts: Mapping[str, str], seen: tuple[str, ...]) -> SchedulerVerdi
     limit_s = asked.get("h_rt", "")
     if limit_s.isdecimal() and _number(facts.get("ru_wallclock", "")) < int(limit_s) and "h_vmem" in asked:
         message = f"Grid Engine ended the job for using more memory than its h_vmem={asked['h_vmem']} for each slot"
-        return SchedulerVerdict(layout.MEMORY, message, seen, 'ask for more: memory="..."')
+        return SchedulerVerdict(layout.MEMORY, message, seen, MORE_MEMORY)
     if not limit_s and "h_vmem" in asked:
         message = "Grid Engine ended the job at a limit: of its memory (h_vmem), or of the time that its queue gives"
-        return SchedulerVerdict(layout.MEMORY, message, seen, 'ask for more: memory="..." or time="..."')
+        return SchedulerVerdict(layout.MEMORY, message, seen, f'{MORE_MEMORY}; or time="..."')
     message = (
         f"Grid Engine ended the job at its limit of {limit_s} s" if limit_s else "its queue's time limit ended the job"
     )
-    return SchedulerVerdict(layout.TIME, message, seen, 'ask for more: time="..."')
+    return SchedulerVerdict(layout.TIME, message, seen, MORE_TIME)
 
 
 def _number(text: str) -> int:

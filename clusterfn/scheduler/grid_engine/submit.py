@@ -7,49 +7,31 @@ and every value is an argument of theirs.
 
 from __future__ import annotations
 
-import math
-import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clusterfn.bridge import layout
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import ConfigError, SubmitError
 from clusterfn.scheduler.base import (
+    Alteration,
     Answer,
     Evidence,
     JobState,
-    NodeGpus,
+    LimitsQuestion,
+    NodeGpusQuestions,
     Question,
     Scheduler,
     SchedulerLimits,
     SchedulerVerdict,
     Submission,
-    Waiting,
 )
-from clusterfn.scheduler.grid_engine import site, states
-from clusterfn.scheduler.grid_engine.site import USUAL_NAMES
+from clusterfn.scheduler.grid_engine import qsub, site, states
 
 if TYPE_CHECKING:
     from clusterfn.config.job_spec import JobSpec
 
-# Variables of the login host that a job gets, without which no download would work at some sites.
-_PASSED = (
-    "http_proxy https_proxy ftp_proxy all_proxy no_proxy HTTP_PROXY HTTPS_PROXY FTP_PROXY ALL_PROXY NO_PROXY "
-    "SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE"
-)
-# `-w e` refuses what can never run, which would wait for ever otherwise, and does not say why; `-w v` does, and submits
-# nothing.
-_SUBMIT = f"""\
-for name in {_PASSED}; do
-    eval "[ -z \\"\\${{$name+x}}\\" ]" || set -- -v "$name" "$@"
-done
-qsub -terse -w e "$@" && exit
-status=$?
-qsub -w v "$@" >&2
-exit "$status"
-"""
 # $1 the user. Reasons are asked for the first of those that wait: the answer grows with each.
 _WATCH = r"""
 qstat -xml -u "$1" || exit
@@ -88,15 +70,14 @@ until record=$(qacct -j "$1" ${2:+-t "$2"} 2>&1); do
 done
 printf '%s\n' "$record"
 """
-_ID = re.compile(r"^([0-9]+)(?:\.[0-9]+-[0-9]+:[0-9]+)?\s*$", re.MULTILINE)
+# Some sites' wrappers of qsub leave -terse out.
+_ID = re.compile(
+    r"^(?:Your job(?:-array)? )?([0-9]+)(?:\.[0-9]+-[0-9]+:[0-9]+)?(?: \(.*\) has been submitted)?\s*$", re.MULTILINE
+)
 _LIMIT = re.compile(r"^(max_aj_tasks|max_aj_instances|max_u_jobs)\s+([0-9]{1,18})\s*$", re.MULTILINE)
 _MAYBE_SUBMITTED = re.compile(r"commlib error|unable to send message|send error|got no response|timeout", re.IGNORECASE)
 _SAYS_NOTHING = re.compile(r"Exiting\.$|verification: |Unable to run job: error: no suitable queues$|$")
-_MISREAD = re.compile(r"[$:,%\\]")
-_MB = 2**20
-_OVERHEAD = 2**30  # of address space: h_vmem counts it, and `memory=`, which the supervisor keeps, what is in use
-_TIME_MARGIN_S = 60  # the supervisor keeps `time`; Grid Engine's limit is behind it
-_ERRAND_MEMORY = 4 * 2**30
+_LOWEST_PRIORITY = -1023
 
 
 class GridEngine(Scheduler):
@@ -131,110 +112,21 @@ class GridEngine(Scheduler):
                 message = f"{word}= cannot be requested from Grid Engine: it counts GPUs without type or size"
                 raise ConfigError(message, host=self.host.name, hint=hint)
         if asked.gpus:
-            self._amount("gpus", asked.gpus, asked.cores)
+            qsub.amount(self.host, "gpus", asked.gpus, asked.cores)
         return asked
 
     # submission
 
     def submission(self, job: JobSpec) -> Submission:
         """Run qsub with everything that the job and the host ask for."""
-        folder = self._folder(job)
-        options = self._options(job, folder, posixpath.join(folder, layout.SCHEDULER_LOG))
-        return self._qsub(folder, [*options, posixpath.join(folder, layout.SCRIPT)])
+        return qsub.submit(self.host, job)
 
     def elements(self, job: JobSpec, numbers: range, largest: int) -> Sequence[tuple[range, Submission]]:
         """Submit job arrays, as few as possible; together they run as many elements at once as the group allows."""
-        folder = self._folder(job)
-        options = self._options(job, folder, posixpath.join(folder, layout.element_log("$JOB_ID_$TASK_ID")))
-        arrays = [numbers[first : first + largest] for first in range(0, len(numbers), largest)]
-        at_once = max(1, (job.group.at_once if job.group else 1) // len(arrays))
-        script = posixpath.join(folder, layout.SCRIPT)
-        return [
-            (
-                some,
-                self._qsub(folder, [*options, "-t", f"1-{len(some)}", "-tc", str(at_once), script, str(some[0] - 1)]),
-            )
-            for some in arrays
-        ]
+        return qsub.elements(self.host, job, numbers, largest)
 
     def errand(self, line: str, name: str, log: str, partition: str) -> Submission:
-        """Run qsub with the line itself, and with what the host's other jobs need, such as the project."""
-        options = ["-N", name, "-o", log, "-j", "y", "-S", "/bin/sh", "-b", "y", "-shell", "n"]
-        options += self._requests(Resources(memory_bytes=_ERRAND_MEMORY, time_s=self.host.defaults.time_s))
-        options += ["-q", partition] if partition else self._queue(0)
-        return self._qsub(posixpath.dirname(log), [*options, *self._project(), "/bin/sh", "-c", f"exec {line}"])
-
-    def _qsub(self, folder: str, arguments: Sequence[str]) -> Submission:
-        return Submission("run", ("/bin/sh", "-c", _SUBMIT, "sh", *arguments), folder, self.unset)
-
-    def _folder(self, job: JobSpec) -> str:
-        folder = layout.job_dir(job.root, job.id)
-        if _MISREAD.search(folder):
-            message = f"{folder!r}: Grid Engine expands or splits paths at $ : , % and \\"
-            raise ConfigError(message, host=self.host.name, hint="set `root:` to a folder without these characters")
-        return folder
-
-    def _options(self, job: JobSpec, folder: str, log: str) -> list[str]:
-        """-C "": lines of the script that begin with #$ are no options."""
-        name = layout.job_name(job.name, job.id)
-        if name[0].isdecimal():
-            message = f"name={job.name!r}: Grid Engine takes no name that begins with a digit"
-            raise ConfigError(message, host=self.host.name, hint="begin name= with a letter")
-        options = ["-N", name, "-wd", folder, "-o", log, "-j", "y", "-S", "/bin/sh", "-C", ""]
-        options += ["-r", "y" if job.retries else "n"]  # a lost host: started again, where the site does that
-        if job.after:  # a name that is no longer in the queue is over
-            options += ["-hold_jid", ",".join(job.scheduler_names_of_dependencies())]
-        asked = job.resources
-        time_s = job.group.element_s if job.group else asked.time_s
-        if asked.cores > 1:
-            options += ["-pe", str(self._option("parallel_environment")), str(asked.cores)]
-        return [*options, *self._requests(asked._replace(time_s=time_s)), *self._queue(asked.gpus), *self._project()]
-
-    def _requests(self, asked: Resources) -> list[str]:
-        """Return the options `-l`; each resource that Grid Engine multiplies is a slot's share."""
-        wanted: dict[str, object] = dict(self._given("resources", {}))
-        memory = self._option("memory")
-        if asked.memory_bytes is not None and memory is not None:
-            wanted[memory] = (
-                f"{self._amount('memory', math.ceil((asked.memory_bytes + _OVERHEAD) / _MB), asked.cores)}M"
-            )
-        if asked.gpus:
-            wanted[str(self._option("gpus"))] = self._amount("gpus", asked.gpus, asked.cores)
-        if asked.time_s is not None:
-            wanted["h_rt"] = math.ceil(asked.time_s) + _TIME_MARGIN_S
-        return [word for name, value in wanted.items() for word in ("-l", f"{name}={value}")]
-
-    def _amount(self, kind: str, wanted: int, slots: int) -> int:
-        """Return what one slot asks for: memory is rounded up; GPUs that slots cannot share equally are rejected."""
-        name = self._option(kind)
-        if name is None:
-            message = f"gpus={wanted} cannot be asked for: `grid_engine: gpus:` is null for {self.host.name}"
-            raise ConfigError(
-                f"{message} ({self.host.source})", host=self.host.name, hint="name the site's own resource"
-            )
-        if name in self._given("per_job", ()):
-            return wanted
-        if kind == "gpus" and wanted % slots:
-            message = f"gpus={wanted} with cores={slots}: Grid Engine gives each slot the same number of GPUs"
-            hint = f"ask for cores={wanted}; or, if `qconf -sc` says JOB for {name}: grid_engine: {{per_job: [{name}]}}"
-            raise ConfigError(message, host=self.host.name, hint=hint)
-        return math.ceil(wanted / slots)
-
-    def _given(self, key: str, default: Any) -> Any:
-        return self.host.scheduler_options.get(key, default)
-
-    def _option(self, key: str) -> str | None:
-        """Return the site's own name, or the usual one."""
-        value: str | None = self._given(key, USUAL_NAMES[key])
-        return value
-
-    def _queue(self, gpus: int) -> list[str]:
-        queue = self.partition(gpus)
-        return ["-q", queue] if queue else []
-
-    def _project(self) -> list[str]:
-        project = self._given("project", None)
-        return ["-P", str(project)] if project else []
+        return qsub.errand(self.host, line, name, log, partition)
 
     def submitted(self, answer: Answer) -> str:
         """Return the job's number, from `1234` or `1234.1-9:1`, whatever else a wrapper of the site prints."""
@@ -249,27 +141,14 @@ class GridEngine(Scheduler):
             stage="submit",
             evidence=[line for line in dict.fromkeys(said.splitlines()) if not _SAYS_NOTHING.match(line)],
             hint=states.submit_hint(said, self.host),
-            retryable=self.ambiguous(answer),
+            retryable=_may_be_submitted(answer),
         )
-
-    def ambiguous(self, answer: Answer) -> bool:
-        """Whether the master did not answer, or made no sense: it may have taken the job."""
-        if answer.rc == 0:
-            return not _ID.search(answer.out)
-        return answer.rc is None or bool(_MAYBE_SUBMITTED.search(answer.err))
 
     def refused_for_now(self, answer: Answer) -> str:
         return "" if answer.rc == 0 else states.full(answer.err)
 
-    # limits
-
-    def limits_commands(self) -> Sequence[tuple[str, ...]]:
-        """Ask qconf, whose 0 means no limit."""
-        return (("qconf", "-sconf"),)
-
-    def limits(self, told: Sequence[str], gpus: int) -> SchedulerLimits:
-        known = {name: int(value) for name, value in _LIMIT.findall(told[0])}
-        return SchedulerLimits(known.get("max_aj_tasks") or None, known.get("max_u_jobs") or None)
+    def limits(self, gpus: int) -> LimitsQuestion:
+        return LimitsQuestion((("qconf", "-sconf"),), _read_limits)
 
     # one job: its state, its log, its end
 
@@ -286,56 +165,71 @@ class GridEngine(Scheduler):
         silent = "qstat did not answer in time" if answer.rc is None else f"qstat ended with status {answer.rc}"
         return next((line.strip() for line in answer.err.splitlines() if line.strip()), silent)
 
-    def in_words(self, state: JobState) -> str:
-        return states.in_words(state)
-
-    def suspended(self, state: JobState) -> str:
-        return states.suspended(state)
-
-    def waits_for_jobs(self, state: JobState) -> bool:
-        return "h" in state.state
-
-    def hopeless(self, state: JobState) -> SchedulerVerdict | None:
-        return states.hopeless(state, self.host)
-
     def element_log(self, number: int, scheduler_id: str) -> str:
         return layout.element_log(scheduler_id)
 
-    def cancel_command(self, name: str) -> tuple[str, ...]:
-        """Run qdel for what waits by this name: it reaches a submission whose number never arrived."""
-        return ("/bin/sh", "-c", _CANCEL, "sh", self.user, name)
+    def cancel_command(self, name: str, *, kill: bool = False) -> tuple[str, ...]:
+        """Run qdel for what waits by this name: it reaches a submission whose number never arrived.
 
-    def kill_command(self, name: str) -> tuple[str, ...]:
-        """Run qdel, which kills what runs."""
-        return ("qdel", name)
+        By itself, qdel kills what runs.
+        """
+        return ("qdel", name) if kill else ("/bin/sh", "-c", _CANCEL, "sh", self.user, name)
+
+    def withdraw_command(self, *scheduler_ids: str) -> tuple[str, ...]:
+        """Run qdel by number. It may kill a script that starts in this moment, and finds that its job was withdrawn."""
+        are_numbers = bool(scheduler_ids) and all(each.isdecimal() for each in scheduler_ids)
+        return ("qdel", *scheduler_ids) if are_numbers else ()
+
+    def alter_command(self, name: str, asked: Resources, change: Alteration) -> tuple[str, ...]:
+        """Run qalter, whose `-l` replaces all that the job asks for. Users may only lower a priority."""
+        options: list[str] = []
+        if change.time_s is not None or change.memory_bytes is not None:
+            options += qsub.requests(self.host, asked)
+        if change.priority is not None:
+            if not _LOWEST_PRIORITY <= change.priority <= 0:
+                raise ConfigError(
+                    f"priority {change.priority}: Grid Engine lets users only lower the priority of a job",
+                    host=self.host.name, hint=f"give a number from {_LOWEST_PRIORITY} to 0",
+                )  # fmt: skip
+            options += ["-p", str(change.priority)]
+        return ("qalter", *options, name)
 
     def cancel_by_hand(self, name: str) -> str:
         return f"qdel {name}"
 
-    def evidence_command(self, scheduler_id: str) -> tuple[str, ...]:
+    def evidence_command(self, *scheduler_ids: str) -> tuple[str, ...]:
         """Ask qstat, which knows jobs that wait or run, and qacct, which knows those that have ended."""
-        number, _, task = scheduler_id.partition("_")
+        number, _, task = scheduler_ids[0].partition("_")
         return ("/bin/sh", "-c", _EVIDENCE, "sh", number, task, self.user)
 
     def explain(self, evidence: Evidence) -> SchedulerVerdict | None:
         """Read what qacct says, once qstat no longer lists the job, or that its host is lost."""
         return states.explain(evidence)
 
-    # queues and GPUs
-
-    def partition(self, gpus: int) -> str:
-        queue = self._given("queue", None)
-        if isinstance(queue, Mapping):
-            queue = queue.get("gpu" if gpus else "cpu")
-        return queue or ""
-
-    def gpu_nodes(self) -> Question[Sequence[NodeGpus]]:
+    def gpus(self) -> NodeGpusQuestions:
         """Ask qhost for what is free, and qconf for what there is."""
-        name = self._option("gpus") or ""
-        return Question(
-            ("/bin/sh", "-c", site.GPU_NODES_PROGRAM, "sh", name), lambda text: site.read_gpu_nodes(text, name)
+        name = qsub.option(self.host, "gpus") or ""
+        nodes = ("/bin/sh", "-c", site.GPU_NODES_PROGRAM, "sh", name)
+        return NodeGpusQuestions(
+            qsub.queue(self.host, 1),
+            Question(nodes, lambda text: site.read_gpu_nodes(text, name)),
+            [Question(site.WAITING_COMMAND, lambda text: site.read_waiting(text, name))],
         )
 
-    def gpu_queue(self) -> Sequence[Question[Sequence[Waiting]]]:
-        name = self._option("gpus") or ""
-        return [Question(site.WAITING_COMMAND, lambda text: site.read_waiting(text, name))]
+
+def _may_be_submitted(answer: Answer) -> bool:
+    """Whether the master did not answer, or made no sense: it may have taken the job.
+
+    What a wrapper of the site runs after qsub may fail for reasons of its own.
+    """
+    has_number = bool(_ID.search(answer.out))
+    if answer.rc == 0:
+        return not has_number
+    failed_after = has_number and "Unable to run job" not in answer.err
+    return answer.rc is None or failed_after or bool(_MAYBE_SUBMITTED.search(answer.err))
+
+
+def _read_limits(outputs: Sequence[str]) -> SchedulerLimits:
+    """Read what qconf says, whose 0 means no limit."""
+    known = {name: int(value) for name, value in _LIMIT.findall(outputs[0])}
+    return SchedulerLimits(known.get("max_aj_tasks") or None, known.get("max_u_jobs") or None)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from clusterfn.bridge.supervisor.eligible_gpus import large_enough
 from clusterfn.config.spec import Host, Resources
-from clusterfn.config.units import shown_memory
+from clusterfn.config.units import exact_memory
 from clusterfn.errors import ConfigError, Unsatisfiable
 from clusterfn.scheduler.base import NodeGpus, Waiting
 
@@ -122,7 +122,7 @@ def gpu_type(host: Host, asked: Resources) -> str | None:
     if asked.gpu_memory_bytes is None:
         return given
     kind = given or as_written(_of_gres(host.scheduler_options.get("gres") or ""))
-    size = f'gpu_memory="{shown_memory(asked.gpu_memory_bytes)}"'
+    size = f'gpu_memory="{exact_memory(asked.gpu_memory_bytes)}"'
     if kind not in host.gpu_sizes if kind else not host.gpu_sizes:
         of = f"the {kind} GPUs of {host.name}" if kind else f"the GPUs of {host.name}"
         raise ConfigError(
@@ -132,7 +132,7 @@ def gpu_type(host: Host, asked: Resources) -> str | None:
     kinds = [kind] if kind else list(host.gpu_sizes)
     enough = [each for each in kinds if large_enough(host.gpu_sizes[each], asked.gpu_memory_bytes)]
     if not enough:
-        there = ", ".join(f"{each} ({shown_memory(host.gpu_sizes[each])})" for each in kinds)
+        there = ", ".join(f"{each} ({exact_memory(host.gpu_sizes[each])})" for each in kinds)
         raise Unsatisfiable(
             f"{size} is more than a GPU of {host.name} has: {there}", host=host.name, stage="submit",
             hint="ask for less, for another gpu_type=, or use another host",

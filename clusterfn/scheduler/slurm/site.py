@@ -65,7 +65,7 @@ class SlurmSite(SchedulerSite):
 
     commands = Commands(
         programs=("sbatch", "squeue", "scancel", "scontrol", "sinfo", "srun", "sacctmgr"),
-        variables=("SLURM_CONF",),
+        variables=("SLURM_CONF", "SLURM_CONF_SERVER"),
         modules=("slurm",),
         usual=(
             "$SLURM_ROOT/bin", "$SLURM_HOME/bin", "/opt/slurm/bin", "/opt/slurm/*/bin", "/usr/local/slurm/bin",
@@ -225,6 +225,7 @@ def read_accounts(lines: Iterable[str]) -> tuple[Account, ...]:
 # What one user may have: array sizes, jobs at a time, the time of a partition
 
 _CONFIG = re.compile(r"^(MaxArraySize|MaxJobCount)\s*=\s*([0-9]{1,18})(?![0-9])", re.MULTILINE)
+_ARRAY_TASKS = re.compile(r"^SchedulerParameters\s*=.*\bmax_array_tasks=([0-9]{1,18})(?![0-9])", re.MULTILINE)
 _PARTITION = re.compile(r"^PartitionName=(\S+)(.*)$", re.MULTILINE)
 _COUNT = re.compile(r"(?<![0-9])[0-9]{1,18}(?![0-9])")  # what is longer is no count
 _TIME = re.compile(r" MaxTime=(?:([0-9]{1,9})-)?([0-9]{1,9}):([0-9]{1,9}):([0-9]{1,9})(?!\S)")
@@ -239,19 +240,20 @@ def limits_commands(clusters: tuple[str, ...], user: str) -> Sequence[tuple[str,
     )
 
 
-def read_limits(told: Sequence[str], partition: str | None) -> SchedulerLimits:
+def read_limits(outputs: Sequence[str], partition: str | None) -> SchedulerLimits:
     """Read what these commands printed; "" of one that failed.
 
     Example:
         >>> read_limits(["MaxArraySize = 1001", "PartitionName=short Default=YES MaxTime=01:00:00", "40|"], None)
         SchedulerLimits(array=1000, jobs=40, time_s=3600.0)
     """
-    config, partitions, associations = told
+    config, partitions, associations = outputs
     known = {name: int(value) for name, value in _CONFIG.findall(config)}
-    array = known.get("MaxArraySize")
+    arrays = [known["MaxArraySize"] - 1] if "MaxArraySize" in known else []
+    arrays += [int(tasks) for tasks in _ARRAY_TASKS.findall(config)]
     jobs = [int(word) for word in _COUNT.findall(associations)]
     jobs += [known["MaxJobCount"]] if "MaxJobCount" in known else []
-    elements = None if array is None else max(array - 1, 0)
+    elements = max(min(arrays), 0) if arrays else None
     return SchedulerLimits(elements, min(jobs, default=None), _shortest_time(partitions, partition))
 
 

@@ -1,4 +1,4 @@
-"""What the words of SLURM mean: states, reasons to wait, refusals of sbatch, and how a job ended.
+"""What the words of SLURM mean: states, reasons to wait, and how a job ended.
 
 Tables, and the functions that look things up in them. Nothing here fails on a word that it does not know.
 """
@@ -10,15 +10,18 @@ import re
 from collections.abc import Iterable
 
 from clusterfn.bridge import layout
-from clusterfn.config.spec import Host
-from clusterfn.config.units import shown_memory
+from clusterfn.bridge.supervisor.verdict import MORE_MEMORY, MORE_TIME
 from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, Evidence, JobState, SchedulerVerdict
 
 _PENDING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
-_RUNNING = ("RUNNING", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED")
+_REVOKED = "REVOKED"  # another cluster of the federation has started it
+_RUNNING = (
+    "RUNNING", "COMPLETING", "CONFIGURING", "POWER_UP_NODE", "RESIZING", _REVOKED, "SIGNALING", "STAGE_OUT", "STOPPED",
+    "SUSPENDED",
+)  # fmt: skip
 _FINAL = (
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
-    "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT",
+    "PREEMPTED", "RECONFIG_FAIL", "TIMEOUT",
 )  # fmt: skip
 PHASES = {
     **dict.fromkeys(_PENDING, PENDING),
@@ -46,6 +49,7 @@ _WAITS = {
     "QOSMaxJobsPerUserLimit": "you have reached your limit of running jobs",
     "ReqNodeNotAvail": "the nodes that it needs are down, drained or reserved",
     "Reservation": "it waits for its reservation",
+    "Reserved for maintenance": "it would not end before the maintenance begins: with less `time=` it may start now",
     "Resources": "waiting until enough cores, memory or GPUs are free",
     "SchedDefer": "SLURM is delaying new starts",
 }
@@ -53,7 +57,7 @@ _WAITS = {
 _ADMIN = "ask the site's administrators, or change `slurm:` of this host"
 _RELEASE = "ask the administrators why; `clusterfn cancel` withdraws the job"
 _LESS = "ask for less, or set `slurm: partition:` to one with larger nodes"
-_FEWER = "ask for fewer `nodes=` or less on each, or set `slurm: partition:` to one with more or larger nodes"
+FEWER = "ask for fewer `nodes=` or less on each, or set `slurm: partition:` to one with more or larger nodes"
 
 # Reasons that never pass by themselves.
 _HOPELESS = {
@@ -69,7 +73,7 @@ _HOPELESS = {
     "JobHoldMaxRequeue": ("it was restarted too often and is held", _RELEASE),
     # SLURM's first answer to a time limit, too, before it gives the right one
     "PartitionConfig": ("the partition cannot give one node what it asks for", _LESS),
-    "PartitionNodeLimit": ("it asks for more nodes than the partition gives", _FEWER),
+    "PartitionNodeLimit": ("it asks for more nodes than the partition gives", FEWER),
     "PartitionTimeLimit": (
         "it asks for more time than the partition gives",
         'ask for less: time="...", or set `slurm: partition:`',
@@ -82,34 +86,75 @@ _HOPELESS = {
         "shorten or fix your shell's start-up files, or set `slurm: {export: ALL}`",
     ),
 }
-_OF_SEVERAL = {"PartitionConfig": ("the partition does not have {nodes} nodes that are large enough", _FEWER)}
+_OF_SEVERAL = {"PartitionConfig": ("the partition does not have {nodes} nodes that are large enough", FEWER)}
 _PER_JOB = re.compile(r"(?:QOS|Assoc)(?:Max|Min).*(?:PerJob|PerJobLimit|PerNode|PerNodeLimit)|(?:QOS|Assoc)Min\w+")
 
 
-def in_words(state: JobState) -> str:
-    """Say why a job waits, by SLURM's own reason and what it means, and when SLURM expects to start it; or its state.
-
-    Example:
-        >>> in_words(JobState(PENDING, "PENDING", "Priority", expected_start="2026-11-21T14:35:00"))
-        'expected start 21 Nov 14:35 host time; Priority: waiting for its turn'
-    """
-    if state.phase != PENDING:
-        return state.state.lower().replace("_", " ")
-    start = ""
-    if is_time(state.expected_start):
-        at = datetime.datetime.strptime(state.expected_start, _TIME)
-        start = f"expected start {at.day} {_MONTHS[at.month - 1]} {at:%H:%M} host time; "
-    known = _WAITS.get(state.reason) or _never(state)[0]
-    if not known:
-        return f"{start}SLURM says {state.reason}"
-    return f"{start}{state.reason}: {known}" if state.reason else f"{start}{known}"
+_LIMITS = (
+    (re.compile(r"(?:QOS|Assoc)Grp\w*(?:Minutes|Wall)\w*"), "your group has used up the time that it may compute"),
+    (re.compile(r"(?:QOS|Assoc)Grp\w+"), "your group has reached a limit of what it may use at once"),
+    (re.compile(r"(?:QOS|Assoc)?Max\w+Per(?:User|Account)\w*|AssocMaxJobs\w*"), "you have reached a limit of yours"),
+)
 
 
-def suspended(state: JobState) -> str:
-    """Say why a job is suspended; "" if it is not."""
-    if state.state not in ("STOPPED", "SUSPENDED"):
-        return ""
-    return "suspended by SLURM, for a job that goes before it or by `scontrol suspend`; this time does not count"
+def _limit_in_words(reason: str) -> str:
+    return next((words for pattern, words in _LIMITS if pattern.fullmatch(reason)), "")
+
+
+class SlurmState(JobState):
+    """A job as squeue has it."""
+
+    __slots__ = ()
+
+    @property
+    def in_words(self) -> str:
+        """Say why a job waits, by SLURM's reason and what it means, and when SLURM expects to start it; or its state.
+
+        Example:
+            >>> SlurmState(PENDING, "PENDING", "Priority", expected_start="2026-11-21T14:35:00").in_words
+            'expected start 21 Nov 14:35 host time; Priority: waiting for its turn'
+        """
+        if self.state == _REVOKED:
+            return "another cluster of the federation has started it"
+        if self.phase != PENDING:
+            return self.state.lower().replace("_", " ")
+        start = ""
+        if is_time(self.expected_start):
+            at = datetime.datetime.strptime(self.expected_start, _TIME)
+            start = f"expected start {at.day} {_MONTHS[at.month - 1]} {at:%H:%M} host time; "
+        begin, _, rest = self.reason.partition(", ")  # "ReqNodeNotAvail, Reserved for maintenance"
+        begin = begin.partition("(")[0] or self.reason  # "ReqNodeNotAvail(Unavailable:n1)" of older versions
+        known = (_WAITS.get(rest) if rest else "") or _WAITS.get(begin) or _never(self)[0] or _limit_in_words(begin)
+        if not known:
+            return f"{start}SLURM says {self.reason}"
+        return f"{start}{self.reason}: {known}" if self.reason else f"{start}{known}"
+
+    @property
+    def suspended(self) -> str:
+        if self.state not in ("STOPPED", "SUSPENDED"):
+            return ""
+        return "suspended by SLURM, for a job that goes before it or by `scontrol suspend`; this time does not count"
+
+    @property
+    def waits_for_jobs(self) -> bool:
+        return self.reason == "Dependency"
+
+    def hopeless(self, host: str) -> SchedulerVerdict | None:
+        if self.phase != PENDING:
+            return None
+        sentence, hint = _never(self)
+        if not sentence and _PER_JOB.fullmatch(self.reason):
+            sentence, hint = "it asks for more than one job can have", _LESS
+        if not sentence:
+            return None
+        return SchedulerVerdict(
+            layout.UNSATISFIABLE,
+            f"SLURM on {host} will never start this job: {sentence}",
+            (f"squeue: {self.state} ({self.reason}), job {self.scheduler_id}",),
+            hint,
+            stage="queue",
+            withdraw=True,
+        )
 
 
 _TIME = "%Y-%m-%dT%H:%M:%S"
@@ -132,107 +177,6 @@ def _never(state: JobState) -> tuple[str, str]:
     return sentence.format(nodes=state.nodes), hint
 
 
-def hopeless(state: JobState, host: Host) -> SchedulerVerdict | None:
-    """Return the verdict on a job that waits for something that will never come."""
-    sentence, hint = _never(state)
-    if not sentence and _PER_JOB.fullmatch(state.reason):
-        sentence, hint = "it asks for more than one job can have", _LESS
-    if not sentence:
-        return None
-    return SchedulerVerdict(
-        layout.UNSATISFIABLE,
-        f"SLURM on {host.name} will never start this job: {sentence}",
-        (f"squeue: {state.state} ({state.reason}), job {state.scheduler_id}",),
-        hint,
-        stage="queue",
-        withdraw=True,
-    )
-
-
-# What sbatch says when it takes no more jobs for now, and what that means; by SLURM 17 to 24. Since 19 or so it names
-# the limit of an account or a QOS; before, its words are the same for a job that can never run.
-REPEATS = "sleeping and retrying"  # sbatch does so for two minutes, and says it once
-_FULL = (
-    (r"unable to accept job|job queue full", "SLURM has as many jobs as it can hold"),
-    (r"submission failed: resource temporarily unavailable", "SLURM has as many jobs as it can hold"),
-    (r"(?:QOS|Assoc)MaxSubmit", "you have as many jobs as you may have there"),
-    (r"(?:QOS|Assoc)GrpSubmit", "your group has as many jobs as it may have there"),
-)
-
-
-def full(said: str) -> str:
-    """Return the line by which sbatch says that SLURM takes no more jobs for now, and what it means; else "".
-
-    Example:
-        >>> full("sbatch: error: AssocMaxSubmitJobLimit\\nsbatch: error: Batch job submission failed: ...")
-        'AssocMaxSubmitJobLimit: you have as many jobs as you may have there'
-    """
-    for line in said.splitlines():
-        for words, meaning in _FULL:
-            if re.search(words, line, re.IGNORECASE):
-                own = re.sub(r"^\w+: (?:error: )?|,? *" + REPEATS + r"\.?$", "", line.strip())
-                return f"{own}: {meaning}"
-    return ""
-
-
-# What sbatch says when it refuses -> one thing to do. The first that is found counts.
-_REFUSALS = (
-    ("configuration source", "clusterfn check finds what a login shell knows of SLURM: add it as `scheduler_env:`"),
-    ("invalid partition", "set `slurm: partition:` to one that `sinfo` lists there"),
-    ("no partition specified", "this site has no default partition: set `slurm: partition:` to one that `sinfo` lists"),
-    ("invalid account", "set `slurm: account:` to one that `sacctmgr show user $USER withassoc` lists"),
-    ("invalid qos", "set `slurm: qos:` to one that you may use"),
-    ("violates accounting/qos policy", "ask for less, or set `slurm: qos:` or `slurm: account:`"),
-    ("memory specification", "ask for less memory than one node has (`sinfo -o '%N %m'`){usual}"),
-    (
-        "requested node configuration",
-        "ask for no more cores, memory or GPUs, of a gpu_type=, than one node has (`sinfo -o '%N %c %m %G'`){usual}",
-    ),
-    ("time limit specification required", 'this site wants a time limit: set `time="1h"`, or `defaults: {time: 1h}`'),
-    ("requested time limit", 'ask for another `time="..."`, or set `slurm: partition:`'),
-    ("generic resource", "set `gpu_type=`, `gpu_option:` or `slurm: {gres: gpu:KIND}` to what `sinfo -o %G` shows"),
-    ("node count specification", _FEWER),
-    ("invalid entry for --cluster", "this site lists no such cluster: change or remove `slurm: clusters:`"),
-    ("invalid license", "set `slurm: licenses:` to what `scontrol show licenses` lists there"),
-    ("invalid feature", "set `slurm: constraint:` to what `sinfo -o '%N %f'` shows there"),
-    ("invalid job array", "ask for fewer elements"),
-    ("unspecified error", "the rules of the site refused it, in the words above: change `slurm:` accordingly"),
-    ("unrecognized option", "remove that option from `slurm:`"),
-    ("no space left", "free some space in `root:` on the host"),
-    ("unable to contact slurm controller", "SLURM's controller does not answer; try again later"),
-    ("socket timed out", "SLURM's controller does not answer; try again later"),
-)
-
-
-# Of those, what no wait changes: the call asks for what this site does not have, or gives to no one.
-_NEVER_MET = (
-    "invalid partition", "no partition specified", "invalid account", "invalid qos", "memory specification",
-    "requested node configuration", "requested time limit", "generic resource", "node count specification",
-    "invalid license", "invalid feature",
-)  # fmt: skip
-
-
-def can_be_met(said: str) -> bool:
-    """Whether sbatch may accept the same request later."""
-    return not any(text in said.lower() for text in _NEVER_MET)
-
-
-def submit_hint(said: str, host: Host) -> str:
-    """One thing to do about a refusal."""
-    lower = said.lower()
-    for text, hint in _REFUSALS:
-        if text in lower:
-            hint = hint.replace("{usual}", _usual_memory(host))
-            return f"{hint} (host {host.name}, {host.source}; slurm= of the call comes first)"
-    return f"compare `slurm:` of host {host.name} ({host.source}) with the site's documentation"
-
-
-def _usual_memory(host: Host) -> str:
-    """Name what a call without memory= asks for, as its user may not know."""
-    usual = host.defaults.memory_bytes
-    return f"; a call without memory= asks for {shown_memory(usual)}, set by `defaults: {{memory: …}}`" if usual else ""
-
-
 _FACT = re.compile(r"\b(JobState|Reason|ExitCode|NodeList|TimeLimit)=(\S*)")
 _MEMORY_TEXT = re.compile(r"exceeded (?:job |step )?memory limit|oom[-_]kill|out of memory", re.IGNORECASE)
 # The second of a task of an array that it still knows, or whose number is another job's: a controller that is killed
@@ -240,7 +184,6 @@ _MEMORY_TEXT = re.compile(r"exceeded (?:job |step )?memory limit|oom[-_]kill|out
 _FORGOTTEN = r"invalid job id specified|\bjob \S+ not found"
 _TAIL = 5
 
-_MEMORY_HINT = 'ask for more: memory="..."'
 _AGAIN = "call the function again"
 _ENDINGS = {
     "BOOT_FAIL": (layout.NODE, "the node {node} could not be booted", _AGAIN),
@@ -248,11 +191,10 @@ _ENDINGS = {
     "DEADLINE": (layout.TIME, "the job passed its deadline", "remove `deadline` from `slurm:`"),
     "LAUNCH_FAILED": (layout.LOST, "the node {node} could not start the job", _RELEASE),
     "NODE_FAIL": (layout.NODE, "the node {node} went down", _AGAIN),
-    "OUT_OF_MEMORY": (layout.MEMORY, "SLURM ended the job for using more memory than it asked for", _MEMORY_HINT),
+    "OUT_OF_MEMORY": (layout.MEMORY, "SLURM ended the job for using more memory than it asked for", MORE_MEMORY),
     "PREEMPTED": (layout.LOST, "SLURM took the node {node} back and does not restart the job", _AGAIN),
     "RECONFIG_FAIL": (layout.NODE, "the node {node} could not be reconfigured", _AGAIN),
-    "REVOKED": (layout.CANCELLED, "the job was revoked by another cluster of the federation", _AGAIN),
-    "TIMEOUT": (layout.TIME, "SLURM ended the job at its limit of {limit}", 'ask for more: time="..."'),
+    "TIMEOUT": (layout.TIME, "SLURM ended the job at its limit of {limit}", MORE_TIME),
 }
 
 
@@ -260,7 +202,9 @@ def explain(evidence: Evidence) -> SchedulerVerdict | None:
     """Say how the job ended, by scontrol and the end of scheduler.log; None while it may live."""
     if "." in evidence.scheduler_id:
         return _explain_step(evidence)
-    facts = _facts(evidence.answer)
+    facts = _facts(evidence.answer, evidence.job)
+    if facts is None:
+        return _forgotten(evidence, f"SLURM no longer knows the job: {evidence.scheduler_id} is another job now")
     if not facts:
         return _forgotten(evidence) if re.search(_FORGOTTEN, evidence.answer, re.IGNORECASE) else None
     if PHASES.get(facts["JobState"]) != FINAL:
@@ -281,14 +225,21 @@ def _explain_step(evidence: Evidence) -> SchedulerVerdict | None:
     return SchedulerVerdict(layout.LOST, message, (evidence.answer.strip(), *_end_of(evidence.log)), _LOOK)
 
 
-def _facts(answer: str) -> dict[str, str]:
-    """Read the facts of a line: an array has a line for each element, and one that may live counts most."""
-    found = []
+def _facts(answer: str, job: str) -> dict[str, str] | None:
+    """Read the facts of a line: an array has a line for each element, and one that may live counts most.
+
+    A job's own id is in its name and in its paths. None if all lines are of another job, which has the number now.
+    """
+    found, others = [], 0
     for line in answer.splitlines():
         facts = {name: value for name, value in reversed(_FACT.findall(line))}
-        if "JobState" in facts:
+        if "JobState" in facts and job not in line:
+            others += 1
+        elif "JobState" in facts:
             names = ("JobState", "Reason", "ExitCode", "NodeList", "TimeLimit")
             found.append({name: facts[name] for name in names if name in facts})
+    if others and not found:
+        return None
     alive = (facts for facts in found if PHASES.get(facts["JobState"]) != FINAL)
     return next(alive, found[0] if found else {})
 
@@ -297,10 +248,11 @@ def _ending(facts: dict[str, str], log: str) -> tuple[str, str, str, str]:
     code, _, signal = facts.get("ExitCode", "").partition(":")
     if facts["JobState"] in _ENDINGS:
         kind, message, hint = _ENDINGS[facts["JobState"]]
-        names = {"node": facts.get("NodeList", "(unknown)"), "limit": facts.get("TimeLimit", "(unknown)")}
+        node = facts.get("NodeList", "(null)").replace("(null)", "(unknown)")
+        names = {"node": node, "limit": facts.get("TimeLimit", "(unknown)")}
         return kind, message.format(**names), hint, "scheduler"
     if _MEMORY_TEXT.search(log) and facts["JobState"] == "FAILED":
-        return layout.MEMORY, _ENDINGS["OUT_OF_MEMORY"][1], _MEMORY_HINT, "scheduler"
+        return layout.MEMORY, _ENDINGS["OUT_OF_MEMORY"][1], MORE_MEMORY, "scheduler"
     if facts.get("Reason") == "JobLaunchFailure" and signal in ("", "0", _NO_LOG):
         hint = "`root:` must be on a file system that login node and compute nodes share"
         return layout.LOST, f"the node {facts.get('NodeList', '')} could not start the job", hint, "start"
@@ -312,8 +264,9 @@ _NO_LOG = "53"  # SLURM's number for a script whose output file cannot be opened
 _LOOK = "read scheduler.log of the job; then call the function again"
 
 
-def _forgotten(evidence: Evidence) -> SchedulerVerdict:
-    message = "SLURM no longer knows the job, and it left no result"
+def _forgotten(
+    evidence: Evidence, message: str = "SLURM no longer knows the job, and it left no result"
+) -> SchedulerVerdict:
     return SchedulerVerdict(layout.LOST, message, (evidence.answer.strip(), *_end_of(evidence.log)), _LOOK)
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import multiprocessing
 import pickle
 import subprocess
 import sys
+import traceback
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 
 import cloudpickle
 import pytest
@@ -124,19 +127,65 @@ async def slowly(x: int) -> int:
     return x
 
 
-def test_a_call_that_is_awaited_in_place_of_its_job_is_refused_before_anything_is_sent(monkeypatch) -> None:
-    monkeypatch.setattr("clusterfn.calls.call.run_call", lambda function, args, kwargs, options: args[0])
+class Slow:
+    @cluster
+    async def run(self, x: int) -> int:
+        return x
+
+
+async def value(x: int) -> int:
+    return x
+
+
+def test_the_call_of_an_async_function_is_awaited_as_without_the_decorator(monkeypatch) -> None:
+    sent: list[int] = []
+
+    def submit(function, args, kwargs, options):
+        sent.append(args[-1])
+        return value(args[-1])
+
+    monkeypatch.setattr("clusterfn.calls.call.submit_call", submit)
+
+    async def all_of_them() -> list[int]:
+        called = slowly(3)
+        assert sent == []
+        return [await slowly(1), *await asyncio.gather(Slow().run(2), called)]
+
+    assert asyncio.run(all_of_them()) == [1, 2, 3]
+    assert asyncio.run(slowly(4)) == 4
+    assert sent == [1, 2, 3, 4]
+
+
+def test_a_call_that_was_never_awaited_is_named_and_sends_nothing(monkeypatch) -> None:
+    monkeypatch.setattr("clusterfn.calls.call.submit_call", lambda *given: pytest.fail("it is sent"))
+
+    with pytest.warns(RuntimeWarning, match="coroutine 'slowly' was never awaited"):
+        slowly(1)
+        gc.collect()
+
+
+def test_inside_a_job_an_async_function_is_awaited_too(monkeypatch) -> None:
+    monkeypatch.setenv("CLUSTERFN_JOB", "7f3a000011112222/1")
+
+    assert asyncio.run(slowly(1)) == 1
+
+
+def test_an_error_of_an_awaited_call_shows_the_users_frames_alone(monkeypatch) -> None:
+    def refuse(*given):
+        raise ConfigError("no")
+
+    monkeypatch.setattr("clusterfn.calls.call.submit_call", refuse)
 
     async def awaits() -> int:
         return await slowly(1)
 
-    async def calls() -> int:
-        return slowly(1)
-
-    with pytest.raises(ConfigError, match="cannot be awaited") as refused:
+    with pytest.raises(ConfigError) as refused:
         asyncio.run(awaits())
-    assert "await slowly.submit(…)" in (refused.value.hint or "")
-    assert asyncio.run(calls()) == 1
+
+    ours = {"public_api.py"} if sys.version_info < (3, 11) else set()
+    files = [Path(each.filename) for each in traceback.extract_tb(refused.value.__traceback__)]
+    shown = [each.name for each in files if each.parent.name != "asyncio" and each.name not in ours]
+    assert shown == ["test_decorator.py"] * 3  # the last is `refuse`
 
 
 def test_a_variable_redirects_what_is_decorated_and_not_what_a_call_chooses(monkeypatch: pytest.MonkeyPatch) -> None:

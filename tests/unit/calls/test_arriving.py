@@ -11,12 +11,13 @@ import pytest
 
 from clusterfn.calls import outcome
 from clusterfn.calls.arriving import Arriving
-from clusterfn.calls.job import Job
+from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config import units
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.errors import ResultError
 from clusterfn.hosts import landing, serialization
+from clusterfn.hosts.follow_window import FollowWindow
 from clusterfn.hosts.rpc.reply import Reply
 from tests.waiting import WAIT_S
 
@@ -219,7 +220,7 @@ def test_a_value_for_which_there_is_no_room_at_all_is_rejected_once_the_job_has_
         arriving.begin_early(again=False)
         give(arriving, data[:early], 65536)
 
-    with pytest.raises(ResultError, match="0.0 GB of free memory"):
+    with pytest.raises(ResultError, match="0 bytes of free memory"):
         arriving.announce(content)
 
 
@@ -307,11 +308,12 @@ def test_a_job_ends_as_its_outcome_says_though_its_value_has_no_room_here(monkey
     monkeypatch.setattr(units, "free_memory", lambda swap=False: 1000 if at == "announced" else 1 << 40)
     monkeypatch.setattr(landing, "folder_for", lambda size: None)
     monkeypatch.setattr(landing.Landing, "value", Mock(side_effect=OSError("no address space")))
-    session = Mock(root="/root", host=Mock(result_policy=ResultPolicy))
+    session = Mock(root="/root", host=Mock(result_policy=ResultPolicy), follow_window=FollowWindow())
     tracker = Tracker(session, "7f3a000011112222", "train")
     job = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker)
-    tracker.follow(job, 1)
-    reply = Reply(lambda: None)
+    reply = session.connection.follow.return_value = Reply(lambda: None)
+    tracker.entry = entry_of(job)
+    tracker.follow()
     content = json.dumps({"kind": kind, "value": {"size": 2 << 20, "crc": 1}}).encode()
 
     try:
@@ -319,7 +321,6 @@ def test_a_job_ends_as_its_outcome_says_though_its_value_has_no_room_here(monkey
         reply.resolve(content)
     except ResultError as refused:  # as the connection does with what a receiver raises
         reply.reject(refused)
-    tracker.receive_outcome(job, reply)
 
     error = job.exception(WAIT_S)
     assert isinstance(error, ResultError) and ("no address space" in error.message) == (at == "mapped")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 
 from clusterfn import cluster
 from clusterfn.calls import call, console, job_display, payload
-from clusterfn.calls.job import Job
+from clusterfn.calls.job import Job, entry_of
 from clusterfn.config.config_file import LOCAL
 from clusterfn.config.options import parse_options
 from clusterfn.config.spec import Interpreter
@@ -17,6 +18,7 @@ from clusterfn.hosts.environment_choice import ResolvedEnvironment
 from clusterfn.hosts.host_state import CALLER
 from clusterfn.scheduler import scheduler_for
 from tests.fakes.taken import Taken
+from tests.waiting import replace_here
 
 OTHER = (3, 9) if CALLER != (3, 9) else (3, 10)
 
@@ -33,14 +35,18 @@ def host(monkeypatch, tmp_path):
     known = SimpleNamespace(expected=None, version=CALLER)
     facts = SimpleNamespace(python="/usr/bin/python3", umask=0o77)
     known.session = SimpleNamespace(
-        root="/root", bridge="/root/bridge/x", host=LOCAL, connection=SimpleNamespace(facts=facts),
-        warnings=lambda asked: (),
-        scheduler_rules=scheduler_for(LOCAL), enough=lambda resources: None, limit=lambda host: host,
-        expect=lambda wanted: None,
-        limit_time=lambda resources: resources,
-        expected_python=lambda request: known.expected,
-        environment=lambda request, say: ResolvedEnvironment(Interpreter("/usr/bin/python3", known.version), {}),
+        root="/root", bridge=SimpleNamespace(folder="/root/bridge/x"), host=LOCAL,
+        connection=SimpleNamespace(facts=facts),
+        scheduler_rules=scheduler_for(LOCAL), expect=lambda wanted: None,
     )  # fmt: skip
+    known.session.capacity = SimpleNamespace(
+        warnings=lambda asked: (), enough=lambda resources: None, limit=lambda host: host,
+        limit_time=lambda resources: resources,
+    )  # fmt: skip
+    known.session.environments = SimpleNamespace(
+        expected_python=lambda request: known.expected,
+        find=lambda request, say: ResolvedEnvironment(Interpreter("/usr/bin/python3", known.version), {}),
+    )
     monkeypatch.setattr("clusterfn.calls.call.open_session", lambda host: known.session)
     return known
 
@@ -100,25 +106,43 @@ def test_a_job_is_called_what_name_would_take(name, fitting):
 
 @pytest.mark.parametrize(("printed", "what"), [(b"", "stays in the queue of"), (b"began\n", "keeps running on")])
 def test_what_has_printed_something_runs_though_the_event_that_says_so_is_still_on_its_way(monkeypatch, printed, what):
-    monkeypatch.setattr(time, "sleep", lambda _: None)
+    replace_here(monkeypatch, time, "sleep", lambda _: None)
     said = []
     monkeypatch.setattr(console, "say", lambda text, *_: said.append(text))
     job = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", Taken())
-    job.on_state("PENDING", "SLURM has not said why it waits")
+    entry_of(job).set_state("PENDING", "SLURM has not said why it waits")
 
-    job.on_output("stdout", printed)
-    job_display.interrupted(job, "detach")
+    entry_of(job).tell("stdout", printed)
+    job_display.interrupted(entry_of(job), "detach")
 
     assert f"{job.id} {what} tensor01." in said[0]
 
 
+@pytest.mark.parametrize(("after_s", "is_said"), [(3.0, False), (0.0, True)])
+def test_why_a_call_waits_is_not_said_in_its_first_seconds(monkeypatch, capsys, after_s, is_said):
+    monkeypatch.setattr("clusterfn.hosts.spoken_wait.REASON_AFTER_S", after_s)
+    job = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", Taken())
+    entry_of(job).set_state("PENDING", "Priority: waiting for its turn")
+
+    def end():
+        job.set_result(5)
+        entry_of(job).tell("done", None)
+
+    ending = threading.Timer(0.3, end)
+    ending.start()
+    assert job_display.result(job, "train on tensor01") == 5
+    ending.join()
+
+    assert ("Priority" in capsys.readouterr().err) is is_said
+
+
 def test_the_output_of_a_job_that_runs_does_not_change_its_state():
     job = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", Taken())
-    job.on_state("PENDING", "its turn")
-    job.on_output("stdout", b"first\n")
+    entry_of(job).set_state("PENDING", "its turn")
+    entry_of(job).tell("stdout", b"first\n")
     first = job.status
-    job.on_state("RUNNING", "a hundred lines")
+    entry_of(job).set_state("RUNNING", "a hundred lines")
 
-    job.on_output("stderr", b"more\n")
+    entry_of(job).tell("stderr", b"more\n")
 
     assert (first, job.status) == ("STARTING", "RUNNING (a hundred lines)")

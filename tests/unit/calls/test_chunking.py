@@ -68,13 +68,13 @@ def test_a_chunk_size_that_is_asked_for_is_one_elements_share():
             600,
             MapOptions(50, 1),
             3500.0,
-            ("58.3 min for each item fill the 60 min that the partition gives", "600 elements"),
+            ("58 min 20 s for each item fill the 1 h that the partition gives", "600 elements"),
         ),
         (
             600,
             MapOptions(50),
             3500.0,
-            ("58.3 min for each item fill the 60 min that the partition gives", "600 elements"),
+            ("58 min 20 s for each item fill the 1 h that the partition gives", "600 elements"),
         ),
         (600, MapOptions(200), 60.0, ("max_parallel=200 makes 600 elements",)),
         (5000, MapOptions(2000), None, ()),  # each takes several
@@ -111,7 +111,7 @@ def test_on_this_machine_four_run_at_once():
 
 
 @pytest.mark.parametrize(("count", "cards", "at_once"), [(2, 1, 1), (2, 2, 2), (3, 2, 2), (2, 0, 1), (8, 3, 3)])
-def test_two_items_that_would_share_a_card_run_one_after_another(count, cards, at_once):
+def test_two_items_that_would_share_a_gpu_run_one_after_another(count, cards, at_once):
     assert (
         chunking.on_machine(count, MapOptions(50, None), MachineCapacity(by_cores=16, by_gpus=cards)).at_once == at_once
     )
@@ -121,7 +121,7 @@ def test_two_items_that_would_share_a_card_run_one_after_another(count, cards, a
     ("count", "up_to", "cards", "at_once"),
     [(2, 2, None, 1), (3, 2, None, 3), (5, 5, 8, 1), (2, 0, 1, 1), (2, None, None, 2), (2, 0, None, 2)],
 )
-def test_how_many_take_turns_can_be_said_with_and_without_cards(count, up_to, cards, at_once):
+def test_how_many_take_turns_can_be_said_with_and_without_gpus(count, up_to, cards, at_once):
     group = chunking.on_machine(count, MapOptions(sequential_up_to=up_to), MachineCapacity(by_cores=16, by_gpus=cards))
 
     assert group.at_once == at_once

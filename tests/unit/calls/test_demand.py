@@ -24,7 +24,7 @@ def test_the_words_of_a_call_reach_a_bare_host_as_they_are():
     assert found == Resources(gpus=2, gpu_type="RTX A6000", gpu_memory_bytes=24 << 30)
 
 
-def test_the_hosts_defaults_count_for_calls_with_cards_alone():
+def test_the_hosts_defaults_count_for_calls_with_gpus_alone():
     host = BARE._replace(defaults=Resources(gpu_type="a6000", gpu_memory_bytes=1 << 30))
 
     assert asked(host, gpus=1) == Resources(gpus=1, gpu_type="a6000", gpu_memory_bytes=1 << 30)
@@ -33,14 +33,14 @@ def test_the_hosts_defaults_count_for_calls_with_cards_alone():
 
 
 @pytest.mark.parametrize("words", [{"gpu_type": "a6000"}, {"gpu_memory": "20GB"}, {"gpu_type": "a6000", "gpus": 0}])
-def test_a_kind_of_card_without_cards_is_refused(words):
+def test_a_kind_of_gpu_without_gpus_is_refused(words):
     with pytest.raises(ConfigError, match="selects GPUs, but the call asks for none") as caught:
         asked(BARE, **words)
 
     assert "gpus=1" in caught.value.hint
 
 
-def test_no_cards_take_their_type_and_size_back():
+def test_no_gpus_take_their_type_and_size_back():
     trained = cluster(gpus=2, gpu_type="a6000", gpu_memory="24GB")(lambda: None)
 
     assert resources_of(trained.with_options(gpus=0).options, BARE, scheduler_for(BARE)) == Resources()

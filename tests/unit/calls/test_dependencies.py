@@ -13,6 +13,7 @@ import pytest
 from clusterfn import Job, JobGroup, PayloadError, ResultError, cluster
 from clusterfn.calls.dependencies import Place
 from clusterfn.calls.group_state import GroupState
+from clusterfn.calls.job import entry_of
 from clusterfn.calls.payload import Needs
 from clusterfn.config.spec import ResultPolicy
 from tests.fakes.taken import Taken
@@ -48,7 +49,7 @@ def test_a_job_whose_value_cannot_be_pickled_has_returned_and_not_died() -> None
     tracker: Any = SimpleNamespace(results=ResultPolicy(), is_fetched_apart=False, keeps=False)
     job: Job[Any] = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker)
 
-    job.on_outcome({"kind": "result", "message": "its value cannot be pickled: result.lock"}, None)
+    entry_of(job).settle({"kind": "result", "message": "its value cannot be pickled: result.lock"}, None)
 
     assert job.status == "RETURNED (its value cannot be pickled: result.lock)"
     assert isinstance(job.exception(0), ResultError)
@@ -58,7 +59,7 @@ def test_who_follows_a_job_learns_that_another_thread_has_withdrawn_it() -> None
     tracker: Any = SimpleNamespace(withdraw=lambda: True)
     job: Job[Any] = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker)
     told: list[str] = []
-    job.listen(lambda kind, _: told.append(kind))
+    entry_of(job).listen(lambda kind, _: told.append(kind))
 
     assert job.cancel() and told[-1] == "done"
 
@@ -88,13 +89,13 @@ def test_mapping_over_one_job_says_both_things_that_can_be_meant(given: Any) -> 
 def test_a_dependent_and_the_failed_job_have_one_exception_whichever_outcome_comes_first() -> None:
     tracker: Any = SimpleNamespace(results=ResultPolicy(), is_fetched_apart=False, keeps=False)
     failed, dependent = (Job[Any](name * 16, name, "tensor01", f"/root/jobs/{name * 16}", tracker) for name in "ab")
-    dependent.inputs = {failed.id: failed}
+    entry_of(dependent).inputs = {failed.id: failed}
     cause = {"kind": "walltime", "message": "over its time"}
     published = {"kind": "dependency", "message": "a failed", "cause": {**cause, "job": failed.id}}
-    first = threading.Thread(target=dependent.on_outcome, args=(published, None))
+    first = threading.Thread(target=entry_of(dependent).settle, args=(published, None))
     first.start()
     time.sleep(0.1)
-    failed.on_outcome(cause, None)
+    entry_of(failed).settle(cause, None)
     first.join(10)
 
     assert dependent.exception(0).__cause__ is failed.exception(0) is not None  # type: ignore[union-attr]

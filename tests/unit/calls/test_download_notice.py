@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.calls import download_notice
+from clusterfn.calls import environment_upload
 from clusterfn.config.spec import Host
+from clusterfn.environment import download
 from clusterfn.environment.lock import EnvironmentLock, LockedPackage
 from clusterfn.environment.resolve import LockedEnvironment
 
@@ -15,14 +16,15 @@ HOST = Host("tensor01", "tensor01", "bare", "clusterfn.yml:2")
 
 
 def package(name: str, url: str = "") -> LockedPackage:
-    return LockedPackage(name, "1", "", "pip", f"{name}.whl", url, name * 8, "linux-64")
+    return LockedPackage(name, "1", "pip", url or f"{name}.whl", name * 8, "linux-64")
 
 
 def said(theirs: list[LockedPackage], ours: list[LockedPackage], sizes: dict[str, int]) -> list[str]:
     lines: list[str] = []
     lock = EnvironmentLock(Path("e.conda-lock.yml"), (*theirs, *ours), ("linux-64",))
     made = LockedEnvironment("requirements.txt", lock, "linux-64", "/data/envs", HOST)
-    download_notice.tell_download(made, theirs, ours, {name * 8: size for name, size in sizes.items()}, lines.append)
+    known = {**{name * 8: size for name, size in sizes.items()}, **download.download_sizes(ours)}
+    environment_upload.tell_download(made, theirs, ours, known, lines.append)
     return lines
 
 
@@ -32,22 +34,22 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_the_host_fetches_is_told_with_its_size_if_it_is_large():
+def test_what_the_host_fetches_is_reported_with_its_size_if_it_is_large():
     torch, cuda = package("torch"), package("cublas")
 
     assert said([torch, cuda], [], {"torch": 900_000_000, "cublas": 600_000_000})[1:] == [
-        "requirements.txt: 1.5 GB for /data/envs on tensor01: tensor01 fetches 1.5 GB (torch 0.9 GB, cublas 0.6 GB)"
+        "requirements.txt: 1.4 GB for /data/envs on tensor01: tensor01 fetches 1.4 GB (torch 858.3 MB, cublas 572.2 MB)"
     ]
     assert len(said([torch], [], {"torch": 900_000_000})) == 1
 
 
-def test_what_this_machine_sends_counts_too_and_what_is_unknown_is_told(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(download_notice, "MUCH", 1000)
+def test_what_this_machine_sends_counts_too_and_what_is_unknown_is_reported(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(environment_upload, "MUCH", 1000)
     wheel = tmp_path / "own.whl"
     wheel.write_bytes(b"x" * 800)
     own, unknown = package("own", wheel.as_uri()), package("gone", (tmp_path / "gone.whl").as_uri())
 
     line = said([package("torch")], [own, unknown], {"torch": 700})[1]
 
-    assert line.startswith("requirements.txt: at least 0.0 GB for /data/envs on tensor01: tensor01 fetches 0.0 GB")
+    assert line.startswith("requirements.txt: at least 1.5 KB for /data/envs on tensor01: tensor01 fetches 700 bytes")
     assert len(said([package("torch")], [own], {"torch": 100})) == 1

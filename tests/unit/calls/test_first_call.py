@@ -85,8 +85,12 @@ def test_what_cannot_be_loaded_is_no_fault_of_the_connection_which_stays(tmp_pat
     [
         ("double()", "", "TypeError double() missing 1 required positional argument: 'x'"),
         ("double.submit(1, 2)", "", "TypeError double() takes 1 positional argument but 2 were given"),
-        ("double.submit(1, priority=5)", "", "TypeError double() got an unexpected keyword argument 'priority'; "
-         "priority= is an option of clusterfn: write @cluster(priority=…) or double.with_options(priority=…)"),
+        (
+            "double.submit(1, priority=5)",
+            "",
+            "TypeError double() got an unexpected keyword argument 'priority'; "
+            "priority= is an option of clusterfn: write @cluster(priority=…) or double.with_options(priority=…)",
+        ),
         ("double(1)", ", slurm={'partition': 'gpu'}", "ConfigError slurm= is for hosts"),
         ("double(1)", "", "Unreachable"),
     ],

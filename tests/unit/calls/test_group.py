@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import functools
 import json
 import os
 import re
@@ -22,22 +21,28 @@ from clusterfn.bridge.supervisor.group import conclude_if_complete
 from clusterfn.bridge.supervisor.job import JobFolder
 from clusterfn.calls import job_display, map_display
 from clusterfn.calls.group import JobGroup, state_of_group
-from clusterfn.calls.group_state import GroupState, ItemOutcome
+from clusterfn.calls.group_items import ItemOutcome
+from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.group_tracker import GroupTracker
 from clusterfn.calls.item_results import ItemResults, ItemStream
-from clusterfn.calls.job import Job
+from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.outcome import JobLocation
 from clusterfn.calls.payload_items import pack
+from clusterfn.calls.submission import Started
 from clusterfn.config.job_spec import Group
 from clusterfn.config.spec import ResultPolicy
-from clusterfn.hosts.host_contents import HostContents
+from clusterfn.hosts import loop
+from clusterfn.hosts.connected_host import HostContents
 from clusterfn.hosts.rpc.reply import Reply
 from clusterfn.hosts.scheduler_watch import Silent
-from clusterfn.scheduler.base import PENDING, JobState, SchedulerLimits, Submission
+from clusterfn.scheduler.base import PENDING, SchedulerLimits, Submission
+from clusterfn.scheduler.slurm.states import SlurmState
 from clusterfn.scheduler.slurm.submit import Slurm
+from tests.fakes.job_spec import job_spec
 from tests.fakes.taken import Taken
 from tests.golden.golden import recorded
 from tests.golden.samples import SLURM
+from tests.turns import answered, printed, settle
 from tests.waiting import WAIT_S, until
 
 
@@ -51,7 +56,7 @@ def ended(*values: object, on_error: str = "collect") -> JobGroup:
     known, made = group(len(values), on_error)
     for index, value in enumerate(values):
         failed = isinstance(value, Exception)
-        known.on_end(
+        known.end_item(
             index, ItemOutcome("RAISED" if failed else "RETURNED", None if failed else value, value if failed else None)
         )
     return made
@@ -75,13 +80,13 @@ def test_a_job_shows_by_completion_what_a_user_may_call():
     explained = set(re.findall(r"\w+", text.split("## `Job`")[1].split("\n## ")[0]))
 
     shown = {name for name in dir(job) if not name.startswith("_")} - set(dir(concurrent.futures.Future))
-    assert {"logs", "usage"} <= shown <= explained | {"submitted_at"}
+    assert {"logs", "usage"} <= shown <= explained
 
 
-def test_results_stand_in_order_whatever_came_first():
+def test_results_are_in_order_whatever_came_first():
     known, made = group(3)
     for index in (2, 0, 1):
-        known.on_end(index, ItemOutcome("RETURNED", index * 10))
+        known.end_item(index, ItemOutcome("RETURNED", index * 10))
 
     assert made.results() == [0, 10, 20]
     assert list(made) == [(2, 20), (0, 0), (1, 10)]
@@ -90,16 +95,16 @@ def test_results_stand_in_order_whatever_came_first():
 def test_the_first_end_of_an_item_is_its_end():
     made = ended(1)
     known = state_of_group(made)
-    known.on_end(0, ItemOutcome("DIED", None, RuntimeError("late")))
-    known.on_begin(0)
+    known.end_item(0, ItemOutcome("DIED", None, RuntimeError("late")))
+    known.begin_item(0)
 
     assert made.results() == [1] and made.states == ["RETURNED"]
 
 
 def test_a_group_of_which_an_item_was_cancelled_is_cancelled():
     known, made = group(2)
-    known.on_end(0, ItemOutcome("RETURNED", 1))
-    known.on_end(1, ItemOutcome("CANCELLED", None, Cancelled("stopped")))
+    known.end_item(0, ItemOutcome("RETURNED", 1))
+    known.end_item(1, ItemOutcome("CANCELLED", None, Cancelled("stopped")))
 
     assert made.status == "CANCELLED (2 of 2 ended: 1 returned, 1 cancelled)"
 
@@ -112,7 +117,7 @@ def test_ctrl_c_that_comes_after_the_end_is_said_to_be_late(capfd):
 
 def test_waiting_has_an_end():
     known, made = group(2)
-    known.on_end(1, ItemOutcome("RETURNED", 1))
+    known.end_item(1, ItemOutcome("RETURNED", 1))
 
     assert not made.wait(0.01) and not made.done()
     with pytest.raises(concurrent.futures.TimeoutError, match="1 of 2 items have not ended"):
@@ -142,7 +147,7 @@ def test_items_that_are_sent_again_end_once_more_and_the_others_stay_as_they_end
     again = known.with_items_again([1], "90aa000011112222", "/root/jobs/90aa")
 
     assert (again.id, again.status) == ("90aa000011112222", "RUNNING (2 of 3 ended: 2 returned)")
-    again.on_end(1, ItemOutcome("RETURNED", 2))
+    again.end_item(1, ItemOutcome("RETURNED", 2))
     assert JobGroup(again).results() == [1, 2, 3] and list(known.failed) == [1]
 
 
@@ -164,43 +169,12 @@ def test_a_long_cause_ends_with_an_ellipsis(capfd):
     assert line.endswith("x…") and len(line) < 200
 
 
-def test_on_a_terminal_a_group_is_one_line_that_is_redrawn(monkeypatch):
-    pytest.importorskip("pty", reason="a terminal of one's own needs Unix")
-    monkeypatch.setitem(sys.modules, "tqdm", None)  # with it a bar precedes these words: tests/golden/test_terminal.py
-    no_time = functools.partial(map_display.CallProgress, clock=lambda: 0.0)  # however slow the machine is
-    monkeypatch.setattr(map_display, "CallProgress", no_time)
-    ours, theirs = os.openpty()
-    with os.fdopen(theirs, "w", encoding="utf-8") as stderr:
-        monkeypatch.setattr(sys, "stderr", stderr)
-        ended(1, ValueError("no"), 3).results()
-        stderr.flush()
-        shown = b""
-        while b"completed in" not in shown:
-            shown += os.read(ours, 65536)
-        *drawn, last = shown.decode().split("\r\x1b[K")
-    os.close(ours)
-
-    failure = "[2/3] item 1 ✗ failed: ValueError: no\r\n1/3, 00:00 elapsed, 7f3a"
-    assert drawn == ["", "1/3, 00:00 elapsed, 7f3a", failure]
-    assert last.startswith("3/3, 1 failed, 00:00 elapsed, 7f3a\r\nclusterfn: 2/3 returned, completed in ")
-
-
-def test_the_end_of_a_group_names_each_cause_with_its_items(capfd):
-    values = [ValueError("bad") if index in (7, 23) else index for index in range(40)]
-    values[12] = KeyError("x")
-    ended(*values).results()
-
-    last = capfd.readouterr().err.splitlines()[-3:]
-    assert last[0].startswith("clusterfn: 37/40 returned, completed in ")
-    assert last[1:] == ["  2 x ValueError: bad (items 7, 23)", "  1 x KeyError: 'x' (item 12)"]
-
-
 @pytest.mark.parametrize("term", ["xterm", "dumb"])
 def test_a_group_that_waits_says_why(monkeypatch, term):
     pytest.importorskip("pty", reason="a terminal of one's own needs Unix")
     monkeypatch.setenv("TERM", term)
     known, made = group(2)
-    known.on_state("PENDING", "waiting for its turn")
+    known.set_state("PENDING", "waiting for its turn")
     ours, theirs = os.openpty()
     os.set_blocking(ours, False)
     shown = ""
@@ -228,12 +202,12 @@ def test_a_group_of_nothing_has_ended():
     assert made.done() and made.results() == [] and list(made) == [] and made.state == "RETURNED"
 
 
-def test_what_is_known_is_told_in_one_line():
+def test_what_is_known_is_reported_in_one_line():
     known, made = group(3)
     assert made.status == "PENDING (0 of 3 ended)"
-    known.on_begin(1)
-    known.on_end(0, ItemOutcome("RETURNED", 1))
-    known.on_state("PENDING", "waiting for its turn")
+    known.begin_item(1)
+    known.end_item(0, ItemOutcome("RETURNED", 1))
+    known.set_state("PENDING", "waiting for its turn")
 
     assert made.status == "RUNNING (1 of 3 ended: 1 returned; waiting for its turn)"
     assert repr(made).startswith("<JobGroup 7f3a000011112222 train on tensor01: RUNNING")
@@ -248,15 +222,14 @@ def test_the_state_of_a_group_is_the_one_that_its_host_lists(tmp_path, kinds, st
     known, made = group(len(kinds))
     lines = []
     for index, kind in enumerate(kinds):
-        known.on_end(index, ItemOutcome(FINAL.get(kind, "DIED"), kind=kind))
+        known.end_item(index, ItemOutcome(FINAL.get(kind, "DIED"), kind=kind))
         lines.append(json.dumps({"index": index, "kind": kind}) + "\n")
     assert made.state == state
 
-    spec = {"id": "7f3a000011112222", "scheduler": "bare", "root": str(tmp_path), "group": {"count": len(kinds)}}
     journal = tmp_path / "elements" / "1" / "attempts" / "1" / "journal.jsonl"
     journal.parent.mkdir(parents=True)
     journal.write_text("".join(lines))
-    (tmp_path / "spec.json").write_text(json.dumps(spec))
+    (tmp_path / "spec.json").write_text(json.dumps(job_spec(tmp_path, group={"count": len(kinds)})))
     for folder, content in (("claims", f"1 0 {len(kinds)}"), ("done", "")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "0").write_text(content)
@@ -268,7 +241,7 @@ def test_the_state_of_a_group_is_the_one_that_its_host_lists(tmp_path, kinds, st
 def test_how_items_died_is_said_in_the_words_of_the_list_of_jobs():
     known, made = group(3)
     for index, kind in enumerate(("memory", "exited", "returned")):
-        known.on_end(index, ItemOutcome("RETURNED" if kind == "returned" else "DIED", kind=kind))
+        known.end_item(index, ItemOutcome("RETURNED" if kind == "returned" else "DIED", kind=kind))
 
     assert made.status == "RETURNED (3 of 3 ended: 1 returned, 1 exited, 1 memory)"
 
@@ -280,19 +253,12 @@ def test_a_table_without_pandas_says_what_to_install(monkeypatch):
         ended(1).to_dataframe()
 
 
-def test_async_for_gives_each():
-    async def gather():
-        return [index async for index, _ in ended(1, 2, 3)]
-
-    assert asyncio.run(gather()) == [0, 1, 2]
-
-
 def test_each_end_is_shown_once_however_often_results_are_asked_for(capfd):
     known, made = group(2)
-    known.on_end(1, ItemOutcome("RETURNED", {"score": 0.12341}, usage={"wall_s": 45.21}))
+    known.end_item(1, ItemOutcome("RETURNED", {"score": 0.12341}, usage={"wall_s": 45.21}))
     with pytest.raises(concurrent.futures.TimeoutError):
         made.results(0.01)
-    known.on_end(0, ItemOutcome("RETURNED", 0.1156, usage={"wall_s": 43.8}))
+    known.end_item(0, ItemOutcome("RETURNED", 0.1156, usage={"wall_s": 43.8}))
 
     assert made.results() == made.results()
 
@@ -303,8 +269,8 @@ def test_each_end_is_shown_once_however_often_results_are_asked_for(capfd):
 
 def test_one_result_is_waited_for_by_itself():
     known, made = group(3)
-    known.on_end(2, ItemOutcome("RETURNED", 5))
-    known.on_end(1, ItemOutcome("RAISED", None, KeyError("x")))
+    known.end_item(2, ItemOutcome("RETURNED", 5))
+    known.end_item(1, ItemOutcome("RAISED", None, KeyError("x")))
 
     assert made.result(2) == 5
     with pytest.raises(KeyError):
@@ -335,13 +301,10 @@ def test_an_item_that_is_not_there_is_refused_at_once(asked):
         asked(made, "a")
 
 
-def test_a_group_of_one_item_is_counted_in_the_singular():
+def test_items_can_be_counted_from_the_end_and_one_is_counted_in_the_singular():
+    assert ended(1, 2, 3).result(-1) == 3 and ended(1, 2).label(-1) == "item 1"
     with pytest.raises(IndexError, match="^there is no item 1: the group has one item, 0$"):
         ended(1).result(1)
-
-
-def test_items_can_be_counted_from_the_end():
-    assert ended(1, 2, 3).result(-1) == 3 and ended(1, 2).label(-1) == "item 1"
 
 
 def test_async_for_can_be_left_while_it_waits_and_wakes_when_an_item_ends():
@@ -350,8 +313,8 @@ def test_async_for_can_be_left_while_it_waits_and_wakes_when_an_item_ends():
     async def gather():
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(made.__aiter__().__anext__(), 0.05)
-        asyncio.get_running_loop().call_later(0.05, known.on_end, 1, ItemOutcome("RETURNED", "b"))
-        asyncio.get_running_loop().call_later(0.1, known.on_end, 0, ItemOutcome("RETURNED", "a"))
+        asyncio.get_running_loop().call_later(0.05, known.end_item, 1, ItemOutcome("RETURNED", "b"))
+        asyncio.get_running_loop().call_later(0.1, known.end_item, 0, ItemOutcome("RETURNED", "a"))
         return [found async for found in made]
 
     assert asyncio.run(asyncio.wait_for(gather(), 20)) == [(1, "b"), (0, "a")]
@@ -362,7 +325,7 @@ def test_what_is_lost_ends_an_async_for():
     known, made = group(1)
 
     async def gather():
-        asyncio.get_running_loop().call_later(0.05, known.on_refused, ClusterfnError("gone"))
+        asyncio.get_running_loop().call_later(0.05, known.fail, ClusterfnError("gone"))
         return [found async for found in made]
 
     with pytest.raises(ClusterfnError, match="gone"):
@@ -423,6 +386,7 @@ def test_a_value_that_cannot_be_fetched_is_the_hosts_error_and_not_damage():
     stream.values = "/root/values.pkl"
     results.start_loading()
     results.on_lines(stream, lines(b"half"))
+    settle()
     results.close()
 
     with pytest.raises(HostError) as caught:
@@ -436,7 +400,7 @@ def test_ten_thousand_items_are_packed_small():
     assert len(packed.data) < 2000 * 300 and len(packed.ends) == 2000
 
 
-def test_an_item_that_does_nothing_for_long_is_told_once_with_how_to_see_where_it_waits(capsys):
+def test_an_item_that_does_nothing_for_long_is_reported_once_with_how_to_see_where_it_waits(capsys):
     told = "printed nothing and used no CPU for 10 min"
     tracker = GroupTracker.__new__(GroupTracker)
     tracker.group, tracker.said_quiet = GroupState("7f3a000011112222", "f", "box", "", 3), False
@@ -448,18 +412,24 @@ def test_an_item_that_does_nothing_for_long_is_told_once_with_how_to_see_where_i
     assert capsys.readouterr().err == f"clusterfn: item 1 has {told}: clusterfn stack 7f3a shows where it waits\n"
 
 
+def look(tracker, seen):
+    tracker.on_scheduler(seen)
+    settle()
+
+
 @pytest.fixture
 def elements_on_slurm(monkeypatch):
     """The tracker of a group of three elements, what its submissions answer, and what it asked about those missing."""
-    sent, asked = Mock(done=lambda: True), []
+    sent, asked = answered(Started("77")), []
     session = Mock(scheduler=Slurm(SLURM, "ada"), root="/root")
     job = SimpleNamespace(
         id="7f3a", name="f", root="/root", bridge="b", group=Group(3, (0, 1, 2, 3), 3, 1), resources=Mock(),
         results=ResultPolicy(),
     )  # fmt: skip
     monkeypatch.setattr("clusterfn.scheduler.slurm.submit.Slurm.elements", lambda *_: [(range(1, 4), Mock())])
-    monkeypatch.setattr("clusterfn.calls.submit.start", lambda *given: (given[-1].on_started("77", None), sent)[1])
-    session.connection.run = lambda argv, **_: asked.append(argv) or Mock()
+    monkeypatch.setattr("clusterfn.calls.submit.start", lambda *given: (given[-1].taken(Started("77")), sent)[1])
+    session.connection.run = lambda argv, **_: asked.append(argv) or Reply(lambda: None)
+    session.connection.wait = session.connection.follow = lambda *_, **__: Reply(lambda: None)
     return GroupTracker(session, job, group(3)[0], SchedulerLimits()), sent, asked
 
 
@@ -481,10 +451,11 @@ def test_what_was_damaged_on_the_host_is_sent_again_with_the_next_map(elements_o
 def test_a_scheduler_that_answers_again_is_not_called_unreachable_any_more(elements_on_slurm):
     tracker, _, _ = elements_on_slurm
     tracker.start(range(1, 4))
+    settle()
 
-    tracker.on_scheduler(Silent(75.0, "squeue: error: no answer"))
+    look(tracker, Silent(75.0, "squeue: error: no answer"))
     before = tracker.group.reason
-    tracker.on_scheduler(JobState(PENDING, "PENDING", "Priority"))
+    look(tracker, SlurmState(PENDING, "PENDING", "Priority"))
 
     unreachable = "the scheduler has been unreachable for 75 s: squeue: error: no answer"
     assert (before, tracker.group.reason) == (unreachable, "Priority: waiting for its turn")
@@ -494,11 +465,14 @@ def test_the_scheduler_is_asked_about_a_group_once_it_has_accepted_it(elements_o
     """A look before that finds nothing, and the next one comes seconds later."""
     tracker, _, _ = elements_on_slurm
     accepted = []
-    monkeypatch.setattr("clusterfn.calls.submit.start", lambda *given: accepted.append(given[-1]) or Mock())
+    monkeypatch.setattr(
+        "clusterfn.calls.submit.start", lambda *given: accepted.append(given[-1]) or Reply(lambda: None)
+    )
     tracker.start(range(1, 4))
+    settle()
     before = tracker.session.watch.add.call_count
 
-    accepted[0].on_started("77", None)
+    accepted[0].taken(Started("77"))
 
     assert (before, tracker.session.watch.add.call_count) == (0, 1)
 
@@ -507,14 +481,15 @@ def test_elements_are_not_missed_while_they_are_still_being_sent(elements_on_slu
     tracker, sent, asked = elements_on_slurm
     sent.done = lambda: False
     tracker.start(range(1, 4))
+    settle()
     for _ in range(4):
-        tracker.on_scheduler(None)
+        look(tracker, None)
     assert asked == []
 
     sent.done = lambda: True
-    tracker.on_scheduler(None)
+    look(tracker, None)
     assert asked == []
-    tracker.on_scheduler(None)
+    look(tracker, None)
     assert asked == [("scontrol", "--oneliner", "show", "job", "77")]
 
 
@@ -524,15 +499,23 @@ def told_elements(elements_on_slurm):
     tracker, _, _ = elements_on_slurm
     told, concluded = SimpleNamespace(out=b"", err=b"", note=b""), []
 
-    def run(argv, **_):
-        reply = concurrent.futures.Future()
-        reply.set_result(SimpleNamespace(out=told.note if argv[0] == "find" else told.out, err=told.err))
-        return reply
-
-    tracker.session.connection.run = run
-    tracker.session.supervise = lambda *_, stdin, **__: concluded.append(json.loads(stdin)) or Mock()
+    tracker.session.connection.run = lambda argv, **_: printed(told.note if argv[0] == "find" else told.out, told.err)
+    tracker.session.bridge.supervise = lambda *_, stdin, **__: concluded.append(json.loads(stdin)) or printed()
     tracker.start(range(1, 4))
+    settle()
     return tracker, told, concluded
+
+
+def test_the_rest_of_elements_that_end_together_is_concluded_once_and_for_their_reason(told_elements):
+    tracker, _, concluded = told_elements
+    for element in tracker.element_tasks.values():
+        element.begun = element.over = True
+    ends = [{"kind": "unsatisfiable", "message": "no node has 9 TB"}] * 20
+    loop.call(lambda: [tracker.ended(each) for each in ends])
+    settle()
+
+    assert [each["message"] for each in concluded] == ["no node has 9 TB"]
+    assert tracker.group.state == "PENDING"  # the verdict comes with the journal
 
 
 ARRAY = recorded("slurm-22.05.8/scontrol-array.txt").encode()
@@ -542,32 +525,34 @@ def test_elements_that_squeue_has_lost_and_scontrol_knows_are_not_given_up(told_
     tracker, told, concluded = told_elements
     told.out = b"\n".join(reversed(ARRAY.replace(b"JobState=RUNNING", b"JobState=COMPLETED").splitlines()))
     for _ in range(5):
-        tracker.on_scheduler(None)
+        look(tracker, None)
     told.out, told.err = b"", b"slurm_load_jobs error: Unable to contact slurm controller"
-    tracker.on_scheduler(None)
+    look(tracker, None)
     assert concluded == []
 
     told.err, told.note = b"slurm_load_jobs error: Invalid job id specified", b"refused"  # more wait in another program
     for _ in range(3):
-        tracker.on_scheduler(None)
+        look(tracker, None)
     assert concluded == []
 
     told.note = b""
     for _ in range(3):
-        tracker.on_scheduler(None)
+        look(tracker, None)
     assert [each["message"] for each in concluded] == ["SLURM no longer knows the job, and it left no result"]
 
 
 def test_elements_of_a_submission_in_doubt_are_given_up_with_the_words_of_the_scheduler(told_elements, monkeypatch):
     tracker, _, concluded = told_elements
     doubt = SubmitError("sbatch did not answer in time", evidence=["Socket timed out"])
-    monkeypatch.setattr("clusterfn.calls.submit.start", lambda *given: (given[-1].on_started("", doubt), Mock())[1])
+    started = Started("", doubt)
+    monkeypatch.setattr("clusterfn.calls.submit.start", lambda *given: (given[-1].taken(started), answered(started))[1])
     other = GroupTracker(tracker.session, tracker.job, group(3)[0], SchedulerLimits())
     other.start(range(1, 4))
+    settle()
 
-    other.on_scheduler(None)
+    look(other, None)
     assert concluded == []
-    other.on_scheduler(None)
+    look(other, None)
     (verdict,) = concluded
     assert "never started: sbatch did not answer in time" in verdict["message"]
     assert (verdict["evidence"], verdict["stage"]) == (["Socket timed out"], "submit")
@@ -579,19 +564,22 @@ def test_elements_that_another_process_may_be_sending_are_looked_for_longer(told
     other.follow(range(1, 4))
 
     for _ in range(3):
-        other.on_scheduler(None)
+        look(other, None)
     assert concluded == []
-    other.on_scheduler(None)
+    look(other, None)
     assert "never started" in concluded[0]["message"]
 
 
 def test_looks_for_earlier_elements_do_not_count_against_later_ones(elements_on_slurm):
     tracker, _, asked = elements_on_slurm
     tracker.start(range(1, 4))
-    tracker.on_scheduler(None)
+    settle()
+    look(tracker, None)
 
     tracker.start(range(4, 7))
-    tracker.on_scheduler(None)
+
+    settle()
+    look(tracker, None)
 
     assert asked == []
 
@@ -607,29 +595,24 @@ def in_two_arrays(elements_on_slurm, monkeypatch):
     monkeypatch.undo()
     told, concluded, written = SimpleNamespace(out=b"", err=b""), [], []
 
-    def answered(value):
-        reply = Reply(lambda: None)
-        reply.resolve(value)
-        return reply
-
     def run(argv, **_):
-        answers = {"first": (0, b"77", b""), "second": (1, b"", FULL), "find": (0, b"", b"")}
-        rc, out, err = answers.get(argv[0], (0, told.out, told.err))
-        return answered(SimpleNamespace(rc=rc, out=out, err=err))
+        answers = {"first": printed(b"77"), "second": printed(b"", FULL, 1), "find": printed()}
+        return answers.get(argv[0]) or printed(told.out, told.err)
 
     session = tracker.session
     session.connection.run, session.host = run, SLURM
     session.connection.put = lambda path, *_, **__: written.append(path) or answered(True)
-    session.supervise = lambda *_, stdin, **__: concluded.append(json.loads(stdin)) or Mock()
+    session.bridge.supervise = lambda *_, stdin, **__: concluded.append(json.loads(stdin)) or printed()
     both = [(range(1, 3), Submission("run", ("first",), "/")), (range(3, 4), Submission("run", ("second",), "/"))]
     monkeypatch.setattr(Slurm, "elements", lambda *_: both)
     tracker.start(range(1, 4))
+    settle()
     assert not tracker.submissions()[1].done()
     yield tracker, told, concluded, written
     tracker.await_submissions()
 
 
-PENDING_ARRAY = JobState("pending", "PENDING", "Resources", "77_[1-2]")
+PENDING_ARRAY = SlurmState("pending", "PENDING", "Resources", "77_[1-2]")
 HELD_ARRAY = PENDING_ARRAY._replace(reason="launch_failed_requeued_held")
 ENDS = {
     "cancelled": (None, b"JobId=77 JobState=CANCELLED Reason=None", "the job was cancelled through SLURM"),
@@ -644,12 +627,12 @@ def test_a_group_ends_with_the_elements_that_slurm_had_while_others_wait_for_roo
 ):
     tracker, told, concluded, _ = in_two_arrays
     for waiting in (PENDING_ARRAY, PENDING_ARRAY._replace(reason="JobHeldUser")):
-        tracker.on_scheduler(waiting)
+        look(tracker, waiting)
     assert concluded == []
 
     told.out = evidence
     for _ in range(3):
-        tracker.on_scheduler(seen)
+        look(tracker, seen)
 
     assert len(concluded) == 1 and message in concluded[0]["message"]
     assert tracker.room_for_more() == 0  # so that the other array is never submitted
@@ -661,21 +644,33 @@ def test_elements_that_wait_for_room_outlive_those_that_have_ended(in_two_arrays
     for number in (1, 2):
         tracker.element_tasks[number].begun = tracker.element_tasks[number].over = True
     for _ in range(5):
-        tracker.on_scheduler(None)
+        look(tracker, None)
 
     assert concluded == []
     assert tracker.waits_here and tracker.waiting_reason == WAITS
-    assert [path.rpartition("/")[2] for path in written] == ["refused"]  # for other programs, once
+    assert {path.rpartition("/")[2] for path in written} == {"refused"} and len(written) <= 2  # for other programs
 
 
 def test_a_job_that_does_nothing_for_long_says_so_in_its_status_until_it_works_again():
     job, heard = Job("7f3a000011112222", "train", "box", "/root/jobs/7f3a", Taken()), []
-    job.on_state("RUNNING")
-    job.listen(lambda kind, what: heard.append((kind, what)))
+    entry_of(job).set_state("RUNNING")
+    entry_of(job).listen(lambda kind, what: heard.append((kind, what)))
 
-    job.on_quiet("printed nothing and used no CPU for 10 min")
+    entry_of(job).note_quiet("printed nothing and used no CPU for 10 min")
 
     assert job.status.startswith("RUNNING (printed nothing") and "clusterfn stack 7f3a" in job.status
     assert sum(kind == "note" for kind, _ in heard) == 1
-    job.on_quiet("")
+    entry_of(job).note_quiet("")
     assert job.status == "RUNNING"
+
+
+@pytest.mark.parametrize(("waited_s", "is_said"), [(1.0, False), (3.5, True)])
+def test_why_a_map_waits_is_not_said_in_its_first_seconds(capsys, waited_s, is_said):
+    told = SimpleNamespace(
+        id="7f3a" * 4, state="PENDING", reason="Priority: waiting for its turn", is_silent=False, running=0
+    )
+    progress = map_display.CallProgress(8, lambda: 100.0 + waited_s, began=100.0)
+
+    progress.wait(told, "7f3a")
+
+    assert ("Priority" in capsys.readouterr().err) is is_said

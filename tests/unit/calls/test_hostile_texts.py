@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from clusterfn.bridge import layout
-from clusterfn.calls import attach, outcome
+from clusterfn.calls import attach, outcome, remote_state
+from clusterfn.cli import clean, gpus
 from clusterfn.config.host_text import module_name, reading, shell_word
 from clusterfn.config.job_spec import read_spec
 from clusterfn.config.spec import Host, ResultPolicy
 from clusterfn.errors import HostError, PayloadError
+from clusterfn.hosts import environment_builder
 from clusterfn.hosts.connection import Completed, Reply
 from clusterfn.hosts.rpc.frames import error_of
 
@@ -57,8 +60,6 @@ def test_a_path_of_a_host_is_one_quoted_word_of_a_command_that_people_copy():
     assert shell_word("/x\n$(reboot)") == "'/x $(reboot)'"
     refused = {"kind": "refused", "message": "m", "path": "/r; reboot", "own": True}
     assert "`chmod go-w '/r; reboot'`" in str(error_of(Host("box", "box", "bare", "f:1"), refused).hint)
-    moving = {"kind": "moving", "message": "m", "path": "/r", "to": "/n`reboot`"}
-    assert "clusterfn move box '/n`reboot`'" in str(error_of(Host("box", "box", "bare", "f:1"), moving).hint)
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -112,23 +113,62 @@ def test_a_list_of_jobs_that_never_ends_or_makes_no_sense_is_an_error(page):
         reply.resolve(Completed(0, None, page, b""))
         return reply
 
-    box: Any = SimpleNamespace(supervise=supervise, root="/r", host=SimpleNamespace(name="box"))
+    box: Any = SimpleNamespace(bridge=SimpleNamespace(supervise=supervise), root="/r", host=SimpleNamespace(name="box"))
 
     with pytest.raises(HostError, match="box sent its list of jobs in a form"):
         attach.list_host_jobs(box)
 
 
-def test_a_cell_of_a_hostile_host_runs_nothing_in_the_notebook_and_sets_only_what_was_asked_for():
-    cell_magic = pytest.importorskip("clusterfn.jupyter.cell_magic")
-    html = {"text/html": "<script>x</script>", "application/javascript": "x", "text/plain": "a\x1b[2Jb"}
-    told = {"values": {"asked": 1, "open": 2}, "missing": [], "shown": [html, {"image/png": "x", "text/html": "y"}]}
+ASKED: dict[str, Callable[[Any], Any]] = {
+    "rm": lambda box: remote_state.remove_jobs(box, ["7f3a"]),
+    "clean": lambda box: clean.look(box, None, dry=True, timeout_s=9.0),
+    "gpus": gpus.ask_machine,
+    "env list": lambda box: environment_builder.list_environments(box, "/r"),
+    "env gc": lambda box: environment_builder.remove_unused_environments(box, "/r", 1.0, 1),
+    "env remove": lambda box: environment_builder.remove_environment(box, "/r", "e"),
+    "env verify": lambda box: environment_builder.repair_environment(box, "/r", "e"),
+}
+ENV = {
+    "id": "e", "about": "x", "python": "3", "torch_cuda": None, "bytes": 1, "files": 1, "built": 1, "used": 1,
+    "used_by": [],
+}  # fmt: skip
+KIND = {"count": 1, "bytes": 1, "gone": 1, "freed": 10**400}
+HOLDER = {"user": "u", "own": False, "job": None, "name": None, "since": "now"}
+GPU = {"uuid": "u", "name": "n", "index": 0, "total_mib": 1, "used_mib": 1, "use_percent": 1, "holder": HOLDER}
+NONSENSE = [
+    ("rm", {"removed": [{"id": "7", "bytes": "1"}], "kept": []}), ("rm", []),
+    ("rm", {"removed": [], "kept": [{"id": 7, "why": ""}]}), ("clean", []),
+    ("clean", {"kinds": {"jobs": KIND}, "waiting": [], "recent": 0}), ("clean", {"kinds": []}),
+    ("gpus", {"trouble": "", "gpus": [{**GPU, "without_lease": []}], "waiting": []}), ("gpus", {"trouble": ""}),
+    ("env list", {**ENV, "files": 10**400}), ("env list", {**ENV, "used": "x"}), ("env list", {"id": "e"}),
+    ("env gc", {"removed": 7, "kept": [], "freed": 0, "packages": 0}), ("env gc", {}),
+    ("env remove", {"removed": True}), ("env remove", {}),
+    ("env verify", {"mended": []}), ("env verify", {"ready": {"files": -1}}),
+]  # fmt: skip
 
-    values, shown = cell_magic.read_result(told, ["asked", "lacking"], "box", is_data=True)
 
-    assert values == {"asked": 1}
-    assert [set(bundle) for bundle in shown] == [{"text/plain"}, {"text/plain", "image/png"}]
-    assert shown[0]["text/plain"] == "ab"
-    assert cell_magic.read_result(told, ["asked"], "box", is_data=False)[1] == told["shown"]
-    for nonsense in (7, {}, {"values": 1, "shown": []}, {"values": {}, "shown": [3]}):
-        with pytest.raises(HostError, match="box sent the result of the cell"):
-            cell_magic.read_result(nonsense, ["asked"], "box", is_data=True)
+@pytest.mark.parametrize(("asked", "told"), NONSENSE, ids=[f"{asked} {at}" for at, (asked, _) in enumerate(NONSENSE)])
+def test_an_answer_that_no_line_can_be_made_of_is_an_error_that_names_the_host(asked: str, told: object):
+    def run(*_: Any, **__: Any) -> Reply[Completed]:
+        reply: Reply[Completed] = Reply(lambda: None)
+        reply.resolve(Completed(0, None, json.dumps(told).encode() + b"\n", b""))
+        return reply
+
+    host = SimpleNamespace(name="box", lease="socket", gpus_only=(), keep_days=1)
+    bridge = SimpleNamespace(supervise=run, run=run)
+    box: Any = SimpleNamespace(bridge=bridge, root="/r", host=host, here=lambda when: when - 0.0)
+
+    with pytest.raises(HostError, match="box sent .* in a form that clusterfn cannot read"):
+        ASKED[asked](box)
+
+
+@pytest.mark.parametrize("name", [b"7f3a\xff", b"7f3a\x1b[2J\x00", "7f3a\u2028x".encode()])
+def test_a_name_that_is_no_text_among_the_jobs_is_no_job(name: bytes):
+    reply: Reply[Completed] = Reply(lambda: None)
+    reply.resolve(Completed(0, None, b"/r/jobs/" + name + b"\n/r/jobs/" + b"7f3a" * 4 + b"\n", b""))
+    box: Any = SimpleNamespace(root="/r", connection=SimpleNamespace(run=lambda _: reply))
+
+    found = attach.find_folders(box, "7f3a")
+
+    assert len(found) == 2
+    assert found[1] == ("/r/jobs/" + "7f3a" * 4, False)

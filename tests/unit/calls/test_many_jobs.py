@@ -6,8 +6,10 @@ and a hundred thousand jobs.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import gc
+import os
 import subprocess
 import sys
 import time
@@ -17,14 +19,19 @@ from pathlib import Path
 import pytest
 
 from clusterfn import Executor
-from clusterfn.calls.job import Job
+from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls.job_tracker import Tracker
+from clusterfn.config import config_file
+from clusterfn.errors import ClusterfnError
+from clusterfn.hosts import follow_window
+from clusterfn.hosts.host_state import open_session
 from clusterfn.scheduler.slurm.submit import Slurm
 from tests.fakes.growth import grow
 from tests.fakes.slurm_hosts import SlurmHosts, slurm_hosts
 from tests.waiting import until
 
 REPOSITORY = Path(__file__).parents[3]
-SENT = ("put_tree", "chunk", "sbatch", "follow", "wait", "still")
+SENT = ("put", "chunk", "sbatch", "follow", "still")
 MOST_KB = 22  # of memory for a job that waits
 MOST_RESIDENT_KB = 30  # with what the fake hosts keep of it
 # In a process of its own: the threads that other tests left would count as well.
@@ -51,14 +58,14 @@ def hosts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[
         yield make
 
 
-def test_a_job_takes_six_messages_and_one_at_its_end(hosts: Callable[[int], SlurmHosts]) -> None:
+def test_a_job_takes_five_messages_and_one_at_its_end(hosts: Callable[[int], SlurmHosts]) -> None:
     world = hosts(2)
 
     grown = grow(world, 20, measures_memory=False)
 
     per_job = {what: world.asked[what] for what in SENT}
-    assert per_job == dict.fromkeys(SENT, 22) | {"chunk": per_job["chunk"], "put_tree": per_job["put_tree"]}
-    assert grown.messages <= 8
+    assert per_job == dict.fromkeys(SENT, 22) | {"chunk": per_job["chunk"], "put": per_job["put"]}
+    assert grown.messages <= 7
     assert grown.looks <= 2
 
 
@@ -131,13 +138,125 @@ def test_a_silent_job_that_no_look_finds_is_asked_about_at_once(hosts: Callable[
     assert job.result(60) == 7
 
 
+def test_the_oldest_jobs_are_followed_and_those_that_begin_are_canceled_or_waited_for(
+    hosts: Callable[..., SlurmHosts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow_window, "MOST", 2)
+    world = hosts(1)
+    (name, node), *_ = world.nodes.items()
+    jobs = [Executor(name).submit(abs, -1) for _ in range(8)]
+    until(lambda: node.asked["still"] == 2 and node.asked["sbatch"] == 8)
+    assert node.asked["follow"] == 2
+
+    node.run_one(5)
+    node.look()
+    until(lambda: node.asked["still"] == 3)
+    with contextlib.suppress(ClusterfnError):  # this host has no bridge that could say that it is canceled
+        jobs[6].cancel()
+    until(lambda: node.asked["follow"] == 4)
+    with pytest.raises(TimeoutError):
+        jobs[7].result(timeout=0.01)
+    until(lambda: node.asked["follow"] == 5)
+    node.end_all()  # of the five that are followed: two others come into their place
+    until(lambda: [job.done() for job in jobs].count(True) == 5)
+    assert [number for number, job in enumerate(jobs) if not job.done()] == [2, 3, 4]
+    until(lambda: node.asked["follow"] == 7)
+    node.end_all(later_too=True)
+
+    assert concurrent.futures.wait([*jobs[:6], jobs[7]], 150).not_done == set()
+
+
+def test_a_connection_that_ends_for_good_is_reported_to_jobs_that_are_not_followed_yet(
+    hosts: Callable[..., SlurmHosts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow_window, "MOST", 1)
+    ((name, node),) = hosts(1).nodes.items()
+    jobs = [Executor(name).submit(abs, -1) for _ in range(1500)]
+    until(lambda: node.asked["sbatch"] == 1500)
+
+    open_session(config_file.load().resolve(name)[0]).connection.close()
+
+    assert {type(job.exception(150)) for job in jobs} == {type(jobs[0].exception(150))}
+    assert isinstance(jobs[-1].exception(0), ClusterfnError)
+
+
+def test_a_turn_comes_only_by_the_connection_by_which_the_job_was_sent(
+    hosts: Callable[..., SlurmHosts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow_window, "MOST", 1)
+    ((name, node),) = hosts(1).nodes.items()
+    session = open_session(config_file.load().resolve(name)[0])
+    tracker = Tracker(session, "7f3a000011112222", "train")
+    job: Job[int] = Job("7f3a", "train", name, tracker.folder, tracker)
+    tracker.entry = entry_of(job)
+    session.follow_window.enter("another")
+    tracker.follow(in_turn=True)
+    first = session.connection
+    first.close()
+    assert session.connection is not first, "it is opened again"
+
+    tracker.skip_turn()
+
+    assert isinstance(job.exception(60), ClusterfnError)
+    assert node.asked["follow"] == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork beside threads
+def test_a_forked_child_has_a_window_of_its_own(
+    hosts: Callable[..., SlurmHosts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow_window, "MOST", 1)
+    (name,) = hosts(1).nodes
+    session = open_session(config_file.load().resolve(name)[0])
+    assert session.follow_window.enter("one") and not session.follow_window.enter("another")
+
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if session.follow_window.enter("the child's") else 1)
+
+    assert os.waitpid(pid, 0)[1] == 0
+    assert not session.follow_window.enter("a third"), "its parent keeps its own"
+
+
+def test_a_refused_job_keeps_no_place_among_those_that_are_followed(
+    hosts: Callable[..., SlurmHosts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow_window, "MOST", 1)
+    ((name, node),) = hosts(1).nodes.items()
+    session = open_session(config_file.load().resolve(name)[0])
+    trackers = [Tracker(session, f"7f3a00001111222{number}", "train") for number in range(3)]
+    jobs: list[Job[int]] = [
+        Job(f"7f3a{number}", "train", name, each.folder, each) for number, each in enumerate(trackers)
+    ]
+    for tracker, job in zip(trackers, jobs):
+        tracker.entry = entry_of(job)
+    trackers[0].follow(in_turn=True)
+
+    trackers[1].end()  # refused, before its caller comes to the next line
+    trackers[1].follow(in_turn=True)
+    trackers[2].follow(in_turn=True)
+    assert trackers[2].awaited is None
+    trackers[0].end()
+
+    until(lambda: trackers[2].awaited is not None)
+    late = Tracker(session, "7f3a000011112223", "train")
+    job = Job("7f3a", "train", name, late.folder, late)
+    late.entry = entry_of(job)
+    late.skip_turn()  # somebody waits for it before it is sent
+    late.follow(in_turn=True)
+    assert late.awaited is not None
+    for tracker in (trackers[2], late):
+        tracker.end()
+
+
 def test_a_job_of_a_machine_without_a_scheduler_takes_as_few_messages(hosts: Callable[..., SlurmHosts]) -> None:
     world = hosts(1, "bare")
 
     grown = grow(world, 20, measures_memory=False)
 
     assert world.asked["spawn"] == 21
-    assert grown.messages <= 8
+    assert grown.messages <= 7
 
 
 @pytest.mark.long

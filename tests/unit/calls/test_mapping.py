@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -26,9 +27,8 @@ LOCAL = Host("local", "", "local", "")
 def session(host: Host, **facts: Any) -> Any:
     """Of a host that has told these facts, and has eight cards."""
     connection = SimpleNamespace(facts=SimpleNamespace(**{"cpus": 64, "memory_bytes": 100 * GB, **facts}))
-    return SimpleNamespace(
-        host=host, connection=connection, count_gpus_for=lambda asked: 8, limit=lambda unlimited: unlimited
-    )
+    capacity = SimpleNamespace(count_gpus_for=lambda asked: 8, limit=lambda unlimited: unlimited)
+    return SimpleNamespace(host=host, connection=connection, capacity=capacity)
 
 
 def at_once(host: Host, asked: Resources) -> int:
@@ -149,10 +149,10 @@ SENT = JobSpec(
     host_python="/usr/bin/python3", interpreter=Interpreter("/opt/py/bin/python", (3, 11), {"set": {"A": "b"}}),
     resources=Resources(2, GB, 1, 60.0, GB, "a6000"), sys_path=("/s",), modules=("cuda",), env={"A": "b"},
     secrets={"TOKEN": "s3cret"}, outputs=("*.pt",), cwd="/scratch",
-    building=EnvironmentRef("ab", "/envs", True, "12.4", "/n", ("lab",)),
+    building=EnvironmentRef("ab", "/envs", True, "12.4", ("lab",)),
     group=Group(10, 2, 5, 4, 1, 60.0, 1800.0), log_limit_bytes=5, grace_s=3.0, stall_s=600.0, retries=2, umask=0o027,
     resume="7f3a" * 4, quiet_s=60.0, scheduler_options={"qos": "long"}, after={"ab" * 8: {"name": "a", "items": None}},
-    warn_s=30.0, requeue={"node": 1}, priority=2,
+    warn_s=30.0, requeue={"node": 1}, priority=2, arguments="1 … 10", has_value=False,
 )  # fmt: skip
 
 
@@ -194,6 +194,56 @@ def test_a_map_of_a_number_is_refused_with_what_to_give():
         cluster(abs).map(10)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("lists", "says"),
+    [
+        (([1, 2], ["a"]), "learn.map() got lists of different lengths: 2, 1; 1 call can be made"),
+        (([1, 2], iter([0.1])), "got lists of different lengths: 2, an iterator; 1 call can"),
+        ((range(3), (0.1, 0.2)), "lengths: 3, 2; 2 calls"),
+        (([1], []), "lengths: 1, 0; 0 calls"),
+    ],
+)
+def test_arguments_are_left_out_only_if_that_is_meant(
+    lists: tuple[Any, ...], says: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(config_file, "load", lambda *_: pytest.fail("it looks for a host"))
+
+    with pytest.raises(ConfigError) as rejected:
+        cluster(learn).map(*lists)
+    assert says in str(rejected.value) and "strict=False" in str(rejected.value)
+
+
+@pytest.mark.parametrize("strict", [0, None, "no"])
+def test_strict_is_true_or_false(strict: Any):
+    with pytest.raises(ConfigError, match="is neither True nor False"):
+        cluster(learn).map([1], strict=strict)
+
+
+@pytest.mark.parametrize(
+    ("lists", "more"),
+    [
+        (([1, 2], [0.1]), {"strict": False}),
+        (([1, 2], itertools.repeat(0.1)), {}),
+        (([1, 2], itertools.count()), {}),
+        (([1, 2], (0.1 for _ in range(5))), {}),
+        (({"a": 1, "b": 2},), {}),
+    ],
+)
+def test_an_iterator_may_be_longer_and_strict_can_be_left_out(
+    lists: tuple[Any, ...], more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    class Reached(Exception):
+        pass
+
+    def reached(*_: object) -> None:
+        raise Reached
+
+    monkeypatch.setattr(config_file, "load", reached)
+
+    with pytest.raises(Reached):
+        cluster(learn).map(*lists, **more)
+
+
 def test_a_map_of_an_empty_list_is_empty():
     assert cluster(abs).map([]).results() == []
 
@@ -202,8 +252,8 @@ def test_a_group_that_was_sent_before_is_started_again_as_it_was_sent():
     defaults = JobSpec(*[getattr(SENT, name) for name in ("id", "name", "host", "root", "bridge", "host_python")],
                        Resources(), Interpreter("", (3, 9)))  # fmt: skip
     same = [name for name in JobSpec._fields[6:] if getattr(SENT, name) == getattr(defaults, name)]
-    unseen = ["serving", "kernel", "keep_value", "results"]
-    assert same == unseen, "what this test would not see to be lost; no group has these"
+    unseen = ["serving", "kernel", "keep_value", "results", "notify"]
+    assert same == unseen, "what this test would not see to be lost; no group has these, and notify has a file"
 
     read = JobSpec.from_json(json.loads(SENT.to_json()), SLURM, "/usr/bin/python3")
 

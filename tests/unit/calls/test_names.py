@@ -49,7 +49,7 @@ def test_nothing_else_gets_into_a_name(name: str, shown: str):
     assert job_name(name) == shown == parse_options({"name": shown}).name
 
 
-@pytest.mark.parametrize("name", ["my größe", "größe\x1b", "日\u202e本", "-größe", "1größe", "ö" * 65, ""])
+@pytest.mark.parametrize("name", ["my/größe", "größe\x1b", "日\u202e本", "-größe", "1größe", "ö" * 65, ""])
 def test_a_name_that_is_none_is_rejected_with_one_that_is(name: str):
     with pytest.raises(ConfigError, match="is not possible") as caught:
         parse_options({"name": name})
@@ -58,7 +58,7 @@ def test_a_name_that_is_none_is_rejected_with_one_that_is(name: str):
     assert parse_options({"name": offered}).name == offered
 
 
-def test_columns_of_wide_letters_stand_below_each_other():
+def test_columns_of_wide_letters_are_below_each_other():
     rows = [("größe_日本", "RUNNING"), (unicodedata.normalize("NFD", "größe"), "DIED"), ("train", "PENDING")]
 
     lines = screen.table(("NAME", "STATE"), rows).splitlines()

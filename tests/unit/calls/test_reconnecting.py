@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import json
 import os
@@ -10,22 +11,23 @@ import re
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from clusterfn.bridge.job_states import RUNNING, UNKNOWN
+from clusterfn.bridge.job_states import RETURNED, RUNNING, UNKNOWN
 from clusterfn.calls import job_display
 from clusterfn.calls import payload as payloads
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.group_tracker import GroupTracker
-from clusterfn.calls.job import Job
+from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.session_stream import CallStream
-from clusterfn.calls.session_tracker import SessionCallJob, SessionCallTracker, StreamedSessionCall
+from clusterfn.calls.session_tracker import SessionCallJob, SessionCallTracker
 from clusterfn.config.job_spec import Group, JobSpec
 from clusterfn.config.spec import Host, Interpreter, Resources
 from clusterfn.errors import (
@@ -66,7 +68,7 @@ def test_two_clients_that_lost_their_host_together_do_not_come_back_together() -
     assert len({reconnect.pause_s(5) for _ in range(100)}) > 90
 
 
-def test_the_pauses_grow_while_a_host_is_away_and_begin_anew_once_it_was_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pauses_grow_while_a_host_is_away_and_begin_again_once_it_was_back(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[int] = []
     monkeypatch.setattr(reconnect, "pause_s", lambda waited: waits.append(waited) or 0.001)
     monkeypatch.setattr(link, "SOON_S", 0.0)  # a stream that ends is not taken for one that broke at once
@@ -95,7 +97,7 @@ def test_what_comes_after_an_upload_that_was_dropped_meanwhile_is_not_asked_of_t
 
     def answers(request: dict[str, Any], body: bytes) -> Iterable[tuple[dict[str, Any], bytes]]:
         asked.append(request["do"])
-        return [({"end": True, "ok": True}, b"")] if request["do"] == "ping" else []
+        return [({"end": True, "ok": True}, b"")] if request.get("paths") == [] else []
 
     transport = FakeTransport(agent(answers))
     connection = HostConnection(HOST, transport)
@@ -130,12 +132,12 @@ def test_what_is_lost_and_since_when_is_said_in_words() -> None:
 def test_a_job_says_so_and_afterwards_what_it_said_before() -> None:
     job = Job[int]("7f3a" * 4, "train", "lab8", "/jobs/7f3a", Taken())  # type: ignore[arg-type]
     heard: list[tuple[str, Any]] = []
-    job.listen(lambda kind, what: heard.append((kind, what)))
-    job.on_state(RUNNING, "n1")
-    job.on_connection(LOST)
-    job.on_connection(LOST)
+    entry_of(job).listen(lambda kind, what: heard.append((kind, what)))
+    entry_of(job).set_state(RUNNING, "n1")
+    entry_of(job).show_connection(LOST)
+    entry_of(job).show_connection(LOST)
     assert (job.state, job.status) == (RUNNING, f"RUNNING ({LOST})")
-    job.on_connection("")
+    entry_of(job).show_connection("")
 
     assert job.status == "RUNNING (n1)"
     assert heard == [("state", RUNNING), ("connection", LOST), ("connection", "")]
@@ -155,16 +157,16 @@ def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, *tells: Tell) ->
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(sys, "stdout", out)
     job = Job[int]("7f3a" * 4, "train", "lab8", "/jobs/7f3a", Taken())  # type: ignore[arg-type]
-    job.submitted_at = time.monotonic() + 3600.0  # so that its clock stays at 00:00, however slow the machine is
+    entry_of(job).submitted_at = time.monotonic() + 3600.0  # its clock stays at 00:00
     waiting = threading.Thread(target=lambda: job_display.result(job, "train on lab8"))
     waiting.start()
-    until(lambda: job._listeners)
+    until(lambda: entry_of(job).is_shown)
     for tell in tells:
         tell(job)
     if not job.running():
         job.set_running_or_notify_cancel()
     job.set_result(1)
-    job.tell("done", None)
+    entry_of(job).tell("done", None)
     waiting.join(150)
     return stream.getvalue().partition("\n")[2]
 
@@ -172,10 +174,10 @@ def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, *tells: Tell) ->
 def test_a_log_says_once_that_the_connection_is_lost_and_once_that_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
     text = shown(
         monkeypatch, io.StringIO(),
-        lambda job: job.on_state(RUNNING, ""),  # one that waits would show its reason, if the display came to it late
-        lambda job: job.on_connection(LOST),
-        lambda job: job.on_connection(LOST.replace("the host no longer answered", "lab8:22 refused the connection")),
-        lambda job: job.on_connection(""),
+        lambda job: entry_of(job).set_state(RUNNING, ""),  # one that waits might show its reason
+        lambda job: entry_of(job).show_connection(LOST),
+        lambda job: entry_of(job).show_connection(LOST.replace("the host no longer answered", "lab8:22 refused it")),
+        lambda job: entry_of(job).show_connection(""),
     )  # fmt: skip
 
     assert text == f"clusterfn: 7f3a {LOST}\nclusterfn: 7f3a the connection to lab8 is back\n"
@@ -185,11 +187,11 @@ def test_a_terminal_shows_it_below_the_output_and_takes_it_away(monkeypatch: pyt
     monkeypatch.setenv("COLUMNS", "60")
     text = shown(
         monkeypatch, Terminal(),
-        lambda job: job.on_state(RUNNING, ""),
-        lambda job: job.tell("stderr", b"epoch 1: half"),
-        lambda job: job.on_connection(LOST),
-        lambda job: job.on_connection(""),
-        lambda job: job.tell("stderr", b" done\n"),
+        lambda job: entry_of(job).set_state(RUNNING, ""),
+        lambda job: entry_of(job).tell("stderr", b"epoch 1: half"),
+        lambda job: entry_of(job).show_connection(LOST),
+        lambda job: entry_of(job).show_connection(""),
+        lambda job: entry_of(job).tell("stderr", b" done\n"),
     )  # fmt: skip
 
     line = f"7f3a running 00:00 ({LOST})"[:58] + "…"
@@ -226,18 +228,19 @@ def followed(session: HostState, job_id: str = "7f3a" * 4) -> Job[Any]:
     """A job that runs on that host, as it is followed after it was sent."""
     tracker = Tracker(session, job_id, "train")
     job: Job[Any] = Job(job_id, "train", session.host.name, tracker.folder, tracker)
-    tracker.follow(job, 1)
-    tracker.started(job, "b0:1:2")
-    tracker.queued(job)
-    job.on_state(RUNNING)
+    tracker.entry = entry_of(job)
+    tracker.follow()
+    tracker.started("b0:1:2")
+    tracker.queued()
+    entry_of(job).set_state(RUNNING)
     return job
 
 
 def in_a_group(session: HostState) -> JobGroup[Any, Any]:
     """A group of two items, one of which runs."""
     spec = JobSpec(
-        id="90aa" * 4, name="train", host=session.host, root=session.root, bridge=session.bridge, host_python="python3",
-        resources=Resources(cores=1), interpreter=Interpreter("python3", (3, 11)),
+        id="90aa" * 4, name="train", host=session.host, root=session.root, bridge=session.bridge.folder,
+        host_python="python3", resources=Resources(cores=1), interpreter=Interpreter("python3", (3, 11)),
         group=Group(count=2, chunk=1, elements=2, at_once=2),
     )  # fmt: skip
     known = GroupState(spec.id, spec.name, session.host.name, "/jobs/90aa", 2)
@@ -251,14 +254,15 @@ def in_a_group(session: HostState) -> JobGroup[Any, Any]:
 def of_a_session(session: HostState) -> SessionCallJob[Any]:
     """A call of a session of that host, which nothing follows yet."""
     held = followed(session, "c0de" * 4)
-    tracker = SessionCallTracker(held._tracker, 1, "train", live=False, stream=CallStream(session, held.folder, print))
+    holder, stream = entry_of(held).tracker, CallStream(session, held.folder, print)
+    tracker = SessionCallTracker(holder, 1, "train", live=False, stream=stream)
     return SessionCallJob(held, payloads.pack(len, ("",), {}, None), tracker)
 
 
 def in_a_session(session: HostState) -> SessionCallJob[Any]:
     """A call that a session of that host serves."""
     call = of_a_session(session)
-    call.tracker.follow(call, 1)
+    call.tracker.follow()
     return call
 
 
@@ -275,7 +279,7 @@ DEATHS: dict[str, tuple[Exception | agent, type[ClusterfnError], str]] = {
 
 @pytest.mark.parametrize("reason", DEATHS)
 @pytest.mark.parametrize("waiter", [followed, in_a_group, in_a_session])
-def test_whoever_waits_is_told_at_once_why_the_connection_has_ended_for_good(
+def test_a_waiting_caller_learns_at_once_why_the_connection_has_ended_for_good(
     on_fake: tuple[HostState, FakeTransport], waiter: Callable[[HostState], Any], reason: str
 ) -> None:
     session, transport = on_fake
@@ -328,7 +332,7 @@ def answered(outcome: bytes, *value: bytes) -> Handler:
     """A host on which this is what the job's outcome says, and the pieces of its value."""
 
     def handler(request: dict[str, Any], body: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
-        if request["do"] == "wait":
+        if "until" in request:
             yield {"content": True}, outcome
             yield from (({"file": 0, "size": 1}, piece) for piece in value)
             yield {"end": True, "ok": True}, b""
@@ -362,7 +366,7 @@ def test_two_attempts_that_supersede_each_other_end_their_job(on_fake: tuple[Hos
     session, transport = on_fake
 
     def superseded(request: dict[str, Any], body: bytes) -> Iterable[tuple[dict[str, Any], bytes]]:
-        by = 1 if "attempts/2/" in request.get("path", "") else 2
+        by = 1 if "attempts/2/" in request.get("until", "") else 2
         return answered(json.dumps({"kind": "superseded", "superseded_by": by}).encode())(request, body)
 
     transport.program.handler = superseded  # type: ignore[attr-defined]
@@ -376,7 +380,7 @@ def test_a_host_that_sends_more_than_it_has_announced_fills_no_memory(on_fake: t
     sent = []
 
     def flood(request: dict[str, Any], body: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
-        if request["do"] == "wait":
+        if "until" in request:
             yield {"content": True}, b'{"kind": "returned", "value": {"size": 123, "crc": 0}}'
             while not job_done.is_set():
                 sent.append(1)
@@ -398,7 +402,7 @@ def test_a_value_that_does_not_fit_into_memory_stays_on_the_host(on_fake: tuple[
     announced = json.dumps({"kind": "returned", "value": {"size": 2**60, "crc": 0}}).encode()
     transport.program.handler = answered(announced, b"x")  # type: ignore[attr-defined]
 
-    with pytest.raises(ResultError, match="the value is 1152921504.6 GB, and this machine has .* of free memory"):
+    with pytest.raises(ResultError, match="the value is 1048576 TB, and this machine has .* of free memory"):
         followed(session).result(150)
 
 
@@ -456,9 +460,9 @@ def test_a_call_of_a_lost_stream_gets_the_error_of_a_connection_that_has_ended(
 ) -> None:
     session, transport = on_fake
     call = of_a_session(session)
-    call.tracker.hear(call)
+    call.tracker.send(b"", {}, lambda: None)
     request = session.connection.connect_socket("/s", b"", lambda _: None)
-    request.add_done_callback(StreamedSessionCall(call, lambda: None).on_dead)
+    request.add_done_callback(lambda reply: call.tracker.give_up(reply.exception(0)))
     opened = len(transport.streams)
 
     session.connection.close()
@@ -467,3 +471,19 @@ def test_a_call_of_a_lost_stream_gets_the_error_of_a_connection_that_has_ended(
         call.result(30)
     assert lost.value.job == call.id
     assert len(transport.streams) == opened, "no other connection is opened for it"
+
+
+def test_a_call_of_a_session_that_has_ended_keeps_no_value_for_the_garbage_collector(
+    on_fake: tuple[HostState, FakeTransport],
+) -> None:
+    session, _ = on_fake
+    call = of_a_session(session)
+    entry_of(call).finish(RETURNED, "", lambda ended: ended.set_result(bytes(1 << 20)))
+    kept = weakref.ref(call)
+
+    gc.disable()
+    try:
+        del call
+        assert kept() is None
+    finally:
+        gc.enable()

@@ -14,6 +14,7 @@ from clusterfn.bridge.agent.frames import Inbox, pack
 from clusterfn.calls.session_stream import MOST_BYTES, MOST_UNTAKEN, CallStream
 from clusterfn.errors import Unreachable
 from clusterfn.hosts.rpc.reply import Reply
+from tests.turns import settle
 from tests.waiting import WAIT_S
 
 DOOR = json.dumps({"socket": "/s", "attach": ["python", "attach.py", "/s"], "submission": "77"}).encode()
@@ -64,17 +65,17 @@ class Call:
     def __init__(self) -> None:
         self.heard: list[Any] = []
 
-    def on_news(self, file: str, data: bytes) -> None:
+    def append(self, file: str, data: bytes) -> None:
         self.heard.append((file, data))
 
-    def on_end(self, told: bytes, value: bytes | None) -> None:
+    def conclude(self, told: bytes, value: bytes | None) -> None:
         self.heard.append(("end", told, value))
 
-    def on_lost(self, has_arrived: bool) -> None:
+    def go_on_with_files(self, has_arrived: bool) -> None:
         self.heard.append(("lost", has_arrived))
 
-    def on_dead(self, reply: Reply[None]) -> None:
-        self.heard.append(("dead", str(reply.exception())))
+    def give_up(self, error: BaseException) -> None:
+        self.heard.append(("dead", str(error)))
 
 
 def opened(join: tuple[str, ...] | None = None) -> tuple[CallStream, Connection]:
@@ -85,6 +86,7 @@ def opened(join: tuple[str, ...] | None = None) -> tuple[CallStream, Connection]
     stream = CallStream(session, "/jobs/1", lambda *gone: connection.gone.append(gone))
     stream.open()
     connection.waiting[-1].resolve(DOOR)
+    settle()
     return stream, connection
 
 
@@ -118,7 +120,9 @@ def test_calls_go_as_files_while_the_session_does_not_take_those_before():
     went = [bool(send(stream, number, bytes(MOST_BYTES))) for number in range(at_most + 6, at_most + 8)]
     assert went == [True, False], "what comes back is not on its way"
     connection.opened[-1][1].reject(Unreachable("lost"))
+    settle()
     connection.waiting[-1].resolve(DOOR)
+    settle()
     connection.say("welcome")
 
     assert send(stream, at_most + 8), "nothing of a stream that is lost is on its way"
@@ -151,10 +155,12 @@ def test_calls_of_a_lost_stream_go_on_with_their_files_and_the_next_goes_through
     connection.say("end", b"{}", n=1, outcome=2, has_value=True, taken=2)
 
     connection.opened[-1][1].reject(Unreachable("the connection to the host was lost"))
+    settle()
 
     assert [call.heard[-1] for call in (ended, arrived, sent)] == [("end", b"{}", b""), ("lost", True), ("lost", False)]
     assert send(stream, 4) is None, "until the session answers again"
     connection.waiting[-1].resolve(DOOR)
+    settle()
     connection.say("welcome")
     assert send(stream, 5)
     assert connection.written[-1][0]["n"] == 5
@@ -174,6 +180,7 @@ def test_a_stream_that_is_lost_while_a_call_is_written_to_it_holds_nobody():
 
     connection.write = write  # type: ignore[method-assign]
     call = send(stream, 1)
+    settle()
 
     assert call and call.heard == [("lost", False)]
 
@@ -187,8 +194,9 @@ def test_a_call_that_cannot_go_on_keeps_no_other_from_it():
     def raises(has_arrived: bool) -> None:
         raise ZeroDivisionError
 
-    first.on_lost = raises  # type: ignore[method-assign]
+    first.go_on_with_files = raises  # type: ignore[method-assign]
     connection.opened[-1][1].reject(Unreachable("the connection was lost"))
+    settle()
 
     assert second.heard == [("lost", False)]
     assert len(connection.waiting) == 2, "it connects again"
@@ -215,6 +223,7 @@ def test_a_host_that_sends_no_frames_costs_no_call(frame: bytes):
     with pytest.raises((ValueError, KeyError)) as odd:  # by which the connection ends the request
         connection.opened[-1][2](frame)
     connection.opened[-1][1].reject(odd.value)
+    settle()
 
     assert call.heard == [("lost", False)]
 
@@ -223,6 +232,7 @@ def test_a_door_that_never_opens_is_not_tried_again():
     stream, connection = opened()
 
     connection.opened[-1][1].reject(Unreachable("srun: error"))
+    settle()
 
     assert len(connection.waiting) == 1
     assert send(stream, 1) is None
@@ -268,6 +278,7 @@ def test_calls_get_the_error_of_a_connection_that_is_not_opened_again():
 
     connection.is_usable = False
     connection.opened[-1][1].reject(Unreachable("the host key has changed"))
+    settle()
 
     assert call.heard == [("dead", str(Unreachable("the host key has changed")))]
     assert len(connection.waiting) == 1, "nothing more is asked of the host"

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from clusterfn.bridge import layout
 from clusterfn.calls import silent_jobs
-from clusterfn.errors import Unreachable
+from clusterfn.errors import HostError, Unreachable
 from clusterfn.hosts.connection import Completed
 from clusterfn.hosts.rpc.reply import Reply
 from clusterfn.scheduler.bare import Bare
-from clusterfn.scheduler.base import Evidence, SchedulerVerdict
+from clusterfn.scheduler.base import SchedulerVerdict
+from tests.turns import settle
+from tests.waiting import until
 
 BOOT = "12345678-1234-1234-1234-123456789abc"
 
@@ -29,7 +32,7 @@ class SlowHost:
     def __init__(self, together: bool = True) -> None:
         self.scheduler: Any = Bare(BOOT)
         if not together:
-            self.scheduler.evidence_of_all = lambda ids: ()
+            self.scheduler.evidence_of_many = False
             self.scheduler.evidence_command = lambda number: ("cat", "/boot_id", f"/proc/{number.split(':')[1]}/stat")
         self.connection = self
         self.asked: list[tuple[list[str], Reply[Completed]]] = []
@@ -54,42 +57,42 @@ class SlowHost:
             pids = [path.split("/")[2] for path in argv[2:]]
             out = f"{BOOT}\n" + "".join(f"{pid} (sh) S {'0 ' * 18}77\n" for pid in pids if pid in self.living)
         reply.resolve(Completed(0, None, out.encode(), b""))
+        settle()
 
     def answer_all(self) -> None:
         while self.asked:
             self.answer()
 
+    @property
+    def is_connected(self) -> bool:
+        return True
+
 
 class Job:
+    """A silent job, and its `Conclusion`."""
+
     def __init__(self, host: SlowHost, number: int) -> None:
-        self.host, self.folder, self.is_over = host, f"/root/jobs/{number}", False
+        self.session, self.folder, self.is_closed, self.scheduler_id = host, f"/root/jobs/{number}", False, ""
         self.verdict: SchedulerVerdict | None = None
+        self.job = self
 
-    def log_path(self) -> str:
-        return f"{self.folder}/scheduler.log"
+    def log_path(self, stream: str) -> str:
+        return f"{self.folder}/{stream}.log"
 
-    def claimed_by(self, claim: str) -> str:
-        return claim
-
-    def explain(self, said: str, log: str, submission: str) -> SchedulerVerdict | None:
-        found: SchedulerVerdict | None = self.host.scheduler.explain(Evidence(said, log, submission))
-        return found
-
-    def conclude(self, verdict: SchedulerVerdict) -> Reply[Completed]:
+    async def conclude_or_give_up(self, verdict: SchedulerVerdict) -> None:
         self.verdict = verdict
-        return self.host.run(["conclude", self.folder])
-
-    def on_concluded(self, concluded: Reply[Completed]) -> None:
-        self.is_over = True
+        await self.session.run(["conclude", self.folder])
+        self.is_closed = True
 
 
 def made(host: SlowHost, count: int) -> list[Job]:
     return [Job(host, 1000 + number) for number in range(count)]
 
 
-def ask(host: Any, jobs: list[Job]) -> None:
+def ask(host: Any, jobs: Sequence[Any]) -> None:
     for job in jobs:
         silent_jobs.of_host(host).ask(job)
+    settle()
 
 
 def test_one_question_answers_for_all_and_none_is_asked_while_it_is_open() -> None:
@@ -114,7 +117,7 @@ def test_jobs_that_are_gone_are_concluded_a_few_at_a_time() -> None:
 
     host.answer_all()
 
-    assert [job.folder for job in jobs if not job.is_over] == ["/root/jobs/1001"]
+    assert [job.folder for job in jobs if not job.is_closed] == ["/root/jobs/1001"]
     assert host.most_open <= 4
     assert host.count["tail"] == host.count["conclude"] == 99
 
@@ -135,7 +138,7 @@ def test_a_job_that_has_ended_meanwhile_is_not_asked_about() -> None:
     jobs = made(host, 10)
     ask(host, jobs)
     for job in jobs[1:]:
-        job.is_over = True
+        job.is_closed = True
 
     host.answer_all()
 
@@ -150,9 +153,26 @@ def test_a_question_that_fails_ends_none_of_the_later_ones(answered: int) -> Non
     for _ in range(answered):
         host.answer()
     host.asked.pop(0)[1].reject(Unreachable("the connection was lost"))
+    settle()
     host.answer_all()
 
     ask(host, [later])
     host.answer_all()
 
     assert later.verdict is not None and later.verdict.kind == layout.LOST
+
+
+@pytest.mark.parametrize("answered", range(2))
+def test_a_question_that_took_too_long_is_asked_again(answered: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(silent_jobs, "AGAIN_S", 0.05)
+    host = SlowHost()
+    (job,) = made(host, 1)
+    ask(host, [job])
+    for _ in range(answered):
+        host.answer()
+
+    host.asked.pop(0)[1].reject(HostError("cat took longer than 60 s"))
+
+    until(lambda: host.asked)
+    host.answer_all()
+    assert job.verdict is not None and job.verdict.kind == layout.LOST

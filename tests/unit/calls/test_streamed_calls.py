@@ -141,21 +141,6 @@ def test_a_worker_that_dies_fails_its_call_by_name_and_the_session_continues(sen
         assert session.call(runner) != server
 
 
-def test_a_session_that_dies_fails_calls_that_went_through_its_socket(sent: list[int], tmp_path: Path):
-    session = Session()
-    through_the_socket(session, sent)
-    server = parent_of(session.call(runner))
-    calls = [session.submit(talk_around, str(tmp_path / "gate")), session.submit(speak, "never")]
-    until(lambda: calls[0].state == "RUNNING")
-    os.kill(server, signal.SIGKILL)
-
-    for call, what in zip(calls, ("session of the call has ended", "call had not begun when its session ended")):
-        with pytest.raises(WorkerLost, match=f"the {what}: .*SIGKILL"):
-            call.result(150)
-    assert session.call(speak, "in another") == "in another"
-    session.shutdown()
-
-
 def test_calls_that_went_through_the_socket_can_be_stopped_and_withdrawn(sent: list[int], tmp_path: Path):
     with Session() as session:
         through_the_socket(session, sent)
@@ -237,19 +222,15 @@ def test_calls_that_have_ended_without_an_outcome_are_not_followed_any_more(
     monkeypatch.setattr(session_stream, "MOST_BYTES", -1)  # the calls go as files, which are followed
     followed: list[Reply[Any]] = []
 
-    def note(name: str) -> None:
-        ask = getattr(HostConnection, name)
+    follow = HostConnection.follow
 
-        def noted(connection: HostConnection, path: str, *rest: Any, **more: Any) -> Any:
-            reply = ask(connection, path, *rest, **more)
-            if "/calls/" in path:
-                followed.append(reply)
-            return reply
+    def noted(connection: HostConnection, files: Any, until: str = "", *rest: Any, **more: Any) -> Any:
+        reply = follow(connection, files, until, *rest, **more)
+        if "/calls/" in until:
+            followed.append(reply)
+        return reply
 
-        monkeypatch.setattr(HostConnection, name, noted)
-
-    note("follow")
-    note("wait")
+    monkeypatch.setattr(HostConnection, "follow", noted)
     session = Session()
     server = parent_of(session.call(runner))
     running, waiting = session.submit(talk_around, str(tmp_path / "gate")), session.submit(speak, "never")
@@ -259,7 +240,7 @@ def test_calls_that_have_ended_without_an_outcome_are_not_followed_any_more(
     os.kill(server, signal.SIGKILL)
 
     assert all(isinstance(call.exception(150), WorkerLost) for call in (running, waiting))
-    assert len(followed) >= 8, "the events and the end of four calls"
+    assert len(followed) >= 4, "four calls"
     until(lambda: all(reply.done() for reply in followed))
     session.shutdown()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -9,13 +10,20 @@ from unittest.mock import Mock
 import pytest
 
 from clusterfn.calls import payload, submit
+from clusterfn.calls.entry import ENDED
 from clusterfn.calls.job_tracker import Tracker
+from clusterfn.calls.submission import WaitingJob
 from clusterfn.errors import HostError, SubmitError, Unreachable, Unsatisfiable
-from clusterfn.hosts import exit_flush
-from clusterfn.hosts.host_contents import HostContents
-from clusterfn.scheduler.base import RUNNING, JobState, Submission
+from clusterfn.hosts import exit_flush, loop
+from clusterfn.hosts.connected_host import HostContents
+from clusterfn.hosts.connection import Reply
+from clusterfn.hosts.follow_window import FollowWindow
+from clusterfn.scheduler.base import PENDING, RUNNING, SchedulerVerdict, Submission
+from clusterfn.scheduler.slurm.states import SlurmState
 from clusterfn.scheduler.slurm.submit import Slurm
 from tests.golden.samples import SLURM
+from tests.turns import printed, settle
+from tests.waiting import WAIT_S
 
 
 class Request(Future):
@@ -46,7 +54,6 @@ def test_a_file_that_is_gone_here_when_the_host_needs_it_again_ends_its_job(tmp_
     uploads = submit.Uploads(session.contents.send("/root/files/a", upload), {"/root/files/a": upload})
     submit.send_folder(session, SimpleNamespace(folder="/root/jobs/x"), Mock(), [], uploads)
     needed = session.connection.put_tree.call_args.kwargs["needs"]
-    sent.add_done_callback.call_args.args[0](sent)
 
     argument.unlink()
     needed.on_lacking(["/root/files/a"], gone_on.set_result)
@@ -56,8 +63,10 @@ def test_a_file_that_is_gone_here_when_the_host_needs_it_again_ends_its_job(tmp_
     assert "it was not sent again: [Errno 2] No such file or directory: " in error.message
 
 
-def refuse(tracker, kind=SubmitError):
-    submit.JobSubmission(tracker, SimpleNamespace(on_refused=print)).on_not_started(kind("sbatch refused"))
+def refuse(tracker, error):
+    refused = Reply(lambda: None)
+    refused.reject(error)
+    loop.begin(submit.see_started(tracker, refused))
 
 
 @pytest.fixture
@@ -65,13 +74,13 @@ def tracker():
     removal = Request()
     connection = SimpleNamespace(run=lambda argv: removal)
     session = SimpleNamespace(host=SimpleNamespace(name="cluster"))
-    known = {"connection": connection, "session": session, "folder": "/root/jobs/x", "sending": None}
+    known = {"connection": connection, "session": session, "folder": "/root/jobs/x", "sending": None, "entry": ENDED}
     return SimpleNamespace(**known, removal=removal, end=lambda: None)
 
 
 @pytest.mark.parametrize("kind", [SubmitError, Unsatisfiable])
 def test_the_folder_of_a_refused_job_is_gone_before_the_program_ends(tracker, kind):
-    refuse(tracker, kind)
+    refuse(tracker, kind("sbatch refused"))
 
     exit_flush.finish_all()
 
@@ -81,7 +90,7 @@ def test_the_folder_of_a_refused_job_is_gone_before_the_program_ends(tracker, ki
 
 def test_so_is_that_of_one_that_is_refused_while_the_program_ends(tracker):
     submission = Request()
-    submission.add_done_callback(lambda _: refuse(tracker))
+    submission.add_done_callback(lambda _: refuse(tracker, SubmitError("sbatch refused")))
     exit_flush.await_at_exit(submission)
 
     exit_flush.finish_all()
@@ -92,7 +101,7 @@ def test_so_is_that_of_one_that_is_refused_while_the_program_ends(tracker):
 
 @pytest.mark.parametrize("error", [Unreachable("it cannot be asked any more"), HostError("the connection is closed")])
 def test_the_folder_of_a_job_that_may_run_stays(tracker, error):
-    submit.JobSubmission(tracker, SimpleNamespace(on_refused=print)).on_not_started(error)
+    refuse(tracker, error)
 
     exit_flush.finish_all()
 
@@ -108,32 +117,44 @@ def test_the_folder_of_a_job_that_may_run_stays(tracker, error):
     ],
 )
 def test_a_job_that_sbatch_may_have_taken_is_not_called_refused(status, err, started):
-    answered, told = Future(), Mock()
-    answered.id = 7
     session = Mock(scheduler=Slurm(SLURM, "ada"))
-    session.connection.run.return_value = answered
+    session.connection.run.return_value = printed(b"", err, status)
 
-    submit.start(session, Submission("run", ("sbatch",), "/"), (), told)
-    answered.set_result(SimpleNamespace(rc=status, out=b"", err=err))
+    submitted = submit.start(session, Submission("run", ("sbatch",), "/"), (), WaitingJob())
 
-    assert (told.on_started.called, told.on_not_started.called) == (started, not started)
+    assert (submitted.exception(WAIT_S) is None) == started
+    assert not started or submitted.result().doubt is not None
 
 
-def test_a_withdrawn_job_is_cancelled_only_when_the_scheduler_knows_it():
+@pytest.mark.parametrize(
+    ("scheduler_id", "status", "asked_of_slurm"),
+    [
+        ("", 0, [["--user=ada", "--name=f.7f3a000011112222"]]),
+        ("7", 0, [["7"]]),
+        ("7", 1, [["7"], ["--user=ada", "--name=f.7f3a000011112222"]]),
+    ],
+    ids=["by name", "by number", "by name if its number is unknown there"],
+)
+def test_a_withdrawn_job_is_cancelled_only_when_the_scheduler_knows_it(scheduler_id, status, asked_of_slurm):
     asked = []
     session = Mock(scheduler=Slurm(SLURM, "ada"), root="/root")
-    session.supervise.side_effect = lambda *_, **__: (
+    session.bridge.supervise.side_effect = lambda *_, **__: (
         asked.append("conclude") or Mock(result=lambda _: SimpleNamespace(rc=0, out=b'{"won": true}', err=b""))
     )
-    session.connection.run.side_effect = lambda *_, **__: (
-        asked.append("scancel") or Mock(result=lambda _: SimpleNamespace(rc=0, out=b"", err=b""))
+    session.connection.run.side_effect = lambda argv, **_: (
+        asked.append(argv)
+        or Mock(result=lambda _: SimpleNamespace(rc=status if argv[1:] == (scheduler_id,) else 0, out=b"", err=b""))
     )
     tracker = Tracker(session, "7f3a000011112222", "f")
-    tracker.submission = Mock(exception=lambda _: asked.append("sbatch has answered"))
+    tracker.scheduler_id = scheduler_id
+    tracker.starting = [starting := Future()]
+    starting.add_done_callback(lambda _: asked.append("sbatch has answered"))
+    threading.Timer(0.1, starting.set_result, (None,)).start()
 
     assert tracker.withdraw()
 
-    assert asked == ["sbatch has answered", "conclude", "scancel"]
+    assert asked[:2] == ["sbatch has answered", "conclude"]
+    assert asked[2:] == [("scancel", *words) for words in asked_of_slurm]
 
 
 def test_a_job_is_missed_at_the_second_look_in_a_row():
@@ -141,10 +162,46 @@ def test_a_job_is_missed_at_the_second_look_in_a_row():
     tracker = Tracker(session, "7f3a000011112222", "f")
     tracker.scheduler_id = "7"
 
-    tracker.liveness.scheduler_said(None)
-    tracker.liveness.scheduler_said(JobState(RUNNING, "RUNNING", "None", "7"))
-    tracker.liveness.scheduler_said(None)
+    session.connection.have.return_value = Reply(lambda: None)
+
+    def look(seen):
+        tracker.liveness.scheduler_said(seen)
+        settle()
+
+    look(None)
+    look(SlurmState(RUNNING, "RUNNING", "None", "7"))
+    look(None)
     assert not session.connection.have.called
 
-    tracker.liveness.scheduler_said(None)
+    look(None)
     assert session.connection.have.called
+
+
+def test_a_program_that_ends_first_has_a_hopeless_job_taken_out_of_the_queue():
+    concluded, cancelled, asked = Reply(lambda: None), printed(), []
+    session = Mock(scheduler=Slurm(SLURM, "ada"), root="/root")
+    session.bridge.supervise.return_value = concluded
+    session.connection.run.side_effect = lambda argv, **_: asked.append(argv[0]) or cancelled
+    verdict = SchedulerVerdict("unsatisfiable", "it asks for too much", withdraw=True)
+
+    Tracker(session, "7f3a000011112222", "f").liveness.conclusion.conclude_and_cancel(verdict)
+    answer = SimpleNamespace(rc=0, out=b'{"attempt": "1", "won": true}', err=b"")
+    threading.Timer(0.1, lambda: concluded.resolve(answer)).start()
+    exit_flush.finish_all()
+
+    assert asked == ["scancel"]
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_a_look_at_the_scheduler_that_comes_after_the_outcome_concludes_nothing(has_ended):
+    session = Mock(scheduler=Slurm(SLURM, "ada"), root="/root")
+    session.host.queue_timeout_s, session.follow_window = 0.0, FollowWindow()
+    session.bridge.supervise.return_value = printed(b'{"attempt": null}')
+    tracker = Tracker(session, "7f3a000011112222", "f")
+    if has_ended:
+        tracker.end()
+
+    tracker.on_scheduler(SlurmState(PENDING, "PENDING", "Priority", "7"))
+    settle()
+
+    assert session.bridge.supervise.called is not has_ended

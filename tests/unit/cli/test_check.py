@@ -213,9 +213,9 @@ def test_without_accounting_nothing_is_said_of_accounts():
 @pytest.mark.parametrize(
     ("changed", "kind", "said"),
     [
-        ({"free_bytes": 30 * 2**20}, StepWarning, "only 30.0 MB is left in /home/ann/.clusterfn"),
-        ({"free_bytes": 8 * 2**20}, StepFailed, "only 8.0 MB is left in /home/ann/.clusterfn"),
-        ({"quota_bytes": 0}, StepFailed, "only 0 B is left under your quota in /home/ann/.clusterfn"),
+        ({"free_bytes": 30 * 2**20}, StepWarning, "only 30 MB is left in /home/ann/.clusterfn"),
+        ({"free_bytes": 8 * 2**20}, StepFailed, "only 8 MB is left in /home/ann/.clusterfn"),
+        ({"quota_bytes": 0}, StepFailed, "only 0 bytes is left under your quota in /home/ann/.clusterfn"),
         ({"free_files": 3000}, StepWarning, "only 3000 more files can be created in /home/ann/.clusterfn"),
         ({"quota_files": 12}, StepFailed, "only 12 more files can be created under your quota in /home/ann/.clusterfn"),
     ],
@@ -227,10 +227,10 @@ def test_little_room_is_a_warning_and_none_a_failure(changed, kind, said):
     assert "set `root: /scratch/ann/.clusterfn` for host cluster (clusterfn.yml:2): it has the most space" in wrong.hint
 
 
-def test_room_is_told_with_the_quota():
+def test_room_is_reported_with_the_quota():
     site = Site((), root=volume(quota_bytes=3 * GB))
 
-    assert storage.space(found(site)) == "100.0 GB free, 1000000 files free, your quota leaves 3.0 GB"
+    assert storage.space(found(site)) == "100 GB free, 1000000 files free, your quota leaves 3 GB"
 
 
 def test_no_other_file_system_is_proposed_where_there_is_none():
@@ -277,15 +277,15 @@ def test_a_root_that_cannot_serve_fails_with_another_one(site, scheduler, said):
 
 
 @pytest.mark.parametrize(("there", "said"), [(True, "hard links work"), (False, "hard links do not work")])
-def test_links_are_told(there, said):
+def test_links_are_reported(there, said):
     assert said in storage.links(found(Site((), root=volume(links=there))))
 
 
 CARDS = SurveyedGpus(("NVIDIA A100", "NVIDIA A100"), 40 * GB, "570.1", ("8.0", "8.0"))
 
 
-def test_cards_are_told_by_kind_memory_and_driver():
-    expected = "2 x NVIDIA A100, 40960 MiB, compute capability 8.0; driver 570.1"
+def test_gpus_are_reported_by_kind_memory_and_driver():
+    expected = "2 x NVIDIA A100, 40 GB, compute capability 8.0; driver 570.1"
 
     assert scheduler.gpus(found(Site((), gpus=CARDS))) == expected
 
@@ -369,7 +369,7 @@ def test_a_host_without_that_function_has_no_modules():
 
 
 @needs_sh
-def test_setup_lines_that_end_the_shell_are_told_from_a_missing_module():
+def test_setup_lines_that_end_the_shell_are_distinguished_from_a_missing_module():
     failed = fails(function.modules, loading("gcc/12", setup="echo no such licence >&2; exit 3"))
 
     assert str(failed) == "setup: fails with exit code 3 at the line `echo no such licence >&2; exit 3`"
@@ -386,7 +386,7 @@ def test_a_line_that_fails_is_named_where_no_modules_are_asked_for(lines):
 
 
 @needs_sh
-def test_a_shell_without_the_command_module_is_told_of_modules():
+def test_a_shell_without_the_command_module_gets_a_hint_at_modules():
     assert "name the modules in modules:" in fails(function.modules, loading(setup="module load cuda")).hint
 
 
@@ -429,6 +429,7 @@ class WaitingJob(Future):  # type: ignore[type-arg]
     """A job that never ends by itself."""
 
     id, name, host = "7f3a000011112222", "check", "cluster"
+    _entry = property(lambda self: self)
 
     def __init__(self, state: str, reason: str, moving: str = "") -> None:
         super().__init__()

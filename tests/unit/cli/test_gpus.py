@@ -5,6 +5,8 @@ import json
 import time
 from types import SimpleNamespace
 
+import pytest
+
 from clusterfn.cli import gpus, screen
 
 
@@ -23,12 +25,12 @@ def shown(*of, waiting=(), clock=lambda: 0.0):
     return gpus.MachineTables(clock).of({"gpus": of, "waiting": list(waiting)})
 
 
-def test_each_card_says_who_has_it():
+def test_each_gpu_says_who_has_it():
     own = holder(own=True, user="ada", job="7f3a000011112222", name="train", since=time.time() - 7300)
     text = shown(
         card(holder=own),
         card(index=1, holder=holder()),
-        card(index=2, without_lease=["python (pid 123, bob)", "800 MiB in use by an unknown process"]),
+        card(index=2, without_lease=["python (pid 123, bob)", "800 MB in use by an unknown process"]),
         card(index=3, used_mib=4, use_percent=None),
     )
 
@@ -36,15 +38,15 @@ def test_each_card_says_who_has_it():
     assert first == "1 of 4 GPUs free"
     assert head.split() == ["GPU", "NAME", "MEMORY", "USE", "HELD", "BY"]
     assert [row.split("  ")[-1].strip() for row in rows] == [
-        "you: train (7f3a), 2 h",
+        "you: train (7f3a), 2 h 1 min",
         "bob",
-        "in use without a lease: python (pid 123, bob), 800 MiB in use by an unknown process",
+        "in use without a lease: python (pid 123, bob), 800 MB in use by an unknown process",
         "free",
     ]
-    assert "20.1 of 48.0 GB" in rows[0] and "97 %" in rows[0] and " ? " in rows[3]
+    assert "20.1 GB of 48 GB" in rows[0] and "97 %" in rows[0] and " ? " in rows[3]
 
 
-def test_the_queue_stands_below_in_its_order(monkeypatch):
+def test_the_queue_is_below_in_its_order(monkeypatch):
     now = time.time()
     monkeypatch.setattr(gpus, "time", SimpleNamespace(time=lambda: now))
     asked = {"gpus": 2, "cores": 4, "memory_mb": 0}
@@ -63,17 +65,17 @@ def test_the_queue_stands_below_in_its_order(monkeypatch):
     ]
 
 
-def test_who_watches_sees_for_how_long_a_held_card_has_done_nothing():
+def test_who_watches_sees_for_how_long_a_held_gpu_has_done_nothing():
     now = [100.0]
     lines = gpus.MachineTables(lambda: now[0])
 
     def use(**facts):
         row = lines.of({"gpus": [card(**{"holder": holder(), "use_percent": 0, **facts})], "waiting": []})
-        return row.splitlines()[3].split("GB")[1].split("  bob")[0].strip()
+        return row.splitlines()[3].split("48 GB")[1].split("  bob")[0].strip()
 
     assert use() == "0 %"
     now[0] += 90
-    assert use() == "0 % for 2 min"
+    assert use() == "0 % for 1 min 30 s"
     assert use(used_mib=1) == "0 %", "it has done something"
     now[0] += 30
     assert use(used_mib=1) == "0 % for 30 s"
@@ -101,7 +103,7 @@ def test_a_clusters_nodes_and_who_waits_there():
     assert text[7:] == ["bob 254 gpu:4 T Priority", "you: x 254 gpu:4 T Priority"]
 
 
-def test_a_card_of_unknown_use_is_no_free_card():
+def test_a_gpu_of_unknown_use_is_no_free_gpu():
     told = {"nodes": [{"node": "n1", "state": "idle", "type": "", "total": 4, "used": None}], "waiting": []}
 
     assert gpus.cluster_tables(told).splitlines()[0] == "? of 4 GPUs free"
@@ -122,6 +124,47 @@ def test_a_block_is_redrawn_in_its_place_on_a_terminal_alone(monkeypatch):
         block.show("one\n" + "x" * 20 + "\nthree")
         block.show("two")
 
-    assert terminal.getvalue() == f"one\n{'x' * 9}\n\x1b[2A\x1b[Jtwo\n"
+    assert terminal.getvalue() == "one\n… 2 more\n\x1b[2A\x1b[Jtwo\n"
     assert pipe.getvalue() == f"one\n{'x' * 20}\nthree\n\ntwo\n"
     assert json.dumps(pipe.getvalue()).count("u001b") == 0
+
+
+def test_a_block_whose_terminal_has_another_size_by_now_begins_on_an_empty_screen(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("LINES", "9")
+    terminal = Terminal()
+    block = screen.Block(terminal)
+    for columns in ("20", "10", "10"):
+        monkeypatch.setenv("COLUMNS", columns)
+        block.show("x" * 20)
+
+    assert terminal.getvalue() == f"{'x' * 18}…\n\x1b[H\x1b[J{'x' * 8}…\n\x1b[1A\x1b[J{'x' * 8}…\n"
+
+
+@pytest.mark.parametrize(
+    ("room", "lines"),
+    [
+        (9, ["a", "", "b", "1", "2", "3", "", "c", "4"]),
+        (7, ["a", "b", "1", "2", "3", "c", "4"]),
+        (6, ["a", "b", "1", "… 2 more", "c", "4"]),
+        (5, ["a", "c", "4"]),
+        (2, ["a"]),
+        (1, ["a"]),
+    ],
+)
+def test_a_text_for_few_lines_loses_empty_ones_then_ends_and_then_its_longest_paragraphs(room, lines):
+    fitted = screen.fitted_lines("a\n\nb\n1\n2\n3\n\nc\n4", room)
+
+    assert fitted == lines and len(fitted) <= room
+
+
+def test_a_table_for_few_columns_keeps_those_that_matter_most_and_the_beginning_of_its_last_text():
+    head, rows = ("ID", "NAME", "USE", ""), [("1", "n" * 40, "97 %", "why " * 9), ("2", "n", "0 %", "")]
+
+    def narrow(room):
+        return screen.narrow_table(head, rows, room, ("ID", "USE", "", "NAME")).splitlines()
+
+    assert narrow(None) == narrow(200) == screen.table(head, rows).splitlines()
+    assert narrow(24) == ["ID  USE", f"1   97 %  {'why ' * 9}".rstrip(), "2   0 %"]
+    assert narrow(8) == ["ID  USE", "1   97 %", "2   0 %"]
+    assert narrow(39)[1:] == [f"1   {'n' * 12}…  97 %  {'why ' * 9}".rstrip(), f"2   n{' ' * 14}0 %"]

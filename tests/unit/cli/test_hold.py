@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.cli import main as command
+from tests.programs import main as command
 
 
 @pytest.mark.parametrize("words", [["hold", "box", "--gpus", "1"], ["release", "box"]])

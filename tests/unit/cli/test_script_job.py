@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clusterfn.cli import main, script_job
+from clusterfn.cli import main, parser, script_job
+from clusterfn.cli.submission import call_options
 
 
 @pytest.mark.parametrize(
@@ -18,10 +19,16 @@ def test_a_script_of_any_name_gives_its_job_a_name_that_fits(file, name, tmp_pat
     sent = []
 
     def send(called, *_, **__):
-        sent.append(called.options.name)
+        sent.append(called.__name__)
         return 0
 
     monkeypatch.setattr(script_job, "start_detached", send)
 
     assert main(["run", "--detach", file]) == 0
     assert sent == [name]
+
+
+def test_a_command_can_ask_for_a_mail_when_it_ends():
+    given = parser.make_parser().read(["run", "--notify", "ada@example.edu", "--", "ls"])
+
+    assert call_options(given)["notify"] == "ada@example.edu"

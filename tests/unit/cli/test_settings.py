@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.cli import main
+from tests.programs import main
 
 FILE = """\
 default_host: cluster
@@ -102,17 +102,3 @@ def test_without_a_file_the_local_machine_has_its_defaults(tmp_path, monkeypatch
 
     assert found["file"] == (None, "there is no clusterfn.yml")
     assert found["scheduler"] == ("local", "default")
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["local", "/data/x"], "no clusterfn.yml describes local"),
-        (["tensor01", "relative/path"], '"relative/path" is not an absolute path'),
-        (["tensor1", "/data/x"], "there is no host 'tensor1'"),
-    ],
-)
-def test_a_move_that_cannot_be_is_refused_before_the_host_is_asked(path, capsys, words, said):
-    assert main(["move", *words]) == 2
-    assert said in capsys.readouterr().err
-    assert path.read_text() == FILE

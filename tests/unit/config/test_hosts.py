@@ -1,13 +1,13 @@
 """clusterfn.yml: what it may say, and how each mistake is told."""
 
-import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterfn.config import config_file, hosts, yamlfile
+from clusterfn.config import config_file, yamlfile
+from clusterfn.config.keys import HOST_KEYS
 from clusterfn.config.spec import EnvironmentSettings, Host, Limits, Resources
 from clusterfn.errors import ConfigError
 
@@ -119,11 +119,11 @@ def test_a_scheduler_on_this_machine_has_no_address():
     assert host("scheduler: slurm\ntransport: local").address == ""
 
 
-def test_environment_may_stand_below_defaults():
+def test_environment_may_be_below_defaults():
     assert host("scheduler: bare\ndefaults: {environment: 'venv:~/v'}").environment == "venv:~/v"
 
 
-def test_a_word_may_stand_in_capitals():
+def test_a_word_may_be_in_capitals():
     assert (host("scheduler: SLURM").scheduler, host("scheduler: Bare").scheduler) == ("slurm", "bare")
 
 
@@ -157,13 +157,11 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     ("scheduler: bare\nroot:", "4:10", '"" means nothing', "in quotes"),
     ("scheduler: bare\nroot: work", "4:11", '"work" is not an absolute path', "start it with"),
     ("scheduler: slurm\nroot: /a%b", "4:11", "SLURM expands %", "without these"),
-    ("scheduler: slurm\nroot: '/a\\b'", "4:11", "SLURM expands %", "without these"),
     ('scheduler: bare\nroot: "/a\\nb"', "4:11", "a line break or another control", "one line"),
     ("scheduler: bare\npython: 3.6", "4:13", '"3.6" is a number', "in quotes"),
     ("scheduler: bare\naddress: -oProxyCommand=x", "4:14", "is not an address", "user@name:port"),
     ("scheduler: bare\naddress: u@-oProxyCommand=x", "4:14", "is not an address", "user@name:port"),
     ("scheduler: bare\naddress: -l@host", "4:14", "is not an address", "user@name:port"),
-    ("scheduler: bare\naddress: a b", "4:14", "is not an address", "user@name:port"),
     ("scheduler: bare\naddress: 'a;id'", "4:14", "is not an address", "user@name:port"),
     ("scheduler: bare\naddress: a:0", "4:14", "is not an address", "user@name:port"),
     ("scheduler: bare\naddress: a:99999", "4:14", "is not an address", "user@name:port"),
@@ -173,19 +171,14 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     ("scheduler: local\ntransport: openssh", "4:16", "without ssh", "remove"),
     ("scheduler: bare\ndefaults: {cores: 0}", "4:23", '"0" is not a whole number of at least 1', "in digits"),
     ("scheduler: bare\ndefaults: {cores: 010}", "4:23", '"010" is not a whole number', "leading zero"),
-    ("scheduler: bare\ndefaults: {cores: 1_0}", "4:23", '"1_0" is not a whole number', "in digits"),
     ("scheduler: bare\ndefaults: {cores: '4'}", "4:23", '"4" is not a whole number', "without quotes"),
-    ("scheduler: bare\ndefaults: {cores: 2.0}", "4:23", '"2.0" is not a whole number', "in digits"),
-    ("scheduler: bare\ndefaults: {cores: true}", "4:23", '"true" is not a whole number', "in digits"),
     ("scheduler: bare\ndefaults: {gpus: -1}", "4:22", '"-1" is not a whole number of at least 0', "in digits"),
     ("scheduler: bare\ndefaults: {memory: 16}", "4:24", '"16" is not an amount of memory', '"16GB"'),
     ("scheduler: bare\ndefaults: {time: 60}", "4:22", '"60" is not a duration', ': "60min"; other forms are "90min"'),
     ("scheduler: bare\ndefaults: {memory: 20 gigs}", "4:24", "is not an amount of memory", ': "20GB"'),
-    ("scheduler: bare\nkeep: 10", "4:11", "is not a duration", 'in quotes: "14d"'),
     ("address:py36", "3:5", 'expected keys, found "address:py36"', "put a space after the colon of `address:`"),
     ("address:py36\nscheduler: bare", "4:14", "not YAML", "put a space after the colon of `address:`"),
     ("address: py36\nscheduler:bare\nroot: /x", "5:5", "not YAML", "put a space after the colon of `scheduler:`"),
-    ("scheduler: bare\ndefaults: {time: 90}", "4:22", '"90" is not a duration', '"90min"'),
     ("scheduler: bare\ndefaults: {time: 1:30}", "4:22", '"1:30" is not a duration', '"02:00:00"'),
     ("scheduler: bare\ndefaults: {gpu: 1}", "4:16", 'unknown key "gpu"', "the key is `gpus:`"),
     ("scheduler: bare\ndefaults: [1]", "4:15", "expected keys, found a list", "key: value"),
@@ -196,19 +189,16 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
         "line 4",
     ),
     (f"scheduler: bare\nkeep: {'9' * 400}d", "4:11", "is not a duration", '"14d"'),
-    ("scheduler: bare\nkeep: 14", "4:11", '"14" is not a duration', '"14d"'),
     ("scheduler: bare\nlimits: {cards: 4}", "4:14", 'unknown key "cards"', "cores, gpus, jobs, memory"),
     ("scheduler: bare\nlimits: {jobs: 0}", "4:20", "not a whole number of at least 1", ""),
     ("scheduler: slurm\nlimits: {gpus: 4}", "4:13", "with SLURM the scheduler sets limits, by QOS", "remove it"),
     ("scheduler: bare\nlease: flock", "4:12", '"flock" is not allowed', "socket, file"),
     ("scheduler: bare\nmodules: [a b]", "4:14", '"a b" cannot name a module', "a list"),
-    ("scheduler: bare\nmodules: [-x]", "4:14", '"-x" cannot name a module', "a list"),
     ("scheduler: bare\nsetup: [1]", "4:13", '"1" is a number', "in quotes"),
     ("scheduler: bare\nsetup: {a: b}", "4:12", "expected a string, found a mapping", None),
     ("scheduler: bare\nenv: {A-B: x}", "4:11", '"A-B" cannot name a variable', "letters"),
     ("scheduler: bare\nenv: {CUDA_VISIBLE_DEVICES: 0}", "4:11", "is set by clusterfn itself", "use gpus="),
     ("scheduler: bare\nenv: {A: no}", "4:14", '"no" means true or false', "in quotes"),
-    ("scheduler: bare\nenv: {A: 2024-01-01}", "4:14", "is a date in YAML", "in quotes"),
     ("scheduler: bare\nslurm: {}", "4:12", "needs `scheduler: slurm`, not bare", "remove"),
     ("scheduler: bare\ngrid_engine: {}", "4:18", "needs `scheduler: grid_engine`, not bare", "remove"),
     ("scheduler: grid_engine\nlimits: {gpus: 4}", "4:13", "with Grid Engine the scheduler sets limits", "qconf -srqsl"),
@@ -226,7 +216,6 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     ("scheduler: slurm\ngpu_sizes: {a100: 80}", "4:23", '"80" is not an amount of memory', '"16GB"'),
     ("scheduler: slurm\ngpu_sizes: {'a:b': 80GB}", "4:17", "cannot name a type of GPU", "such as a6000"),
     ("scheduler: slurm\ndefaults: {gpu_memory: 24}", "4:28", '"24" is not an amount of memory', '"24GB"'),
-    ("scheduler: bare\ngpu_option: gres", "4:17", "needs `scheduler: slurm`, not bare", "remove"),
     ("scheduler: bare\nbuild_partition: cpu", "4:22", "this key needs `scheduler: slurm` or `scheduler:", "remove"),
     ("scheduler: bare\nscheduler_path: /opt/slurm/bin", "4:21", "not bare", "set `scheduler: slurm` or `schedul"),
     ("scheduler: bare\npriority: 1", "4:5", 'unknown key "priority"', "of each call: write @cluster(priority=…)"),
@@ -236,11 +225,11 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     ("scheduler: slurm\nscheduler_path: [bin]", "4:21", '"bin" is not an absolute path', "[/opt/slurm/bin]"),
     ("scheduler: slurm\nscheduler_path: '/a:/b'", "4:21", '"/a:/b" is several folders in one text', "a list"),
     ("scheduler: slurm\nscheduler_env: {PATH: /a}", "4:21", "PATH is that of the host", "scheduler_path"),
+    ("scheduler: slurm\nscheduler_env: {SBATCH_ACCOUNT: a}", "4:21", "does not pass SBATCH_ACCOUNT on", "slurm:"),
+    ("scheduler: slurm\nscheduler_env: {SLURM_CLUSTERS: a}", "4:21", "does not pass SLURM_CLUSTERS on", "slurm:"),
     ("scheduler: slurm\nscheduler_env: {A-B: x}", "4:21", "cannot name a variable", "letters"),
     ("scheduler: slurm\npath: /opt/slurm/bin", "4:5", "path", "scheduler_path:"),
     ("scheduler: slurm\nslurm: {-p: x}", "4:13", '"-p" is not an option of sbatch', "long name"),
-    ("scheduler: slurm\nslurm: {p: x}", "4:13", '"p" is not an option of sbatch', "long name"),
-    ("scheduler: slurm\nslurm: {'a=b': x}", "4:13", '"a=b" is not an option of sbatch', "long name"),
     ("scheduler: slurm\nslurm: {signal: USR1@60}", "4:13", "needs `--signal` for itself", "use `warn_before=`"),
     ("scheduler: slurm\nslurm: {output: x}", "4:13", "clusterfn needs `--output` for itself", "remove"),
     (
@@ -257,9 +246,7 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     ("scheduler: slurm\nslurm: {gres: 'gpu:2'}", "4:19", '"gpu:2" counts GPUs', "gpus="),
     ("scheduler: slurm\nslurm: {gres: 'gpu:a100:2'}", "4:19", "counts GPUs", "gpus="),
     ("scheduler: slurm\nslurm: {partition: {big: x}}", "4:25", 'unknown key "big"', "cpu, gpu"),
-    ("scheduler: bare\npassword: hunter2", "4:5", "`password:` is never read", "ssh-copy-id"),
     ("scheduler: bare\nPassWord: hunter2", "4:5", "never read", "(ssh-copy-id HOST) or an ssh agent"),
-    ("scheduler: bare\ndefaults: {password: hunter2}", "4:16", "never read", "ssh-copy-id"),
     ("scheduler: bare\naddress: ada:hunter2@tensor01", "4:14", "a password in an address is never", "ssh-copy-id"),
     ("scheduler: bare\naddress: ssh://ada:hunter2@t", "4:14", "a password in an address is never", "ssh-copy-id"),
     ("scheduler: bare\naddress: ssh://ada@t", "4:14", "is not an address", "user@name:port"),
@@ -267,15 +254,10 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     ("scheduler: bare\nroot: ada:hunter2@tensor01", "4:11", '"ada:…@tensor01" is not an absolute', "start it"),
     ("scheduler: bare\npassword: hunter2: x", "4:22", "not YAML", "colon"),
     ("scheduler: bare\nuser: ada", "4:5", 'unknown key "user"', "write it in `address:`, as user@name:port"),
-    ("scheduler: bare\nport: 2222", "4:5", 'unknown key "port"', "write it in `address:`, as user@name:port"),
     ("scheduler: bare\nhostname: t", "4:5", 'unknown key "hostname"', "the key is `address:`"),
     ("scheduler: slurm\npartition: short", "4:5", 'unknown key "partition"', "below `slurm:`"),
-    ("scheduler: slurm\naccount: x", "4:5", 'unknown key "account"', "below `slurm:`"),
-    ("scheduler: slurm\nqos: x", "4:5", 'unknown key "qos"', "below `slurm:`"),
-    ("scheduler: bare\nmemory: 4GB", "4:5", 'unknown key "memory"', "below `defaults:`"),
     ("scheduler: bare\ncores: 4", "4:5", 'unknown key "cores"', "below `defaults:`"),
     ("scheduler: bare\ngpus: 4", "4:11", 'hosts.a.gpus: expected `{only: […]}`, found "4"', "below `defaults:`"),
-    ("scheduler: bare\ntime: 4h", "4:5", 'unknown key "time"', "below `defaults:`"),
     ("scheduler: bare\ncpus: 4", "4:5", 'unknown key "cpus"', "`defaults: {cores: …}`"),
     ("scheduler: bare\nconda: ml", "4:5", 'unknown key "conda"', '`environment: "conda:…"`'),
     ("scheduler: bare\ndefaults: {cpus: 4}", "4:16", 'unknown key "cpus"', "the key is `cores:`"),
@@ -307,7 +289,7 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
 
 
 @pytest.mark.parametrize("keys, place, says, hint", BAD)
-def test_a_mistake_is_told_with_its_place_and_one_thing_to_do(keys, place, says, hint):
+def test_a_mistake_is_reported_with_its_place_and_one_thing_to_do(keys, place, says, hint):
     with pytest.raises(ConfigError) as caught:
         host(keys)
     assert caught.value.message.startswith(f"/work/clusterfn.yml:{place}: ")
@@ -318,10 +300,8 @@ def test_a_mistake_is_told_with_its_place_and_one_thing_to_do(keys, place, says,
 
 HINTED = [  # a whole file, line:column, what to do
     ("tensor01:\n  scheduler: bare\n", "1:1", "if it is a host, write it below `hosts:`"),
-    ("host1:\n  scheduler: bare\n", "1:1", "if it is a host, write it below `hosts:`"),
     ("hosts:\ntensor01:\n  scheduler: bare\n", "2:1", "if it is a host, write it below `hosts:`"),
     ("hosts:\n  tensor01:\n  scheduler: bare\n", "2:12", "indent the lines below it further than tensor01:"),
-    ("hosts:\n  a.b:\n  scheduler: bare\n", "2:7", "indent the lines below it further than a.b:"),
     ("scheduler: bare\naddress: x\n", "1:1", "write it below the host's name, below `hosts:`"),
     ("hosts:\n  a: ~\n", "2:6", 'write "key: value" lines below it'),
     ("hosts: {password: hunter2}\n", "1:9", "ssh-copy-id"),
@@ -329,7 +309,7 @@ HINTED = [  # a whole file, line:column, what to do
 
 
 @pytest.mark.parametrize("text, place, hint", HINTED)
-def test_what_stands_at_the_wrong_depth_is_told_where_it_belongs(text, place, hint):
+def test_a_key_at_the_wrong_depth_is_reported_with_where_it_belongs(text, place, hint):
     with pytest.raises(ConfigError) as caught:
         parsed(text)
     assert caught.value.message.startswith(f"/work/clusterfn.yml:{place}: ")
@@ -339,7 +319,6 @@ def test_what_stands_at_the_wrong_depth_is_told_where_it_belongs(text, place, hi
 
 WHOLE = [  # a whole file, line:column, what the message says
     ("", "1:1", "the file is empty"),
-    ("# only a comment\n", "1:1", "the file is empty"),
     ("- a\n", "1:1", "expected keys, found a list"),
     ("just text", "1:1", 'expected keys, found "just text"'),
     ("hosts:\n\ta: 1\n", "2:1", r"not YAML: found character '\t' that cannot start any token"),
@@ -350,11 +329,7 @@ WHOLE = [  # a whole file, line:column, what the message says
     ("hosts:\n  no: {scheduler: bare}\n", "2:3", '"no" means true or false'),
     ("hosts:\n  -x: {scheduler: bare}\n", "2:3", '"-x" cannot name a host'),
     ("hosts:\n  a:\n", "2:5", 'hosts.a: expected keys, found ""'),
-    (
-        "hosts:\n  a: {scheduler: bare}\n  a: {scheduler: bare}\n",
-        "3:3",
-        'duplicate key "a", first used in line 2',
-    ),
+    ("hosts:\n  a: {scheduler: bare}\n  a: {scheduler: bare}\n", "3:3", 'duplicate key "a", first used in line 2'),
     ("default_host: b\nhosts: {a: {scheduler: bare}}\n", "1:15", 'there is no host "b"'),
     ("hosts: &h {}\nx: *h\n", "2:4", '"*h": aliases are not supported'),
     ("hosts: !!python/object:os.system {}\n", "1:8", "tags are not supported"),
@@ -375,7 +350,7 @@ def test_a_file_that_is_wrong_as_a_whole(text, place, says):
     assert says in caught.value.message
 
 
-def test_bytes_that_are_not_utf8_are_told():
+def test_bytes_that_are_not_utf8_are_reported():
     with pytest.raises(ConfigError, match=r":2:4: this byte is not UTF-8"):
         config_file.parse(b"a: b\nb: \xff\n", Path("/work/clusterfn.yml"))
 
@@ -392,7 +367,7 @@ def test_the_offending_line_is_shown():
     assert caught.value.evidence == ("root: work  # here",)
 
 
-def test_a_byte_order_mark_and_windows_line_ends_are_read():
+def test_a_bom_and_windows_line_ends_are_read():
     got = config_file.parse(
         b"\xef\xbb\xbfhosts:\r\n  a:\r\n    scheduler: bare\r\n    setup: |\r\n      x\r\n", Path("x")
     )
@@ -423,7 +398,7 @@ def test_nothing_but_configerror_comes_out_of_any_bytes(data):
         assert "clusterfn.yml:" in error.message
 
 
-KEYS = st.sampled_from(sorted(hosts.HOST_KEYS))
+KEYS = st.sampled_from(sorted(HOST_KEYS))
 VALUES = st.sampled_from(WORDS) | st.sampled_from(
     ["2h", "4GB", "7", "$X/y", "{a: b}", "[a, 1]", "true", "2024-01-01", "1e9", ".inf"]
 )
@@ -446,60 +421,26 @@ def test_yaml_is_not_imported_with_the_library():
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
-def documented(heading):
-    page = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
-    section = re.split(r"^## ", page, flags=re.MULTILINE)
-    body = next(part for part in section if part.startswith(heading))
-    return set(re.findall(r"^\| `(\w+)` \|", body, flags=re.MULTILINE))
-
-
-@pytest.mark.parametrize(
-    "heading, keys",
-    [
-        ("Keys of the file", config_file.TOP_KEYS),
-        ("Keys of a host", hosts.HOST_KEYS),
-        ("`defaults`", hosts.DEFAULT_KEYS),
-    ],
-)
-def test_the_reference_names_every_key_and_no_other(heading, keys):
-    assert documented(heading) == keys
-
-
-def test_the_references_examples_are_accepted():
-    page = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
-    whole = parsed(re.search(r"```yaml\n(.*?)```", page, re.DOTALL)[1])
-    assert list(whole.hosts) == ["local", "tensor01", "hpc"]
-    rows = re.findall(r"^\| `(\w+)` \| [^|]* \| `([^`]*)` \|", page, re.MULTILINE)
-    assert {key for key, _ in rows} == hosts.HOST_KEYS | hosts.DEFAULT_KEYS
-    for key, example in rows:
-        below = key in hosts.DEFAULT_KEYS - {"environment"} and "{" not in example  # gpus is a key of a host, too
-        indent = "defaults: {%s: %s}" if below else "%s: %s"
-        word = "bare" if key == "gpus" and not below else "slurm"
-        scheduler = {"limits": "bare", "grid_engine": "grid_engine"}.get(key, word)
-        host(f"scheduler: {scheduler}\n" + indent % (key, example) if key != "scheduler" else f"scheduler: {example}")
-
-
 def test_every_fact_of_a_host_can_be_configured():
-    read = {field for field, _ in hosts.KEY_READERS.values()}
+    read = {key.field for key in HOST_KEYS.values()}
     of_making = {field.partition(".")[2] for field in read if field.startswith("making.")}
     assert {field.partition(".")[0] for field in read} == set(Host._fields) - {"name", "source"}
-    of_cuda = {"driver", "capabilities", "table"}
+    of_cuda = {"driver", "capabilities"}
     assert of_making - {"cuda"} | of_cuda == set(EnvironmentSettings._fields)
 
 
 def test_how_environments_are_made_can_be_configured():
     making = host(
         "scheduler: slurm\nenv_root: /group/x\nfetch_on: client\nbuild_on: node\nbuild_partition: cpu\n"
-        "environment_at: node\npurge_days: 30d\ninstaller: clusterfn\n"
-        'cuda: {driver: "575.57.08", capability: "8.6, 9.0", table: more.yml}'
+        "purge_days: 30d\n"
+        'cuda: {driver: "575.57.08", capability: "8.6, 9.0"}'
     ).making
     assert (making.root, making.fetch_on, making.build_on, making.partition) == ("/group/x", "client", "node", "cpu")
-    assert (making.at, making.purge_days, making.installer) == ("node", 30, "clusterfn")
+    assert making.purge_days == 30
     assert (making.driver, making.capabilities) == ("575.57.08", ("8.6", "9.0"))
-    assert making.table.endswith("/more.yml")
 
 
-@pytest.mark.parametrize("text", ["conda", "standalone", "host", "/usr/bin/python3.11", "~/py/python3", "python3.11"])
+@pytest.mark.parametrize("text", ["standalone", "host", "/usr/bin/python3.11", "~/py/python3", "python3.11"])
 def test_where_python_comes_from_can_be_configured(text):
     assert host(f"scheduler: bare\nenv_python: {text}").making.python == text
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from clusterfn.api.decorator import cluster
 from clusterfn.bridge import layout
-from clusterfn.config.hosts import HOST_KEYS
+from clusterfn.config.keys import HOST_KEYS
 from clusterfn.config.options import ALIASES, OF_HOSTS, CallOptions, Options, keywords, parse_options
 from clusterfn.config.schedulers import SCHEDULER_KEYS
 from clusterfn.config.units import parse_memory, parse_time
@@ -36,49 +36,29 @@ def test_memory_needs_a_unit(value):
     assert re.search(r'memory="[\d.]+[GM]B"', caught.value.hint)
 
 
-@pytest.mark.parametrize(
-    "value, seconds",
-    [
+TIMES_IN_EVERY = [
         ("90min", 5400), ("90m", 5400), ("2h", 7200), ("1d 12h", 129600), ("1h30min", 5400), ("45s", 45),
         ("0.5h", 1800), ("2 hours", 7200), ("1 hour 30 minutes", 5400), ("90 mins", 5400), ("1 Day", 86400),
         ("2hrs", 7200), ("3 days", 259200), ("45 seconds", 45), ("1min 5secs", 65),
         ("02:00:00", 7200), ("100:00:00", 360000), ("1-00:00:00", 86400), (timedelta(hours=1), 3600),
-    ],
-)  # fmt: skip
-def test_times_in_every_spelling(value, seconds):
-    assert parse_time(value) == seconds
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "90",
-        "1:30",
-        "h",
-        "",
-        "2 weeks",
-        "2 months",
-        "1 hourly",
-        "-1h",
-        "0s",
-        "9" * 400 + "d",
-        "9" * 400 + "-00:00:01",
-        "00:00:00",
-        90,
-        1.5,
-        None,
-        True,
-        timedelta(0),
-    ],
-)
-def test_a_time_needs_a_unit(value):
-    with pytest.raises(ConfigError, match="is not a duration") as caught:
-        parse_time(value)
-    assert 'time="90min"' in caught.value.hint
+def test_times_in_every_spelling():
+    for value, seconds in TIMES_IN_EVERY:
+        assert parse_time(value) == seconds
+
+
+def test_a_time_needs_a_unit():
+    for value in ("90", "1:30", "h", "", "2 weeks", "2 months", "1 hourly", "-1h", "0s", "9" * 400 + "d",
+                  "9" * 400 + "-00:00:01", "00:00:00", 90, 1.5, None, True, timedelta(0)):  # fmt: skip
+        with pytest.raises(ConfigError, match="is not a duration") as caught:
+            parse_time(value)
+        assert 'time="90min"' in caught.value.hint, value
 
 
 @pytest.mark.parametrize("value", ["0d", "0s", "00:00:00"])
-def test_a_time_of_zero_is_told_the_shortest(value):
+def test_a_time_of_zero_names_the_shortest(value):
     with pytest.raises(ConfigError) as caught:
         parse_time(value, "--older")
     assert '--older="1s" is the shortest' in caught.value.hint
@@ -122,17 +102,11 @@ def test_none_means_not_said():
 
 BAD = [
     ({"core": 2}, "no argument 'core'; did you mean cores?"),
-    ({"mem": "1GB"}, "no argument 'mem'; did you mean memory?"),
     ({"xyzzy": 2}, "no argument 'xyzzy'"),
     ({"cores": 0}, "cores=0 is not a whole number of at least 1"),
-    ({"cores": "4"}, "cores='4' is not a whole number"),
     ({"cores": True}, "cores=True is not a whole number"),
-    ({"cores": 2.0}, "cores=2.0 is not a whole number"),
     ({"gpus": -1}, "gpus=-1 is not a whole number of at least 0"),
-    ({"memory": 16}, "memory=16 is not an amount"),
-    ({"time": 90}, "time=90 is not a duration"),
     ({"host": "-oProxyCommand=x"}, "host='-oProxyCommand=x' is not the name of a host"),
-    ({"host": "ada@-oProxyCommand=x"}, "is not the name of a host"),
     ({"host": 3}, "host=3 is not the name of a host"),
     ({"environment": ""}, "environment='' is not a string"),
     ({"environment": "conda"}, "environment='conda' does not name an environment"),
@@ -146,23 +120,16 @@ BAD = [
     ({"env": {"A": True}}, "env['A']=True is neither a string nor a number"),
     ({"env": {"A": "x\0"}}, "is neither a string nor a number"),
     ({"secrets": ["A B"]}, "secrets='A B' is not possible"),
-    ({"outputs": "*.pt"}, "outputs='*.pt' is not a list"),
     ({"cwd": "a\0"}, "is not a string"),
     ({"cwd": "C:\\data"}, "is not an absolute path"),
     ({"outputs": ["a/../../x"]}, "is outside the job's folder"),
-    ({"name": "a b"}, "name='a b' is not possible"),
+    ({"name": "a/b"}, "name='a/b' is not possible"),
+    ({"name": "lr 0.2 "}, "name='lr 0.2 ' is not possible"),
     ({"name": "a" * 65}, "is not possible"),
     ({"on_interrupt": "kill"}, "on_interrupt='kill' is not possible"),
-    ({"retries": -1}, "retries=-1 is not a whole number of at least 0"),
-    ({"retries": True}, "retries=True is not a whole number"),
     ({"retry": 2}, "no argument 'retry'; did you mean retries?"),
-    ({"stall_timeout": 10}, "stall_timeout=10 is not a duration"),
     ({"priority": True}, "priority=True is not a whole number from -1000000 to 1000000"),
-    ({"priority": "high"}, "priority='high' is not a whole number from -1000000 to 1000000"),
     ({"priority": 10**7}, "priority=10000000 is not a whole number from -1000000 to 1000000"),
-    ({"warn_before": 5}, "warn_before=5 is not a duration"),
-    ({"requeue": "timeout"}, "requeue='timeout' is neither a list of causes nor a dict of how often for each"),
-    ({"requeue": True}, "requeue=True is neither a list of causes nor"),
     ({"requeue": [3]}, "requeue=[3] is neither a list of causes"),
     ({"requeue": ["timeouts"]}, "requeue= has no cause 'timeouts'; did you mean timeout?"),
     ({"requeue": {"timeout": -1}}, "requeue['timeout']=-1 is not a whole number from 0 to 1000"),
@@ -180,7 +147,6 @@ def test_a_wrong_keyword_is_named_with_one_thing_to_do(given, says):
 
 ADVICE = [  # what people write, and what they are told to write instead
     ({"cpus": 4}, "did you mean cores?", "write cores=4"),
-    ({"ncpus": 4}, "did you mean cores?", "write cores=4"),
     ({"keep": "14d"}, "keep='14d' is a duration", "write keep=True; how long a host keeps jobs is the key `keep: 14d`"),
     ({"keep": "yes"}, "keep='yes' is neither True nor False", "write keep=True"),
     ({"resume": SimpleNamespace(id="7f3a000011112222")}, "is not the id of a job", 'write resume="7f3a000011112222"'),
@@ -192,27 +158,17 @@ ADVICE = [  # what people write, and what they are told to write instead
     ({"requeue": "timeout"}, "requeue='timeout' is neither a list", 'write requeue=["timeout"], even for one'),
     ({"requeue": "Preemption"}, "is neither a list of causes", 'write requeue=["preempted"], even for one'),
     ({"requeue": 3}, "is neither a list of causes", 'write requeue=["timeout", "preempted", "node"]'),
-    ({"cpus_per_task": 4}, "did you mean cores?", "write cores=4"),
-    ({"n_cores": 4}, "did you mean cores?", "write cores=4"),
-    ({"threads": 4}, "did you mean cores?", "write cores=4"),
     ({"mem": "4GB"}, "did you mean memory?", 'write memory="4GB"'),
-    ({"ram": "4GB"}, "did you mean memory?", 'write memory="4GB"'),
     ({"gpu": 1}, "did you mean gpus?", "write gpus=1"),
-    ({"ngpus": 1}, "did you mean gpus?", "write gpus=1"),
     ({"walltime": "1h"}, "did you mean time?", 'write time="1h"'),
-    ({"timeout": "1h"}, "did you mean time?", 'write time="1h"'),
-    ({"time_limit": "1h"}, "did you mean time?", 'write time="1h"'),
     ({"python": "/p"}, "did you mean environment?", 'write environment="python:/p"'),
     ({"python": "3.11"}, "did you mean packages?", 'write packages=["python=3.11"]'),
-    ({"python": 3.12}, "did you mean packages?", 'write packages=["python=3.12"]'),
     ({"python": 3.10}, "did you mean packages?", 'write packages=["python=3.10"]'),
     ({"environment": "python:3.11"}, "names a version of Python", 'or write packages=["python=3.11"]'),
     ({"environment": "python: 3"}, "names a version of Python", 'environment="python:/path/to/python"'),
     ({"conda": "ml"}, "did you mean environment?", 'write environment="conda:ml"'),
     ({"venv": "~/v"}, "did you mean environment?", 'write environment="venv:~/v"'),
     ({"env_file": "environment.yml"}, "did you mean environment?", 'write environment="environment.yml"'),
-    ({"requirements": "requirements.txt"}, "did you mean environment?", 'write environment="requirements.txt"'),
-    ({"n_gpus": 1}, "did you mean gpus?", "write gpus=1"),
     ({"memory_gb": 16}, "did you mean memory?", 'memory="16GB"'),
     ({"hosts": "tensor01"}, "did you mean host?", 'write host="tensor01"'),
     ({"workdir": "/data"}, "did you mean cwd?", 'write cwd="/data"'),
@@ -230,18 +186,14 @@ ADVICE = [  # what people write, and what they are told to write instead
     ({"env": "environment.yml"}, "is not a dict", 'write environment="environment.yml"'),
     ({"env": "OMP_NUM_THREADS=1"}, "is not a dict", 'write env={"NAME": "value"}'),
     ({"secrets": "HF_TOKEN"}, "is not a list", 'write secrets=["HF_TOKEN"], even for one'),
-    ({"packages": "torch"}, "is not a list", 'write packages=["torch"], even for one'),
     ({"packages": ["requirements.txt"]}, "is a file, not a package", 'write environment="requirements.txt"'),
     ({"packages": ["-r reqs/all.txt"]}, "is a file, not a package", 'write environment="reqs/all.txt"'),
     ({"partition": "short"}, "", 'write slurm={"partition": "short"}, or set it in clusterfn.yml, below `slurm:`'),
-    ({"account": "ab12"}, "", 'write slurm={"account": "ab12"}'),
     ({"slurm_qos": "long"}, "", 'write slurm={"qos": "long"}'),
-    ({"ntasks": 4}, "", 'write slurm={"ntasks": 4}'),
     ({"slurm": "gpu"}, "slurm='gpu' is not a dict of options", 'write slurm={"partition": "gpu"}'),
     ({"slurm": {"mem": "4G"}}, "clusterfn sets `--mem` itself", "use `memory=` or `defaults:`; None leaves the"),
     ({"slurm": {"cpus_per_task": 2}}, '"cpus_per_task" is not an option of sbatch', "use `cores=`"),
     ({"slurm": {"mail_type": "END"}}, '"mail_type" is not an option of sbatch', 'write "mail-type"'),
-    ({"slurm": {"output": "x.log"}}, "clusterfn needs `--output` for itself", "remove it"),
     ({"slurm": {"signal": "B:USR2@145"}}, "clusterfn needs `--signal` for itself", "use `warn_before=`"),
     ({"slurm": {"array": "1-3"}}, "clusterfn needs `--array` for itself", "call the function with `.map`"),
     ({"slurm": {"gpus-per-task": 1}}, "clusterfn needs `--gpus-per-task` for itself", "use `gpus=`"),
@@ -254,36 +206,29 @@ ADVICE = [  # what people write, and what they are told to write instead
     ({"num_nodes": 2}, "did you mean nodes?", "write nodes=2"),
     ({"nodes": 0}, "nodes=0 is not a whole number of at least 1", "write nodes=1"),
     ({"gpus": "2"}, "", "write gpus=2, without quotes"),
-    ({"gpus": "0"}, "", "write gpus=0, without quotes"),
     ({"gpus": True}, "", "write gpus=1"),
     ({"gpus": "a100:2"}, "", 'write gpus=2, gpu_type="a100"'),
     ({"gpus": "gpu:a100:2"}, "", 'write gpus=2, gpu_type="a100"'),
     ({"gpus": "gpu:2"}, "", "write gpus=2"),
     ({"gpus": "all"}, "", "write gpus=1: a number, without quotes"),
-    ({"cores": "4"}, "", "write cores=4, without quotes"),
     ({"cores": 2.5}, "", "write cores=3"),
     ({"cores": math.nan}, "", "write cores=1"),
     ({"memory": 16}, "", 'memory="16GB"'),
     ({"memory": "16"}, "", 'memory="16GB"'),
-    ({"memory": 1.5}, "", 'memory="1.5GB"'),
     ({"memory": "16G"}, "", 'write memory="16GB"'),
     ({"memory": 16000}, "", 'memory="16000MB"'),
     ({"memory": 16 * 2**30}, "", 'memory="16384MB"'),
     ({"memory": "20 gigs"}, "", 'write memory="20GB"'),
-    ({"memory": "500 megabytes"}, "", 'write memory="500MB"'),
     ({"memory": "2tera"}, "", 'write memory="2TB"'),
     ({"time": "1h30"}, "", 'write time="1h 30min"'),
     ({"time": "02:00"}, "", 'write time="02:00:00" (2 h 0 min) or time="00:02:00" (2 min 0 s)'),
-    ({"name": "my job/1"}, "", 'letters, digits, "_", "." and "-", a letter or "_" first: name="my_job_1"'),
+    ({"name": "my job/1"}, "", 'letters, digits, blanks, "_", "." and "-", a letter or "_" first: name="my_job_1"'),
     ({"name": "1/2"}, "", 'name="_1_2"'),
     ({"name": 5}, "", 'name="train"'),
     ({"time": 30}, "", 'write time="30min" or time="30s"'),
-    ({"time": "30"}, "", 'write time="30min" or time="30s"'),
     ({"cwd": "."}, "", "cwd= is a folder on the host: write an absolute path or use ~"),
-    ({"cwd": "data"}, "", "cwd= is a folder on the host: write an absolute path or use ~"),
     ({"env": {"A": True}}, "", 'write env={"A": "1"}'),
     ({"outputs": ["/tmp/x"]}, "", "outputs= takes paths relative to the job's own folder"),
-    ({"outputs": ["../x"]}, "", "outputs= takes paths relative to the job's own folder"),
     ({"outputs": ["~/x"]}, "", "outputs= takes paths relative to the job's own folder"),
 ]
 
@@ -353,11 +298,11 @@ def test_every_option_that_can_be_written_is_checked():
 
 
 def test_what_belongs_below_a_host_is_known_of_every_such_key():
-    assert set(OF_HOSTS) == HOST_KEYS - set(keywords()) - set(ALIASES) - set(SCHEDULER_KEYS)
+    assert set(OF_HOSTS) == set(HOST_KEYS) - set(keywords()) - set(ALIASES) - set(SCHEDULER_KEYS)
 
 
 @pytest.mark.parametrize("address", ["ada@gpu.example.edu", "ada@gpu:2222"])
-def test_an_address_instead_of_a_host_is_told_how_to_become_one(address: str):
+def test_an_address_instead_of_a_host_is_reported_with_how_to_become_one(address: str):
     with pytest.raises(ConfigError) as refused:
         parse_options({"host": address})
     assert f"clusterfn init {address}" in (refused.value.hint or "")

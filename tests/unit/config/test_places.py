@@ -70,7 +70,7 @@ def test_windows_reads_appdata(alone, monkeypatch):
     assert config_file.load().path == path
 
 
-def test_a_variable_that_names_no_file_is_told(alone, monkeypatch):
+def test_a_variable_that_names_no_file_is_reported(alone, monkeypatch):
     monkeypatch.setenv("CLUSTERFN_CONFIG", "/nonexistent/x.yml")
     with pytest.raises(ConfigError, match=r"\$CLUSTERFN_CONFIG=/nonexistent/x.yml is not a file"):
         config_file.load()
@@ -153,7 +153,7 @@ NEARLY = ["clusterfn.yaml", ".clusterfn.yml", *(["Clusterfn.yml"] if sys.platfor
 
 @pytest.mark.parametrize("name", NEARLY)
 @pytest.mark.parametrize("folder", ["project", "scripts", "xdg/clusterfn"])
-def test_a_file_of_nearly_the_right_name_is_told(alone, monkeypatch, folder, name):
+def test_a_file_of_nearly_the_right_name_is_reported(alone, monkeypatch, folder, name):
     main_of(monkeypatch, alone / "scripts" / "train.py")
     path = write(alone / folder / name, "wrong")
     with pytest.raises(ConfigError, match=re.escape(f"found {path}: it must be named clusterfn.yml")):

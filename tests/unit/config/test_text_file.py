@@ -21,7 +21,7 @@ FILES = {
 
 @pytest.mark.parametrize("encoding, mark", ENCODINGS)
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_is_read_by_its_byte_order_mark(tmp_path: Path, name: str, encoding: str, mark: bytes):
+def test_a_file_is_read_by_its_bom(tmp_path: Path, name: str, encoding: str, mark: bytes):
     (tmp_path / name).write_bytes(mark + FILES[name].encode(encoding))
 
     assert [each.text for each in read_file(tmp_path / name).pip] == ["numpy>=2"]

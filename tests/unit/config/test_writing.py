@@ -65,7 +65,7 @@ def test_what_the_lines_need_before_them_is_made(path, old, new):
 
 
 @pytest.mark.parametrize("old", [None, "hosts:\n  a: {scheduler: bare}\n", "hosts: {}\n"])
-def test_what_is_suggested_stands_there_as_a_comment_and_changes_nothing(path, old):
+def test_what_is_suggested_is_a_comment_and_changes_nothing(path, old):
     if old is not None:
         path.write_text(old)
     writing.write(writing.adding("new", KEYS, path, "defaults: {gpus: 1}  # why"))
@@ -142,7 +142,7 @@ def test_a_text_that_would_change_another_host_is_not_written(path, monkeypatch)
     assert list(caught.value.evidence) == ADDED
 
 
-def test_what_is_added_is_told(path):
+def test_what_is_added_is_reported(path):
     path.write_text("hosts:\n  a: {scheduler: bare}\n  b: {scheduler: bare}\n")
 
     assert list(writing.adding("new", KEYS, path).added) == ADDED
@@ -179,43 +179,3 @@ def test_the_file_that_would_be_found_is_extended(tmp_path, monkeypatch):
     assert writing.place(below) == tmp_path / "clusterfn.yml"
     (tmp_path / "clusterfn.yml").unlink()
     assert writing.place(below) == below / "clusterfn.yml"
-
-
-MOVED = "/data/ada/clusterfn"
-BARE = "    scheduler: bare\n"
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (f"hosts:\n  a:\n    root: ~/.clusterfn  # b\n{BARE}", f"hosts:\n  a:\n    root: ROOT  # b\n{BARE}"),
-        (f"hosts:\n  a: # c\n{BARE}  b:\n{BARE}", f"hosts:\n  a: # c\n    root: ROOT\n{BARE}  b:\n{BARE}"),
-        ("hosts: {a: {root: '/x', scheduler: bare}}", "hosts: {a: {root: ROOT, scheduler: bare}}"),
-        ("hosts: {a: {scheduler: bare}}", "hosts: {a: {root: ROOT, scheduler: bare}}"),
-        (f"hosts:\n  b:\n{BARE}  a:\n{BARE}", f"hosts:\n  b:\n{BARE}  a:\n    root: ROOT\n{BARE}"),
-    ],
-)  # fmt: skip
-def test_the_root_of_a_host_is_changed_and_nothing_else(path, old, new):
-    path.write_text(old)
-    change = writing.moving("a", MOVED, path)
-
-    assert change is not None and change.added == (f"root: {MOVED}",)
-    writing.write(change)
-    assert path.read_text() == new.replace("ROOT", MOVED)
-    assert config_file.read(path).hosts["a"].root == MOVED
-
-
-def test_line_ends_of_windows_stay_where_the_root_is_changed(path):
-    path.write_bytes(b"hosts:\r\n  a:\r\n    scheduler: bare\r\n    root: /x\r\n")
-    change = writing.moving("a", MOVED, path)
-
-    assert change is not None
-    writing.write(change)
-    assert path.read_bytes() == b"hosts:\r\n  a:\r\n    scheduler: bare\r\n    root: /data/ada/clusterfn\r\n"
-
-
-def test_a_root_that_is_none_is_refused(path):
-    path.write_text("hosts:\n  a: {scheduler: bare, root: /x}\n")
-
-    with pytest.raises(ConfigError, match="not an absolute path"):
-        writing.moving("a", "relative/path", path)

@@ -6,39 +6,36 @@ import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
-from clusterfn.environment import conda_solver, environment_yml, solver, solver_tools, uv, wheels
+from clusterfn.environment import conda_solver, environment_yml, pip_settings, solver, standalone, uv, wheels
 from clusterfn.environment.conda_solver import SolveTarget
-from clusterfn.environment.lock import EnvironmentLock, Unsolved
-from clusterfn.environment.solver_tools import PipConfig
+from clusterfn.environment.lock import EnvironmentLock, LockedPackage, Unsolved
+from clusterfn.environment.pip_settings import PipConfig
 from clusterfn.environment.specification import Specification
-from clusterfn.environment.wheel_files import Wheel
 from clusterfn.errors import LockError
 from tests.lock.conftest import make_wheel
 
 CHANNEL = "https://conda.anaconda.org/conda-forge"
+MIRROR = "https://pythons.example"
 HOST = SolveTarget("linux-64", "2.28", None, "3.11")
 
 
-def python_lock(minor: str, *platforms: str) -> str:
+def of_channel(minor: str, platform: str) -> list[LockedPackage]:
     """What a channel gives for a Python: itself, and setuptools."""
-    row = "- {{name: {0}, version: {1}, manager: conda, platform: {2}, url: '{4}/{2}/{0}-{1}-h0_0.conda', "
-    row += "dependencies: {{}}, hash: {{sha256: {3}}}, category: main, optional: false}}\n"
-    rows = [("python", f"{minor}.7", "a" * 64), ("setuptools", "80.0", "b" * 64)]
-    packages = "".join(
-        row.format(name, version, platform, sha256, CHANNEL) for platform in platforms for name, version, sha256 in rows
-    )
-    named = ", ".join(platforms)
-    return f"version: 1\nmetadata: {{platforms: [{named}], channels: [], sources: []}}\npackage:\n{packages}"
+    return [
+        LockedPackage(name, version, "conda", f"{CHANNEL}/{platform}/{name}-{version}-h0_0.conda", sha256, platform)
+        for name, version, sha256 in
+        [("python", f"{minor}.7", "a" * 64), ("setuptools", "80.0", "b" * 64)]
+    ]  # fmt: skip
 
 
 @dataclass
 class Shelf:
-    """The wheels, the project, what was said, and which Pythons the channel was asked for."""
+    """The wheels, the project, what was said, and which Pythons were asked for."""
 
     folder: Path
     project: Path
@@ -70,10 +67,10 @@ class Shelf:
 
     def wheels(
         self, name: str = "pyproject.toml", *parts: str, target: SolveTarget = HOST, python: str = "3.11"
-    ) -> list[Wheel]:
+    ) -> list[LockedPackage]:
         return self.find(self.read(name, *parts), target, python)
 
-    def find(self, spec: Specification, target: SolveTarget = HOST, python: str = "3.11") -> list[Wheel]:
+    def find(self, spec: Specification, target: SolveTarget = HOST, python: str = "3.11") -> list[LockedPackage]:
         assert spec.project is not None
         return wheels.WheelFinder(spec, spec.project, target, self.said.append).find(python)
 
@@ -88,7 +85,7 @@ class Shelf:
 
     def uv_lock(self) -> Path:
         """Write uv.lock as the user does."""
-        argv = [uv.find_uv(self.said.append), "lock", "--quiet"]
+        argv = [uv.find_uv(), "lock", "--quiet"]
         done = subprocess.run(argv, cwd=self.project, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return self.project / "uv.lock"
@@ -101,7 +98,7 @@ class Shelf:
 
 @contextmanager
 def shelf_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
-    """A shelf that pip's settings name, and a channel that has some Pythons."""
+    """A shelf that pip's settings name, and a channel and a mirror that have some Pythons."""
     for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(folder))
@@ -109,17 +106,22 @@ def shelf_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
     made = Shelf(folder / "wheels", folder / "project")
     made.folder.mkdir()
     made.project.mkdir()
-    monkeypatch.setattr(solver_tools, "pip_config", lambda: PipConfig((), (str(made.folder),)))
+    monkeypatch.setattr(pip_settings, "pip_config", lambda: PipConfig((), (str(made.folder),)))
 
-    def solve(
-        spec: Specification, target: SolveTarget, platforms: list[str], keeps: object, say: object
-    ) -> tuple[bytes, dict[str, str]]:
+    def solve(spec: Specification, target: SolveTarget, say: object) -> list[LockedPackage]:
         minor = next((each.text.partition("=")[2] for each in spec.conda if each.name == "python"), target.python)
-        made.pythons.append(minor)
+        return of_channel(minor, target.platform)
+
+    def find_python(minor: str, platform: str, program: str, folder: Path) -> LockedPackage:
         if minor not in made.minors:
-            raise Unsolved(LockError(f"there is no solution for {spec.title}"))
-        return python_lock(minor, *platforms).encode(), dict.fromkeys(platforms, f"{minor}.7")
+            raise Unsolved(LockError(f"there is no solution for Python {minor}"))
+        return LockedPackage("python", f"{minor}.7", "standalone", f"{MIRROR}/{minor}.7.tar.gz", "", platform)
+
+    def with_hash(python: LockedPackage, say: object) -> LockedPackage:
+        made.pythons.append(python.version.rpartition(".")[0])
+        return replace(python, sha256="a" * 64)
 
     monkeypatch.setattr(conda_solver, "solve", solve)
-    monkeypatch.setattr(conda_solver, "refuse_unreachable", lambda spec: None)
+    monkeypatch.setattr(standalone, "find_python", find_python)
+    monkeypatch.setattr(standalone, "with_hash", with_hash)
     yield made

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn.environment import existing
-from clusterfn.environment.existing import CONDA_LIST, CONDA_PLACES, ExistingEnvironment, parse_existing
+from clusterfn.environment.existing import CONDA_LIST, CONDA_PLACES, parse_existing
 from clusterfn.errors import EnvironmentBuildError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="hosts have a POSIX shell")
@@ -28,11 +28,11 @@ def put(home: Path, folder: str) -> Path:
 
 def ran(home: Path, text: str, user: int | None = None) -> Path:
     """Search for an environment in this home directory, and return the Python that has described itself."""
-    wanted = ExistingEnvironment(parse_existing(text, "bare"))
+    wanted = parse_existing(text, "bare")
     told = subprocess.run(
         wanted.probe(), capture_output=True, check=False, env={"HOME": str(home), "PATH": ""}, user=user, cwd="/"
     )
-    wanted.verification(told.returncode, told.stdout, told.stderr)
+    wanted.read(told.returncode, told.stdout, told.stderr, "/root")
     return Path((home / "ran").read_text().strip())
 
 
@@ -75,7 +75,7 @@ def alone(monkeypatch):
     monkeypatch.setattr(existing, "CONDA_PLACES", tuple(each for each in CONDA_PLACES if each.startswith("~/")))
 
 
-def test_what_is_nowhere_is_told_with_all_places(tmp_path, alone):
+def test_what_is_nowhere_is_reported_with_all_places(tmp_path, alone):
     error = refused(tmp_path, "conda:no-such-one")
 
     assert error.message == "environment 'conda:no-such-one': no conda on the host has an environment no-such-one"
@@ -83,7 +83,7 @@ def test_what_is_nowhere_is_told_with_all_places(tmp_path, alone):
     assert "prefix:/path" in str(error.hint)
 
 
-def test_a_wrong_name_is_told_with_those_that_exist_the_nearest_first(tmp_path, alone):
+def test_a_wrong_name_is_reported_with_those_that_exist_the_nearest_first(tmp_path, alone):
     for folder in ("miniconda3/envs/physics", "miniconda3/envs/ml", "miniconda3", "far/mll-old", "v1", "venvs/nope2"):
         put(tmp_path, folder)
     (tmp_path / ".conda").mkdir()
@@ -111,7 +111,7 @@ def test_a_wrong_name_is_told_with_those_that_exist_the_nearest_first(tmp_path, 
     assert "conda:base" in refused(tmp_path, "conda:mll").evidence[0]
 
 
-def test_an_environment_that_cannot_run_is_told_with_the_reason(tmp_path, alone):
+def test_an_environment_that_cannot_run_is_reported_with_the_reason(tmp_path, alone):
     (tmp_path / "v" / "bin").mkdir(parents=True)
     python = tmp_path / "v" / "bin" / "python"
     for make, why in [
@@ -136,7 +136,8 @@ def test_a_folder_that_keeps_the_account_out_is_named_and_not_called_missing(tmp
     private, another = tmp_path / "private", None
     if os.geteuid() == 0:
         another = 65534
-        for each in (tmp_path, *list(tmp_path.parents)[:2]):
+        every = next(each for each in tmp_path.parents if each.name.startswith("pytest-of-"))
+        for each in (tmp_path, *(each for each in tmp_path.parents if each.is_relative_to(every))):
             each.chmod(0o755)
     private.chmod(0o600)
     try:
@@ -149,7 +150,7 @@ def test_a_folder_that_keeps_the_account_out_is_named_and_not_called_missing(tmp
         private.chmod(0o700)
 
 
-def test_an_interpreter_that_fails_is_told_with_what_it_printed(tmp_path, alone):
+def test_an_interpreter_that_fails_is_reported_with_what_it_printed(tmp_path, alone):
     python = put(tmp_path, "v")
     python.write_text("#!/bin/sh\necho libpython3.11.so is missing >&2\nexit 127\n")
 

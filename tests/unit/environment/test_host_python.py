@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from clusterfn.cli import main
 from clusterfn.config.spec import EnvironmentSettings, Host
 from clusterfn.environment import host_python, resolve, solver
 from clusterfn.environment.host_python import choose
 from clusterfn.environment.project import PYPROJECT, ProjectFile
 from clusterfn.environment.python_source import HOST, HostPython, PythonSource, parse_source
 from clusterfn.errors import ConfigError, EnvironmentBuildError
+from tests.programs import main
 from tests.unit.environment import shelf as shelves
 from tests.unit.environment.shelf import Shelf, shelf_in
 
@@ -109,7 +109,7 @@ def test_an_interpreter_that_does_not_fit_is_refused_with_the_reason(changes: di
 
     assert caught.value.message == "tensor01 has no Python for pyproject.toml"
     assert caught.value.evidence[0].startswith(why)
-    assert "env_python: conda or standalone" in (caught.value.hint or "")
+    assert "env_python: standalone" in (caught.value.hint or "")
 
 
 def test_one_that_fits_is_taken_after_others_that_do_not():
@@ -153,7 +153,7 @@ def test_the_brackets_name_the_source(shelf: Shelf, monkeypatch: pytest.MonkeyPa
     for text, why in [
         ("environment.yml[python:host]", "says itself which Python"),
         ("pyproject.toml[python:3.11]", "does not say where Python"),
-        ("pyproject.toml[python:host,python:conda]", "two sources"),
+        ("pyproject.toml[python:host,python:standalone]", "two sources"),
     ]:
         with pytest.raises(ConfigError, match=why):
             resolve.read_specification(text, ())
@@ -171,12 +171,12 @@ def test_the_command_that_asks_no_host_refuses_the_python_of_one(shelf: Shelf, m
 def on_host(shelf: Shelf, found: HostPython = FOUND) -> resolve.LockedEnvironment:
     """The project, locked for a host with that interpreter and a newer glibc of its own."""
     spec = replace(shelf.read(), python=PythonSource(HOST, found=found))
-    facts = {"platform": "linux-x86_64", "glibc": "2.36", "root": "/root", "uid": "0"}
+    facts = {"platform": "linux-x86_64", "glibc": "2.36", "root": "/root"}
     host = Host("tensor01", "tensor01", "bare", "clusterfn.yml:2", making=EnvironmentSettings(python="host"))
     return resolve.resolve_environment(spec, host, facts, None, (3, 12), shelf.said.append)
 
 
-def test_the_lock_is_for_the_hosts_version_and_glibc_and_asks_no_channel(shelf: Shelf):
+def test_the_lock_is_for_the_hosts_version_and_glibc_and_asks_no_mirror(shelf: Shelf):
     shelf.wheel("toy", "1.0", "cp311-cp311-manylinux_2_17_x86_64")
     shelf.wheel("toy", "2.0", "cp311-cp311-manylinux_2_31_x86_64")
     shelf.wheel("early")
@@ -210,10 +210,10 @@ def test_a_lock_of_another_source_is_not_used(shelf: Shelf):
     shelf.wheel("toy")
     shelf.pyproject('"toy"')
     shelf.lock()
-    of_conda = shelf.read()
-    wanted = replace(of_conda, python=PythonSource("standalone"))
+    spec = shelf.read()
+    wanted = replace(spec, python=PythonSource(HOST, found=FOUND))
 
-    assert solver.current_lock(of_conda, shelves.HOST) is not None
-    assert solver.current_lock(replace(of_conda, python=PythonSource("conda")), shelves.HOST) is not None
-    solver.lock_path(wanted, shelves.HOST).write_bytes(solver.lock_path(of_conda, shelves.HOST).read_bytes())
-    assert solver.current_lock(wanted, shelves.HOST) is None
+    assert solver.existing_lock(spec, shelves.HOST)[1] == ""
+    assert solver.existing_lock(replace(spec, python=PythonSource("standalone")), shelves.HOST)[1] == ""
+    solver.lock_path(wanted, shelves.HOST).write_bytes(solver.lock_path(spec, shelves.HOST).read_bytes())
+    assert solver.existing_lock(wanted, shelves.HOST)[1]

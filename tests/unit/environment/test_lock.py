@@ -9,7 +9,8 @@ import pytest
 
 from clusterfn import LockError
 from clusterfn.environment import lock as locks
-from clusterfn.environment.conda_solver import SolveTarget, virtual_packages
+from clusterfn.environment import solver
+from clusterfn.environment.conda_solver import SolveTarget, find_interpreter, virtual_packages
 from clusterfn.environment.packages import from_packages
 from clusterfn.environment.solver import lock_path, why_lock_unusable
 from clusterfn.environment.specification import Specification
@@ -47,11 +48,7 @@ def lock(*packages: str) -> locks.EnvironmentLock:
 def test_packages_are_read_with_file_build_and_hashes():
     conda, wheel = lock(PYTHON, WHEEL).on("linux-64")
 
-    assert (conda.file, conda.build, conda.sha256) == (
-        "python-3.11.7-h0_1_cpython.conda",
-        "h0_1_cpython",
-        "b" * 64,
-    )
+    assert (conda.file, conda.build, conda.sha256) == ("python-3.11.7-h0_1_cpython.conda", "h0_1_cpython", "b" * 64)
     assert (wheel.file, wheel.build, wheel.sha256) == ("torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl", "", "c" * 64)
     assert lock(PYTHON).python("linux-64") == (3, 11)
 
@@ -111,8 +108,12 @@ def test_what_is_no_version_of_python_is_refused(version):
         ("version: 3", "has version 3 of conda-lock's format"),
         ("version: 1\nmetadata: {}\npackage: []", "is not a conda-lock file: KeyError('platforms')"),
         (HEAD % "x" + PYTHON.replace("sha256", "sha1"), "python 3.11.7 has no SHA-256"),
-        (HEAD % "x" + PYTHON.replace(".conda\"", ".zip\""), "is not a conda archive"),
-        (HEAD % "x" + WHEEL.replace(".whl", ".tar.gz"), "torch 2.13.0+cpu is only available as source"),
+        (HEAD % "x" + PYTHON.replace(".conda\"", ".zip\""), "is not a package of conda or pip: conda"),
+        (
+            HEAD.replace("clusterfn_input: %s, ", "") + WHEEL.replace(".whl", ".tar.gz"),
+            "torch 2.13.0+cpu is only available as source",
+        ),
+        (HEAD % "x" + WHEEL.replace(".whl", ".egg"), "torch 2.13.0+cpu is not a package of conda or pip: pip"),
         (HEAD % "x" + PYTHON.replace("b" * 64, "1" * 63), "has '" + "1" * 63 + "' for a SHA-256"),
         (HEAD % "x" + PYTHON.replace("manager: conda", "manager: npm"), "is not a package of conda or pip"),
         (HEAD % "x" + WHEEL.replace("name: torch", "name: ../x"), "../x 2.13.0+cpu is not a package"),
@@ -159,13 +160,13 @@ def test_a_changed_specification_is_a_reason():
     )
 
 
-def test_a_lock_for_no_card_does_not_do_where_there_is_one():
+def test_a_lock_for_no_gpu_does_not_do_where_there_is_one():
     bare = parsed((HEAD % SPEC.input_hash).replace("__cuda=11.8;", "") + PYTHON)
 
     assert why_lock_unusable(bare, SPEC, HOST) == "x.conda-lock.yml was solved for no GPU, and the host has CUDA 11.8"
 
 
-def test_where_a_lock_stands():
+def test_where_a_lock_is():
     beside = Specification("environment.yaml", file=Path("/p/environment.yaml"))
 
     assert lock_path(beside, HOST) == Path("/p/environment.conda-lock.yml")
@@ -173,28 +174,55 @@ def test_where_a_lock_stands():
     assert lock_path(SPEC, HOST) != lock_path(SPEC, replace(HOST, python="3.12"))
 
 
-def test_cards_are_supposed_on_the_host_alone_and_glibc_is_the_oldest_where_it_is_unknown():
-    target = replace(HOST, glibc="")
-
-    assert virtual_packages("linux-64", target)["__cuda"] == "11.8"
-    assert "__cuda" not in virtual_packages("linux-aarch64", target)
-    assert virtual_packages("linux-aarch64", target)["__glibc"] == "2.17"
-    assert virtual_packages("osx-arm64", target)["__archspec"] == "1 arm64"
+def test_glibc_is_supposed_to_be_the_oldest_where_it_is_unknown():
+    assert virtual_packages(replace(HOST, glibc=""))["__glibc"] == "2.17"
+    assert virtual_packages(replace(HOST, platform="linux-aarch64"))["__archspec"] == "1 aarch64"
+    assert "__cuda" not in virtual_packages(replace(HOST, cuda=None))
 
 
-def test_differences_are_told_in_a_line():
+def test_what_other_tools_read_of_a_package_is_written_as_it_was_read():
+    before = lock(PYTHON.replace("dependencies: {}", "dependencies: {openssl: '>=3'}"), WHEEL)
+
+    data = solver.lock_content(before.packages, HOST, None, SPEC)
+    after = locks.parse_lock(data, before.path)
+
+    assert after.packages == before.packages
+    python = after.python_package("linux-64")
+    assert (dict(python.dependencies), python.md5) == ({"openssl": ">=3"}, "aa")
+    assert (after.input_hash, after.virtual_packages("linux-64")) == (SPEC.input_hash, virtual_packages(HOST))
+
+
+def test_differences_are_reported_in_a_line():
     before = lock(PYTHON, WHEEL)
     after = lock(PYTHON.replace("h0_1", "h0_2"), WHEEL.replace("name: torch", "name: jax"))
 
-    assert locks.differences(before, before, "linux-64") == "the packages are the same"
-    told = locks.differences(before, after, "linux-64")
+    assert solver.differences(before, before, "linux-64") == "the packages are the same"
+    told = solver.differences(before, after, "linux-64")
     assert told == "python 3.11.7 h0_1_cpython -> h0_2_cpython; new: jax; gone: torch"
+
+
+def test_many_differences_are_counted_and_named_where_all_details_are_wanted():
+    many = [WHEEL.replace("name: torch", f"name: new{number}") for number in range(9)]
+    before, after = lock(PYTHON, WHEEL), lock(PYTHON.replace("h0_1", "h0_2"), *many)
+
+    assert solver.differences(before, after, "linux-64") == "1 changed, 9 new, 1 gone"
+    told = solver.differences(before, after, "linux-64", named=True)
+    assert "h0_1_cpython -> h0_2_cpython; new: new0, new1" in told and told.endswith("; gone: torch")
 
 
 def test_a_lock_that_cannot_be_written_leaves_nothing(tmp_path: Path):
     (tmp_path / "target.yml").mkdir()
 
     with pytest.raises(LockError, match="the lock cannot be written"):
-        locks.write_lock(tmp_path / "target.yml", b"x")
+        solver.write_lock(tmp_path / "target.yml", b"x")
 
     assert [path.name for path in tmp_path.iterdir()] == ["target.yml"]
+
+
+def test_without_py_rattler_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+    with pytest.raises(LockError, match="this Python has no py-rattler") as caught:
+        find_interpreter()
+
+    assert "pip install 'py-rattler" in (caught.value.hint or "")

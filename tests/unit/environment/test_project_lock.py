@@ -1,4 +1,4 @@
-"""The lock of a project: a channel's Python, the wheels that uv found, and when it is made again."""
+"""The lock of a project: a Python of a mirror, the wheels that uv found, and when it is made again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rows(lock: EnvironmentLock, platform: str = "linux-64") -> list[tuple[str, s
     return sorted((each.manager, each.name, each.version) for each in lock.on(platform))
 
 
-def test_the_lock_has_python_from_the_channel_and_wheels_from_the_index(shelf: Shelf):
+def test_the_lock_has_python_from_the_mirror_and_wheels_from_the_index(shelf: Shelf):
     wheel = shelf.wheel("toy", requires="deep")
     shelf.wheel("deep")
     shelf.pyproject('"toy"')
@@ -36,15 +36,14 @@ def test_the_lock_has_python_from_the_channel_and_wheels_from_the_index(shelf: S
     lock = shelf.lock()
 
     assert lock.path == shelf.project / "pyproject.conda-lock.yml"
-    assert rows(lock) == [("conda", "python", "3.11.7"), ("conda", "setuptools", "80.0"), ("pip", "deep", "1.0"),
-                          ("pip", "toy", "1.0")]  # fmt: skip
+    assert rows(lock) == [("pip", "deep", "1.0"), ("pip", "toy", "1.0"), ("standalone", "python", "3.11.7")]
     toy = next(each for each in lock.packages if each.name == "toy")
     assert (toy.sha256, toy.url) == (sha256(wheel), wheel.as_uri())
     assert lock.virtual_packages("linux-64")["__glibc"] == "2.28"
     assert lock.python("linux-64") == (3, 11)
 
 
-def test_a_lock_that_fits_asks_neither_uv_nor_a_channel(shelf: Shelf, monkeypatch: pytest.MonkeyPatch):
+def test_a_lock_that_fits_asks_neither_uv_nor_a_mirror(shelf: Shelf, monkeypatch: pytest.MonkeyPatch):
     shelf.wheel("toy")
     shelf.pyproject('"toy"')
     first = shelf.lock()
@@ -54,13 +53,6 @@ def test_a_lock_that_fits_asks_neither_uv_nor_a_channel(shelf: Shelf, monkeypatc
 
     assert shelf.lock() == first
     assert shelf.said == [] and shelf.pythons == ["3.11"]
-
-
-def test_a_wheel_replaces_what_python_brings_under_its_name(shelf: Shelf):
-    shelf.wheel("setuptools", "81.0")
-    shelf.pyproject('"setuptools"')
-
-    assert rows(shelf.lock()) == [("conda", "python", "3.11.7"), ("pip", "setuptools", "81.0")]
 
 
 def test_a_changed_project_keeps_its_python_and_says_what_changed(shelf: Shelf):
@@ -75,23 +67,6 @@ def test_a_changed_project_keeps_its_python_and_says_what_changed(shelf: Shelf):
     assert ("pip", "more", "1.0") in rows(lock)
     assert shelf.pythons == ["3.11"]
     assert shelf.said[-1].endswith(": new: more") and "pyproject.toml has changed" in shelf.said[-2]
-
-
-def test_a_python_of_another_channel_than_the_users_is_not_kept(
-    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    shelf.wheel("toy")
-    shelf.pyproject("")
-    shelf.lock()
-    (tmp_path / "condarc").write_text("channels: [conda-forge]\nchannel_alias: https://mirror.example/conda\n")
-    monkeypatch.setenv("CONDARC", str(tmp_path / "condarc"))
-    shelf.lock()
-    assert shelf.pythons == ["3.11"]  # another .condarc alone does not make it out of date
-
-    shelf.pyproject('"toy"')
-    shelf.lock()
-
-    assert shelf.pythons == ["3.11", "3.11"]
 
 
 def test_a_deleted_lock_asks_for_python_again(shelf: Shelf):
@@ -119,13 +94,29 @@ def test_a_host_of_another_platform_is_added_and_the_first_stays(shelf: Shelf):
     assert shelf.lock() == both
 
 
-def test_the_patch_of_the_channels_python_decides_about_markers(shelf: Shelf):
+def test_the_patch_of_the_mirrors_python_decides_about_markers(shelf: Shelf):
     shelf.wheel("early")
     shelf.wheel("late")
     shelf.pyproject("\"early; python_full_version < '3.11.3'\", \"late; python_full_version >= '3.11.3'\"")
 
     assert ("pip", "late", "1.0") in rows(shelf.lock())
     assert ("pip", "early", "1.0") not in rows(shelf.lock())
+
+
+@pytest.mark.parametrize(
+    "marker", ["platform_release >= '20.0' and sys_platform == 'darwin'", "platform_version > '5'", "os_name == 'nt'"]
+)
+def test_a_marker_of_another_system_leaves_its_package_out(shelf: Shelf, marker: str):
+    shelf.write(
+        "".join(
+            f'[[packages]]\nname = "{name}"\nversion = "1.0"\n{line}wheels = [{{url = "https://f.invalid/{name}-1.0-py3-none-any'
+            f'.whl", hashes = {{sha256 = "{"c" * 64}"}}}}]\n'
+            for name, line in (("toy", ""), ("other", f'marker = "{marker}"\n'))
+        ),
+        "pylock.toml",
+    )
+
+    assert [row[1] for row in rows(shelf.lock(name="pylock.toml")) if row[0] == "pip"] == ["toy"]
 
 
 def test_a_wheel_for_later_patches_alone_is_found_for_such_a_python(shelf: Shelf):
@@ -135,7 +126,7 @@ def test_a_wheel_for_later_patches_alone_is_found_for_such_a_python(shelf: Shelf
         "pylock.toml",
     )
 
-    assert shelf.lock("pylock.toml").python_version("linux-64") == "3.11.7"  # and not 3.12
+    assert shelf.lock("pylock.toml").python_package("linux-64").version == "3.11.7"  # and not 3.12
 
 
 @pytest.mark.parametrize(("wanted", "expected"), [(">=3.12", "3.12"), ("<3.11", "3.10"), (">=3.9", "3.11")])
@@ -143,20 +134,20 @@ def test_python_is_the_callers_or_the_nearest_that_the_project_admits(shelf: She
     shelf.wheel("toy")
     shelf.pyproject('"toy"', python=wanted)
 
-    assert shelf.lock().python_version("linux-64") == f"{expected}.7"
+    assert shelf.lock().python_package("linux-64").version == f"{expected}.7"
 
 
-def test_a_python_that_the_channel_or_the_wheels_do_not_have_gives_way_to_the_nearest(shelf: Shelf):
+def test_a_python_that_the_mirror_or_the_wheels_do_not_have_gives_way_to_the_nearest(shelf: Shelf):
     shelf.wheel("toy", "1.0", "cp310-cp310-manylinux_2_17_x86_64")
     shelf.write("toy\n", "requirements.txt")
 
     lock = shelf.lock("requirements.txt")
 
-    assert lock.python_version("linux-64") == "3.10.7"
+    assert lock.python_package("linux-64").version == "3.10.7"
     assert "no solution for Python 3.11: the environment has 3.10.7, the nearest that works" in shelf.said
 
     shelf.pyproject("", python=">=3.13")
-    with pytest.raises(LockError, match=r"there is no solution for pyproject\.toml"):
+    with pytest.raises(LockError, match=r"there is no solution for Python 3\.13"):
         shelf.lock()
 
 
@@ -176,7 +167,7 @@ def test_nothing_is_written_where_nothing_is_found(shelf: Shelf):
         shelf.lock()
 
     assert "toy" in " ".join(caught.value.evidence)
-    assert shelf.pythons == []  # the channel was not asked
+    assert shelf.pythons == []  # the mirror was not asked
     assert [path.name for path in shelf.project.iterdir()] == ["pyproject.toml"]
 
 
@@ -211,7 +202,7 @@ def test_what_was_asked_for_and_private_indexes_reach_the_environment(shelf: She
     shelf.wheel("deep")
     index = '[[tool.uv.index]]\nname = "ours"\nurl = "https://ours.invalid/simple"\nexplicit = true\n'
     shelf.pyproject('"toy"', index)
-    facts = {"platform": "linux-x86_64", "glibc": "2.28", "root": "/root", "uid": "0"}
+    facts = {"platform": "linux-x86_64", "glibc": "2.28", "root": "/root"}
     host = Host("tensor01", "tensor01", "bare", "clusterfn.yml:2")
 
     made = resolve.resolve_environment(shelf.read(), host, facts, None, (3, 11), shelf.said.append)

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from clusterfn.environment import packages, solver
+from clusterfn.environment.requirement_lines import RequirementLines
 from clusterfn.environment.specification import Specification
-from clusterfn.errors import LockError
+from clusterfn.errors import ConfigError, LockError
 from tests.lock.conftest import make_wheel, sha256
 from tests.unit.environment.shelf import HOST, Shelf, shelf_in
 
@@ -112,24 +113,38 @@ def test_what_a_line_names_makes_the_lock_out_of_date(shelf: Shelf, written: Wri
     assert written(text).input_hash != before
 
 
-def test_what_conda_brings_is_kept_and_what_cannot_go_with_it_is_told(shelf: Shelf):
+def test_what_conda_brings_is_kept_and_what_cannot_go_with_it_is_reported(shelf: Shelf):
     """The channel of the shelf brings python and setuptools 80.0."""
     for version in ("80.0", "81.0"):
         shelf.wheel("setuptools", version)
     shelf.wheel("toy", requires="setuptools>=60")
     shelf.wheel("newer", requires="setuptools>=81")
-    shelf.write("dependencies:\n- python=3.11\n- pip:\n  - toy\n  - setuptools[core]\n", "environment.yml")
+    shelf.write("dependencies:\n- python=3.11\n- pip:\n  - toy\n", "environment.yml")
 
     lock = solver.lock_for(shelf.read("environment.yml"), HOST, shelf.said.append)
 
     rows = {(each.manager, each.name, each.version) for each in lock.on("linux-64")}
     assert rows == {("conda", "python", "3.11.7"), ("conda", "setuptools", "80.0"), ("pip", "toy", "1.0")}
-    assert "setuptools[core]: conda brings setuptools 80.0, and its extras are not installed" in shelf.said
     lock.path.unlink()
     shelf.write("dependencies:\n- python=3.11\n- pip:\n  - newer\n", "environment.yml")
     with pytest.raises(LockError) as caught:
         solver.lock_for(shelf.read("environment.yml"), HOST, shelf.said.append)
-    assert re.search(r"setuptools\s*<81|setuptools>=81", " ".join(caught.value.evidence))
+    assert re.search(r"setuptools\s*<81|setuptools[>=]=81", " ".join(caught.value.evidence))
+
+
+@pytest.mark.parametrize("line", ["setuptools[core]", "setuptools[core]>=60", "toy"])
+def test_the_extras_of_what_conda_brings_are_installed_in_its_version(shelf: Shelf, line: str):
+    shelf.wheel("setuptools", "80.0", requires="old; extra == 'core'")
+    shelf.wheel("setuptools", "81.0", requires="new; extra == 'core'")
+    for name in ("old", "new"):
+        shelf.wheel(name)
+    shelf.wheel("toy", requires="setuptools[core]")
+    shelf.write(f"dependencies:\n- python=3.11\n- pip:\n  - {line}\n", "environment.yml")
+
+    lock = solver.lock_for(shelf.read("environment.yml"), HOST, shelf.said.append)
+
+    rows = {(each.manager, each.name, each.version) for each in lock.on("linux-64") if each.name != "toy"}
+    assert rows == {("conda", "python", "3.11.7"), ("conda", "setuptools", "80.0"), ("pip", "old", "1.0")}
 
 
 def test_a_selector_limits_a_line_to_its_platforms(shelf: Shelf):
@@ -139,3 +154,10 @@ def test_a_selector_limits_a_line_to_its_platforms(shelf: Shelf):
     shelf.write(f"dependencies:\n- python=3.11\n- pip:\n{lines}", "environment.yml")
 
     assert wheels(shelf, shelf.read("environment.yml")) == {"toy": "1.0"}
+
+
+def test_an_option_that_is_rejected_shows_no_password(tmp_path: Path):
+    with pytest.raises(ConfigError, match="cannot be locked") as caught:
+        RequirementLines(tmp_path).add("--proxy=http://ada:sekret@proxy.example:80")
+
+    assert "sekret" not in str(caught.value)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.environment import conda_solver, solver, standalone, uv
+from clusterfn.environment import solver, standalone, uv
 from clusterfn.environment.lock import EnvironmentLock, LockedPackage, Unsolved
 from clusterfn.environment.python_source import PythonSource
 from clusterfn.errors import LockError
@@ -19,6 +19,7 @@ from tests.unit.environment.shelf import HOST, Shelf, shelf_in
 
 CONTENT = b"an archive"
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
+FIND_PYTHON, WITH_HASH = standalone.find_python, standalone.with_hash  # the shelf replaces them
 
 
 @pytest.fixture
@@ -31,8 +32,10 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
 def mirror(shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a mirror that has an archive for Python 3.11, and no hashes; the archive."""
     folder = tmp_path / "a mirror"
+    monkeypatch.setattr(standalone, "find_python", FIND_PYTHON)
+    monkeypatch.setattr(standalone, "with_hash", WITH_HASH)
     monkeypatch.setenv("UV_PYTHON_INSTALL_MIRROR", folder.as_uri())
-    argv = [uv.find_uv(print), "python", "list", "cpython-3.11-linux-x86_64-gnu", "--only-downloads", "--offline"]
+    argv = [uv.find_uv(), "python", "list", "cpython-3.11-linux-x86_64-gnu", "--only-downloads", "--offline"]
     known = json.loads(subprocess.run([*argv, "--output-format", "json"], capture_output=True, check=True).stdout)
     release, name = known[0]["url"].replace("%2B", "+").split("/")[-2:]
     (folder / release).mkdir(parents=True)
@@ -41,14 +44,7 @@ def mirror(shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 def find(shelf: Shelf, minor: str = "3.11", platform: str = "linux-64") -> LockedPackage:
-    return standalone.find_python(minor, platform, uv.find_uv(print), shelf.project, shelf.said.append)
-
-
-def no_channel(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreachable(*_: object) -> None:
-        raise LockError("a channel cannot be reached", evidence=["connection refused"])
-
-    monkeypatch.setattr(conda_solver, "solve", unreachable)
+    return WITH_HASH(FIND_PYTHON(minor, platform, uv.find_uv(), shelf.project), shelf.said.append)
 
 
 def locked_with(shelf: Shelf, kind: str) -> EnvironmentLock:
@@ -79,7 +75,7 @@ def test_a_mirror_that_does_not_answer_is_named(shelf: Shelf, mirror: Path):
         find(shelf)
 
     assert mirror.parent.name in caught.value.evidence[0]
-    assert "UV_PYTHON_INSTALL_MIRROR" in (caught.value.hint or "")
+    assert "UV_PYTHON_INSTALL_MIRROR" in (caught.value.hint or "") and "[python:host]" in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize(("minor", "platform"), [("3.5", "linux-64"), ("3.11", "linux-ppc64le")])
@@ -88,52 +84,27 @@ def test_a_python_that_it_does_not_have_is_no_solution(shelf: Shelf, minor: str,
         find(shelf, minor, platform)
 
 
-def test_where_it_is_asked_for_no_channel_is_asked_and_its_lock_is_apart(shelf: Shelf, mirror: Path):
+def test_where_it_is_asked_for_its_lock_has_its_archive(shelf: Shelf, mirror: Path):
     shelf.wheel("toy")
     shelf.pyproject('"toy"')
 
     lock = locked_with(shelf, "standalone")
 
-    assert lock.path.name == "pyproject-standalone.conda-lock.yml"
-    assert shelf.pythons == []
+    assert lock.path.name == "pyproject.conda-lock.yml"
     python = lock.python_package("linux-64")
     assert (python.manager, python.sha256) == ("standalone", SHA256)
     assert [each.manager for each in lock.archives("linux-64")] == ["standalone", "pip"]
     assert locked_with(shelf, "standalone") == lock
 
 
-def test_it_is_taken_where_no_channel_answers_and_a_line_says_so(shelf: Shelf, mirror: Path, monkeypatch):
+def test_it_is_taken_unasked_and_kept(shelf: Shelf, mirror: Path):
     shelf.wheel("toy")
     shelf.pyproject('"toy"')
-    no_channel(monkeypatch)
 
     lock = shelf.lock()
 
-    assert lock.path.name == "pyproject.conda-lock.yml"
-    assert lock.python_package("linux-64").manager == "standalone"
-    assert any("no conda channel gives Python (a channel cannot be reached)" in line for line in shelf.said)
+    assert lock == locked_with(shelf, "standalone")
     shelf.wheel("more")
     shelf.pyproject('"toy", "more"')
     mirror.unlink()
-    assert shelf.lock().python_package("linux-64") == lock.python_package("linux-64")  # it is kept
-
-
-def test_it_is_not_taken_where_conda_is_asked_for(shelf: Shelf, mirror: Path, monkeypatch):
-    shelf.pyproject("")
-    no_channel(monkeypatch)
-
-    with pytest.raises(LockError, match="a channel cannot be reached"):
-        locked_with(shelf, "conda")
-
-
-def test_where_neither_answers_both_reasons_are_shown(shelf: Shelf, mirror: Path, monkeypatch):
-    shelf.pyproject("")
-    no_channel(monkeypatch)
-    mirror.unlink()
-
-    with pytest.raises(LockError, match=r"no place gives a Python for pyproject\.toml") as caught:
-        shelf.lock()
-
-    assert list(caught.value.evidence[:2]) == ["a channel cannot be reached", "connection refused"]
-    assert "cannot be fetched from python-build-standalone" in caught.value.evidence[2]
-    assert "[python:host]" in (caught.value.hint or "")
+    assert shelf.lock().python_package("linux-64") == lock.python_package("linux-64")

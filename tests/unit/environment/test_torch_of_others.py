@@ -1,27 +1,34 @@
-"""PyTorch that comes in through other packages: its build runs on the GPUs, and one file has one PyTorch."""
+"""PyTorch, wanted itself or through other packages: its build runs on the GPUs, and one file has one PyTorch."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from clusterfn.config.spec import EnvironmentSettings, Host
-from clusterfn.environment import packages, resolve
+from clusterfn.config.spec import Host
+from clusterfn.environment import cuda, packages, resolve
+from clusterfn.environment import lock as locks
 from clusterfn.environment.cuda import GpuCapabilities
 from clusterfn.environment.specification import Specification
 from clusterfn.errors import EnvironmentBuildError
+from tests.builder import toys
+from tests.programs import main
 from tests.unit.environment.shelf import Shelf, shelf_in
+from tests.unit.environment.test_repositories import TABLE as GIFT
+from tests.unit.environment.test_repositories import git
 
 OLD = GpuCapabilities("575.57.08", ("8.6",), "nvidia-smi says on tensor01")
 NEW = GpuCapabilities("595.45.04", ("8.6",), "nvidia-smi says on tensor01")
 # PyTorch 2.9 and newer has a build for CUDA 13 alone, so that no index of PyTorch is asked.
-TABLE = """\
-builds:
-- {cuda: "12.6", torch: ["2.9", null], capabilities: ["12.0"]}
-- {cuda: "12.8", torch: ["2.9", null], capabilities: ["12.0"]}
-"""
+WHOLE = cuda.load_table()
+TABLE = replace(WHOLE, builds=tuple(
+    row if row.cuda > "12.8" else replace(row, last=min(row.last or (2, 8), (2, 8)))
+    for row in WHOLE.builds if row.cuda > "12.8" or row.first < (2, 9)
+))  # fmt: skip
 
 
 @pytest.fixture
@@ -33,11 +40,32 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
             made.wheel("torch", version)
         made.wheel("accelerate", requires="torch>=2")
         made.wheel("newest", requires="torch>=2.15")
-        (tmp_path / "table.yml").write_text(TABLE)
+        monkeypatch.setattr(cuda, "load_table", lambda: TABLE)
         yield made
 
 
 def read(shelf: Shelf, place: str, wanted: str) -> Specification:
+    """A file that wants PyTorch itself, or through a package, a clone of a repository, or a repository."""
+    if wanted == "repository":
+        folder = shelf.folder.parent / "gift"
+        folder.mkdir()
+        files = {**toys.with_backend("gift"), "pyproject.toml": f'{GIFT}dependencies = ["torch>=2"]\n'}
+        for name, text in files.items():
+            (folder / name).write_text(text)
+        git(folder, "init", "--quiet")
+        git(folder, "add", "--all")
+        git(folder, "commit", "--quiet", "--message", "first")
+        shelf.wheel("pip")
+        wanted = f"gift @ git+{folder.as_uri()}"
+    if wanted == "clone":
+        shelf.write('[project]\nname = "clone"\nversion = "1"\ndependencies = ["torch>=2"]\n', "clone/pyproject.toml")
+        sources = '[tool.uv.sources]\nclone = {path = "clone", editable = true}\n'
+        if place == "pyproject.toml":
+            shelf.pyproject('"clone"', sources)
+            return shelf.read(place)
+        if place == "packages=":
+            return packages.from_packages(["python=3.11", "-e ./clone"])
+        wanted = "-e ./clone"
     if place == "packages=":
         return packages.from_packages(["python=3.11", f"pip:{wanted}"])
     if place == "requirements.txt":
@@ -49,29 +77,59 @@ def read(shelf: Shelf, place: str, wanted: str) -> Specification:
     return shelf.read(place)
 
 
-def locked(
-    shelf: Shelf, spec: Specification, gpus: GpuCapabilities | None, has: GpuCapabilities | None = OLD
-) -> str:
+def locked(shelf: Shelf, spec: Specification, gpus: GpuCapabilities | None, has: GpuCapabilities | None = OLD) -> str:
     """The version of PyTorch in the lock for a call."""
-    settings = EnvironmentSettings(table=str(shelf.folder.parent / "table.yml"))
-    host = Host("tensor01", "tensor01", "bare", "clusterfn.yml:2", making=settings)
-    facts = {"platform": "linux-x86_64", "glibc": "2.28", "root": "/root", "uid": "0"}
+    host = Host("tensor01", "tensor01", "bare", "clusterfn.yml:2")
+    facts = {"platform": "linux-x86_64", "glibc": "2.28", "root": "/root"}
     made = resolve.resolve_environment(spec, host, facts, gpus, (3, 11), shelf.said.append, lambda: has)
     return next(each.version for each in made.lock.packages if each.name == "torch")
 
 
-@pytest.mark.parametrize("wanted", ["accelerate", "torch"])
+@pytest.mark.parametrize("wanted", ["accelerate", "torch", "clone"])
 @pytest.mark.parametrize("place", ["requirements.txt", "pyproject.toml", "environment.yml", "packages="])
-def test_a_file_has_one_pytorch_that_runs_on_the_gpus_whichever_call_comes_first(
-    shelf: Shelf, place: str, wanted: str
-):
+def test_a_file_has_one_pytorch_that_runs_on_the_gpus_whichever_call_comes_first(shelf: Shelf, place: str, wanted: str):
     spec = read(shelf, place, wanted)
 
     assert locked(shelf, spec, None) == "2.8.0"
     assert locked(shelf, spec, OLD) == "2.8.0"
-    if spec.project:  # where conda's packages may depend on CUDA, a call with GPUs solves once more
-        assert sum("solving" in line for line in shelf.said) == 1
     assert locked(shelf, spec, None) == "2.8.0"
+    assert sum("solving" in line for line in shelf.said) == 1
+
+
+def test_a_git_repository_that_wants_pytorch_gets_a_build_that_runs(shelf: Shelf):
+    assert locked(shelf, read(shelf, "requirements.txt", "repository"), OLD) == "2.8.0"
+
+
+def test_a_range_is_narrowed_and_never_left(shelf: Shelf):
+    shelf.wheel("torch", "2.7.1")
+
+    assert locked(shelf, read(shelf, "requirements.txt", "torch[opt] >=2.4,!=2.8.*,<3"), OLD) == "2.7.1"
+    assert any("PyTorch 2.15.0 does not run on the GPUs of tensor01: driver 575" in line for line in shelf.said)
+    assert any(line.startswith("CUDA 12.6 for PyTorch 2.7.1: driver 575") for line in shelf.said)
+    with pytest.raises(EnvironmentBuildError, match=r"no build of PyTorch >=2\.9,<=2\.15\.0 runs on tensor01"):
+        locked(shelf, read(shelf, "requirements.txt", "torch>=2.9"), OLD)
+
+
+def test_of_the_users_index_the_newest_build_that_runs_is_taken(shelf: Shelf, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cuda, "load_table", lambda: WHOLE)
+    for version in ("2.10.0", "2.11.0"):  # the latter has no code for this GPU
+        shelf.wheel("torch", f"{version}+cu128")
+    index = shelf.folder.parent / "cu128"
+    index.mkdir()
+    spec = read(shelf, "requirements.txt", f"--index-url {index.as_uri()}\ntorch<2.12")
+
+    assert locked(shelf, spec, replace(NEW, capabilities=("7.0",))) == "2.10.0+cu128"
+
+
+@pytest.mark.parametrize("build", ["cu132", "cpu"])
+def test_the_very_build_that_the_user_names_is_locked_or_refused(shelf: Shelf, build: str):
+    shelf.wheel("torch", f"2.15.0+{build}")
+    spec = read(shelf, "requirements.txt", f"torch==2.15.0+{build}")
+
+    with pytest.raises(EnvironmentBuildError, match=rf"has PyTorch 2\.15\.0\+{build} .* which does not run"):
+        locked(shelf, spec, OLD)
+    assert not list(shelf.project.glob("*.conda-lock.yml"))
+    assert locked(shelf, spec, None) == f"2.15.0+{build}"
 
 
 def test_a_newer_driver_keeps_the_newest_pytorch(shelf: Shelf):
@@ -114,22 +172,39 @@ def test_where_there_are_no_gpus_or_no_build_for_them_a_call_without_gets_the_ne
     assert locked(shelf, spec, None, has=none_runs) == "2.15.0"
 
 
-def test_a_build_for_gpus_that_cannot_be_had_is_told_and_a_call_without_gets_the_newest(shelf: Shelf):
+def test_a_build_for_gpus_that_cannot_be_had_is_reported_and_a_call_without_gets_the_newest(shelf: Shelf):
     spec = read(shelf, "requirements.txt", "newest")
 
     assert locked(shelf, spec, None) == "2.15.0"
     assert any("PyTorch for GPUs cannot be had" in line for line in shelf.said)
 
 
-def test_a_lock_for_other_machines_too_has_their_newest_pytorch(shelf: Shelf):
-    shelf.write("platforms: [osx-arm64]\ndependencies:\n- python=3.11\n- pip:\n  - accelerate\n", "environment.yml")
-    settings = EnvironmentSettings(table=str(shelf.folder.parent / "table.yml"))
-    host = Host("tensor01", "tensor01", "bare", "clusterfn.yml:2", making=settings)
-    facts = {"platform": "linux-x86_64", "glibc": "2.28", "root": "/root", "uid": "0"}
+@pytest.mark.parametrize("wanted", ["accelerate", "torch"])
+def test_a_lock_for_a_platform_has_a_pytorch_that_most_gpus_run(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, wanted: str
+):
+    """Of PyPI's own builds: others are on an index of PyTorch."""
+    of_pypi = replace(WHOLE, builds=tuple(row for row in WHOLE.builds if row.on_pypi and row.cuda > "12.6"))
+    monkeypatch.setattr(cuda, "load_table", lambda: of_pypi)
+    shelf.wheel("torch", "2.10.0")
+    read(shelf, "requirements.txt", wanted)
 
-    made = resolve.resolve_environment(
-        shelf.read("environment.yml"), host, facts, OLD, (3, 11), shelf.said.append, lambda: OLD
+    assert main(["env", "lock", "requirements.txt", "--platform", "linux-64"]) == 0
+
+    lock = locks.read_lock(shelf.project / "requirements.conda-lock.yml")
+    assert [each.version for each in lock.packages if each.name == "torch"] == ["2.10.0"]
+
+
+def test_the_check_for_a_platform_says_why_and_what_to_run(shelf: Shelf, capsys: pytest.CaptureFixture[str]):
+    shelf.wheel("toy")
+    read(shelf, "requirements.txt", "toy")
+    argv = ["env", "lock", "requirements.txt", "--platform", "linux-64", "--check"]
+
+    assert main(argv) == 1
+    assert "linux-64: requirements.conda-lock.yml does not exist yet; clusterfn env lock requirements.txt" in (
+        capsys.readouterr().err
     )
-
-    found = {each.platform: each.version for each in made.lock.packages if each.name == "torch"}
-    assert found == {"linux-64": "2.8.0", "osx-arm64": "2.15.0"}
+    assert main(argv[:-1]) == 0
+    capsys.readouterr()
+    assert main([*argv, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [{"platform": "linux-64", "up_to_date": True, "why": None}]

@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 from clusterfn.config.spec import Host
-from clusterfn.environment import download, resolve, solver_tools, uv
+from clusterfn.environment import child_process, download, pip_settings, resolve, uv
 from clusterfn.environment.cuda import GpuCapabilities
 from clusterfn.environment.lock import LockedPackage
-from clusterfn.environment.solver_tools import PipConfig
-from clusterfn.environment.wheel_files import wheel_rank
-from clusterfn.environment.wheels import uv_platform
+from clusterfn.environment.pip_settings import PipConfig
+from clusterfn.environment.wheel_files import file_rank, wheel_tags
 from clusterfn.errors import EnvironmentBuildError, LockError
 from tests.lock.conftest import sha256
 from tests.unit.environment.shelf import HOST, Shelf, shelf_in
@@ -38,14 +37,14 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
     [("", 17), ("2.17", 17), ("2.27", 17), ("2.28", 28), ("2.30", 28), ("2.31", 31), ("2.39", 39), ("2.43", 40)],
 )
 def test_a_glibc_that_uv_does_not_know_becomes_an_older_one(glibc: str, expected: int):
-    assert uv_platform(replace(HOST, glibc=glibc)) == f"x86_64-manylinux_2_{expected}"
-    assert uv_platform(replace(ARM, glibc=glibc)) == f"aarch64-manylinux_2_{expected}"
+    assert uv.platform_of(replace(HOST, glibc=glibc)) == f"x86_64-manylinux_2_{expected}"
+    assert uv.platform_of(replace(ARM, glibc=glibc)) == f"aarch64-manylinux_2_{expected}"
 
 
 @pytest.mark.parametrize("target", [replace(HOST, glibc="2.12"), replace(HOST, platform="linux-ppc64le")])
 def test_a_host_that_uv_knows_nothing_of_is_refused_with_another_way(target):
     with pytest.raises(LockError, match="uv resolves nothing for") as caught:
-        uv_platform(target)
+        uv.platform_of(target)
     assert "environment.yml" in (caught.value.hint or "")
 
 
@@ -75,7 +74,9 @@ def test_the_rank_of_a_wheel():
         "x-1-cp39-abi3-manylinux_2_17_x86_64.whl", "x-1-cp311-cp311-linux_x86_64.whl",
         "x-1-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl", "x-1-2-cp311-cp311-manylinux_2_17_x86_64.whl",
     ]  # fmt: skip
-    assert sorted(best_last, key=wheel_rank) == best_last
+    tags = wheel_tags("3.11", "x86_64-manylinux_2_28")
+    assert sorted(best_last, key=lambda file: file_rank(file, tags)) == best_last
+    assert file_rank("x-1-cp311-cp311-manylinux_2_34_x86_64.whl", tags) < file_rank("x-1.tar.gz", tags)
 
 
 def test_markers_mean_the_host_and_not_this_machine(shelf: Shelf):
@@ -128,7 +129,7 @@ def test_a_member_of_a_workspace_has_its_dependencies_found(shelf: Shelf):
 
 def test_the_settings_of_a_workspace_find_the_wheels_of_a_member(shelf: Shelf, monkeypatch):
     shelf.wheel("toy")
-    monkeypatch.setattr(solver_tools, "pip_config", lambda: PipConfig(()))
+    monkeypatch.setattr(pip_settings, "pip_config", lambda: PipConfig(()))
     shelf.write(f'[tool.uv.workspace]\nmembers = ["train"]\n{shelf.settings}')
     shelf.write(LOCAL.replace("helper", "train").format("toy") + "[tool.uv]\n", "train/pyproject.toml")
 
@@ -174,17 +175,6 @@ def test_where_some_have_hashes_all_must(shelf: Shelf):
     assert shelf.refusal("requirements.txt").message == "requirements.txt has hashes, but none for deep 1.0"
 
 
-def test_a_package_that_is_source_only_is_named(shelf: Shelf):
-    (shelf.folder / "toysource-1.0.tar.gz").write_bytes(b"nothing reads it")
-    shelf.pyproject('"toysource"')
-
-    refused = shelf.refusal()
-
-    assert refused.message == "there is no solution for pyproject.toml"
-    assert "toysource" in " ".join(refused.evidence)
-    assert "pip wheel --no-deps" in (refused.hint or "")
-
-
 def test_a_line_that_uv_rejects_is_shown_with_its_own_words(shelf: Shelf):
     shelf.pyproject('"toy=>2"')
 
@@ -196,7 +186,7 @@ def test_a_line_that_uv_rejects_is_shown_with_its_own_words(shelf: Shelf):
 
 def test_an_index_that_does_not_answer_is_no_missing_solution_and_its_password_is_not_shown(shelf: Shelf, monkeypatch):
     config = PipConfig(("http://ada:sekret@127.0.0.1:9/simple",))
-    monkeypatch.setattr(solver_tools, "pip_config", lambda: config)
+    monkeypatch.setattr(pip_settings, "pip_config", lambda: config)
     shelf.pyproject('"toy"')
 
     refused = shelf.refusal()
@@ -345,7 +335,7 @@ def test_the_best_version_of_all_indexes_counts_for_pips_own_indexes_alone(
     shelf: Shelf, monkeypatch, file: str, indexes: tuple[str, ...], variable: str, expected: bool
 ):
     asked = asked_of_uv(shelf, monkeypatch)
-    monkeypatch.setattr(solver_tools, "pip_config", lambda: PipConfig(indexes))
+    monkeypatch.setattr(pip_settings, "pip_config", lambda: PipConfig(indexes))
     if variable:
         monkeypatch.setenv(variable, "https://ours.example/simple")
     shelf.pyproject('"toy"')
@@ -358,7 +348,7 @@ def test_the_best_version_of_all_indexes_counts_for_pips_own_indexes_alone(
 
 def test_an_index_of_the_project_is_asked_first_and_pips_further_ones_are_not(shelf: Shelf, monkeypatch):
     asked = asked_of_uv(shelf, monkeypatch)
-    monkeypatch.setattr(solver_tools, "pip_config", lambda: PipConfig(("https://a", "https://b")))
+    monkeypatch.setattr(pip_settings, "pip_config", lambda: PipConfig(("https://a", "https://b")))
     shelf.pyproject('"toy"', '[[tool.uv.index]]\nurl = "https://ours.example"\n')
 
     shelf.refusal()
@@ -370,11 +360,11 @@ def asked_of_uv(shelf: Shelf, monkeypatch) -> list[tuple[list[str], dict[str, st
     """Return what uv will have been asked: its arguments and variables. It finds nothing."""
     asked: list[tuple[list[str], dict[str, str]]] = []
 
-    def run(argv, folder, variables, waiting, given) -> uv.UvResult:
+    def run(argv, report, *, given, folder, variables) -> child_process.Ended:
         asked.append((list(argv), dict(variables)))
-        return uv.UvResult(1, "no solution")
+        return child_process.Ended(1, "", "no solution")
 
-    monkeypatch.setattr(uv, "run", run)
+    monkeypatch.setattr(child_process, "run", run)
     return asked
 
 
@@ -392,16 +382,16 @@ def test_variables_of_uv_that_narrow_the_choice_do_not_count(shelf: Shelf, monke
     assert shelf.found("pylock.toml") == {"toy": "1.0"}
 
 
-def test_a_repository_in_a_pylock_is_refused_by_name(shelf: Shelf):
-    shelf.write('[[packages]]\nname = "x"\nvcs = {type = "git", url = "https://ada:sekret@e.org/x"}\n', "pylock.toml")
-    assert "x comes from a repository (https://***@e.org/x)" in shelf.refusal("pylock.toml").message
+def test_a_repository_of_another_kind_than_git_in_a_pylock_is_refused_by_name(shelf: Shelf):
+    shelf.write('[[packages]]\nname = "x"\nvcs = {type = "hg", url = "https://ada:sekret@e.org/x"}\n', "pylock.toml")
+    assert "https://***@e.org/x is no commit of a git repository" in shelf.refusal("pylock.toml").message
 
 
 def test_a_choice_of_pytorch_for_one_host_reaches_uv(shelf: Shelf):
     shelf.wheel("torch", "2.6.0")
     shelf.wheel("torch", "2.7.1")
     shelf.pyproject('"torch"')
-    pinned = shelf.read().with_wheels({"torch": "==2.6.*"})
+    pinned = replace(shelf.read(), pins=("torch==2.6.*",))
 
     found = shelf.find(pinned)
 
@@ -410,38 +400,41 @@ def test_a_choice_of_pytorch_for_one_host_reaches_uv(shelf: Shelf):
 
 def test_the_build_of_pytorch_for_the_hosts_driver_reaches_uv(shelf: Shelf, monkeypatch):
     log = shelf.folder.parent / "log"
-    program = shelf.write(f'#!/bin/sh\necho "$*" >> "{log}"\ncat "$6" >> "{log}"\nexit 1\n', "fake-uv")
+    program = shelf.write(
+        f'#!/bin/sh\ncase "$*" in *torch-backend*) echo "$*" >> "{log}"; exit 1;; esac\nexec "{uv.find_uv()}" "$@"\n',
+        "fake-uv",
+    )
     program.chmod(0o755)
-    monkeypatch.setattr(uv, "find_uv", lambda say: str(program))
+    monkeypatch.setattr(uv, "find_uv", lambda: str(program))
+    shelf.wheel("torch", "2.7.1")
     shelf.pyproject('"torch==2.7.1"', python="==3.11.*")
-    facts = {"platform": "linux-x86_64", "glibc": "2.28", "root": "/root", "uid": "0"}
+    facts = {"platform": "linux-x86_64", "glibc": "2.28", "root": "/root"}
     host = Host("tensor01", "tensor01", "bare", "clusterfn.yml:2")
 
     with pytest.raises(LockError):
         resolve.resolve_environment(shelf.read(), host, facts, OLD_DRIVER, (3, 11), shelf.said.append)
 
-    assert "--torch-backend cu118" in log.read_text() and "torch==2.7.1+cu118" in log.read_text()
-    assert any(said.startswith("CUDA 11.8 for PyTorch 2.7") for said in shelf.said)
+    assert "--torch-backend cu118" in log.read_text()
+    assert any("PyTorch 2.7.1 does not run on the GPUs of tensor01: driver" in said for said in shelf.said)
 
 
 def test_what_uv_says_is_shown_without_passwords_and_in_its_own_words(shelf: Shelf, monkeypatch):
     program = shelf.write("#!/bin/sh\necho 'error: no https://ada:sekret@m.invalid/simple' >&2\nexit 2\n", "fake-uv")
     program.chmod(0o755)
-    monkeypatch.setattr(uv, "find_uv", lambda say: str(program))
+    monkeypatch.setattr(uv, "find_uv", lambda: str(program))
     shelf.pyproject('"toy"')
 
     assert shelf.refusal().evidence == ("error: no https://***@m.invalid/simple",)
 
 
-def test_an_old_uv_is_passed_over_with_a_message_and_one_is_installed(shelf: Shelf, monkeypatch):
-    old = shelf.write("#!/bin/sh\necho 'uv 0.11.33 (abc 2024-08-30)'\n", "bin/uv")
-    old.chmod(0o755)
-    monkeypatch.setenv("PATH", str(old.parent))
+def test_without_uv_it_is_said_what_to_install(shelf: Shelf, monkeypatch):
+    monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(shelf.folder))
-    monkeypatch.setattr(solver_tools, "own_interpreter", lambda tool, base, say: Path("/cache/bin/python"))
 
-    assert uv.find_uv(shelf.said.append) == "/cache/bin/uv"
-    assert shelf.said == [f"{old} is not used (0.11): clusterfn needs uv 0.12 or newer"]
+    with pytest.raises(LockError, match="there is no uv") as caught:
+        uv.find_uv()
+
+    assert caught.value.hint == "pip install 'uv>=0.12,<1'"
 
 
 @pytest.mark.parametrize(
@@ -538,7 +531,7 @@ def private(shelf: Shelf) -> Iterator[str]:
 
 def test_a_password_of_pips_index_finds_wheels_and_stays_here(shelf: Shelf, private: str, monkeypatch):
     config = PipConfig((f"http://ada:sekret@{private}/simple",))
-    monkeypatch.setattr(solver_tools, "pip_config", lambda: config)
+    monkeypatch.setattr(pip_settings, "pip_config", lambda: config)
     shelf.pyproject('"hidden"')
 
     lock = shelf.lock()
@@ -551,27 +544,22 @@ def test_a_password_of_pips_index_finds_wheels_and_stays_here(shelf: Shelf, priv
 def test_a_private_index_of_the_project_has_its_password_in_uvs_variables(shelf: Shelf, private: str, monkeypatch):
     monkeypatch.setenv("UV_INDEX_OUR_OWN_USERNAME", "ada")
     monkeypatch.setenv("UV_INDEX_OUR_OWN_PASSWORD", "sekret")
-    monkeypatch.setattr(solver_tools, "pip_config", lambda: PipConfig(()))
+    monkeypatch.setattr(pip_settings, "pip_config", lambda: PipConfig(()))
     index = f'[[tool.uv.index]]\nname = "our-own"\nurl = "http://{private}/simple"\ndefault = true\n'
     shelf.pyproject('"hidden"', index)
 
     found = shelf.wheels()[0]
 
     assert found.url.startswith(f"http://{private}/hidden")
-    [(_, path)] = download.download_packages([row(found)], lambda *_: None, shelf.read().project.indexes)
+    [(_, path)] = download.download_packages([found], lambda *_: None, shelf.read().project.indexes)
     assert sha256(path) == found.sha256
 
 
-def row(wheel) -> LockedPackage:
-    file = wheel.url.rpartition("/")[2]
-    return LockedPackage(wheel.name, wheel.version, "", "pip", file, wheel.url, wheel.sha256, "linux-64")
-
-
 def test_a_download_takes_the_password_from_netrc(shelf: Shelf, private: str, monkeypatch):
-    monkeypatch.setattr(solver_tools, "pip_config", lambda: PipConfig(()))
+    monkeypatch.setattr(pip_settings, "pip_config", lambda: PipConfig(()))
     url = f"http://{private}/hidden-1.0-py3-none-any.whl"
     wheel = shelf.folder.parent / "site" / "hidden-1.0-py3-none-any.whl"
-    package = LockedPackage("hidden", "1.0", "", "pip", wheel.name, url, sha256(wheel), "linux-64")
+    package = LockedPackage("hidden", "1.0", "pip", url, sha256(wheel), "linux-64")
     with pytest.raises(EnvironmentBuildError, match="HTTP 401"):
         list(download.download_packages([package], lambda *_: None))
 

@@ -11,11 +11,11 @@ from functools import partial
 
 import pytest
 
+from clusterfn.bridge.worker.cuda_table import HERE, NEVER, TABLE
 from clusterfn.errors import ConfigError, SubmitError, Unreachable
 from clusterfn.gpu import GpuMonitor, retry_transient, smi
-from clusterfn.gpu.cuda_errors import HERE, NEVER, TABLE
 from tests.fakes import torch as fake_torch
-from tests.waiting import until
+from tests.waiting import replace_here, until
 
 pytest_plugins = ["tests.fakes.gpu"]
 pytestmark = pytest.mark.usefixtures("no_gpu")
@@ -32,8 +32,8 @@ def waits(monkeypatch):
     async def asleep(seconds):
         found.append(seconds)
 
-    monkeypatch.setattr(time, "sleep", found.append)
-    monkeypatch.setattr(asyncio, "sleep", asleep)
+    replace_here(monkeypatch, time, "sleep", found.append)
+    replace_here(monkeypatch, asyncio, "sleep", asleep)
     return found
 
 
@@ -194,7 +194,7 @@ def wait_for_looks(monitor, looks):
     until(lambda: monitor.looks >= looks)
 
 
-def test_the_monitor_sees_peaks_and_use_of_the_visible_cards(box, monkeypatch):
+def test_the_monitor_sees_peaks_and_use_of_the_visible_gpus(box, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
 
     with GpuMonitor(interval_s=0.1) as monitor:
@@ -208,7 +208,7 @@ def test_the_monitor_sees_peaks_and_use_of_the_visible_cards(box, monkeypatch):
     assert second.peak_utilization == 80.0
     assert 0.0 < second.utilization < 80.0
     assert monitor.peak_gb == 20.0 + 4 / 1024
-    assert "GPU 1: NVIDIA RTX A6000, at most 20.0 of 48.0 GB, busy " in str(monitor)
+    assert "GPU 1: NVIDIA RTX A6000, at most 20 GB of 48 GB, busy " in str(monitor)
     assert monitor.trouble == ""
 
 

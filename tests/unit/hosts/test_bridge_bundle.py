@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from clusterfn.bridge import layout
 from clusterfn.hosts import bridge_bundle
 from tests.fixtures import roundtrip
+from tests.interpreters import interpreter
 
 
 def test_the_digest_is_of_names_and_contents_not_of_their_order():
@@ -20,8 +20,7 @@ def test_the_digest_is_of_names_and_contents_not_of_their_order():
 
 
 @pytest.mark.parametrize(
-    "other",
-    [{"a": b"1", "b": b"3"}, {"a": b"1", "c": b"2"}, {"a": b"1"}, {"a": b"12", "b": b""}, {"a1b": b"2"}],
+    "other", [{"a": b"1", "b": b"3"}, {"a": b"1", "c": b"2"}, {"a": b"1"}, {"a": b"12", "b": b""}, {"a1b": b"2"}]
 )
 def test_other_files_have_another_digest(other):
     assert bridge_bundle.make({"a": b"1", "b": b"2"}).digest != bridge_bundle.make(other).digest
@@ -49,7 +48,7 @@ def test_the_bridge_is_source_alone_and_small():
 
     assert all(name.endswith(".py") or name == "files.json" for name in files)
     assert not any(".." in name or name.startswith("/") for name in files)
-    assert sum(map(len, files.values())) < 9 << 18
+    assert sum(map(len, files.values())) < 10 << 18
 
 
 def run_with_bridge(folder: Path, python: str, code: str, **variables: str) -> str:
@@ -98,7 +97,22 @@ def test_every_public_name_can_be_imported_in_a_job(tmp_path):
     assert printed.splitlines() == told
 
 
-OLD = next(map(str, Path.home().glob(".pyenv/versions/3.6.*/bin/python3.6")), None) or shutil.which("python3.6")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "session = clusterfn.Session('tensor01', gpus=1); used = lambda: session.call(abs, -1)",
+        "session = clusterfn.Session(); used = lambda: session.__enter__()",
+        "class Mine(clusterfn.Session): pass\nused = lambda: Mine().submit(abs, -1)",
+        "executor = clusterfn.Executor('tensor01'); used = lambda: executor.submit(abs, -1)",
+    ],
+)
+def test_what_a_module_makes_when_it_is_imported_fails_in_a_job_only_where_it_is_used(tmp_path, line):
+    code = f"import clusterfn\n{line}\ntry: used()\nexcept RuntimeError as error: print(error)"
+
+    assert "inside a job" in run_with_bridge(tmp_path, sys.executable, code, **{layout.TAG: "7f3a000011112222/1"})
+
+
+OLD = interpreter("3.6")
 
 
 @pytest.mark.skipif(OLD is None, reason="there is no Python 3.6 here")

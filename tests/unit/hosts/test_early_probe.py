@@ -61,10 +61,10 @@ def test_the_environment_is_asked_for_with_the_connection_and_once(there: Host8,
     run = host.connection.run
     host.connection.run = lambda *args, **more: sent.append(args) or run(*args, **more)  # type: ignore[method-assign]
 
-    assert host.environment(wanted).interpreter.path == PYTHON
+    assert host.environments.find(wanted).interpreter.path == PYTHON
     assert (there.probes, sent) == (1, [])
     host.expect(wanted)
-    assert host.environment(wanted).interpreter.path == PYTHON
+    assert host.environments.find(wanted).interpreter.path == PYTHON
     assert there.probes == 1
     host.connection.close()
 
@@ -85,7 +85,7 @@ def test_an_environment_that_another_call_names_is_asked_for_itself(there: Host8
     host = state("venv:~/v", "another")
     host.expect(EnvironmentRequest())
 
-    host.environment(EnvironmentRequest("conda:torch"))
+    host.environments.find(EnvironmentRequest("conda:torch"))
 
     assert there.probes == 2
     host.connection.close()
@@ -96,12 +96,12 @@ def test_an_environment_that_was_missing_is_looked_for_again(there: Host8) -> No
     there.there = False
     host.expect(wanted)
     with pytest.raises(EnvironmentBuildError, match="no interpreter that runs"):
-        host.environment(wanted)
+        host.environments.find(wanted)
 
     there.there = True
 
     host.expect(wanted)
-    assert host.environment(wanted).interpreter.path == PYTHON
+    assert host.environments.find(wanted).interpreter.path == PYTHON
     host.connection.close()
 
 

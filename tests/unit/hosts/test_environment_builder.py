@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import Future
+from concurrent.futures import CancelledError
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.builder.progress import in_words
 from clusterfn.errors import EnvironmentBuildError, HostKeyError, SubmitError
 from clusterfn.hosts import environment_builder
 from clusterfn.hosts.environment_builder import RemoteBuild
 from clusterfn.hosts.rpc.reply import Reply
+from clusterfn.hosts.rpc.requests import Spawned, SpawnReply
 from clusterfn.hosts.scheduler_watch import Silent
 from clusterfn.scheduler.base import FINAL, PENDING, JobState
+from tests.waiting import WAIT_S, until
 
 
 class Connection:
@@ -24,24 +27,37 @@ class Connection:
     def __init__(self) -> None:
         self.content = b""
         self.removed: list[str] = []
+        self.spawned: list[Any] = []
 
-    def follow(self, path: str, on_data: Any) -> Any:
-        self.say = on_data
-        self.following: Reply[Any] = Reply(lambda: None)
+    def follow(self, files: Any) -> Any:
+        ((_, self.say, _),) = files
+        self.following: Reply[Any] = Reply(lambda: self.following.reject(CancelledError()))
         return self.following
 
-    def get(self, path: str, sink: Any) -> Future[int]:
-        sink.write(self.content)
+    def get(self, path: str, sink: Any) -> Reply[int]:
+        sink(self.content)
         return done(len(self.content))
 
     def run(self, argv: list[str], *_: Any, **__: Any) -> None:
         self.removed.append(argv[-1])
 
+    def spawn(self, argv: list[str], folder: str, log: str, **_: Any) -> SpawnReply:
+        self.process = SpawnReply(lambda: None)
+        self.spawned.append((argv, folder, log))
+        return self.process
 
-def done(value: Any) -> Future[Any]:
-    reply: Future[Any] = Future()
-    reply.set_result(value)
+
+def done(value: Any) -> Reply[Any]:
+    reply: Reply[Any] = Reply(lambda: None)
+    reply.resolve(value)
     return reply
+
+
+def end(heard: Any, status: int) -> None:
+    """Have its process end."""
+    heard.build.spawn(["build.py", "build", "plan"], "/r")
+    heard.connection.process.resolve(Spawned(1, 1))
+    heard.connection.process.exited.resolve(status)
 
 
 def line(stage: str, **more: Any) -> bytes:
@@ -51,8 +67,8 @@ def line(stage: str, **more: Any) -> bytes:
 @pytest.fixture
 def heard() -> Any:
     connection = Connection()
-    scheduler = SimpleNamespace(in_words=lambda seen: seen.reason, hopeless=lambda seen: None)
-    build = RemoteBuild(SimpleNamespace(connection=connection, scheduler=scheduler), "/r/builds/x/log-1")  # type: ignore[arg-type]
+    host, scheduler = SimpleNamespace(name="hpc"), SimpleNamespace(unset=())
+    build = RemoteBuild(SimpleNamespace(host=host, connection=connection, scheduler=scheduler), "/r/builds/x/log-1")  # type: ignore[arg-type]
     progress: list[Any] = []
     return SimpleNamespace(build=build, connection=connection, progress=progress, outcome=build.listen(progress.append))
 
@@ -64,15 +80,15 @@ def test_progress_comes_line_by_line_however_it_is_cut(heard):
 
     assert [each["stage"] for each in heard.progress] == ["unpack"]
     assert heard.outcome.result(0)["stage"] == "done"
-    assert heard.connection.removed == ["/r/builds/x/log-1"]
+    until(lambda: heard.connection.removed == ["/r/builds/x/log-1"])
 
 
 def test_a_process_that_ended_is_asked_for_its_last_word(heard):
     heard.connection.content = line("link", done=1, of=2) + line("failed", message="no room", hint="make some")
 
-    heard.build.process_ended(done(256))
+    end(heard, 256)
 
-    told = heard.outcome.result(0)
+    told = heard.outcome.result(WAIT_S)
     assert (
         environment_builder.message(told) == "the environment could not be built: no room"
         and told["hint"] == "make some"
@@ -82,16 +98,29 @@ def test_a_process_that_ended_is_asked_for_its_last_word(heard):
 def test_a_process_that_was_killed_without_a_word_leaves_what_it_printed(heard):
     heard.connection.content = line("link") + b"MemoryError\n"
 
-    heard.build.process_ended(done(9))
+    end(heard, 9)
 
-    told = heard.outcome.result(0)
+    told = heard.outcome.result(WAIT_S)
     assert (told["at"], told["message"], told["evidence"]) == (
         "stopped", "its builder was ended by signal 9", ["MemoryError"],
     )  # fmt: skip
 
 
+def test_a_builder_whose_agent_is_gone_is_started_once_more_and_says_how_it_ended(heard):
+    heard.build.spawn(["build.py", "build", "plan"], "/r")
+    heard.connection.process.resolve(Spawned(1, 1))
+    heard.connection.process.exited.resolve(None)
+    until(lambda: len(heard.connection.spawned) == 2)
+    assert heard.connection.spawned == [(["build.py", "build", "plan"], "/r", "/r/builds/x/log-1")] * 2
+
+    heard.connection.content = line("failed", message="the plan is gone")
+    heard.connection.process.resolve(Spawned(2, 2))
+    heard.connection.process.exited.resolve(256)
+
+    assert heard.outcome.result(WAIT_S)["message"] == "the plan is gone" and len(heard.connection.spawned) == 2
+
+
 def test_nothing_is_concluded_while_nobody_saw_its_end(heard):
-    heard.build.process_ended(done(None))
     heard.build.scheduler_said(None)
     heard.build.scheduler_said(Silent(5.0, "squeue did not answer"))
     heard.build.scheduler_said(JobState(PENDING, "PENDING", "Priority"))
@@ -107,7 +136,7 @@ def test_a_batch_job_that_is_gone_twice_has_ended(heard):
     assert not heard.outcome.done()
     heard.build.scheduler_said(over)
 
-    assert "batch job ended (TIMEOUT)" in heard.outcome.result(0)["message"]
+    assert "batch job ended (TIMEOUT)" in heard.outcome.result(WAIT_S)["message"]
 
 
 def test_one_that_was_never_started_says_why(heard):
@@ -133,15 +162,18 @@ def test_the_last_word_becomes_an_error_with_all_of_its_facts():
     "told, words",
     [
         ({"stage": "unpack", "done": 3, "of": 16, "bytes": 5 << 20}, "unpack 3 of 16, 5 MB"),
+        ({"stage": "fetch", "done": 6, "of": 60, "bytes": 9 << 20, "size": 33981653}, "fetch 6 of 60, 9 MB of 32.4 MB"),
+        ({"stage": "fetch", "done": 0, "of": 1, "bytes": 0, "size": 2 << 30}, "fetch, 0 bytes of 2 GB"),
+        ({"stage": "fetch", "bytes": 1200 << 20, "size": 2 << 30}, "fetch, 1.2 GB of 2 GB"),
         ({"stage": "compile", "done": 0, "of": 1}, "compile"),
         ({"stage": "wait", "text": "ada on n3 builds it"}, "wait: ada on n3 builds it"),
     ],
 )
 def test_how_far_it_is_reads_like_a_sentence(told, words):
-    assert environment_builder.describe_progress(told) == words
+    assert in_words(told) == words
 
 
-def test_who_waits_for_a_build_is_told_why_its_connection_has_ended(heard):
+def test_who_waits_for_a_build_learns_why_its_connection_has_ended(heard):
     heard.connection.following.reject(HostKeyError("the key has changed"))
 
-    assert isinstance(heard.outcome.exception(0), HostKeyError)
+    assert isinstance(heard.outcome.exception(WAIT_S), HostKeyError)

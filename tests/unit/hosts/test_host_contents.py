@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from clusterfn.errors import HostError
-from clusterfn.hosts.host_contents import HostContents
+from clusterfn.hosts.connected_host import HostContents
 from clusterfn.hosts.rpc.reply import Reply
 
 
@@ -69,3 +71,16 @@ def test_what_is_gone_is_sent_again_once_it_is_forgotten() -> None:
 
     assert asked(contents, upload) == [[upload.sent[0]]]
     assert "/root/blobs/2" in contents
+
+
+def test_after_an_hour_the_host_is_asked_again_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("clusterfn.hosts.connected_host.time.time", lambda: now[0])
+    contents = HostContents()
+    contents.add(["/root/bridge/1"])
+    now[0] += 3599
+    assert "/root/bridge/1" in contents
+
+    now[0] += 2
+
+    assert contents.unknown(["/root/bridge/1"]) == ["/root/bridge/1"]

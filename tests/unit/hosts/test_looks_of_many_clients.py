@@ -10,6 +10,7 @@ import heapq
 import itertools
 import random
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,10 @@ import pytest
 pytest.importorskip("fcntl")
 
 from clusterfn.bridge.agent import processes
-from clusterfn.hosts.rpc.requests import CommandLook
+from clusterfn.bridge.agent.timers import Timer
+from clusterfn.hosts import loop, scheduler_watch
+from clusterfn.hosts.rpc.programs import CommandLook
+from clusterfn.hosts.rpc.reply import Reply
 from clusterfn.hosts.scheduler_watch import SchedulerWatch
 from clusterfn.scheduler.slurm.submit import Slurm
 from tests.golden.samples import SLURM
@@ -36,19 +40,22 @@ class Clock:
     def __init__(self) -> None:
         self.now = 1_000_000.0
         self._numbers = itertools.count()
-        self._due: list[tuple[float, int, Callable[[], object]]] = []
+        self._due: list[Timer] = []
 
     def __call__(self) -> float:
         return self.now
 
-    def at(self, seconds: float, action: Callable[[], object]) -> None:
-        heapq.heappush(self._due, (self.now + seconds, next(self._numbers), action))
+    def at(self, seconds: float, action: Callable[[], None]) -> Timer:
+        timer = Timer(self.now + seconds, next(self._numbers), action)
+        heapq.heappush(self._due, timer)
+        return timer
 
     def run(self, seconds: float) -> None:
         until = self.now + seconds
-        while self._due and self._due[0][0] <= until:
-            self.now, _, action = heapq.heappop(self._due)
-            action()
+        while self._due and self._due[0].due <= until:
+            timer = heapq.heappop(self._due)
+            self.now = timer.due
+            timer.run()
         self.now = until
 
 
@@ -117,7 +124,8 @@ class Repeating(processes.RepeatHandler):
     def __init__(self, client: Client, header: dict[str, Any], on_look: Callable[[CommandLook], Any]) -> None:
         super().__init__(client, header, b"")  # type: ignore[arg-type]
         self._client, self._on_look, self._text = client, on_look, ""
-        self._on_end: Callable[[Repeating], Any] = lambda _: None
+        self._reply: Reply[None] = Reply(lambda: None)
+        self.error = self._reply.error
         client.at(0.0, lambda: None if self.ended else self.safely(self.start))
 
     def send(self, header: Any, body: bytes = b"") -> None:
@@ -129,15 +137,14 @@ class Repeating(processes.RepeatHandler):
     def close(self, error: Any, header: Any, body: bytes) -> None:
         assert error is None, error
         self.ended = True
+        if self.timer:
+            self.timer.drop()
         self.release()
-
-    def add_done_callback(self, on_end: Callable[[Repeating], Any]) -> None:
-        self._on_end = on_end
 
     def cancel(self) -> None:
         self._client.messages += 1
         self.stop()
-        self._on_end(self)
+        self._reply.reject(CancelledError())
 
 
 class Squeue:
@@ -170,6 +177,9 @@ class Squeue:
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster(Clock(), tmp_path)
     monkeypatch.setattr(processes, "Program", Squeue)
+    # This thread is that of all agents, and of all loops: nothing happens but by the clock.
+    here = SimpleNamespace(call=lambda function, *args: function(*args), begin=loop.begin)
+    monkeypatch.setattr(scheduler_watch, "loop", here)
     monkeypatch.setattr(processes, "time", SimpleNamespace(time=made.clock, monotonic=made.clock))
     return made
 
@@ -198,26 +208,6 @@ def test_three_clients_with_a_thousand_jobs_ask_a_controller_once_a_minute(clust
     assert all(job.ends < cluster.clock.now for job in cluster.jobs)
     assert cluster.busiest_hour() <= 1.0
     assert sum(client.messages for client in clients) < 6 * len(cluster.asked)
-
-
-def test_jobs_that_run_are_looked_at_every_five_minutes(cluster: Cluster) -> None:
-    clients = [Client(cluster, "login1") for _ in range(3)]
-    send(cluster, clients, 300, 0.0, 24 * HOUR)
-    cluster.clock.run(HOUR)
-    before = len(cluster.asked)
-
-    cluster.clock.run(HOUR)
-
-    assert len(cluster.asked) - before <= 13
-
-
-def test_programs_that_send_a_job_every_few_seconds_ask_no_more_often(cluster: Cluster) -> None:
-    clients = [Client(cluster, "login1") for _ in range(3)]
-    for _ in range(360):
-        send(cluster, clients, 3, MINUTE, 5 * MINUTE)
-        cluster.clock.run(10.0)
-
-    assert cluster.busiest_hour() <= 1.2  # a minute apart, and soon after the first jobs
 
 
 def test_the_first_job_of_an_hour_is_looked_at_soon_all_the_same(cluster: Cluster) -> None:

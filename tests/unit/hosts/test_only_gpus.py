@@ -10,7 +10,7 @@ import pytest
 from clusterfn.bridge.agent.facts import visible_gpus
 from clusterfn.bridge.queue import lease_names, machine
 from clusterfn.bridge.supervisor import gpus
-from clusterfn.bridge.supervisor.verdict import Verdict
+from clusterfn.bridge.supervisor.verdict import AttemptEnded
 from clusterfn.config import config_file
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import ConfigError, Unsatisfiable
@@ -43,9 +43,9 @@ def test_only_these_gpus_count_for_the_client_and_for_the_queue(folder: Path, on
     host = configured(folder, f"gpus: {{only: {only}}}")
     state, resources = HostState(host), {"gpus": 1, "gpus_only": list(host.gpus_only)}
 
-    state.enough(Resources(gpus=len(left)))
+    state.capacity.enough(Resources(gpus=len(left)))
     with pytest.raises(Unsatisfiable, match=rf"gpus={len(left) + 1} is more than gpus: .* leaves of box: {len(left)}"):
-        state.enough(Resources(gpus=len(left) + 1))
+        state.capacity.enough(Resources(gpus=len(left) + 1))
     state.connection.close()
 
     uuids = [f"{LONG}{index}" for index in left]
@@ -54,10 +54,10 @@ def test_only_these_gpus_count_for_the_client_and_for_the_queue(folder: Path, on
 
 
 def test_more_than_the_key_leaves_is_rejected_on_the_host_too(folder: Path):
-    with pytest.raises(Verdict) as caught:
+    with pytest.raises(AttemptEnded) as caught:
         gpus.candidates(gpus.list_gpus(), {"gpus": 2, "gpus_only": ["3"]})
 
-    message = caught.value.facts["message"]
+    message = caught.value.verdict.message
     assert message == "the job asks for 2 GPUs, and the host has only 1 that gpus: {only: [3]} in clusterfn.yml leaves"
 
 
@@ -79,7 +79,7 @@ def test_a_gpu_that_is_not_there_is_named(folder: Path, only: str, hint: str):
     state = HostState(configured(folder, f"gpus: {{only: {only}}}"))
 
     with pytest.raises(Unsatisfiable, match="and box has no such GPU") as caught:
-        state.enough(Resources(gpus=1))
+        state.capacity.enough(Resources(gpus=1))
 
     assert (caught.value.hint or "").startswith(hint)
     state.connection.close()
@@ -96,7 +96,7 @@ def test_a_gpu_that_is_not_there_is_named(folder: Path, only: str, hint: str):
         ("gpus: {only: [-1]}", "names no GPU", "nvidia-smi -L"),
     ],
 )
-def test_mistakes_in_the_key_are_told(tmp_path: Path, key: str, problem: str, hint: str):
+def test_mistakes_in_the_key_are_reported(tmp_path: Path, key: str, problem: str, hint: str):
     with pytest.raises(ConfigError) as caught:
         configured(tmp_path, key)
 
@@ -125,12 +125,12 @@ def test_a_variable_of_the_account_is_spoken_of_once(
     monkeypatch.setenv(name, value)
     state = HostState(configured(folder, "keep: 1d"))
 
-    said = list(state.warnings(Resources(gpus=1)))
+    said = list(state.capacity.warnings(Resources(gpus=1)))
 
     shown = value.replace("\x1b[2J", "")
     assert said[0].startswith(f"{name}={shown} is set on box, but clusterfn itself chooses")
     assert f"write `gpus: {{only: {only}}}` for box" in said[0]
-    assert list(state.warnings(Resources(gpus=1))) == []
+    assert list(state.capacity.warnings(Resources(gpus=1))) == []
     state.connection.close()
 
 
@@ -138,7 +138,7 @@ def test_nothing_is_said_without_a_reason(folder: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     obeyed, without = HostState(configured(folder, "gpus: {only: [3]}")), HostState(configured(folder, "keep: 1d"))
 
-    assert [*obeyed.warnings(Resources(gpus=1)), *without.warnings(Resources(gpus=0))] == []
+    assert [*obeyed.capacity.warnings(Resources(gpus=1)), *without.capacity.warnings(Resources(gpus=0))] == []
     obeyed.connection.close(), without.connection.close()
 
 

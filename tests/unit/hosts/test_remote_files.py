@@ -136,7 +136,7 @@ class FarAnswer:
 
     def result(self, timeout):
         assert len(self.host.asked) >= self.host.ahead
-        self.out.write(b"half")
+        self.out(b"half")
         if "bad" in self.path:
             raise HostError(f"{self.path} cannot be used")
 
@@ -465,7 +465,8 @@ def test_what_matches_nothing_says_how_to_fetch_what_there_is(tmp_path, there, p
     assert caught.value.evidence == tuple(there)
     assert f'.download("{pattern}", to=".")' in caught.value.hint
     line = not_fetched(caught.value, "*.pt", "3fe6")
-    assert f'the job left {", ".join(there)}: clusterfn.attach("3fe6").download("{pattern}", to=".")' in line
+    assert f'the job left {", ".join(there)}; fetch them: clusterfn pull 3fe6 --only "{pattern}"' in line
+    assert f'clusterfn.attach("3fe6").download(2, "{pattern}", to=".")' in not_fetched(caught.value, "*.pt", "3fe6", 2)
 
 
 def test_nothing_at_all_was_left(tmp_path):
@@ -478,23 +479,20 @@ def test_nothing_at_all_was_left(tmp_path):
 def test_a_host_that_fails_is_no_missing_file():
     line = not_fetched(HostError("the connection was lost"), "*.pt", "3fe6")
 
-    assert "was not fetched: the connection was lost" in line and 'attach("3fe6").download("*.pt", to=".")' in line
+    assert "was not fetched: the connection was lost" in line and 'clusterfn pull 3fe6 --only "*.pt"' in line
 
 
 @pytest.mark.parametrize(
     ("left", "line"),
     [
-        ([["out.txt", 3]], 'left 1 file on tensor01: out.txt (outputs=["*"] brings it back)'),
-        ([["a", 1], ["b/c", 2]], 'left 2 files on tensor01: a, b/c (outputs=["**"] brings them back)'),
-        (
-            [["a\x1b[2J\nb\udce4", 1]],
-            "left 1 file on tensor01: 'a\\x1b[2J\\nb\\udce4' (outputs=[\"*\"] brings it back)",
-        ),
+        ([["out.txt", 3]], "left 1 file on tensor01: out.txt; clusterfn pull 3fe6 fetches it"),
+        ([["a", 1], ["b/c", 2]], "left 2 files on tensor01: a, b/c; clusterfn pull 3fe6 fetches them"),
+        ([["a\x1b[2J\nb\udce4", 1]], "left 1 file on tensor01: 'a\\x1b[2J\\nb\\udce4'; clusterfn pull 3fe6 fetches it"),
         (
             [[f"{n:02}", 1] for n in range(20)],
-            'left 20 files or more on tensor01: 00, 01, 02 and 17 more (outputs=["*"] brings them back)',
+            "left 20 files or more on tensor01: 00, 01, 02 and 17 more; clusterfn pull 3fe6 fetches them",
         ),
     ],
 )
 def test_files_that_nobody_asked_for_are_named_in_one_line(left, line):
-    assert left_behind(left, "tensor01") == line
+    assert left_behind(left, "tensor01", "3fe6d2fcf2f0d2b5") == line

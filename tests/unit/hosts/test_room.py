@@ -19,7 +19,7 @@ JOB = bytes(16 << 10)
 
 
 def answers(request: Header, body: bytes) -> Iterator[tuple[Header, bytes]]:
-    if request["do"] == "put_tree" or request["do"] == "ping":
+    if request["do"] in ("put", "have"):
         yield {"end": True, "ok": True}, b""
 
 

@@ -1,9 +1,13 @@
 """When the scheduler is looked at, and what is told. The clock and the connection are the test's own."""
 
+from concurrent.futures import CancelledError
 from types import SimpleNamespace
 
 import pytest
 
+from clusterfn.errors import HostError
+from clusterfn.hosts import loop
+from clusterfn.hosts.rpc.reply import Reply
 from clusterfn.hosts.scheduler_watch import SchedulerWatch, Silent
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.base import PENDING, RUNNING, JobState
@@ -16,22 +20,6 @@ class Clock:
 
     def __call__(self):
         return self.now
-
-
-class Repeating:
-    """One repeated command. As with a real reply, its callbacks run while it is cancelled."""
-
-    def __init__(self, connection):
-        self.connection = connection
-        self.on_end = None
-
-    def add_done_callback(self, on_end):
-        self.on_end = on_end
-
-    def cancel(self):
-        self.connection.stopped += 1
-        self.connection.on_look = None
-        self.on_end(self)
 
 
 class Connection:
@@ -50,17 +38,37 @@ class Connection:
         assert argv and share and "SQUEUE_" in unset
         self.asked.append(interval_s)
         self.on_look = on_look
-        self.repeating = Repeating(self)
+        self.repeating = Reply(self.stop)
         return self.repeating
+
+    def stop(self):
+        self.stopped += 1
+        self.on_look = None
+        self.repeating.reject(CancelledError())
 
     def answer(self, *lines, rc=0, err="", age_s=0.0):
         self.on_look(SimpleNamespace(rc=rc, out="\n".join(lines), err=err, age_s=age_s))
+        loop.settle()
+
+
+class Watch:
+    """A watch whose calls have had their effect when they return."""
+
+    def __init__(self, *args, **more):
+        self.watch = SchedulerWatch(*args, **more)
+
+    def __getattr__(self, name):
+        def call(*args):
+            getattr(self.watch, name)(*args)
+            loop.settle()
+
+        return call
 
 
 @pytest.fixture
 def made():
     clock, connection = Clock(), Connection()
-    return SchedulerWatch(connection, Slurm(SLURM, "ada"), clock=clock), connection, clock
+    return Watch(connection, Slurm(SLURM, "ada"), clock=clock), connection, clock
 
 
 def test_a_listener_learns_what_squeue_says(made):
@@ -126,7 +134,8 @@ def test_the_answer_that_the_host_repeats_for_a_new_interval_is_no_second_look(m
 def test_looking_begins_again_after_the_host_could_not(made):
     watch, connection, _ = made
     watch.add("a.1", lambda _: None)
-    connection.repeating.on_end(connection.repeating)
+    connection.repeating.reject(HostError("squeue is gone"))
+    loop.settle()
     watch.look_now()
     assert connection.asked == [4, 2.0] and connection.stopped == 0
 
@@ -153,7 +162,7 @@ def test_a_stale_heartbeat_looks_at_once(made):
 
 def test_never_more_often_than_the_host_allows():
     connection = Connection()
-    watch = SchedulerWatch(connection, Slurm(SLURM, "ada"), clock=Clock(), poll_floor_s=120.0)
+    watch = Watch(connection, Slurm(SLURM, "ada"), clock=Clock(), poll_floor_s=120.0)
     watch.add("a.1", lambda _: None)
     watch.look_now()
     assert connection.asked == [120.0]
@@ -198,7 +207,7 @@ def test_programs_that_follow_a_job_give_it_the_same_limit_of_time():
     for _ in range(2):
         connection = Connection()
         connection.run = lambda argv, unset: commands.append(argv)
-        watch = SchedulerWatch(connection, Slurm(SLURM, "ada"), clock=Clock())
+        watch = Watch(connection, Slurm(SLURM, "ada"), clock=Clock())
         watch.add("a.1", lambda _: None, 3600.0)
         for _ in range(2):
             connection.answer("7|PENDING|PartitionTimeLimit|1|N/A|a.1")
@@ -217,7 +226,7 @@ def test_a_listener_may_remove_its_own_job(made):
 def queue():
     """The queue of a machine without a scheduler."""
     clock, connection = Clock(), Connection()
-    return SchedulerWatch(connection, Bare("boot", lambda: ("supervise", "queue")), clock=clock), connection, clock
+    return Watch(connection, Bare("boot", lambda: ("supervise", "queue")), clock=clock), connection, clock
 
 
 WAITS = "a.00000000000000aa|PENDING|2 jobs before it"
@@ -254,7 +263,7 @@ def test_who_is_not_in_a_machines_own_queue_is_not_missed_the_sooner_because_it_
 
 def test_nobody_is_asked_on_a_bare_host():
     connection = Connection()
-    watch = SchedulerWatch(connection, Bare(), clock=Clock())
+    watch = Watch(connection, Bare(), clock=Clock())
     watch.add("a.1", lambda _: None)
     watch.look_now()
     assert connection.asked == []

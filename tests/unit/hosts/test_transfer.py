@@ -8,7 +8,7 @@ import pytest
 
 from clusterfn.calls import job_display
 from clusterfn.errors import Unreachable
-from clusterfn.hosts import transfer
+from clusterfn.hosts import loop, transfer
 from clusterfn.hosts.connection import Reply
 from clusterfn.hosts.transfer import Sending, Transfer
 
@@ -29,15 +29,15 @@ def upload(size, moved=0, cancel=lambda: None):
     return reply
 
 
-def test_what_is_sent_is_told_with_its_rate_and_the_time_left(clock):
+def test_what_is_sent_is_reported_with_its_rate_and_the_time_left(clock):
     reply = upload(114 * MB)
     sending = Sending([reply])
 
     assert sending.in_words() == "sending 114 MB"
     clock.s, reply.moved = clock.s + 8, 24 * MB
-    assert sending.in_words() == "sending 24 of 114 MB, 3.0 MB/s, 30 s left"
+    assert sending.in_words() == "sending 24 MB of 114 MB, 3 MB/s, 30 s left"
     clock.s, reply.moved = clock.s + 2, 2 * MB
-    assert sending.in_words() == "sending 2 of 114 MB", "the connection broke: it is sent again"
+    assert sending.in_words() == "sending 2 MB of 114 MB", "the connection broke: it is sent again"
     reply.resolve(True)
     assert sending.in_words() == "" and not sending.unsent
 
@@ -46,7 +46,7 @@ def test_what_the_host_had_already_counts_as_sent(clock):
     there = upload(1000 * MB)
     there.resolve(False)
 
-    assert Sending([there, upload(1000 * MB)]).in_words() == "sending 1.0 of 2.0 GB"
+    assert Sending([there, upload(1000 * MB)]).in_words() == "sending 1000 MB of 2 GB"
 
 
 def test_a_little_is_worth_a_word_once_it_takes_long(clock):
@@ -54,16 +54,16 @@ def test_a_little_is_worth_a_word_once_it_takes_long(clock):
 
     assert sending.in_words() == ""
     clock.s += 2.5
-    assert sending.in_words() == "sending 1 of 3.0 MB"
+    assert sending.in_words() == "sending 1 MB of 3 MB"
 
 
-def test_what_comes_back_is_told_once_it_comes(clock):
+def test_what_comes_back_is_reported_once_it_comes(clock):
     reply = Reply(lambda: None)
     receiving = Transfer("receiving its value:", [reply])
 
     assert receiving.in_words() == ""
     reply.size, reply.moved = 300 * MB, 12 * MB
-    assert receiving.in_words() == "receiving its value: 12 of 300 MB"
+    assert receiving.in_words() == "receiving its value: 12 MB of 300 MB"
 
 
 def test_files_of_which_not_each_is_asked_for_yet_are_known_by_their_size(clock):
@@ -71,7 +71,7 @@ def test_files_of_which_not_each_is_asked_for_yet_are_known_by_their_size(clock)
 
     assert receiving.in_words() == ""
     receiving.add(upload(None, 10 * MB))
-    assert receiving.in_words() == "receiving its files: 10 of 40 MB"
+    assert receiving.in_words() == "receiving its files: 10 MB of 40 MB"
 
 
 class Silent:
@@ -124,6 +124,7 @@ def test_an_answer_that_comes_too_late_for_who_asked_still_decides_whether_it_wa
         sending.drop(late, "/root/jobs/7f3a/payload.pkl", 0.0)
     assert not dropped
     late.asked.resolve([arrived])
+    loop.settle()
 
     assert sending.dropped is not arrived
     assert dropped == ([] if arrived else [True])

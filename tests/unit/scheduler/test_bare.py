@@ -25,26 +25,22 @@ def explain(answer, scheduler_id=ID, log=""):
 
 
 def test_the_script_is_started_in_the_jobs_folder():
-    request = bare.submission(job(root="/r o'ot")).request()
+    request = bare.submission(job(root="/r o'ot"))
     folder = "/r o'ot/jobs/7f3a000011112222"
-    assert request["argv"] == ["/bin/sh", f"{folder}/job.sh"]
-    assert (request["do"], request["cwd"], request["log"]) == ("spawn", folder, f"{folder}/scheduler.log")
-    assert {"CLUSTERFN_JOB", "SBATCH_", "SLURM_J"} <= set(request["unset"])
+    assert request.argv == ("/bin/sh", f"{folder}/job.sh")
+    assert (request.do, request.cwd, request.log) == ("spawn", folder, f"{folder}/scheduler.log")
+    assert {"CLUSTERFN_JOB", "SBATCH_", "SLURM_", "!SLURM_CONF", "SGE_TASK_"} <= set(request.unset)
 
 
-def test_its_number_is_that_of_the_claim():
+def test_its_number_is_that_of_the_claim_and_one_exit_status_means_that_it_waits():
     assert bare.submitted(Answer(pid=77, starttime=4242)) == ID
-    assert not bare.ambiguous(Answer(pid=77))
+    assert bare.queued_status == 20 << 8
 
 
 def test_a_script_that_could_not_be_started():
     with pytest.raises(SubmitError, match="could not be started") as caught:
         bare.submitted(Answer(err="sh: no such file"))
     assert caught.value.evidence == ("sh: no such file",)
-
-
-def test_a_living_process_has_no_verdict():
-    assert explain(f"{BOOT}\n{STAT}\n") is None
 
 
 @pytest.mark.parametrize(
@@ -61,13 +57,16 @@ def test_a_host_that_was_restarted():
     assert explain(f"99{BOOT[2:]}\n{STAT}\n").kind == layout.NODE
 
 
-@pytest.mark.parametrize("answer, scheduler_id", [("", ID), ("cat: no /proc here", ""), (f"{BOOT}\n{STAT}", "")])
-def test_nothing_known_is_no_verdict(answer, scheduler_id):
-    assert explain(answer, scheduler_id) is None
-
-
-def test_without_proc_nothing_is_concluded():
-    assert explain("cat: /proc/sys/kernel/random/boot_id: No such file or directory\n") is None
+def test_a_living_process_and_one_of_which_nothing_is_known_have_no_verdict():
+    without_proc = "cat: /proc/sys/kernel/random/boot_id: No such file or directory\n"
+    known = [
+        (f"{BOOT}\n{STAT}\n", ID),
+        ("", ID),
+        ("cat: no /proc here", ""),
+        (f"{BOOT}\n{STAT}", ""),
+        (without_proc, ID),
+    ]
+    assert [explain(*each) for each in known] == [None] * 5
 
 
 def test_this_very_process_lives_and_an_ended_one_is_gone():
@@ -97,11 +96,11 @@ def test_no_text_breaks_it(scheduler_id, answer):
 
 def test_there_is_nobody_to_ask():
     assert (bare.watch_command(), bare.cancel_command("x"), bare.parse_states("1|RUNNING|None|x")) == ((), (), {})
-    assert bare.hopeless(JobState(PENDING, "PENDING", "x")) is None
-    assert bare.in_words(JobState(PENDING, "PENDING", "8 of 8 GPUs held")) == "8 of 8 GPUs held"
+    assert JobState(PENDING, "PENDING", "x").hopeless("bare") is None
+    assert JobState(PENDING, "PENDING", "8 of 8 GPUs held").in_words == "8 of 8 GPUs held"
 
 
-def test_who_waits_is_told_by_name_and_a_group_by_its_first():
+def test_who_waits_learns_by_name_and_a_group_by_its_first():
     text = (
         "train.7f3a000011112222|PENDING|8 of 8 GPUs held by ada (8); waiting for 1\n"
         "a.b.7f3a000011113333.2|PENDING|1 job before it\na.b.7f3a000011113333.3|PENDING|2 jobs before it\nnoise\n"
@@ -113,7 +112,3 @@ def test_who_waits_is_told_by_name_and_a_group_by_its_first():
         "train.7f3a000011112222": "8 of 8 GPUs held by ada (8); waiting for 1",
         "a.b.7f3a000011113333": "1 job before it",
     }
-
-
-def test_only_one_exit_status_means_that_a_job_waits():
-    assert [bare.waits(status) for status in (20 << 8, 0, 10 << 8, 9, None)] == [True, False, False, False, False]

@@ -9,8 +9,9 @@ from clusterfn.bridge import layout
 from clusterfn.config.job_spec import Group
 from clusterfn.config.spec import Resources
 from clusterfn.errors import ConfigError, SubmitError
-from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, Answer, Evidence, JobState, NodeGpus, SchedulerLimits
+from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, Alteration, Answer, Evidence, NodeGpus, SchedulerLimits
 from clusterfn.scheduler.grid_engine.site import GridEngineSite
+from clusterfn.scheduler.grid_engine.states import GridEngineState
 from clusterfn.scheduler.grid_engine.submit import GridEngine
 from clusterfn.scheduler.site import Given, Section
 from tests.golden.samples import BARE, job
@@ -52,6 +53,7 @@ def test_a_plain_job_has_its_name_folder_and_log_and_obeys_no_line_of_the_script
     assert value(words, "-o") == ["/home/ada/.clusterfn/jobs/7f3a000011112222/scheduler.log"]
     assert (value(words, "-C"), value(words, "-S"), value(words, "-r")) == ([""], ["/bin/sh"], ["n"])
     assert value(words, "-l") == []
+    assert value(asked(engine(), retries=2), "-r") == ["y"], "a new start after a lost host"
 
 
 def test_a_job_is_held_until_those_have_left_the_queue_whose_values_it_takes():
@@ -68,12 +70,10 @@ def test_memory_and_gpus_are_shared_out_among_the_slots_and_time_has_a_minute_mo
     assert value(words, "-l") == ["h_vmem=1024M", "gpu=1", "h_rt=151"]  # a quarter of 3 GB and of one for address space
 
 
-def test_a_resource_for_the_whole_job_is_not_divided():
+def test_the_sites_own_names_and_ways_to_count_are_used():
     words = asked(engine(per_job=["gpu"], gpus="gpu"), resources=Resources(cores=4, gpus=1))
-    assert value(words, "-l") == ["gpu=1"]
-
-
-def test_the_sites_own_names_are_used():
+    assert value(words, "-l") == ["gpu=1"], "a resource for the whole job is not divided"
+    assert value(asked(engine(memory=None), resources=Resources(memory_bytes=GB)), "-l") == [], "it does not count it"
     names = {"memory": "mem_free", "gpus": "ngpus", "parallel_environment": "shm", "project": "phys"}
     scheduler = engine(**names, queue={"cpu": "std.q", "gpu": "gpu.q"}, resources={"arch": "lx-amd64"})
     words = asked(scheduler, resources=Resources(cores=2, memory_bytes=GB, gpus=2))
@@ -82,12 +82,21 @@ def test_the_sites_own_names_are_used():
     assert value(asked(scheduler), "-q") == ["std.q"]
 
 
-def test_memory_that_the_site_does_not_count_is_not_asked_for():
-    assert value(asked(engine(memory=None), resources=Resources(memory_bytes=GB)), "-l") == []
+def test_a_change_repeats_all_that_the_job_asks_for_as_qalter_forgets_the_rest():
+    wanted = Resources(cores=2, memory_bytes=3 * GB, gpus=2, time_s=600.0)
+
+    command = engine().alter_command("train.7f3a", wanted, Alteration(time_s=600.0, priority=-5))
+
+    assert command == ("qalter", "-l", "h_vmem=2048M", "-l", "gpu=1", "-l", "h_rt=660", "-p", "-5", "train.7f3a")
+    assert engine().alter_command("x", wanted, Alteration(priority=0)) == ("qalter", "-p", "0", "x")
+    with pytest.raises(ConfigError, match="only lower the priority"):
+        engine().alter_command("x", wanted, Alteration(priority=1))
 
 
-def test_retries_ask_for_a_new_start_after_a_lost_host():
-    assert value(asked(engine(), retries=2), "-r") == ["y"]
+def test_jobs_that_have_not_started_are_removed_by_number_with_one_command():
+    withdraw = engine().withdraw_command
+    assert withdraw("12", "13") == ("qdel", "12", "13")
+    assert withdraw("12", "") == withdraw("12_3") == withdraw() == ()
 
 
 def test_a_group_is_as_few_arrays_as_the_site_takes():
@@ -127,23 +136,17 @@ def test_what_grid_engine_cannot_do_is_rejected_by_name(wanted, message):
         engine().resolve_resources(wanted)
 
 
-def test_what_it_can_do_is_passed_on():
+def test_what_it_can_do_is_passed_on_and_gpus_without_a_resource_for_them_are_rejected():
     wanted = Resources(cores=2, gpus=2, memory_bytes=GB, time_s=60.0)
     assert engine().resolve_resources(wanted) == wanted
-
-
-def test_gpus_without_a_resource_for_them_are_rejected():
     with pytest.raises(ConfigError, match="gpus=1 cannot be asked for"):
         engine(gpus=None).resolve_resources(Resources(gpus=1))
 
 
 @pytest.mark.parametrize("root", ["/home/$x", "/home/a:b", "/home/a,b", "/home/100%"])
-def test_a_folder_that_it_would_misread_is_rejected(root):
+def test_a_folder_or_a_name_that_it_would_misread_is_rejected(root):
     with pytest.raises(ConfigError, match="Grid Engine expands or splits paths"):
         asked(engine(), root=root)
-
-
-def test_a_name_that_begins_with_a_digit_is_rejected():
     with pytest.raises(ConfigError, match="begins with a digit"):
         asked(engine(), name="2nd")
 
@@ -151,9 +154,23 @@ def test_a_name_that_begins_with_a_digit_is_rejected():
 # what qsub says
 
 
+def may_have_taken(answer: Answer) -> bool:
+    """Whether a submission with this answer has to be looked up before it is tried again."""
+    with pytest.raises(SubmitError) as refusal:
+        engine().submitted(answer)
+    return refusal.value.retryable
+
+
 def test_the_number_is_that_of_the_job_whatever_else_is_printed():
     assert engine().submitted(Answer(0, "4\n")) == "4"
     assert engine().submitted(Answer(0, "welcome to 2026\n5.1-100:1\n")) == "5"
+    assert engine().submitted(Answer(0, 'Your job 6 ("train.7f3a") has been submitted\n')) == "6"
+    assert engine().submitted(Answer(0, 'Your job-array 7.1-9:1 ("train.7f3a") has been submitted\n')) == "7"
+
+
+def test_a_job_whose_number_was_printed_may_exist_though_a_wrapper_of_qsub_failed_afterwards():
+    assert may_have_taken(Answer(1, "4\n", "usage-log: permission denied\n"))
+    assert not may_have_taken(Answer(1, "4\n", "Unable to run job: unknown queue\nExiting.\n"))
 
 
 @pytest.mark.parametrize(
@@ -175,7 +192,7 @@ def test_a_refusal_has_the_words_of_qsub_and_one_thing_to_do(name, said, hint):
     assert said in refusal.value.evidence[0]
     assert not any("Exiting" in line or "verification" in line for line in refusal.value.evidence)
     assert hint in refusal.value.hint
-    assert not engine().ambiguous(answer)
+    assert not refusal.value.retryable
 
 
 @pytest.mark.parametrize(
@@ -202,9 +219,9 @@ def test_what_grid_engine_does_not_take_for_now_is_known_by_its_words(said, word
     "state, why", [("s", "qmod"), ("S", "queue"), ("T", "busy"), ("r", ""), ("qw", ""), ("Rr", "")]
 )
 def test_a_suspended_job_says_why(state, why):
-    seen = JobState("pending" if "q" in state else "running", state)
+    seen = GridEngineState("pending" if "q" in state else "running", state)
 
-    assert why in engine().suspended(seen) and bool(engine().suspended(seen)) is bool(why)
+    assert why in seen.suspended and bool(seen.suspended) is bool(why)
 
 
 def test_a_master_that_does_not_answer_may_have_taken_the_job():
@@ -212,9 +229,9 @@ def test_a_master_that_does_not_answer_may_have_taken_the_job():
         "error: commlib error: got select error (Connection refused)\n"
         'unable to send message to qmaster using port 16444 on host "sgem": got send error\n'
     )
-    assert engine().ambiguous(Answer(1, "", said))
-    assert engine().ambiguous(Answer(None, "", "took too long"))
-    assert engine().ambiguous(Answer(0, "nothing"))
+    assert may_have_taken(Answer(1, "", said))
+    assert may_have_taken(Answer(None, "", "took too long"))
+    assert may_have_taken(Answer(0, "nothing"))
 
 
 # states
@@ -230,34 +247,37 @@ def test_states_and_reasons_are_found_by_name():
         "held.0123456789abcde2": (PENDING, "hqw"),
         "err.0123456789abcde2": (PENDING, "Eqw"),
     }
-    reasons = {name.partition(".")[0]: engine().in_words(state) for name, state in states.items()}
+    reasons = {name.partition(".")[0]: state.in_words for name, state in states.items()}
     assert reasons["big"].startswith(
         "waiting until enough slots, memory or GPUs are free ((-l gpu=4,h_rt=60) cannot run"
     )
     assert reasons["held"].startswith("it is held")
     assert states["big.0123456789abcde2"].scheduler_id == "25"
+    assert [name.partition(".")[0] for name, state in states.items() if state.waits_for_jobs] == ["held"]
 
 
 def test_a_job_in_the_error_state_never_starts_and_says_why():
     states = engine().parse_states(recorded("watch"))
-    verdict = engine().hopeless(states["err.0123456789abcde2"])
+    verdict = states["err.0123456789abcde2"].hopeless("sge")
     assert verdict is not None
     assert (verdict.kind, verdict.withdraw) == (layout.UNSATISFIABLE, True)
     assert "can't chdir to /nope" in verdict.evidence[1]
-    assert engine().hopeless(states["big.0123456789abcde2"]) is None
+    assert states["big.0123456789abcde2"].hopeless("sge") is None
 
 
-@pytest.mark.parametrize(
-    ("state", "phase"),
-    [("qw", PENDING), ("hqw", PENDING), ("Rq", PENDING), ("hRwq", PENDING), ("Eqw", PENDING), ("t", RUNNING),
-     ("r", RUNNING), ("Rr", RUNNING), ("s", RUNNING), ("S", RUNNING), ("T", RUNNING), ("dr", RUNNING), ("z", FINAL)],
-)  # fmt: skip
-def test_letters_are_states(state, phase):
-    text = (
-        f"<?xml version='1.0'?>\n<job_info><job_info><job_list><JB_job_number>1</JB_job_number>"
-        f"<JB_name>a.b</JB_name><state>{state}</state></job_list></job_info>\n</job_info>\n"
-    )
-    assert engine().parse_states(text)["a.b"].phase == phase
+LETTERS_ARE_STATES = [
+    ("qw", PENDING), ("hqw", PENDING), ("Rq", PENDING), ("hRwq", PENDING), ("Eqw", PENDING), ("t", RUNNING),
+    ("r", RUNNING), ("Rr", RUNNING), ("s", RUNNING), ("S", RUNNING), ("T", RUNNING), ("dr", RUNNING), ("z", FINAL),
+]  # fmt: skip
+
+
+def test_letters_are_states():
+    for state, phase in LETTERS_ARE_STATES:
+        text = (
+            f"<?xml version='1.0'?>\n<job_info><job_info><job_list><JB_job_number>1</JB_job_number>"
+            f"<JB_name>a.b</JB_name><state>{state}</state></job_list></job_info>\n</job_info>\n"
+        )
+        assert engine().parse_states(text)["a.b"].phase == phase
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "<?xml version='1.0'?><job_info><job_list></job_info>"])
@@ -269,10 +289,7 @@ def test_a_look_that_failed_says_so():
     assert engine().trouble(Answer(0, "")) == ""
     assert engine().trouble(Answer(1, "", "error: commlib error\nx")) == "error: commlib error"
     assert "did not answer" in engine().trouble(Answer(None))
-
-
-def test_a_reason_that_nobody_gives_is_a_turn():
-    assert engine().in_words(JobState(PENDING, "qw")) == "waiting for its turn"
+    assert GridEngineState(PENDING, "qw").in_words == "waiting for its turn"
 
 
 # how jobs end
@@ -299,6 +316,18 @@ def test_how_a_job_ended_is_said_by_its_accounting(name, number, kind, message):
     assert verdict.evidence[-1] == "two"
 
 
+def test_a_record_of_another_job_with_the_same_number_says_nothing_of_this_one():
+    own, other = (recorded("end-time").replace("STDIN", f"train.{sign * 16}") for sign in "ab")
+
+    verdict = engine().explain(Evidence(other, "", "29", "a" * 16))
+
+    assert verdict is not None and "no longer knows the job" in verdict.message
+    both = engine().explain(Evidence(own + other.rpartition("</job_info>")[2], "", "29", "a" * 16))
+    assert both is not None and both.kind == layout.TIME
+    unfinished = re.sub("^(failed|exit_status) .*$", "", own, flags=re.MULTILINE)
+    assert engine().explain(Evidence(unfinished, "", "29", "a" * 16)) is None, "its record comes later"
+
+
 def test_nothing_is_said_of_a_job_that_is_listed():
     running = recorded("evidence-running")
     assert engine().explain(Evidence(running, "", "23")) is None
@@ -323,23 +352,23 @@ def test_a_job_that_is_started_again_has_not_ended():
 
 
 def test_limits_are_those_of_the_configuration_and_zero_is_none():
-    assert engine().limits(["max_u_jobs                   0\nmax_aj_tasks                 1000\n"], 0) == (
+    assert engine().limits(0).read(["max_u_jobs                   0\nmax_aj_tasks                 1000\n"]) == (
         SchedulerLimits(array=1000)
     )
-    assert engine().limits([""], 0) == SchedulerLimits()
+    assert engine().limits(0).read([""]) == SchedulerLimits()
 
 
 # GPUs
 
 
 def test_gpus_of_the_hosts_are_counted():
-    assert engine().gpu_nodes().read(recorded("nodes")) == [
+    assert engine().gpus().nodes.read(recorded("nodes")) == [
         NodeGpus("ge1", "up", "", 4, 3), NodeGpus("ge2", "up", "", 4, 3),
     ]  # fmt: skip
 
 
 def test_jobs_that_wait_for_gpus_are_found():
-    (question,) = engine().gpu_queue()
+    (question,) = engine().gpus().queue
     (job,) = question.read(recorded("waiting"))
     assert (job.user, job.wants, job.name, job.reason) == ("cfbash", "gpu:3", "big.0123456789abcde2", "qw")
     assert job.submitted.startswith("2026-11-21T0")

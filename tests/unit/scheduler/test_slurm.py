@@ -1,5 +1,6 @@
 """SLURM's words, from outputs recorded with 22.05.8 in the lab and from broken ones."""
 
+import contextlib
 import os
 import subprocess
 
@@ -8,12 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.agent.forked import changed_environment
 from clusterfn.config.job_spec import Group
-from clusterfn.errors import ClusterfnError, SubmitError, Unsatisfiable
+from clusterfn.config.spec import Resources
+from clusterfn.errors import ClusterfnError, ConfigError, SubmitError, Unsatisfiable
 from clusterfn.scheduler import scheduler_for
-from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, UNKNOWN, Answer, Evidence, JobState, Submission
-from clusterfn.scheduler.slurm import INHERITED
-from clusterfn.scheduler.slurm.states import PHASES
+from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, UNKNOWN, Alteration, Answer, Evidence, JobState
+from clusterfn.scheduler.slurm import OBEYED
+from clusterfn.scheduler.slurm.states import PHASES, SlurmState
 from clusterfn.scheduler.slurm.submit import Slurm
 from tests.golden.golden import recorded
 from tests.golden.samples import SLURM, job
@@ -57,9 +60,10 @@ def test_a_broken_list_gives_what_can_be_read():
 def test_no_text_breaks_the_readers(text):
     slurm.parse_states(text)
     slurm.explain(Evidence(text, text))
-    slurm.hopeless(JobState(PENDING, text, text))
-    assert isinstance(slurm.in_words(JobState(PENDING, text, text)), str)
-    slurm.ambiguous(Answer(1, text, text))
+    SlurmState(PENDING, text, text).hopeless("hpc")
+    assert isinstance(SlurmState(PENDING, text, text).in_words, str)
+    with contextlib.suppress(ClusterfnError):
+        slurm.submitted(Answer(1, text, text))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +87,7 @@ def test_the_number_is_found_whatever_a_site_prints(out):
 
 
 @pytest.mark.parametrize(
-    "name, hint, kind, ambiguous",
+    "name, hint, kind, maybe",
     [
         ("partition", "set `slurm: partition:`", Unsatisfiable, False),
         ("memory", "ask for less memory than one node has", Unsatisfiable, False),
@@ -94,7 +98,7 @@ def test_the_number_is_found_whatever_a_site_prints(out):
         ("slow", "controller does not answer", SubmitError, True),
     ],
 )
-def test_a_refusal_is_told_in_sbatchs_own_words(name, hint, kind, ambiguous):
+def test_a_refusal_is_reported_in_sbatchs_own_words(name, hint, kind, maybe):
     said = recorded(f"{V}/sbatch-{name}.txt")
     answer = Answer(1, "", said)
     with pytest.raises(ClusterfnError) as caught:
@@ -103,15 +107,14 @@ def test_a_refusal_is_told_in_sbatchs_own_words(name, hint, kind, ambiguous):
     assert ("SLURM on hpc can never run it" in caught.value.message) is (kind is Unsatisfiable)
     assert caught.value.evidence == tuple(said.splitlines())
     assert hint in caught.value.hint and "clusterfn.yml:2" in caught.value.hint
-    assert (caught.value.host, caught.value.stage, caught.value.retryable) == ("hpc", "submit", ambiguous)
-    assert slurm.ambiguous(answer) is ambiguous
+    assert (caught.value.host, caught.value.stage, caught.value.retryable) == ("hpc", "submit", maybe)
 
 
 @pytest.mark.parametrize("answer", [Answer(None), Answer(0, "garbage"), Answer(0, "")])
 def test_an_answer_without_sense_may_have_submitted(answer):
-    assert slurm.ambiguous(answer)
-    with pytest.raises(SubmitError):
+    with pytest.raises(SubmitError) as caught:
         slurm.submitted(answer)
+    assert caught.value.retryable
 
 
 LIMIT = (
@@ -144,9 +147,17 @@ FULL = "SLURM has as many jobs as it can hold"
             f"sbatch: error: AssocGrpSubmitJobsLimit\n{LIMIT}",
             "AssocGrpSubmitJobsLimit: your group has as many jobs as it may have there",
         ),
+        (
+            "sbatch: error: Batch job submission failed: Slurm backup controller in standby mode\n",
+            "Batch job submission failed: Slurm backup controller in standby mode: another controller is taking over",
+        ),
         (f"sbatch: error: QOSMaxWallDurationPerJobLimit\n{LIMIT}", ""),
         (LIMIT, ""),  # of an old version, which says the same of a job that can never run
-        ("bash: fork: retry: Resource temporarily unavailable\n", ""),
+        (
+            "bash: fork: retry: Resource temporarily unavailable\n",  # a wrapper of sbatch
+            "fork: retry: Resource temporarily unavailable: the login node has no process for it now",
+        ),
+        ("sh: 1: Cannot fork\n", "1: Cannot fork: the login node has no process for it now"),
         ("sbatch: error: Batch job submission failed: Invalid partition name specified\n", ""),
         ("", ""),
     ],
@@ -173,11 +184,7 @@ def test_a_suspended_job_runs_and_says_why_it_does_not():
     (suspended, runs) = slurm.parse_states("7|SUSPENDED|None|1|N/A|a\n8|RUNNING|None|1|N/A|b\n").values()
 
     assert suspended.phase == runs.phase == "running"
-    assert slurm.suspended(suspended).startswith("suspended by SLURM") and slurm.suspended(runs) == ""
-
-
-def test_a_good_answer_is_not_ambiguous():
-    assert not slurm.ambiguous(Answer(0, "12\n"))
+    assert suspended.suspended.startswith("suspended by SLURM") and runs.suspended == ""
 
 
 def explained(name, log=""):
@@ -216,7 +223,7 @@ def test_a_job_that_may_live_has_no_verdict(name):
     [
         ("NODE_FAIL", layout.NODE), ("BOOT_FAIL", layout.NODE), ("OUT_OF_MEMORY", layout.MEMORY),
         ("DEADLINE", layout.TIME), ("PREEMPTED", layout.LOST), ("CANCELLED", layout.CANCELLED),
-        ("COMPLETED", layout.LOST), ("REVOKED", layout.CANCELLED),
+        ("COMPLETED", layout.LOST),
     ],
 )  # fmt: skip
 def test_every_final_word_has_its_kind(state, kind):
@@ -258,6 +265,7 @@ def test_a_script_that_a_signal_ended_was_started(code, message):
     [
         ("Time limit specification required, but not provided", 'set `time="1h"`'),
         ("Memory specification can not be satisfied", "a call without memory= asks for 4GB, set by `defaults:"),
+        ("Memory required by task is not available", "a call without memory= asks for 4GB, set by `defaults:"),
         ("Requested node configuration is not available", "a call without memory= asks for 4GB"),
         ("Node count specification invalid", "ask for fewer `nodes=`"),
         ("Invalid license specification", "scontrol show licenses"),
@@ -279,39 +287,43 @@ def test_a_hint_names_what_to_change_and_what_was_added(said, hint):
 def test_what_can_never_start_is_withdrawn(name, reason):
     states = slurm.parse_states(recorded(f"{V}/squeue.txt"))
     state = next(state for key, state in states.items() if key.startswith(name + "."))
-    verdict = slurm.hopeless(state)
+    verdict = state.hopeless("hpc")
     assert (verdict.kind, verdict.stage, verdict.withdraw) == (layout.UNSATISFIABLE, "queue", True)
     assert reason in verdict.evidence[0] and verdict.hint
 
 
-@pytest.mark.parametrize(
-    "reason",
-    ["BadConstraints", "AccountNotAllowed", "InvalidQOS", "InvalidAccount", "PartitionNodeLimit", "QOSMaxGRESPerJob",
-     "QOSMaxMemoryPerJob", "QOSMaxCpuPerJobLimit", "AssocMaxCpuPerJobLimit", "QOSMinGRES", "DependencyNeverSatisfied"],
-)  # fmt: skip
-def test_reasons_that_never_pass(reason):
-    assert slurm.hopeless(JobState(PENDING, "PENDING", reason))
+REASONS_THAT_NEVER = [
+    "BadConstraints", "AccountNotAllowed", "InvalidQOS", "InvalidAccount", "PartitionNodeLimit", "QOSMaxGRESPerJob",
+    "QOSMaxMemoryPerJob", "QOSMaxCpuPerJobLimit", "AssocMaxCpuPerJobLimit", "QOSMinGRES", "DependencyNeverSatisfied",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "reason",
-    ["", "Priority", "Resources", "Dependency", "BeginTime", "JobHeldAdmin", "JobHeldUser", "ReqNodeNotAvail",
-     "QOSMaxJobsPerUserLimit", "QOSGrpCpuLimit", "AssocGrpCpuLimit", "PartitionDown", "JobArrayTaskLimit", "Brandnew"],
-)  # fmt: skip
-def test_reasons_that_may_pass(reason):
-    assert slurm.hopeless(JobState(PENDING, "PENDING", reason)) is None
+REASONS_THAT_MAY = [
+    "", "Priority", "Resources", "Dependency", "BeginTime", "JobHeldAdmin", "JobHeldUser", "ReqNodeNotAvail",
+    "QOSMaxJobsPerUserLimit", "QOSGrpCpuLimit", "AssocGrpCpuLimit", "PartitionDown", "JobArrayTaskLimit", "Brandnew",
+]  # fmt: skip
+
+
+def test_a_waiting_job_is_hopeless_for_reasons_that_never_pass_alone():
+    for reason in REASONS_THAT_NEVER:
+        assert SlurmState(PENDING, "PENDING", reason).hopeless("hpc")
+    for reason in REASONS_THAT_MAY:
+        assert SlurmState(PENDING, "PENDING", reason).hopeless("hpc") is None
+    assert SlurmState(FINAL, "FAILED", "BadConstraints").hopeless("hpc") is None
+    assert SlurmState(PENDING, "PENDING", "Dependency").waits_for_jobs
+    assert not SlurmState(PENDING, "PENDING", "Priority").waits_for_jobs
 
 
 @pytest.mark.parametrize("reason", ["PartitionConfig", "PartitionNodeLimit"])
-def test_whoever_asks_for_too_many_nodes_is_told_of_their_number_and_not_of_their_size(reason):
+def test_a_request_for_too_many_nodes_names_their_number_and_not_their_size(reason):
     alone = slurm.parse_states(f"7|PENDING|{reason}|1|a.1")["a.1"]
     many = slurm.parse_states(f"7|PENDING|{reason}|200|a.1")["a.1"]
 
     assert (many.reason, many.nodes, alone.nodes) == (reason, 200, 1)
-    assert "fewer `nodes=`" in slurm.hopeless(many).hint
+    assert "fewer `nodes=`" in many.hopeless("hpc").hint
     if reason == "PartitionConfig":
-        assert "does not have 200 nodes that are large enough" in slurm.hopeless(many).message
-        assert "the partition cannot give one node what it asks for" in slurm.hopeless(alone).message
+        assert "does not have 200 nodes that are large enough" in many.hopeless("hpc").message
+        assert "the partition cannot give one node what it asks for" in alone.hopeless("hpc").message
 
 
 @pytest.mark.parametrize(
@@ -329,29 +341,25 @@ def test_whoever_asks_for_too_many_nodes_is_told_of_their_number_and_not_of_thei
     ],
 )
 def test_a_waiting_job_names_the_start_that_slurm_expects(line, words):
-    assert slurm.in_words(slurm.parse_states(line)["a.1"]) == words
-
-
-def test_only_a_waiting_job_is_hopeless():
-    assert slurm.hopeless(JobState(FINAL, "FAILED", "BadConstraints")) is None
+    assert slurm.parse_states(line)["a.1"].in_words == words
 
 
 @pytest.mark.parametrize(
     "state, words",
     [
-        (JobState(PENDING, "PENDING", "Priority"), "Priority: waiting for its turn"),
-        (JobState(PENDING, "PENDING", ""), "SLURM has not said why it waits"),
+        (SlurmState(PENDING, "PENDING", "Priority"), "Priority: waiting for its turn"),
+        (SlurmState(PENDING, "PENDING", ""), "SLURM has not said why it waits"),
         (
-            JobState(PENDING, "PENDING", "PartitionConfig"),
+            SlurmState(PENDING, "PENDING", "PartitionConfig"),
             "PartitionConfig: the partition cannot give one node what it asks for",
         ),
-        (JobState(PENDING, "PENDING", "Brandnew"), "SLURM says Brandnew"),
-        (JobState(RUNNING, "COMPLETING"), "completing"),
-        (JobState(FINAL, "OUT_OF_MEMORY"), "out of memory"),
+        (SlurmState(PENDING, "PENDING", "Brandnew"), "SLURM says Brandnew"),
+        (SlurmState(RUNNING, "COMPLETING"), "completing"),
+        (SlurmState(FINAL, "OUT_OF_MEMORY"), "out of memory"),
     ],
 )
 def test_states_in_words(state, words):
-    assert slurm.in_words(state) == words
+    assert state.in_words == words
 
 
 def test_the_commands():
@@ -359,8 +367,20 @@ def test_the_commands():
         "squeue", "--noheader", "--all", "--states=all", "--format=%i|%T|%r|%D|%S|%j", "--user=ada",
     )  # fmt: skip
     assert slurm.cancel_command("train.7f3a") == ("scancel", "--user=ada", "--name=train.7f3a")
+    assert [slurm.withdraw_command(each) for each in ("12", "12_[1-5]", "")] == [("scancel", "12"), (), ()]
+    assert slurm.withdraw_command("12", "13") == ("scancel", "12", "13")
+    assert slurm.withdraw_command("12", "") == slurm.withdraw_command() == ()
     assert slurm.evidence_command("12_3") == ("scontrol", "--oneliner", "show", "job", "12_3")
     assert slurm.join_command("12")[:5] == ("srun", "--jobid=12", "--overlap", "--nodes=1", "--relative=0")
+
+
+def test_a_waiting_job_is_altered_by_its_name_and_its_priority_only_lowered():
+    command = slurm.alter_command("train.7f3a", Resources(), Alteration(90.0, 3 << 29, -20))
+
+    assert command[:2] == ("/bin/sh", "-c")
+    assert command[3:] == ("sh", "train.7f3a", "ada", "", "TimeLimit=3", "MinMemoryNode=1536", "Nice=20")
+    with pytest.raises(ConfigError, match="only lower the priority"):
+        slurm.alter_command("train.7f3a", Resources(), Alteration(priority=1))
 
 
 def test_another_cluster_is_asked_where_jobs_are_sent_to_one():
@@ -370,17 +390,16 @@ def test_another_cluster_is_asked_where_jobs_are_sent_to_one():
     assert all(command[1] == "--clusters=alpha" for command in commands)
 
 
-@pytest.mark.parametrize(
-    "name", ["SBATCH_PARTITION", "SLURM_JOB_ID", "SLURM_CPUS_ON_NODE", "SLURM_CLUSTERS", "SLURM_CONTAINER", "SLURM_C1",
-             "SLURM_EXPORT_ENV", "SQUEUE_STATES", "SCANCEL_INTERACTIVE", "SLURM_COMPLETE", "SLURM_CO"],
-)  # fmt: skip
-def test_the_logins_variables_are_not_inherited(name):
-    assert name == "SLURM_CO" or name.startswith(INHERITED)
+def test_the_logins_variables_are_not_inherited_but_where_slurm_is_stays_known(monkeypatch):
+    dropped = ["SBATCH_PARTITION", "SLURM_JOB_ID", "SLURM_CO", "SLURM_EXPORT_ENV", "SQUEUE_STATES"]
+    kept = ["SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "PATH", "MY_SLURM_ID"]
+    for name in (*dropped, *kept):
+        monkeypatch.setenv(name, "/usr/bin")
 
+    inherited = changed_environment({"unset": list(OBEYED)})
 
-@pytest.mark.parametrize("name", ["SLURM_CONF", "SLURM_CONF_SERVER", "PATH", "HOME"])
-def test_where_slurm_is_stays_known(name):
-    assert not name.startswith(INHERITED)
+    assert not set(dropped) & set(inherited)
+    assert set(kept) <= set(inherited)
 
 
 def test_which_scheduler_serves_a_host():
@@ -388,15 +407,8 @@ def test_which_scheduler_serves_a_host():
     assert scheduler_for(SLURM._replace(scheduler="local"), {"boot_id": "b"}).watch_command() == ()
 
 
-def test_requests_as_the_wire_wants_them():
-    assert Submission("spawn", ("a",), "/w", ("X_",), "/w/log").request() == {
-        "do": "spawn", "argv": ["a"], "cwd": "/w", "unset": ["X_"], "log": "/w/log",
-    }  # fmt: skip
-    assert Submission("run", ("a",), "/w").request()["timeout_s"] == 60.0
-
-
 def test_a_verdict_is_what_conclude_reads():
-    assert slurm.hopeless(JobState(PENDING, "PENDING", "InvalidQOS", "5")).as_dict() == {
+    assert SlurmState(PENDING, "PENDING", "InvalidQOS", "5").hopeless("hpc").as_dict() == {
         "kind": "unsatisfiable",
         "message": "SLURM on hpc will never start this job: the QOS does not exist or is not yours",
         "evidence": ["squeue: PENDING (InvalidQOS), job 5"],
@@ -460,8 +472,9 @@ def test_elements_that_start_one_by_one_are_registered_where_their_inputs_are(tm
     assert words == ["-I", "-S", f"{sent.bridge}/supervise.py", "register", second.cwd, "77", "2", "2", ""]
 
     (tmp_path / "registered").unlink()
-    with pytest.raises(subprocess.CalledProcessError):
-        submit(tmp_path, first, "echo 631", "exit 1")
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        submit(tmp_path, first, "echo 631", "echo 77; exit 3")
+    assert (failed.value.returncode, failed.value.output) == (3, "77\n"), "a wrapper of the site may fail afterwards"
     assert not (tmp_path / "registered").exists()
     together = sent._replace(group=Group(count=9, chunk=1, elements=4, at_once=4))
     (_, all_at_once), *_ = Slurm(SLURM, "1000").elements(together, range(1, 5), 9)

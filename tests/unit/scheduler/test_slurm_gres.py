@@ -2,13 +2,7 @@
 
 import pytest
 
-from clusterfn.scheduler.slurm.gres import (
-    NodeGpus,
-    Waiting,
-    nodes,
-    types,
-    waiting,
-)
+from clusterfn.scheduler.slurm.gres import NodeGpus, Waiting, nodes, types, waiting
 from clusterfn.scheduler.slurm.submit import Slurm
 from tests.golden.samples import SLURM
 
@@ -25,7 +19,7 @@ def row(per_node: str, per_job: str) -> str:
     return "".join(cell.ljust(width) for cell, width in zip(cells, WIDTHS))
 
 
-def test_the_cards_of_a_node_are_counted_by_type():
+def test_the_gpus_of_a_node_are_counted_by_type():
     odd = (
         "NodeName=n2 Gres=lscratch:9,gpu:a100:4(S:0-1),gpu:2080ti:16 GresUsed=gpu:a100:2(IDX:0,3),gpu:2080ti:0(IDX:N/A)"
     )
@@ -61,7 +55,7 @@ def test_what_slurm_does_not_say_is_not_known():
         ("7|bob|gpu:2|2020-01-01T00:00:00|Priority|a|b", True, ("7", "gpu:2", "Priority", "a|b")),
     ],
 )  # fmt: skip
-def test_who_waits_for_cards_is_read_from_either_squeue(text, old, expected):
+def test_who_waits_for_gpus_is_read_from_either_squeue(text, old, expected):
     (found,) = waiting(text + "\n", old)
 
     assert (found.id, found.wants, found.reason, found.name) == expected
@@ -78,10 +72,10 @@ def test_who_waits_for_cores_alone_is_left_out():
 def test_the_questions_go_to_the_right_cluster():
     slurm = Slurm(SLURM._replace(scheduler_options={"clusters": "big"}), "ada")
 
-    assert slurm.gpu_nodes().argv[:2] == ("scontrol", "--clusters=big")
-    assert slurm.gpu_types().argv[:2] == ("sinfo", "--clusters=big")
-    assert [each.argv[:2] for each in slurm.gpu_queue()] == [("squeue", "--clusters=big")] * 2
-    assert all("--states=PENDING" in each.argv for each in slurm.gpu_queue())
+    assert slurm.gpus().nodes.argv[:2] == ("scontrol", "--clusters=big")
+    assert (types := slurm.gpus().types) is not None and types.argv[:2] == ("sinfo", "--clusters=big")
+    assert [each.argv[:2] for each in slurm.gpus().queue] == [("squeue", "--clusters=big")] * 2
+    assert all("--states=PENDING" in each.argv for each in slurm.gpus().queue)
 
 
 def test_a_count_that_is_too_long_to_be_one_is_left_out():

@@ -41,6 +41,14 @@ def test_a_site_without_arrays_has_arrays_of_none():
     assert [read_limits([f"MaxArraySize = {size}", "", ""], None).array for size in (0, 1, 2, 1001)] == [0, 0, 1, 1000]
 
 
+def test_an_array_has_no_more_tasks_than_the_scheduler_takes_in_one():
+    told = "MaxArraySize = 100001\nSchedulerParameters     = defer,max_array_tasks=1000,bf_interval=30\n"
+
+    assert read_limits([told, "", ""], None).array == 1000
+    assert read_limits([told.replace("100001", "101"), "", ""], None).array == 100
+    assert read_limits([told.replace("max_array_tasks", "other"), "", ""], None).array == 100000
+
+
 SACCTMGR = """
     physics||normal,long
     physics||normal,long

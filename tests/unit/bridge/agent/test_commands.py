@@ -39,14 +39,14 @@ def test_the_hello_brings_folders_and_variables_and_says_what_is_lacking(
     monkeypatch.setenv("PATH", "/nowhere:" + str(Path(sys.executable).parent))
     monkeypatch.setenv("HOME", str(tmp_path))
 
-    without = connect(host(tmp_path))
+    without = connect(host(tmp_path), have=[str(folder)])
     told = connect(host(tmp_path, scheduler_path=("~/slurm bin",), scheduler_env={"SLURM_CONF": "/a"}))
 
     assert without.facts.lacking == ("sbatch",)
     assert told.facts.lacking == ()
     assert says(told) == b"/a\n"
     without.use_commands(host(tmp_path, scheduler_path=(str(folder),), scheduler_env={"SLURM_CONF": "/b"})).result(30)
-    assert without.facts.lacking == ()
+    assert (without.facts.lacking, without.facts.have) == ((), (True,))
     assert says(without) == b"/b\n"
     for each in (without, told):
         each.close()

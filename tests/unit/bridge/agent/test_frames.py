@@ -143,7 +143,7 @@ def test_the_remote_command_passes_every_login_shell() -> None:
     assert len(COMMAND) < 1024
 
 
-def test_the_marker_does_not_stand_in_what_is_sent() -> None:
+def test_the_marker_is_not_in_what_is_sent() -> None:
     marker = "0123456789abcdef0123456789abcdef"
 
     assert marker.encode() not in preface("auto", marker)

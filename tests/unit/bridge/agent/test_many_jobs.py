@@ -7,7 +7,6 @@ as a real one.
 from __future__ import annotations
 
 import contextlib
-import heapq
 import os
 import sys
 import time
@@ -25,6 +24,11 @@ from clusterfn.bridge.agent.frames import Inbox, pack
 from clusterfn.bridge.agent.server import Agent
 
 LISTING_S = 20e-6
+
+
+def still(number: int, **asked: Any) -> dict[str, Any]:
+    """A request that asks when a file has stopped changing."""
+    return {"id": number, "do": "follow", "still": asked}
 
 
 class Busy:
@@ -54,15 +58,15 @@ class Busy:
         monkeypatch.setattr(file_watcher, "new_inotify", lambda: None)
 
     def follow(self, jobs: int) -> None:
-        for number in range(2, 2 + 2 * jobs, 2):
+        for number in range(2, 2 + jobs):
             attempt = self.folder / "jobs" / str(number) / "attempts" / "1"
             attempt.parents[1].mkdir(parents=True, exist_ok=True)
-            self.agent.dispatch({"id": number, "do": "follow", "path": str(attempt / "events.jsonl")}, b"")
-            self.agent.dispatch({"id": number + 1, "do": "wait", "path": str(attempt / "outcome.json")}, b"")
+            files = {"files": [[str(attempt / "events.jsonl"), 0]], "until": str(attempt / "outcome.json")}
+            self.agent.dispatch({"id": number, "do": "follow", **files}, b"")
 
     def pass_time(self, seconds: float) -> None:
         until = self.now + seconds
-        while self.agent.watcher.next_poll < until:
+        while self.agent.watcher.open and self.agent.watcher.next_poll < until:
             self.now = max(self.now, self.agent.watcher.next_poll)
             self.polls += 1
             self.agent.watcher.poll(self.now)
@@ -97,7 +101,7 @@ def test_an_idle_hour_takes_a_second_of_the_processor_and_an_end_is_seen_within_
     busy.pass_time(2.0 + 0.1)
 
     assert looks < 3600 and used < 1.0
-    assert [header["id"] for header in busy.said()] == [3]
+    assert [header.get("end") for header in busy.said()] == [True]
 
 
 def test_what_a_job_prints_is_looked_for_often_again_once_it_prints(busy: Busy) -> None:
@@ -107,12 +111,25 @@ def test_what_a_job_prints_is_looked_for_often_again_once_it_prints(busy: Busy) 
     busy.pass_time(600.0)
     (attempt / "events.jsonl").write_bytes(b"{}\n")
     busy.pass_time(2.1)
-    assert [header["id"] for header in busy.said()] == [2]
+    assert [header.get("offset") for header in busy.said()] == [0]
     before = busy.polls
 
     busy.pass_time(1.0)
 
     assert busy.polls - before >= 4
+
+
+def test_output_that_was_not_noticed_comes_before_the_outcome(busy: Busy) -> None:
+    busy.follow(1)
+    attempt = busy.folder / "jobs" / "2" / "attempts" / "1"
+    attempt.mkdir(parents=True)
+    for name in ("events.jsonl", "outcome.json"):
+        (attempt / name).write_bytes(b"{}\n")
+
+    (request,) = busy.agent.requests.values()
+    busy.agent.watcher.check(request, True)  # as at the kernel's word about the outcome
+
+    assert [header.get("end", header.get("offset")) for header in busy.said()] == [0, True]
 
 
 def test_hundreds_of_jobs_take_their_share_of_a_core_and_no_more(busy: Busy) -> None:
@@ -129,9 +146,9 @@ def test_heartbeats_of_many_jobs_are_looked_at_together(tmp_path: Path) -> None:
     source, sink = os.pipe()
     agent = Agent(source, sink)
     for number in range(2, 102):
-        agent.dispatch({"id": number, "do": "still", "path": str(tmp_path / str(number)), "silent_s": 12.0}, b"")
+        agent.dispatch(still(number, path=str(tmp_path / str(number)), silent_s=12.0), b"")
 
-    due = sorted(when for when, _, _ in agent.timers)
+    due = sorted(timer.due for timer in agent.timers.heap)
 
     assert due[-1] - due[0] < 0.5
     for end in (source, sink):
@@ -143,7 +160,7 @@ def ends(count: int) -> float:
     source, sink = os.pipe()
     agent = Agent(source, sink)
     for number in range(2, 2 + count):
-        agent.dispatch({"id": number, "do": "still", "path": f"/nowhere/{number}", "silent_s": 3600.0}, b"")
+        agent.dispatch(still(number, path=f"/nowhere/{number}", silent_s=3600.0), b"")
     began = time.process_time()
     for number in range(2, 2 + count):
         agent.dispatch({"id": count + number, "do": "stop", "target": number}, b"")
@@ -193,6 +210,26 @@ def test_the_folder_of_one_job_wakes_only_those_who_wait_for_it(tmp_path: Path) 
     os.close(watcher.inotify.fd)
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
+def test_what_comes_in_a_folder_that_was_whole_when_its_event_was_read_is_not_left_to_the_poll(tmp_path: Path) -> None:
+    readers: dict[int, Any] = {}
+    watcher = file_watcher.FileWatcher(readers)
+    job = Waiting(tmp_path / "attempts" / "1" / "outcome.json")
+    watcher.add(job)
+    Path(job.path).parent.mkdir(parents=True)
+    for fd, read in list(readers.items()):
+        read(fd)
+    before = job.looks
+
+    Path(job.path).touch()
+    for fd, read in list(readers.items()):
+        read(fd)
+
+    assert watcher.inotify is not None
+    os.close(watcher.inotify.fd)
+    assert job.looks > before
+
+
 class Slow:
     """An agent whose reads of heartbeats, or listings, take so long of a clock that is the test's own."""
 
@@ -217,11 +254,10 @@ class Slow:
         until, longest = self.now + seconds, 0.0
         while self.now < until:
             began = self.now
-            if self.agent.timers and self.agent.timers[0][0] <= self.now:
-                heapq.heappop(self.agent.timers)[2]()
+            self.agent.timers.run_due(self.now)
             self.agent.watcher.poll(self.now)
             longest = max(longest, self.now - began)
-            self.now = max(self.now, min([each[0] for each in self.agent.timers[:1]] + [self.now + 0.05]))
+            self.now = max(self.now, min(self.agent.timers.first_due(), self.now + 0.05))
         return longest
 
     def close(self) -> None:
@@ -232,8 +268,7 @@ class Slow:
 def test_heartbeats_on_a_slow_file_server_leave_the_agent_time_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch, look_s=0.01)
     for number in range(2, 1002):
-        header = {"id": number, "do": "still", "path": f"/nowhere/{number}", "silent_s": 12.0}
-        slow.agent.dispatch(header, b"")
+        slow.agent.dispatch(still(number, path=f"/nowhere/{number}", silent_s=12.0), b"")
     slow.longest_turn(60.0)
     before = slow.looks
 
@@ -247,7 +282,7 @@ def test_heartbeats_on_a_slow_file_server_leave_the_agent_time_for_others(monkey
 def test_a_poll_of_many_files_on_a_slow_server_lets_requests_be_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch, look_s=0.01)
     for number in range(2, 502):
-        slow.agent.dispatch({"id": number, "do": "follow", "path": f"/nowhere/{number}/events"}, b"")
+        slow.agent.dispatch({"id": number, "do": "follow", "files": [[f"/nowhere/{number}/events", 0]]}, b"")
 
     assert slow.longest_turn(60.0) < 0.1
     slow.close()
@@ -260,7 +295,7 @@ def test_answers_leave_between_the_requests_of_one_read(monkeypatch: pytest.Monk
     os.set_blocking(sink, False)
     agent, came, handled = Agent(source, sink), [], []
 
-    class SlowHandler(server.PingHandler):
+    class SlowHandler(server.RequestHandler):
         def start(self) -> None:
             handled.append(self.id)
             with contextlib.suppress(BlockingIOError):
@@ -268,9 +303,9 @@ def test_answers_leave_between_the_requests_of_one_read(monkeypatch: pytest.Monk
             time.sleep(0.01)
             self.end()
 
-    monkeypatch.setitem(server.HANDLERS, "ping", SlowHandler)
+    monkeypatch.setitem(server.HANDLERS, "have", SlowHandler)
     agent.readers[source] = agent.read
-    os.write(theirs, b"".join(pack({"id": number, "do": "ping"}) for number in range(2, 12)))
+    os.write(theirs, b"".join(pack({"id": number, "do": "have"}) for number in range(2, 12)))
 
     while len(handled) < 10:
         agent.turn()
@@ -288,7 +323,7 @@ def test_a_silent_job_that_has_ended_is_not_reported(tmp_path: Path, monkeypatch
         (tmp_path / name).mkdir()
         (tmp_path / name / "heartbeat").write_bytes(b"1")
         fields = {"path": str(tmp_path / name / "heartbeat"), "unless": str(tmp_path / name / "outcome.json")}
-        agent.dispatch({"id": number, "do": "still", "silent_s": 0.04, **fields}, b"")
+        agent.dispatch(still(number, silent_s=0.04, **fields), b"")
     (tmp_path / "ended" / "outcome.json").write_bytes(b"{}")
 
     until = time.monotonic() + 5.0
@@ -298,5 +333,36 @@ def test_a_silent_job_that_has_ended_is_not_reported(tmp_path: Path, monkeypatch
             said += [header["id"] for header, _ in inbox.feed(os.read(source, 2**16))]
 
     assert set(said) == {2}
+    for end in (source, sink):
+        os.close(end)
+
+
+def test_a_folder_that_is_gone_is_reported_whether_its_file_was_seen_or_not(tmp_path: Path) -> None:
+    source, sink = os.pipe()
+    agent, inbox, said = Agent(source, sink), Inbox(), []
+    os.set_blocking(source, False)
+    for number, job in enumerate(["waits", "never-began", "ran", "denied"], 2):
+        (tmp_path / job).mkdir()
+        if job in ("ran", "denied"):
+            (tmp_path / job / "heartbeat").write_bytes(b"1")
+        fields = {"path": str(tmp_path / job / "heartbeat"), "within": str(tmp_path / job)}
+        agent.dispatch(still(number, silent_s=0.04, **fields), b"")
+    seen = time.monotonic() + 1.0
+    while not all(agent.requests[number].still.seen for number in (4, 5)) and time.monotonic() < seen:
+        agent.turn()
+    (tmp_path / "ran" / "heartbeat").unlink()
+    (tmp_path / "ran").rmdir()
+    (tmp_path / "never-began").rmdir()
+    (tmp_path / "denied" / "heartbeat").unlink()
+    (tmp_path / "denied" / "heartbeat").symlink_to("heartbeat")  # any error that does not say that it is missing
+
+    until = time.monotonic() + 5.0
+    while len({number for number, _ in said}) < 3 and time.monotonic() < until:
+        agent.turn()
+        with contextlib.suppress(BlockingIOError):
+            for header, _ in inbox.feed(os.read(source, 2**16)):
+                said.append((header["id"], "gone" if header.get("gone") else str(header.get("error", "silent"))))
+
+    assert set(said) == {(3, "gone"), (4, "gone"), (5, "silent")}
     for end in (source, sink):
         os.close(end)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import gc
 import os
 import pwd
 import select
 import sys
 import time
+import weakref
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,53 +20,13 @@ import pytest
 
 pytest.importorskip("fcntl")
 
-from clusterfn.bridge.agent import disk_sync, downloads, listing, parts, server, uploads
+from clusterfn.bridge.agent import disk_sync, downloads, listing, parts, server, starts, uploads
 from clusterfn.bridge.agent.files import CHUNK, sync_all
-from clusterfn.bridge.agent.frames import FULL, TURN_S, Inbox, pack
+from clusterfn.bridge.agent.frames import FULL, TURN_S, pack
 from clusterfn.bridge.agent.processes import LINGER_S
-from clusterfn.bridge.agent.server import SILENCE_S, Agent
-from tests.waiting import until
-
-
-class Client:
-    """Asks an agent, lets it take turns, and reads its answers when it is told to."""
-
-    def __init__(self) -> None:
-        source, self.asking = os.pipe()
-        self.answers, sink = os.pipe()
-        self.fds = [source, self.asking, self.answers, sink]
-        for fd in self.fds:
-            os.set_blocking(fd, False)
-        self.agent = Agent(source, sink)
-        self.agent.readers[source] = self.agent.read
-        self.inbox = Inbox()
-        self.heard: list[dict[str, Any]] = []
-
-    def ask(self, **header: Any) -> None:
-        os.write(self.asking, pack(header))
-
-    def turns(self, count: int = 20) -> None:
-        for _ in range(count):
-            self.agent.at(0, lambda: None)  # or it would wait for something to happen
-            self.agent.turn()
-            self.agent.reap()  # no signals are caught here
-
-    def listen(self) -> None:
-        """Read until nothing more comes."""
-        while self.agent.out.pending() or select.select([self.answers], [], [], 0)[0]:
-            self.turns(1)
-            with contextlib.suppress(BlockingIOError):  # it has asked for more, and had nothing to say yet
-                self.heard += [header for header, _ in self.inbox.feed(os.read(self.answers, 2**20))]
-
-
-@pytest.fixture
-def client() -> Iterator[Client]:
-    made = Client()
-    yield made
-    for request in list(made.agent.requests.values()):
-        request.release()
-    for fd in made.fds:
-        os.close(fd)
+from clusterfn.bridge.agent.server import SILENCE_S
+from tests.fakes.agent_client import Client
+from tests.waiting import replace_here, until
 
 
 def fill(client: Client) -> None:
@@ -99,6 +60,23 @@ def test_what_a_program_printed_arrives_however_late_the_agent_looks(client: Cli
 
     ((told, out),) = client.inbox.feed(os.read(client.answers, 2**20))
     assert (told["rc"], bytes(out)) == (0, b"told\n")
+
+
+def test_a_request_that_has_ended_is_not_kept_until_its_time_limit(client: Client, tmp_path: Path) -> None:
+    client.ask(id=2, do="run", argv=["cat"], timeout_s=3600)
+    client.ask(id=3, do="put", path=str(tmp_path / "tree"), files=[["name", 0, 0o600]])
+    until(lambda: client.turns(1) or len(client.agent.requests) == 2)
+    handlers = [weakref.ref(each) for each in client.agent.requests.values()]
+
+    client.ask(id=3, do="chunk", last=True)
+    until(lambda: client.turns(1) or not client.agent.requests)
+    until(lambda: client.turns(1) or not client.agent.children)
+    time.sleep(LINGER_S)
+    client.turns(1)
+    gc.collect()
+
+    assert (tmp_path / "tree" / "name").exists()
+    assert [handler() for handler in handlers] == [None, None]
 
 
 PIECES = """
@@ -152,7 +130,7 @@ def test_a_nudge_comes_between_two_chunks_and_never_inside_of_one(client: Client
 def test_nothing_more_is_read_from_a_client_that_does_not_listen(client: Client) -> None:
     fill(client)
     unheard = client.agent.out.size
-    client.ask(id=4, do="ping")
+    client.ask(id=4, do="have", paths=[])
     client.turns()
     then = client.agent.out.size
 
@@ -164,7 +142,7 @@ def test_nothing_more_is_read_from_a_client_that_does_not_listen(client: Client)
     assert client.heard[-1]["id"] == 4
 
 
-def test_a_disk_that_takes_neither_bytes_nor_the_end_of_a_file_is_told(
+def test_a_disk_that_takes_neither_bytes_nor_the_end_of_a_file_is_reported(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, close = tmp_path / "new" / "x", os.close
@@ -189,7 +167,7 @@ def test_a_disk_that_takes_neither_bytes_nor_the_end_of_a_file_is_told(
         os.write(client.asking, pack({"id": 2, "do": "chunk", "last": True}, b"xx"))
         client.turns()
     ((failed, _),) = client.inbox.feed(os.read(client.answers, 2**20))
-    client.ask(id=3, do="ping")
+    client.ask(id=3, do="have", paths=[])
     client.turns()
     ((ended, _),) = client.inbox.feed(os.read(client.answers, 2**20))
 
@@ -199,7 +177,7 @@ def test_a_disk_that_takes_neither_bytes_nor_the_end_of_a_file_is_told(
 def test_of_many_files_one_at_a_time_is_held(client: Client, tmp_path: Path) -> None:
     (tmp_path / "outcome").write_bytes(bytes(FULL))
     for number in range(2, 10):
-        client.ask(id=number, do="wait", path=str(tmp_path / "outcome"))
+        client.ask(id=number, do="follow", until=str(tmp_path / "outcome"))
     client.turns()
 
     assert client.agent.out.size + len(client.agent.out.now) < FULL + 4096
@@ -246,9 +224,9 @@ def test_other_requests_wait_for_few_of_many_small_files(
         return opened(path)
 
     monkeypatch.setattr(downloads, "open_regular", slowly)
-    client.ask(id=2, do="get_each", path=str(tmp_path), files=[["small", 1]] * 200)
+    client.ask(id=2, do="get", path=str(tmp_path), files=[["small", 1]] * 200)
     client.turns(1)
-    client.ask(id=3, do="ping")
+    client.ask(id=3, do="have", paths=[])
     client.listen()
 
     before = client.heard[: [header["id"] for header in client.heard].index(3)]
@@ -260,7 +238,7 @@ def test_a_file_of_which_a_part_is_read_is_not_sent_as_whole(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "small").write_bytes(b"abcd")
-    client.ask(id=2, do="get_each", path=str(tmp_path), files=[["small", 4]])
+    client.ask(id=2, do="get", path=str(tmp_path), files=[["small", 4]])
     readv = os.readv
 
     def in_parts(fd: int, rooms: list[memoryview]) -> int:
@@ -287,10 +265,10 @@ def test_other_requests_do_not_wait_for_a_long_list(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "lstat", slowly)
-        patched.setattr(listing.ListHandler, "ENTRIES_A_TURN", 1)
-        client.ask(id=2, do="list", path=str(tmp_path))
+        patched.setattr(listing.PatternHandler, "ENTRIES_A_TURN", 1)
+        client.ask(id=2, do="have", path=str(tmp_path))
         client.turns(1)
-        client.ask(id=3, do="ping")
+        client.ask(id=3, do="have", paths=[])
         client.listen()
 
     assert [header["id"] for header in client.heard] == [3, 2]
@@ -343,7 +321,7 @@ def test_a_program_that_takes_long_to_load_keeps_no_other_request_waiting(
     places = {"log": str(tmp_path / "log"), "cwd": str(tmp_path)}
     client.ask(id=2, do="spawn", argv=["true"], **places)
     client.ask(id=3, do="run", argv=["true"])
-    client.ask(id=4, do="ping")
+    client.ask(id=4, do="have", paths=[])
     until(lambda: client.turns(1) or client.listen() or client.heard)
     before = list(client.heard)
     go.touch()
@@ -354,7 +332,7 @@ def test_a_program_that_takes_long_to_load_keeps_no_other_request_waiting(
 
 
 @pytest.mark.parametrize("fields", [{"argv": ["/no/such/program"]}, {"argv": ["true"], "cwd": "/no/such/folder"}])
-@pytest.mark.parametrize("do", ["spawn", "run", "repeat", "converse"])
+@pytest.mark.parametrize("do", ["spawn", "run", "converse"])
 def test_a_program_that_cannot_be_loaded_is_named(
     client: Client, do: str, fields: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -409,7 +387,7 @@ def test_an_agent_leaves_after_20_minutes_without_a_word_and_not_before(client: 
 
 def test_a_word_lets_the_agent_stay(client: Client) -> None:
     client.agent.last_received -= SILENCE_S - 60
-    client.ask(id=2, do="ping")
+    client.ask(id=2, do="have", paths=[])
     client.turns()
     client.agent.last_received -= SILENCE_S - 60
     client.turns()
@@ -421,7 +399,7 @@ def test_a_folder_on_its_way_is_touched_while_its_client_is_heard_and_no_longer(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(uploads, "TOUCH_S", 0.0)
-    client.ask(id=2, do="put_tree", path=str(tmp_path / "job"), files=[["spec", 1, 0o600]])
+    client.ask(id=2, do="put", path=str(tmp_path / "job"), files=[["spec", 1, 0o600]])
     client.turns(1)
     (part,) = tmp_path.glob("job.part-*")
 
@@ -474,7 +452,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
 def put_tree(client: Client, path: Path, **more: Any) -> None:
     files = [["a", 1, 0o600], ["below/b", 1, 0o600]]
-    client.ask(id=1, do="put_tree", path=str(path), files=files, **more)
+    client.ask(id=1, do="put", path=str(path), files=files, **more)
     os.write(client.asking, pack({"id": 1, "do": "chunk", "last": True}, b"ab"))
     client.turns()
     assert next(client.inbox.feed(os.read(client.answers, 2**20)))[0]["ok"] is True
@@ -516,9 +494,9 @@ def test_a_disk_that_syncs_slowly_stops_no_other_request_and_syncs_for_many_uplo
     assert client.agent.disk_sync.is_slow
 
     for number in range(10, 30):
-        client.ask(id=number, do="put_tree", path=str(tmp_path / "jobs" / str(number)), files=[["a", 1, 0o600]])
+        client.ask(id=number, do="put", path=str(tmp_path / "jobs" / str(number)), files=[["a", 1, 0o600]])
         os.write(client.asking, pack({"id": number, "do": "chunk", "last": True}, b"a"))
-    client.ask(id=99, do="ping")
+    client.ask(id=99, do="have", paths=[])
     until(lambda: client.turns(1) or 99 not in client.agent.requests and client.agent.frames is None)
     assert len(client.agent.requests) == 20, "the ping is answered before any of them is on the disk"
     until(lambda: client.turns(1) or not client.agent.requests)
@@ -543,7 +521,7 @@ def test_an_upload_that_a_slow_disk_refuses_fails_alone(
     monkeypatch.setattr(disk_sync, "sync_all", fails)
     client.agent.disk_sync.is_slow = True
     for number, name in enumerate(("good", "bad", "fine", "well"), 10):
-        client.ask(id=number, do="put_tree", path=str(tmp_path / name), files=[["a", 1, 0o600]])
+        client.ask(id=number, do="put", path=str(tmp_path / name), files=[["a", 1, 0o600]])
         os.write(client.asking, pack({"id": number, "do": "chunk", "last": True}, b"a"))
     until(lambda: client.turns(1) or not client.agent.requests)
 
@@ -611,7 +589,7 @@ def test_the_agent_lets_pieces_of_a_chunk_come_together_only_while_it_is_ahead_o
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(time, "sleep", slept.append)
+    replace_here(monkeypatch, time, "sleep", slept.append)
     client.ask(id=2, do="put", path=str(tmp_path / "x"), size=2**18, sync=False)
     frame = pack({"id": 2, "do": "chunk", "last": True}, bytes(2**18))
     pieces = [frame[: 2**15], frame[2**15 :][: 2**16], frame[2**15 + 2**16 :][: 2**15], frame[2**17 :][: 2**16]]
@@ -700,7 +678,7 @@ def test_a_tree_continues_in_the_file_that_the_lost_agent_has_reached(
     files = {"a": b"abc", "empty": b"", "d/large": os.urandom(300_000), "last": b"x"}
     data = b"".join(files.values())
     rows = [[name, len(content), 0o400] for name, content in files.items()]
-    ask = {"do": "put_tree", "path": str(tmp_path / "tree"), "files": rows, "resume": 5}
+    ask = {"do": "put", "path": str(tmp_path / "tree"), "files": rows, "resume": 5}
     client.ask(id=2, **ask)
     send(client, data[:lost_at], id=2)
     lose(client)
@@ -730,7 +708,7 @@ def test_a_tree_of_more_files_than_may_be_open_reaches_the_disk(client: Client, 
     most = max(map(int, os.listdir("/proc/self/fd"))) + 50
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, limits[1]))
     try:
-        client.ask(id=2, do="put_tree", path=str(tmp_path / "tree"), files=rows)
+        client.ask(id=2, do="put", path=str(tmp_path / "tree"), files=rows)
         send(client, b"x" * 200, id=2, last=True)
         answer = answer_of(client, 2)
     finally:
@@ -741,7 +719,10 @@ def test_a_tree_of_more_files_than_may_be_open_reaches_the_disk(client: Client, 
 
 
 @pytest.mark.parametrize("do", ["run", "spawn", "converse"])
-def test_a_program_for_which_no_descriptors_are_left_takes_none(client: Client, tmp_path: Path, do: str) -> None:
+def test_a_program_for_which_no_descriptors_are_left_takes_none(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, do: str
+) -> None:
+    monkeypatch.setattr(starts, "PATIENCE_S", 0.0)
     resource = pytest.importorskip("resource")
     before, limits = len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (before + 100, limits[1]))
@@ -765,7 +746,7 @@ def test_a_program_for_which_no_descriptors_are_left_takes_none(client: Client, 
 
 def test_an_agent_that_is_no_longer_heard_makes_no_second_folder(client: Client, tmp_path: Path) -> None:
     files = {"a": b"abc", "d/b": b"defg", "d/c": b"h"}
-    ask = {"do": "put_tree", "path": str(tmp_path / "tree"), "files": [[n, len(c), 0o600] for n, c in files.items()]}
+    ask = {"do": "put", "path": str(tmp_path / "tree"), "files": [[n, len(c), 0o600] for n, c in files.items()]}
     client.ask(id=2, **ask, resume=5)
     send(client, b"abcd", id=2)
     client.ask(id=3, **ask, resume=5, resumed=1)
@@ -795,7 +776,7 @@ def test_where_no_restart_can_be_seen_an_upload_begins_again(
 
 
 def rows_of(files: dict[str, bytes]) -> list[list[Any]]:
-    return [[name, len(content), 0o400, None, zlib.crc32(content)] for name, content in files.items()]
+    return [[name, len(content), 0o400, zlib.crc32(content)] for name, content in files.items()]
 
 
 @pytest.mark.parametrize("wrong", [0, 3, 299_999, 300_003])
@@ -803,7 +784,7 @@ def test_a_file_of_a_tree_that_changes_while_it_is_sent_is_rejected(client: Clie
     files = {"a": b"abc", "d/large": os.urandom(300_000), ".last": b"x"}
     data = bytearray(b"".join(files.values()))
     data[wrong] ^= 1
-    client.ask(id=2, do="put_tree", path=str(tmp_path / "tree"), files=rows_of(files))
+    client.ask(id=2, do="put", path=str(tmp_path / "tree"), files=rows_of(files))
     send(client, bytes(data), id=2, last=True)
 
     answer = answer_of(client, 2)
@@ -820,7 +801,7 @@ def test_a_tree_is_not_made_of_two_versions_of_its_files(
     files = {"a": b"abc", "d/large": os.urandom(300_000), "last": b"x"}
     other = {"a": b"xbd", "d/large": os.urandom(300_000), "last": b"x"}
     before, after = b"".join(files.values()), b"".join((other if changed else files).values())
-    ask = {"do": "put_tree", "path": str(tmp_path / "tree"), "files": rows_of(other if changed else files), "resume": 5}
+    ask = {"do": "put", "path": str(tmp_path / "tree"), "files": rows_of(other if changed else files), "resume": 5}
     client.ask(id=2, **ask)
     send(client, before[:lost_at], id=2)
     lose(client)
@@ -845,7 +826,7 @@ def test_a_large_part_is_read_back_while_others_are_answered(
     send(client, data[:-5], id=2)
     lose(client)
     client.ask(id=3, **ask, resumed=1)
-    client.ask(id=4, do="ping")
+    client.ask(id=4, do="have", paths=[])
 
     assert answer_of(client, 4)["ok"] is True
     assert answer_of(client, 3) == {"id": 3, "at": len(data) - 5}

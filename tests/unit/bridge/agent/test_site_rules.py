@@ -15,6 +15,7 @@ from clusterfn.bridge.queue.machine import UserLimits, limits_of
 from clusterfn.config.spec import Host, Limits, Resources
 from clusterfn.errors import Unsatisfiable
 from clusterfn.hosts import site_rules as on_client
+from tests.fakes.job_spec import job_spec
 
 TEXT = """\
 # for everybody
@@ -109,7 +110,7 @@ def test_a_job_that_the_supervisor_opens_obeys_the_file(file, tmp_path):
 
     folder = tmp_path / "jobs" / ("7f3a" * 4)
     folder.mkdir(parents=True)
-    spec = {**SPEC, "id": "7f3a" * 4, "root": str(tmp_path)}
+    spec = job_spec(folder, **SPEC)
     (folder / "spec.json").write_text(json.dumps(spec))
 
     assert JobFolder(str(folder)).spec["resources"]["time_s"] == 43200.0

@@ -8,7 +8,7 @@ import pytest
 from jupyter_client.session import Session
 
 from clusterfn.bridge.kernel.output_limit import OutputLimit
-from clusterfn.bridge.kernel.zmtp import GREETING, MessageReader, message, subscriber_ready
+from clusterfn.bridge.kernel.zmtp import GREETING, MessageReader, message, socket_ready
 
 KEY = "key"
 SESSION = Session(key=KEY.encode())
@@ -27,7 +27,7 @@ def read(data: bytes) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-START = GREETING + subscriber_ready()
+START = GREETING + socket_ready(b"SUB")
 OUTPUT = [published("stream.stdout", "stream", name="stdout", text="x" * size) for size in (3, 100, 1000)]
 DISPLAY = published("display_data", "display_data", data={"image/png": "y" * 70_000})
 BUSY, IDLE = (published("kernel.7.status", "status", execution_state=state) for state in ("busy", "idle"))

@@ -16,8 +16,10 @@ import pytest
 
 pytest.importorskip("fcntl")
 
-from clusterfn.bridge.queue import lease, lease_names, socket_table
-from clusterfn.bridge.supervisor.verdict import Verdict
+from clusterfn.bridge.queue import lease, lease_names, private_tmp, socket_table
+from clusterfn.bridge.queue.arrivals import KEPT_S, AdmissionLock
+from clusterfn.bridge.supervisor.gpus import user_name
+from clusterfn.bridge.supervisor.verdict import AttemptEnded
 
 BOB = 64_001  # nobody has this number
 
@@ -167,11 +169,11 @@ def test_what_others_put_there_is_neither_waited_for_nor_followed_nor_removed(fo
 def test_a_folder_in_which_others_may_remove_files_is_refused_by_name(folder: Path):
     folder.chmod(0o777)
 
-    with pytest.raises(Verdict) as caught:
+    with pytest.raises(AttemptEnded) as caught:
         lease.FileLeases().hold("gpu/one")
 
-    assert f"other users may remove files in {folder}" in caught.value.facts["message"]
-    assert "chmod 1777" in caught.value.facts["hint"]
+    assert f"other users may remove files in {folder}" in caught.value.verdict.message
+    assert "chmod 1777" in (caught.value.verdict.hint or "")
 
 
 def test_a_folder_of_another_user_is_refused_by_name(folder: Path):
@@ -179,11 +181,49 @@ def test_a_folder_of_another_user_is_refused_by_name(folder: Path):
         pytest.skip("needs root: it gives a folder away")
     os.chown(folder, BOB, BOB)
 
-    with pytest.raises(Verdict, match=f"which belongs to the user with id {BOB}"):
+    with pytest.raises(AttemptEnded, match=f"which belongs to the user with id {BOB}"):
         lease.FileLeases().names()
 
 
-def test_a_mark_that_is_held_does_not_grow_old(folder: Path):
+def mounted(folder: Path, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a folder be a mount of another one of the same file system, as /proc/self/mountinfo tells."""
+    rows = ["22 1 8:1 / / rw - ext4 /dev/sda1 rw", f"30 22 8:1 {source} {folder} rw shared:9 - ext4 /dev/sda1 rw"]
+    (tmp_path / "mountinfo").write_text("".join(f"{row}\n" for row in rows))
+    monkeypatch.setattr(private_tmp, "MOUNTS", str(tmp_path / "mountinfo"))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "/tmp/systemd-private-0123-cron.service-Ab3/tmp",  # PrivateTmp
+        "/tmp-inst/system_u:object_r:tmp_t:s0_USER",  # pam_namespace, by context, by user, and for each login
+        "/tmp-inst/USER",
+        "/tmp/tmp-inst/kQ3xYz",
+        "/USER",
+    ],
+)
+def test_a_tmp_that_other_users_do_not_see_is_refused_by_name(folder: Path, source: str, tmp_path: Path, monkeypatch):
+    source = source.replace("USER", user_name(os.geteuid()))
+    mounted(folder, source, tmp_path, monkeypatch)
+
+    with pytest.raises(AttemptEnded) as caught:
+        lease.FileLeases().hold("gpu/one")
+
+    assert caught.value.verdict.message.endswith(f"{folder} is not the one of other users here, but {source}")
+    assert "remove `lease: file`" in (caught.value.verdict.hint or "")
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("source", ["/", "/tmp", "/srv/containers/tmp"])
+def test_a_tmp_that_a_container_shares_with_its_machine_is_none_of_those(
+    folder: Path, source: str, tmp_path: Path, monkeypatch
+):
+    mounted(folder, source, tmp_path, monkeypatch)
+
+    assert lease.FileLeases().hold("gpu/one") is not None
+
+
+def test_a_lease_that_is_held_does_not_grow_old(folder: Path):
     mark = lease.FileLeases().hold("gpu/one")
     assert mark is not None
     (file,) = folder.iterdir()
@@ -263,6 +303,44 @@ def test_where_the_kernel_lists_no_sockets_the_table_of_proc_does(own_name: str,
     mark.close()
 
 
+def plant_files(folder: Path, names: list[str]) -> None:
+    for number, name in enumerate(names):
+        file = folder / f".clusterfn-mark-{name.replace('/', ':')}-{number:016x}"
+        file.touch()
+        os.chown(file, BOB, BOB)
+
+
+def test_a_folder_full_of_another_users_files_is_looked_at_in_bounded_time(folder: Path, monkeypatch):
+    """Whether they are for names of many jobs, or all for the one that a job wants."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: it becomes another user")
+    monkeypatch.setattr(lease, "MOST_OF_ANOTHER", 20)
+    opened, real = [], os.open
+    plant_files(folder, [f"run/{BOB}/{number}" for number in range(100)] + ["gpu/one"] * 100)
+    monkeypatch.setattr(lease.os, "open", lambda path, *how, **more: (opened.append(path), real(path, *how, **more))[1])
+    files = lease.FileLeases()
+
+    first, second = files.hold("gpu/one"), files.hold("gpu/two")
+
+    assert first is not None and second is not None
+    assert files.names() == {"gpu/one", "gpu/two"}
+    assert len(opened) < 100
+    assert files.hold("gpu/one") is None
+
+
+def test_of_all_names_that_another_user_binds_a_part_is_looked_at_and_ones_own_are_always(monkeypatch):
+    monkeypatch.setattr(lease, "MOST_OF_ANOTHER", 20)
+    own, other = (socket_table.Binding(uid, 1) for uid in (os.getuid(), BOB))
+    bound = {f"run/{BOB}/{number}": other for number in range(100)}
+    bound |= {f"run/{os.getuid()}/{number}": own for number in range(100)} | {"gpu/one": socket_table.Binding(None, 1)}
+    monkeypatch.setattr(socket_table, "bound_names", lambda _: dict(bound))
+
+    seen = lease.SocketLeases().binders()
+
+    held_by = list(seen.values())
+    assert (held_by.count(BOB), held_by.count(os.getuid()), seen["gpu/one"]) == (20, 100, None)
+
+
 def test_a_lock_that_one_process_keeps_is_waited_for_no_longer_than_two_seconds(
     own_name: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -272,12 +350,14 @@ def test_a_lock_that_one_process_keeps_is_waited_for_no_longer_than_two_seconds(
     assert mark is not None
     began = time.monotonic()
 
-    assert lease.admission_lock(marks) is None
-    took = time.monotonic() - began
-    assert lease.admission_lock(marks, marks.keeper(own_name)) is None
+    with AdmissionLock(marks) as lock:
+        took = time.monotonic() - began
+        assert not lock.is_held
+    with AdmissionLock(marks, marks.keeper(own_name)) as lock:
+        assert not lock.is_held and time.monotonic() - began - took < took
 
-    assert took >= lease.KEPT_S and time.monotonic() - began - took < took
+    assert took >= KEPT_S
     mark.close()
-    lock = lease.admission_lock(marks)
-    assert lock is not None
-    lock.close()
+    with AdmissionLock(marks) as lock:
+        assert lock.is_held
+    assert not lock.is_held

@@ -80,7 +80,7 @@ def test_all_that_run_count_together_and_so_does_who_was_let_in_just_now():
     assert room.over(Demand(2, 1, 0)) == ["gpus"] and room.over(Demand(1, 1, 0)) == []
 
 
-def test_a_card_that_a_stranger_uses_is_exchanged_for_one_and_no_more(monkeypatch: pytest.MonkeyPatch):
+def test_a_gpu_that_another_user_uses_is_exchanged_for_one_and_no_more(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(bridge_gpus, "used_by_others", lambda every: {uuid: "bob" for uuid in every if uuid == "a"})
     marks = Marks()
     held = gpu_leases.hold_gpus(marks, ["a", "b"], 2)  # type: ignore[arg-type]
@@ -91,18 +91,18 @@ def test_a_card_that_a_stranger_uses_is_exchanged_for_one_and_no_more(monkeypatc
     assert marks.held == {lease_names.gpu("b"), lease_names.gpu("c")}
 
 
-def test_where_a_stranger_leaves_too_few_none_is_held(monkeypatch: pytest.MonkeyPatch):
+def test_where_another_user_leaves_too_few_none_is_held(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(bridge_gpus, "used_by_others", lambda every: {uuid: "bob" for uuid in every if uuid == "a"})
     marks = Marks()
 
     with pytest.raises(gpu_leases.TooFew) as few:
         gpu_leases.replace_used_gpus(marks, gpu_leases.hold_gpus(marks, ["a", "b"], 2), ["a", "b"])  # type: ignore[arg-type]
 
-    assert few.value.strangers == {"a": "bob"}
+    assert few.value.unleased == {"a": "bob"}
     assert not marks.held
 
 
-def test_who_holds_a_card_is_said_only_where_the_jobs_that_run_let_it_be_known():
+def test_who_holds_a_gpu_is_said_only_where_the_jobs_that_run_let_it_be_known():
     seen = lease_names.Seen(["gpu/a", "gpu/b", "run/1/x/2/1/0", "run/7/me/1/1/0"], 0, but=(7, "me"))
     assert seen.holders(["a", "b", "c"]) == {"a": 1, "b": 1}
 
@@ -126,7 +126,7 @@ def test_who_holds_a_card_is_said_only_where_the_jobs_that_run_let_it_be_known()
         ([(10**9, "d")], "abc", 3),
     ],
 )
-def test_of_the_free_cards_those_are_kept_that_somebody_needs_and_no_more(
+def test_of_the_free_gpus_those_are_kept_that_somebody_needs_and_no_more(
     waiting: list[tuple[int, str]], own: str, left: int
 ):
     room = RemainingResources(MachineResources(8, 1000, 1000, "abcd"), [], 1, NONE)
@@ -145,7 +145,7 @@ def test_who_waits_is_read_from_its_name_until_nothing_is_heard_for_too_long():
     assert lease_names.Seen([name], 60).waiting == []
 
 
-def test_a_name_that_would_be_too_long_says_that_any_card_will_do():
+def test_a_name_that_would_be_too_long_says_that_any_gpu_will_do():
     waiting = machine.Waiting(
         10**12, 10**9, "0123456789abcdef.123456", Demand(8, 64, 10**6), Kind("a" * 40, 81920), None
     )

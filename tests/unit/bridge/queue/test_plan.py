@@ -27,7 +27,7 @@ def planned(
     every = [
         GpuInfo(0, name, "NVIDIA A100" if name.isupper() else "NVIDIA RTX A6000", 49140) for name in [*held, *cards]
     ]
-    view = plan.QueueView(machine, Seen(names, 0), 1, lambda kind: gpus_of_kind(kind, every), holders, strangers={})
+    view = plan.QueueView(machine, Seen(names, 0), 1, lambda kind: gpus_of_kind(kind, every), holders, unleased={})
     return plan.plan_starts(tickets, view)
 
 
@@ -58,7 +58,7 @@ def test_a_job_for_some_gpus_only_is_not_named_while_it_waits_as_others_would_ke
     assert made.named == []
 
 
-def test_jobs_with_cards_come_one_after_another_and_what_the_next_needs_is_kept_for_it():
+def test_jobs_with_gpus_come_one_after_another_and_what_the_next_needs_is_kept_for_it():
     waiting = [ticket("1", Demand(1, 1, 0)), ticket("2", Demand(1, 1, 0)), ticket("3", Demand(0, 1, 0))]
     made = planned(waiting, cores=2, cards=("a", "b"))
 
@@ -68,7 +68,7 @@ def test_jobs_with_cards_come_one_after_another_and_what_the_next_needs_is_kept_
     assert started(planned(waiting, 8, ("a", "b"), ("run/1/1/1/1/0",))) == ["3"]
 
 
-def test_the_reason_says_for_whom_the_free_cards_are_kept():
+def test_the_reason_says_for_whom_the_free_gpus_are_kept():
     job, older = ticket("5", Demand(1, 1, 0)), "wait/990008/4/99999999/4/1/0/x//0"
 
     made = planned([job], 8, ("e", "f"), (older,), held="abcd")
@@ -79,7 +79,7 @@ def test_the_reason_says_for_whom_the_free_cards_are_kept():
     assert made.reasons["5"] == f"{kept}; waiting for 1; 1 job before it"
 
 
-def test_the_reason_counts_the_cards_that_are_kept_for_several_and_leaves_out_those_of_whom_comes_later():
+def test_the_reason_counts_the_gpus_that_are_kept_for_several_and_leaves_out_those_of_whom_comes_later():
     mine = [ticket("3", Demand(3, 1, 0)), ticket("5", Demand(3, 1, 0))]
     others = ("wait/990008/2/99999999/1/1/0/x//0", "wait/990009/6/99999999/1/1/0/y//0")
     made = planned(mine, 8, ("e", "f", "g"), others, held="a")
@@ -91,7 +91,7 @@ def test_the_reason_counts_the_cards_that_are_kept_for_several_and_leaves_out_th
     assert made.reasons["5"] == f"1 of 4 GPUs held by 990007 (1), {kept}; waiting for 3; 2 jobs before it"
 
 
-def test_where_no_card_is_free_nothing_is_said_of_what_is_kept():
+def test_where_no_gpu_is_free_nothing_is_said_of_what_is_kept():
     made = planned([ticket("5", Demand(1, 1, 0))], 8, (), ("wait/990008/4/99999999/4/1/0/x//0",), held="ab")
 
     assert made.reasons["5"] == "2 of 2 GPUs held by 990007 (2); waiting for 1; 1 job before it"
@@ -100,7 +100,7 @@ def test_where_no_card_is_free_nothing_is_said_of_what_is_kept():
 A100, A6000 = Kind("a100", 0), Kind("a6000", 0)
 
 
-def test_who_waits_for_one_kind_of_card_keeps_no_other_kind():
+def test_who_waits_for_one_kind_of_gpu_keeps_no_other_kind():
     older, waiting = "wait/990008/4/99999999/2/1/0/x/a100/0", [ticket("5", Demand(1, 1, 0))]
 
     assert started(planned(waiting, 8, ("A", "b"), (older,))) == ["5"]
@@ -121,7 +121,7 @@ def test_the_first_of_each_kind_reserves():
     assert "reserved" not in made.reasons["1"] and "the others reserved" in made.reasons["3"]
 
 
-def test_a_group_that_has_its_half_keeps_no_card_from_those_for_whom_it_waits():
+def test_a_group_that_has_its_half_keeps_no_gpu_from_those_for_whom_it_waits():
     element = ticket("5", Demand(2, 1, 0), element=1)._replace(job="5.1")
     names, held = ("run/1/5.2/4/1/0", "run/2/6/3/1/0"), "abcdefg"
 
@@ -129,7 +129,7 @@ def test_a_group_that_has_its_half_keeps_no_card_from_those_for_whom_it_waits():
     assert planned([element], 8, ("h",), (*names, "wait/2/9/99999999/1/1/0/x//0"), held).named == []
 
 
-def test_a_group_gives_way_only_to_who_waits_for_cards_that_it_could_have():
+def test_a_group_gives_way_only_to_who_waits_for_gpus_that_it_could_have():
     element = ticket("5", Demand(1, 1, 0), element=1)._replace(job="5.1", kind=A6000)
     has = "run/1/5.2/1/1/0"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge.queue import machine, tickets
+from clusterfn.bridge.queue import machine, report, tickets
 from clusterfn.bridge.queue.lease_names import Seen
 from clusterfn.bridge.queue.report import GpuHolders
 from clusterfn.bridge.supervisor.gpus import GpuProcess
@@ -29,11 +29,11 @@ def journal(root, *lines):
     (folder / tickets.JOURNAL_FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def test_the_only_one_who_has_cards_has_them(tmp_path):
+def test_the_only_one_who_has_gpus_has_them(tmp_path):
     assert users(tmp_path, held((ADA, "a", 2), (BOB, "b", 0), cards="12")) == {"1": str(ADA), "2": str(ADA)}
 
 
-def test_of_several_a_process_on_the_card_tells_and_counts(tmp_path):
+def test_of_several_a_process_on_the_gpu_tells_and_counts(tmp_path):
     seen = held((ADA, "a", 1), (BOB, "b", 1), cards="12")
 
     assert users(tmp_path, seen) == {"1": f"{ADA} or {BOB}", "2": f"{ADA} or {BOB}"}
@@ -46,7 +46,7 @@ def test_a_lease_without_a_holder_is_of_an_unknown_user(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "uname"), reason="hosts are no Windows machines")
-def test_ones_own_cards_are_in_the_journal_with_job_and_time(tmp_path):
+def test_ones_own_gpus_are_in_the_journal_with_job_and_time(tmp_path):
     job = tmp_path / "jobs" / "aa11"
     job.mkdir(parents=True)
     (job / "spec.json").write_text('{"name": "train"}')
@@ -64,3 +64,25 @@ def test_ones_own_cards_are_in_the_journal_with_job_and_time(tmp_path):
     own = found["2"]
     assert (own["own"], own["job"], own["name"], own["since"]) == (True, "aa11.3", "train, element 3", 3.0)
     assert {uuid: told["user"] for uuid, told in found.items() if not told["own"]} == dict.fromkeys("134", str(ADA))
+
+
+@pytest.mark.skipif(not hasattr(os, "uname"), reason="hosts are no Windows machines")
+def test_the_reasons_of_many_jobs_are_read_once(tmp_path, monkeypatch):
+    queue, root = tickets.Queue(str(tmp_path)), str(tmp_path)
+    none = dict.fromkeys(machine.UserLimits._fields)
+    jobs = [f"{number:016x}" for number in range(40)]
+    for job in jobs:
+        queue.write({
+            "job": job, "name": "f", "folder": root, "home": root, "element": None, "submitted": 1, "t": 1.0,
+            "reason": "", "asked": machine.Demand(0, 1, 0)._asdict(), "limits": none, "resources": {"gpus": 0},
+            "queue_timeout_s": None, "lease": "socket", "bridge": root, "env": {},
+        })  # fmt: skip
+    report.write_reasons(root, queue.read(), {job: f"why {job}" for job in jobs})
+    read = []
+    monkeypatch.setattr(report.json, "loads", lambda text, load=json.loads: read.append(text) or load(text))
+
+    assert [report.reason_of(root, job) for job in jobs] == [f"why {job}" for job in jobs]
+    assert len(read) == 2 * len(jobs), "each ticket, and each line of the report"
+
+    report.write_reasons(root, queue.read(), {})
+    assert report.reason_of(root, jobs[0]) == "its turn has come"

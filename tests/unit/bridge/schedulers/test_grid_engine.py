@@ -7,7 +7,7 @@ import pytest
 
 from clusterfn.bridge.layout import UNSATISFIABLE
 from clusterfn.bridge.schedulers import is_batch_job, scheduler_named
-from clusterfn.bridge.supervisor.verdict import Verdict
+from clusterfn.bridge.supervisor.verdict import AttemptEnded
 
 RECORDED = Path(__file__).parents[3] / "golden" / "grid-engine-8.1.9"
 VARIABLES = ("JOB_ID", "SGE_TASK_ID", "RESTARTED", "CUDA_VISIBLE_DEVICES", "SGE_BINARY_PATH", "QUEUE")
@@ -87,8 +87,8 @@ def test_what_the_site_set_is_left_as_it_is(scheduler, programs, monkeypatch):
 
 def test_a_host_with_more_gpus_than_asked_for_is_refused(scheduler, programs):
     programs("nvidia-smi", "exit 0")
-    with pytest.raises(Verdict) as refusal:
+    with pytest.raises(AttemptEnded) as refusal:
         scheduler.find_gpus(1, lambda: 4)
-    assert refusal.value.kind == UNSATISFIABLE
-    assert "does not say which of the 4 GPUs" in refusal.value.facts["message"]
+    assert refusal.value.verdict.kind == UNSATISFIABLE
+    assert "does not say which of the 4 GPUs" in refusal.value.verdict.message
     assert scheduler.find_gpus(4, lambda: 4) is None

@@ -90,7 +90,8 @@ def test_an_allocation_that_is_gone_is_forgotten_unless_another_is_held_meanwhil
     record = tmp_path / layout.HOLD / layout.HOLD_RECORD
     other: dict[str, Any] = {**RECORD, "id": number}
     (tmp_path / "other").write_text(json.dumps(other))
-    words = enter(f"cp {tmp_path}/other {record}\necho 'srun: error: Slurm job 17 has expired' >&2\nexit 1\n")
+    said = "echo 'srun: error: Invalid user for SlurmUser slurm, ignored\nsrun: error: Slurm job 17 has expired' >&2"
+    words = enter(f"cp {tmp_path}/other {record}\n{said}\nexit 1\n")
 
     assert words == ["sbatch", "job.sh"]
     assert record.exists() == (number != "17")

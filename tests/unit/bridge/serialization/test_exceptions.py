@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import sys
+import typing
 
 import pytest
 
@@ -106,7 +108,58 @@ class WantsAKeyword(ValueError):
         return f"{self.text} {self.code}"
 
 
+def error_of_its_own_kind():
+    pydantic, core = pytest.importorskip("pydantic"), pytest.importorskip("pydantic_core")
+
+    def check(value):
+        raise core.PydanticCustomError("odd", "{n} is odd", {"n": value})
+
+    try:
+        pydantic.create_model("Model", n=(typing.Annotated[int, pydantic.AfterValidator(check)], ...))(n=3)
+    except pydantic.ValidationError as error:
+        return error
+
+
+class PoolError(Exception):
+    """As `urllib3.exceptions.MaxRetryError`, which leaves its pool out of its pickle."""
+
+    def __init__(self, pool, message):
+        super().__init__(f"{pool}: {message}")
+        self.message = message
+
+    def __reduce__(self):
+        return type(self), (None, self.message)
+
+
+class HasItsArguments(Exception):
+    """Has a property that cannot be set."""
+
+    args = property(lambda self: ("own",))
+
+    def __init__(self, text):
+        self.text = text
+
+    def __str__(self):
+        return self.text
+
+
+class Made(type):
+    def __call__(cls, *args, ok=False):
+        if not ok:
+            raise RuntimeError("it is made by a factory")
+        return super().__call__(*args)
+
+
+class OnlyByAFactory(Exception, metaclass=Made):
+    pass
+
+
 MADE = [
+    (error_of_its_own_kind, "a kind of errors that the user made"),
+    (lambda: PoolError("host:80", "refused"), "a pickle that makes another text"),
+    (lambda: ConnectionError(PoolError("host:80", "refused")), "such a one among its arguments"),
+    (lambda: HasItsArguments("x"), "arguments that cannot be set"),
+    (lambda: OnlyByAFactory("x", ok=True), "a metaclass that calls no constructor"),
     (lambda: NeedsItsSentinel("x"), "a sentinel"),
     (lambda: PickledAsItsBase(3), "a pickle of another type"),
     (lambda: WantsAKeyword("x", code=5), "a keyword"),
@@ -131,9 +184,9 @@ def test_it_arrives_with_its_own_type_and_text(make):
 def test_in_a_value_an_exception_arrives_whose_constructor_does_not_take_its_arguments():
     error = WantsAKeyword("x", code=5)
     error.__notes__ = ["a note"]
-    pickler = serialization.part("pickler")
+    pickler, unpickler = serialization.part("pickler"), serialization.part("unpickler")
 
-    back = pickler.loads(pickler.dumps({"failed": [error]}))["failed"][0]
+    back = unpickler.loads(pickler.dumps({"failed": [error]}))["failed"][0]
 
     assert (type(back), str(back), back.args, back.__notes__) == (WantsAKeyword, "x 5", ("x",), ["a note"])
 
@@ -151,8 +204,8 @@ class OfAFile(OSError):
 
 @pytest.mark.parametrize("error", [MakesItsText(5), OfAFile(2, "/x")])
 def test_in_a_value_no_constructor_makes_another_text_of_the_arguments(error):
-    pickler = serialization.part("pickler")
-    back = pickler.loads(pickler.dumps([error]))[0]
+    pickler, unpickler = serialization.part("pickler"), serialization.part("unpickler")
+    back = unpickler.loads(pickler.dumps([error]))[0]
 
     assert (type(back), str(back), back.args, vars(back)) == (type(error), str(error), error.args, vars(error))
 
@@ -199,3 +252,39 @@ def test_without_a_base_that_says_something_there_is_none():
 
     with pytest.raises(exceptions.CannotRebuild):
         there_and_back(Plain("x"), without_class)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="groups are of Python 3.11")
+def test_a_group_keeps_the_other_arguments_of_its_class():
+    class Coded(ExceptionGroup):  # type: ignore[name-defined]  # noqa: F821
+        def __new__(cls, text, members, code):
+            return super().__new__(cls, text, members)
+
+    back = there_and_back(Coded("several", [ValueError(1)], 5))
+
+    assert back.args[0] == "several" and back.args[2:] == (5,) and back.exceptions[0].args == (1,)
+
+
+def test_a_model_in_an_exception_goes_as_its_statement_does():
+    """Between two versions of a library, the parts of its classes cannot be read."""
+    pydantic = pytest.importorskip("pydantic")
+
+    class Failed(Exception):
+        pass
+
+    class Model(pydantic.BaseModel):
+        n: int = 1
+
+    pickled = exceptions.to_records(Failed(Model()))[0]["args"][0]
+
+    assert b"Model" in pickled and b"__pydantic_core_schema__" not in pickled
+
+
+class Shown:
+    """An object that shows itself by its address."""
+
+
+def test_arguments_that_show_themselves_by_their_addresses_stay():
+    back = there_and_back(OnlyByAFactory(Shown(), "x", ok=True))
+
+    assert type(back.args[0]) is Shown and back.args[1] == "x"

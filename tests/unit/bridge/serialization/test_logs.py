@@ -148,6 +148,14 @@ CONFIGURED = {
         "logging.basicConfig(format=FORMAT)\nlogging.getLogger('mine').disabled = True",
         "other w\n",
     ),
+    "a level with a name of the script's own": (
+        "logging.addLevelName(30, 'ALERT')\nlogging.basicConfig(format='%(levelname)s %(message)s')",
+        "ALERT w\nALERT w\n",
+    ),
+    "a level below which no logger says anything": (
+        "logging.basicConfig(level='DEBUG', format=FORMAT)\nlogging.disable(logging.DEBUG)",
+        "mine w\nother w\n",
+    ),
 }
 LOGS = "for name in ('mine', 'other'):\n  log = logging.getLogger(name); log.debug('d'); log.warning('w')"
 
@@ -164,3 +172,20 @@ def test_each_logger_says_in_a_job_what_it_says_here(setup, said):
 
     assert here.stderr == said
     assert logged(ast.literal_eval(here.stdout), LOGS) == said
+
+
+def test_warnings_are_logged_in_a_job_as_they_are_here(fresh, monkeypatch):
+    monkeypatch.setattr(logging, "_warnings_showwarning", print)
+    fresh()
+    logging.basicConfig(format="%(name)s %(levelname)s")
+
+    assert logged(logs.describe(), "import warnings; warnings.warn('w')") == "py.warnings WARNING\n"
+
+
+def test_a_logger_whose_class_a_library_has_made_is_left_to_the_library(fresh, monkeypatch):
+    root = fresh()
+    for module in ("logging", "__main__", "library.logger"):
+        monkeypatch.setattr(root.manager, "loggerClass", type("Own", (logging.Logger,), {"__module__": module}))
+        logging.getLogger(f"of {module}").setLevel(logging.INFO)
+
+    assert set(logs.describe()["loggers"]) == {"of logging", "of __main__"}

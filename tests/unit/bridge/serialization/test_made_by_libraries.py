@@ -9,12 +9,17 @@ import pytest
 from tests.fixtures import roundtrip
 from tests.unit.bridge.serialization.test_calls import CALLS, version
 
-pytest.importorskip("pydantic")
-pytest.importorskip("attrs")
+SCRIPTS = {
+    "made_by_libraries.py": ("attrs", "pydantic"),
+    "postponed.py": ("pydantic",),
+    "mapped_script.py": ("msgspec", "sqlalchemy"),
+}
 
 
-@pytest.mark.parametrize("name", ["made_by_libraries.py", "postponed.py"])
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_a_class_that_a_library_made_goes_and_comes_back(name, tmp_path):
+    for library in SCRIPTS[name]:
+        pytest.importorskip(library)
     script = str(CALLS / name)
     report = roundtrip.run(sys.executable, [script], tmp_path, CALLS, there=(sys.executable, version(sys.executable)))
 

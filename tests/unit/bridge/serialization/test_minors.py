@@ -13,13 +13,19 @@ from tests.fixtures import roundtrip
 from tests.unit.bridge.serialization.test_calls import CALLS, GROUPS, version
 
 PYTHONS = {version(python): python for python in roundtrip.pythons()}
-USUAL = {("3.9", "3.13"), ("3.13", "3.9"), ("3.12", "3.10")}
-PAIRS = [
-    pytest.param(caller, there, marks=() if (caller, there) in USUAL else pytest.mark.long, id=f"{caller}-to-{there}")
-    for caller in PYTHONS
-    for there in PYTHONS
-    if caller != there
-]
+USUAL = (("3.9", "3.13"), ("3.13", "3.9"), ("3.12", "3.10"))
+ALL = [(caller, there) for caller in PYTHONS for there in PYTHONS if caller != there]
+
+
+def pairs(those, usual):
+    """Those of the pairs that this machine has: all but the usual ones are left to `make test-long`."""
+    return [
+        pytest.param(*pair, marks=() if pair in usual else pytest.mark.long, id="{}-to-{}".format(*pair))
+        for pair in those
+        if PYTHONS.keys() >= set(pair)
+    ]
+
+
 OTHER = (3, 9) if sys.version_info[:2] != (3, 9) else (3, 10)
 # Groups of exceptions are of Python 3.11: without them there is nothing to bring back.
 UNKNOWN_THERE = {"3.9": GROUPS, "3.10": GROUPS}
@@ -32,7 +38,7 @@ def not_kept(caller, there, script, folder):
     return {promise: how for promise, how in report.items() if how != "kept"}
 
 
-@pytest.mark.parametrize(("caller", "there"), PAIRS)
+@pytest.mark.parametrize(("caller", "there"), pairs(ALL, USUAL))
 def test_each_shape_of_code_gives_what_it_gives_here(caller, there, tmp_path):
     assert not_kept(caller, there, "shapes.py", tmp_path) == {}
 
@@ -45,7 +51,7 @@ def test_within_one_version_each_shape_does_too(python, tmp_path):
     assert not_kept(python, python, "shapes.py", tmp_path) == {}
 
 
-@pytest.mark.parametrize(("caller", "there"), PAIRS)
+@pytest.mark.parametrize(("caller", "there"), pairs(ALL, USUAL[:2]))
 def test_what_arrives_within_one_version_arrives_between_two(caller, there, tmp_path):
     failed = not_kept(caller, there, "script.py", tmp_path)
 
@@ -57,25 +63,34 @@ def test_parts_of_a_file_go_and_come_back_where_the_whole_cannot_be_read(tmp_pat
     assert not_kept("3.11", "3.9", "newer.py", tmp_path) == {}
 
 
-@pytest.mark.parametrize(("caller", "there"), PAIRS)
+@pytest.mark.parametrize(("caller", "there"), pairs(ALL, USUAL[1:2]))
 def test_what_dataclass_looks_for_in_postponed_annotations_is_there(caller, there, tmp_path):
     assert not_kept(caller, there, "postponed.py", tmp_path) == {}
 
 
-ALIASES = [("3.12", "3.12"), ("3.13", "3.13"), ("3.12", "3.13"), ("3.13", "3.12"), ("3.13", "3.11")]
+NEWEST = [("3.13", "3.9"), ("3.13", "3.11")]
 
 
-@pytest.mark.parametrize(("caller", "there"), [pair for pair in ALIASES if PYTHONS.keys() >= set(pair)])
+@pytest.mark.parametrize(("caller", "there"), pairs(NEWEST, NEWEST[:1]))
+def test_syntax_that_the_parser_knows_of_no_version_goes_only_to_one_that_has_it(caller, there, tmp_path):
+    assert not_kept(caller, there, "too_new.py", tmp_path) == {}
+
+
+ALIASES = [("3.12", "3.13"), ("3.13", "3.11"), ("3.12", "3.12"), ("3.13", "3.13"), ("3.13", "3.12")]
+
+
+@pytest.mark.parametrize(("caller", "there"), pairs(ALIASES, ALIASES[:2]))
 def test_type_aliases_go_and_come_back(caller, there, tmp_path):
     assert not_kept(caller, there, "aliases.py", tmp_path) == {}
 
 
+SCRIPTS = ("c_types", "registers", "members", "constructors", "decorated", "metaclasses")
 FEW = [("3.11", "3.11"), ("3.13", "3.9"), ("3.9", "3.13")]
 
 
-@pytest.mark.parametrize(("caller", "there"), [pair for pair in FEW if PYTHONS.keys() >= set(pair)])
-@pytest.mark.parametrize("script", ["c_types_script.py", "registers_script.py"])
-def test_classes_of_ctypes_and_registered_ones_go_and_come_back(caller, there, script, tmp_path):
+@pytest.mark.parametrize(("caller", "there"), pairs(FEW, FEW[:2]))
+@pytest.mark.parametrize("script", [f"{each}_script.py" for each in SCRIPTS])
+def test_what_a_script_does_with_classes_goes_and_comes_back(caller, there, script, tmp_path):
     assert not_kept(caller, there, script, tmp_path) == {}
 
 

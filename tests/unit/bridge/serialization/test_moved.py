@@ -5,12 +5,13 @@ from __future__ import annotations
 import pickle
 import sys
 import types
+from typing import Optional, Protocol, TypedDict, TypeVar
 
 import pytest
 
 from clusterfn.hosts import serialization
 
-pickler = serialization.part("pickler")
+pickler, unpickler = serialization.part("pickler"), serialization.part("unpickler")
 
 
 @pytest.fixture
@@ -28,12 +29,17 @@ def named(module: str, name: str) -> bytes:
 
 
 def test_an_object_of_a_private_module_is_found_in_the_package(package):
-    assert pickler.loads(named("moving._private", "Foo")) is package.Foo
+    assert unpickler.loads(named("moving._private", "Foo")) is package.Foo
+
+
+@pytest.mark.parametrize("name", ["array", "scalar", "unfilled_array", "remake_class", "fill_class", "fill_function"])
+def test_what_jobs_of_earlier_versions_name_is_found(name):
+    assert unpickler.loads(named(f"{serialization.NAME}.pickler", name)).__name__ == name
 
 
 def test_an_object_of_a_public_module_is_not_taken_for_another_of_that_name(package):
     with pytest.raises(ModuleNotFoundError):
-        pickler.loads(named("moving.models", "Foo"))
+        unpickler.loads(named("moving.models", "Foo"))
 
 
 class Counts:
@@ -51,7 +57,7 @@ def test_an_error_of_the_users_own_code_is_that_error_and_runs_it_once():
     value.__dict__["a"] = 1
 
     with pytest.raises(AttributeError, match="no such part"):
-        pickler.loads(pickle.dumps(value))
+        unpickler.loads(pickle.dumps(value))
     assert Counts.calls == 1
 
 
@@ -65,4 +71,20 @@ def test_a_submodule_that_the_other_version_does_not_have_keeps_no_function_from
     monkeypatch.delitem(sys.modules, "moving.linear")
 
     assert b"moving.linear" in data
-    assert pickler.loads(data)() == 3
+    assert unpickler.loads(data)() == 3
+
+
+def test_a_type_that_only_annotations_name_keeps_nothing_from_being_loaded(package):
+    package.__file__ = "/site-packages/moving/__init__.py"
+    buffer = types.new_class("_Buffer", (Protocol[TypeVar("T")],))
+    kinds = (buffer, TypedDict("_Table", {"a": int}), TypeVar("_Item_co"))
+    for kind in kinds:
+        kind.__module__ = "moving"
+        setattr(package, kind.__name__, kind)
+    hints = [Optional[buffer[int]], *(list[kind] for kind in kinds[1:])]
+    packed = pickler.dumps(hints)
+
+    assert unpickler.loads(packed) == hints
+    for kind in kinds:
+        delattr(package, kind.__name__)
+    assert len(unpickler.loads(packed)) == 3

@@ -44,7 +44,7 @@ def text_of(function):
     return source.of_code(function.__code__).text.strip()
 
 
-def test_lambdas_of_one_line_are_told_apart(load):
+def test_lambdas_of_one_line_are_distinguished(load):
     made = load("both = lambda x: 0.0, lambda x: -0.0, lambda x: x + 1, lambda y: y + 1\n").both
 
     assert [text_of(each) for each in made] == [
@@ -79,7 +79,7 @@ def test_what_was_typed_at_a_prompt_has_no_source(file):
         source.of_code(scope["f"].__code__)
 
 
-def test_a_text_that_warns_when_it_is_compiled_is_not_told_again(load):
+def test_a_text_that_warns_when_it_is_compiled_is_not_reported_again(load):
     with pytest.warns():
         f = load("def f(x):\n    return x is 1\n").f
 
@@ -115,6 +115,21 @@ def test_syntax_that_the_other_python_lacks_is_refused_with_its_line(load):
     assert "script.py, line 4" in said
     assert "Python 3.9 does not have this syntax" in said
     assert f"use an environment with Python 3.{sys.version_info[1]}" in said
+
+
+def test_a_module_that_names_super_has_methods_that_call_it(load):
+    text = "class A:\n    def f(self):\n        return super().__repr__()\nmade = super(A, A()).__repr__\n"
+
+    assert text_of(load(text).A.f).startswith("def f")
+
+
+def test_a_function_with_a_class_is_found_inside_another(load):
+    text = "def outer():\n    def f():\n        class C:\n            pass\n        return C\n    return f\n"
+    f = load(text).outer()
+
+    code = source.compiled(source.of_code(f.__code__))
+
+    assert types.FunctionType(code, {"__name__": "there"})().__qualname__ == "outer.<locals>.f.<locals>.C"
 
 
 def test_a_syntax_error_there_has_the_line_of_the_file():
@@ -213,8 +228,27 @@ def test_a_name_that_a_module_gets_while_a_statement_is_executed_stays(load, mon
     monkeypatch.setattr("builtins.meanwhile", lambda: None, raising=False)
     run = executed(load, Kind=int, meanwhile=lambda: setattr(sys.modules["__main__"], "Kind", "the user's own"))
 
-    assert run() == "the user's own"
+    assert run() is int
     assert sys.modules["__main__"].Kind == "the user's own"
+
+
+def test_another_thread_neither_sees_nor_loses_a_name_of_a_statement(load, monkeypatch):
+    monkeypatch.setattr("builtins.meanwhile", lambda: None, raising=False)
+    seen = []
+
+    def look():
+        names = vars(sys.modules["__main__"])
+        seen.append("Kind" in names)
+        names["Kind"] = int
+
+    def in_another_thread():
+        other = threading.Thread(target=look)
+        other.start()
+        other.join()
+
+    assert executed(load, Kind=int, meanwhile=in_another_thread)() is int
+    assert seen == [False] and vars(sys.modules["__main__"])["Kind"] is int
+    assert type(sys.modules["__main__"]) is types.ModuleType
 
 
 def test_statements_of_two_threads_have_their_own_names(load, monkeypatch):
@@ -223,11 +257,10 @@ def test_statements_of_two_threads_have_their_own_names(load, monkeypatch):
     run_other = executed(load, Kind=float, meanwhile=lambda: None)
     other = threading.Thread(target=lambda: seen.append(run_other()))
 
-    def begin_other():
+    def run_both():
         other.start()
-        other.join(0.3)
+        other.join()
 
-    run = executed(load, Kind=int, meanwhile=begin_other)
+    run = executed(load, Kind=int, meanwhile=run_both)
     assert run() is int
-    other.join()
     assert seen == [float] and "Kind" not in vars(sys.modules["__main__"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import functools
 import os
@@ -109,8 +110,8 @@ PATHS = [
     (with_keyword_default, "result (default c)" + WHY),
     (functools.partial(print, LOCK), "result.args[0]" + WHY),
     (Holder(LOCK).__init__, "result.__self__.lock" + WHY),
-    ({Refuses(): 1}, "result (key <Refuses>): not me"),
-    ([Refuses()], "result[0]: not me"),
+    ({Refuses(): 1}, "result (key <Refuses>): pickling it calls Refuses.__reduce__, which raised ValueError: not me"),
+    ([Refuses()], "result[0]: pickling it calls Refuses.__reduce__, which raised ValueError: not me"),
     ({"k" * 200: LOCK}, f"result['{'k' * 59}…]" + WHY),
 ]
 
@@ -212,8 +213,15 @@ class Classless:
     def __class__(self):
         raise KeyError("class")
 
+
+class Silent:
+    def __getstate__(self):
+        raise NotImplementedError
+
+
+class Speaks:
     def __reduce__(self):
-        raise TypeError("not me")
+        raise TypeError("cannot pickle a Speaks: it has a window")
 
 
 def of_unreadable():
@@ -241,10 +249,12 @@ class NoTuple:
 
 BROKEN = [
     (lambda: ByKey(a=LOCK), "result[0]['a']" + WHY),
-    (Nameless, "result[0]: no __class__"),
-    (Classless, "result[0]: 'class'"),
-    (of_unreadable, "result[0]: no __module__"),
-    (lambda: NoItems(a=LOCK), "result[0]: no items"),
+    (Nameless, "result[0]: pickling it calls Nameless.__getattribute__, which raised ValueError: no "),
+    (Classless, "result[0]: pickling it calls Classless.__class__, which raised KeyError: 'class'"),
+    (Silent, "result[0]: pickling it calls Silent.__getstate__, which raised NotImplementedError"),
+    (Speaks, "result[0]: cannot pickle a Speaks: it has a window"),
+    (of_unreadable, "result[0]: pickling it calls Unreadable.__getattribute__, which raised RuntimeError: no "),
+    (lambda: NoItems(a=LOCK), "result[0]: pickling it calls NoItems.items, which raised ValueError: no items"),
     (NoTuple, "result[0]: fourth element of the tuple"),
 ]
 
@@ -262,10 +272,14 @@ class Linked:
         self.rest = rest
 
 
-DEEP = [Linked, lambda inner: [inner], lambda inner: {"a": inner}, lambda inner: functools.partial(print, inner)]
+DEEP = {
+    "instances": Linked, "lists": lambda inner: [inner], "dicts": lambda inner: {"a": inner},
+    "partials": lambda inner: functools.partial(print, inner), "exceptions": ValueError,
+    "deques": lambda inner: collections.deque([inner]), "closures": lambda inner: lambda: inner,
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("wrap", DEEP, ids=["instances", "lists", "dicts", "partials"])
+@pytest.mark.parametrize("wrap", DEEP.values(), ids=DEEP)
 def test_what_is_nested_too_deep_is_said_to_be_with_its_depth(wrap):
     value = 1
     for _ in range(2000):

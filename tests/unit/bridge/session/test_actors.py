@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import importlib
-import json
 import os
 import signal
 from collections.abc import Callable
@@ -16,7 +15,6 @@ from typing import Any
 import pytest
 
 from clusterfn.bridge import session
-from clusterfn.calls import payload
 from clusterfn.hosts import serialization
 from tests.unit.bridge.session.serving import Client, Server, of_main
 from tests.waiting import until
@@ -94,31 +92,6 @@ class Proxy:
         self.send(number, "close", closes=True)
 
 
-def test_calls_of_an_actor_find_the_object_that_the_first_has_constructed(start: Callable[..., Server]):
-    server = start()
-    client = Client(server)
-
-    actor = Proxy(client, 1, 10)
-    actor.send(2, "add", 5)
-    actor.send(3, "add")
-    actor.send(4, "places")
-    actor.send(5, "places")
-    ended = [client.end(number) for number in (1, 2, 3, 4, 5)]
-
-    assert [outcome["kind"] for outcome, _ in ended] == ["returned"] * 5
-    assert [value for _, value in ended[:3]] == [None, 15, 16]
-    assert ended[3][1] == ended[4][1], "one process for all of them"
-    assert client.printed() == {
-        ("stdout", 1): b"constructed\n",
-        ("stdout", 2): b"adding 5\n",
-        ("stdout", 3): b"adding 1\n",
-    }
-    assert json.loads(server.outcome(3).read_text())["kind"] == "returned", "the files are the record"
-    assert (server.outcome(3).parent / "stdout").read_text() == "adding 1\n"
-    assert not (server.outcome(3).parent / "work").exists(), "it runs in the folder of its construction"
-    assert server.close()["calls"] == 5
-
-
 def test_an_exception_of_a_method_or_a_value_that_cannot_be_pickled_leaves_the_actor_as_it_is(
     start: Callable[..., Server],
 ):
@@ -137,110 +110,6 @@ def test_an_exception_of_a_method_or_a_value_that_cannot_be_pickled_leaves_the_a
     assert ended[7][1] == 2
     assert ended[9][1] == 1, "a class of the script is one class for all calls"
     assert all("actor_gone" not in outcome for outcome, _ in ended)
-
-
-def test_a_method_that_ends_its_process_fails_by_name_and_what_follows_says_that_the_actor_is_gone(
-    start: Callable[..., Server],
-):
-    server = start()
-    client = Client(server)
-    actor = Proxy(client, 1)
-
-    actor.send(2, "exit", 3)
-    actor.send(3, "add")
-    died, after = client.end(2)[0], client.end(3)[0]
-    actor.send(4, "add")
-    client.send(5, abs, -1)
-    later, other = client.end(4)[0], client.end(5)
-
-    assert died["kind"] == "exited" and died["code"] == 3
-    assert died["actor_gone"] == died["message"]
-    assert "create the actor again with session.actor" in died["hint"]
-    for outcome in (after, later):
-        assert outcome["kind"] == "actor_lost"
-        assert outcome["message"] == f"the actor Counter is gone, and its state with it: {died['message']}"
-        assert "session.actor" in outcome["hint"]
-    assert other[1] == 1, "its worker takes other calls again"
-    assert server.close()["calls"] == 3
-
-
-def test_an_actor_that_is_killed_between_two_calls_is_gone_at_the_next(start: Callable[..., Server]):
-    client = Client(start())
-    actor = Proxy(client, 1)
-    actor.send(2, "places")
-    pid = client.end(2)[1][0]
-
-    os.kill(pid, signal.SIGKILL)
-    until(lambda: not Path(f"/proc/{pid}").exists())
-    actor.send(3, "add")
-
-    outcome = client.end(3)[0]
-    assert outcome["kind"] == "actor_lost"
-    assert outcome["message"].endswith("its process was killed by SIGKILL between two calls")
-
-
-def test_a_runner_that_dies_takes_its_actor_with_it_and_is_replaced(start: Callable[..., Server], tmp_path: Path):
-    client = Client(start())
-    actor = Proxy(client, 1)
-    actor.send(2, "places")
-    runner = client.end(2)[1][1]
-    actor.send(3, "wait_for", str(tmp_path / "gate"))
-    actor.send(4, "add")
-    until(lambda: client.sock and (tmp_path / "job0" / "calls" / "3" / "taken").exists())
-
-    os.kill(runner, signal.SIGKILL)
-    running, waiting = client.end(3)[0], client.end(4)[0]
-    client.send(5, abs, -1)
-
-    assert running["kind"] == "lost"
-    assert running["message"] == "worker 1 of the session, which ran the call, was killed by SIGKILL"
-    assert running["actor_gone"] == running["message"]
-    assert waiting["kind"] == "actor_lost"
-    assert "worker 1 of the session, which had it, was killed by SIGKILL" in waiting["message"]
-    assert client.end(5)[1] == 1
-
-
-def test_an_actor_that_is_closed_ends_after_its_earlier_calls_and_frees_its_worker(start: Callable[..., Server]):
-    server = start()
-    client = Client(server)
-    actor = Proxy(client, 1)
-    actor.send(2, "places")
-    actor.close(3)
-    client.send(4, abs, -4)
-    actor.send(5, "add")
-    again = Proxy(client, 6, 7)
-    again.send(7, "add")
-
-    pid = client.end(2)[1][0]
-    assert client.end(3)[1] == "closed"
-    assert client.printed()["stdout", 3] == b"closing\n"
-    assert client.end(4)[1] == 4, "it had waited for the worker"
-    assert client.end(5)[0]["message"].endswith("it was closed")
-    assert client.end(7)[1] == 8, "another actor"
-    assert not Path(f"/proc/{pid}").exists()
-    assert server.close()["why"] == "closed"
-
-
-def test_calls_of_an_actor_whose_session_is_started_again_say_that(start: Callable[..., Server]):
-    server = start()
-    client = Client(server)
-    actor = Proxy(client, 1)
-    actor.send(2, "add")
-    client.end(2)
-    server.process.kill()
-    server.process.wait()
-    (server.folder / "door.json").unlink()
-
-    again = start(server.folder)
-    client = Client(again)
-    client.send(3, attrgetter("add"), facts={"actor": 1, "name": "add"})
-    lost = client.end(3)[0]
-    client.send(4, abs, -4)
-
-    assert lost["kind"] == "actor_lost"
-    assert lost["message"] == "the actor Counter is gone, and its state with it: the session was restarted"
-    assert client.end(4)[1] == 4, "its worker is free"
-    assert again.close()["calls"] == 1
 
 
 def test_an_actor_that_cannot_be_constructed_raises_that_and_frees_its_worker(start: Callable[..., Server]):
@@ -273,31 +142,47 @@ def test_an_actor_has_the_share_of_one_worker_and_the_others_run_calls_beside_it
     assert client.end(3)[1] == "through"
 
 
-def test_a_call_of_an_actor_that_is_withdrawn_or_stopped(start: Callable[..., Server], tmp_path: Path):
+def test_a_runner_that_dies_takes_its_actor_with_it_and_is_replaced(start: Callable[..., Server], tmp_path: Path):
+    client = Client(start())
+    actor = Proxy(client, 1)
+    actor.send(2, "places")
+    runner = client.end(2)[1][1]
+    actor.send(3, "wait_for", str(tmp_path / "gate"))
+    actor.send(4, "add")
+    until(lambda: client.sock and (tmp_path / "job0" / "calls" / "3" / "taken").exists())
+
+    os.kill(runner, signal.SIGKILL)
+    running, waiting = client.end(3)[0], client.end(4)[0]
+    client.send(5, abs, -1)
+
+    assert running["kind"] == "lost"
+    assert running["message"] == "worker 1 of the session, which ran the call, was killed by SIGKILL"
+    assert running["actor_gone"] == running["message"]
+    assert waiting["kind"] == "actor_lost"
+    assert "worker 1 of the session, which had it, was killed by SIGKILL" in waiting["message"]
+    assert client.end(5)[1] == 1
+
+
+def test_calls_of_an_actor_whose_session_is_started_again_say_that(start: Callable[..., Server]):
     server = start()
     client = Client(server)
-    calls = server.folder / "calls"
     actor = Proxy(client, 1)
-    actor.send(2, "wait_for", str(tmp_path / "gate"))
-    actor.send(3, "add", 100)
-    actor.send(4, "add")
-    until(lambda: (calls / "4").exists() and (calls / "2" / "taken").exists())
-    (calls / "3" / "taken").symlink_to("call.json")
-    (tmp_path / "gate").touch()
+    actor.send(2, "add")
+    client.end(2)
+    server.process.kill()
+    server.process.wait()
+    (server.folder / "door.json").unlink()
 
-    assert client.end(2)[1] == "through"
-    withdrawn = client.end(3)[0]
-    assert (withdrawn["kind"], withdrawn["stage"]) == ("cancelled", "queue")
-    assert client.end(4)[1] == 1, "the call that was withdrawn did not run"
+    again = start(server.folder)
+    client = Client(again)
+    client.send(3, attrgetter("add"), facts={"actor": 1, "name": "add"})
+    lost = client.end(3)[0]
+    client.send(4, abs, -4)
 
-    actor.send(5, "wait_for", str(tmp_path / "never"))
-    until(lambda: (calls / "5" / "taken").exists())
-    (calls / "5" / "cancel").touch()
-    stopped = client.end(5)[0]
-    actor.send(6, "add")
-
-    assert (stopped["kind"], stopped["actor_gone"]) == ("cancelled", "the call was stopped on request")
-    assert client.end(6)[0]["kind"] == "actor_lost"
+    assert lost["kind"] == "actor_lost"
+    assert lost["message"] == "the actor Counter is gone, and its state with it: the session was restarted"
+    assert client.end(4)[1] == 4, "its worker is free"
+    assert again.close()["calls"] == 1
 
 
 def test_what_a_thread_of_an_actor_prints_between_two_calls_is_the_sessions(
@@ -317,21 +202,6 @@ def test_what_a_thread_of_an_actor_prints_between_two_calls_is_the_sessions(
     assert said == b"from a thread\n"
     assert client.end(3)[1] == 1
     assert client.printed()["stdout", 3] == b"adding 1\n"
-
-
-def test_a_call_of_an_actor_may_come_as_a_folder(start: Callable[..., Server], tmp_path: Path):
-    server = start()
-    client = Client(server)
-    Proxy(client, 1)
-    client.end(1)
-    aside = tmp_path / "aside"
-    aside.mkdir()
-    (aside / "payload.pkl").write_bytes(payload.pack(attrgetter("add"), (4,), {}).data)
-    (aside / "call.json").write_text('{"sys_path": [], "actor": 1, "name": "add"}')
-    aside.rename(server.folder / "calls" / "2")
-
-    until(lambda: server.outcome(2).exists())
-    assert json.loads(server.outcome(2).read_text())["kind"] == "returned"
 
 
 @pytest.mark.parametrize("calls", [200])
@@ -363,7 +233,7 @@ def test_a_session_that_is_closed_with_an_actor_leaves_no_reserved_disk_space(st
     assert not list(server.folder.glob("calls/.reserve*"))
 
 
-def test_an_actor_whose_construction_could_not_be_recorded_is_gone_as_its_client_is_told(
+def test_an_actor_whose_construction_could_not_be_recorded_is_gone_as_its_client_learns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     serialization.part("container")  # what a session's process has loaded before

@@ -28,7 +28,7 @@ def test_a_call_that_is_killed_for_memory_names_what_its_session_asked_for(tmp_p
 
     verdict = classify_silence(signal.SIGKILL, "function", 290 << 20, job.asked_memory, "the kernel ended it", {})
 
-    assert "the job used up to 290.0 MB and asked for 300.0 MB; the kernel ended it" in verdict.facts["message"]
+    assert "the job used up to 290 MB and asked for 300 MB; the kernel ended it" in verdict.message
     assert job.spec["resources"]["memory_bytes"] is None, "the session's supervisor watches the limit, not the call"
 
 
@@ -60,7 +60,7 @@ def test_events_that_wait_at_the_end_of_a_call_are_not_written_after_it(tmp_path
     attempt = call.CallAttempt(call.CallJob(str(folder), SPEC), lambda what, data, **facts: said.append(what))
     attempt.event("starting")
 
-    attempt.publish("returned", {})
+    attempt.publish(call.Verdict("returned"))
     time.sleep(0.03)
     attempt.tick()
 

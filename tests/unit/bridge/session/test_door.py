@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -40,35 +39,6 @@ def wait_for(path: str) -> str:
     while not os.path.exists(path):
         time.sleep(0.02)
     return "through"
-
-
-@of_main
-def leave_and_wait(path: str) -> None:
-    import os
-    import time
-    from pathlib import Path
-
-    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
-    Path(path + ".new").write_text(f"{child.pid} {os.getppid()}")
-    Path(path + ".new").rename(path)
-    time.sleep(600)
-
-
-def test_a_call_goes_through_the_socket_and_its_output_and_value_come_back(start: Callable[..., Server]):
-    server = start()
-    client = Client(server)
-
-    client.send(1, speak, "one")
-    client.send(2, speak, "two", live=False)
-    first, second = client.end(1), client.end(2)
-
-    assert first[0]["kind"] == second[0]["kind"] == "returned"
-    assert first[1][0] != second[1][0], "a process of its own for each"
-    assert first[1][1] == second[1][1], "forked from one that stays"
-    assert client.printed() == {("stdout", 1): b"one\n", ("stderr", 1): b"ONE\n"}
-    assert json.loads(server.outcome(1).read_text())["kind"] == "returned", "the files are the record"
-    assert (server.folder / "calls" / "2" / "stdout").read_text() == "two\n"
-    assert server.close() == {"calls": 2, "why": "closed", "loaded beforehand": []}
 
 
 def test_calls_by_folder_and_through_the_socket_run_in_the_order_of_their_numbers(
@@ -304,34 +274,6 @@ def test_the_ends_of_many_calls_at_once_all_come_in_their_order(start: Callable[
     assert server.close()["calls"] == 30
 
 
-def test_a_large_value_stays_in_its_file(start: Callable[..., Server]):
-    client = Client(start())
-
-    client.send(1, bytes, 2 << 20)
-    header, _ = client.next("end", 1)
-
-    assert not header["has_value"]
-
-
-def test_a_runner_that_dies_fails_its_call_by_name_and_is_replaced(start: Callable[..., Server], tmp_path: Path):
-    server = start()
-    client = Client(server)
-    client.send(1, leave_and_wait, str(tmp_path / "pids"))
-    client.send(2, speak, "next")
-    until(lambda: (tmp_path / "pids").exists())
-    left, runner = map(int, (tmp_path / "pids").read_text().split())
-
-    os.kill(runner, signal.SIGKILL)
-    failed, (after, (_, other)) = client.end(1)[0], client.end(2)
-
-    assert failed["kind"] == "lost"
-    assert failed["message"] == "worker 1 of the session, which ran the call, was killed by SIGKILL"
-    assert json.loads(server.outcome(1).read_text()) == failed
-    assert after["kind"] == "returned" and other != runner
-    assert not Path(f"/proc/{left}").exists(), "what the call had started has ended with it"
-    assert server.close()["why"] == "closed"
-
-
 NO_NEW_FOLDERS = """
 import errno, os
 
@@ -519,15 +461,6 @@ def test_random_numbers_and_lines_that_wait_for_a_newline_are_each_calls_own(sta
 
     assert len(drawn) == 3
     assert client.printed() == {("stdout", number): b"half a line" for number in range(1, 4)}
-
-
-def test_an_idle_session_ends_and_removes_its_socket(start: Callable[..., Server]):
-    server = start(idle_s=0.5)
-
-    out, _ = server.process.communicate(timeout=300)
-
-    assert json.loads(out)["why"] == "idle"
-    assert not Path(server.address).exists()
 
 
 def test_what_is_no_frame_ends_its_connection_and_nothing_else(start: Callable[..., Server]):

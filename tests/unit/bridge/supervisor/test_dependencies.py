@@ -13,6 +13,7 @@ import pytest
 from clusterfn.bridge.supervisor.dependencies import Dependencies, keep_exception
 from clusterfn.bridge.supervisor.job import Dependency, dependencies_of, describe_waiting
 from clusterfn.bridge.supervisor.process_tree import boot_id
+from tests.fakes.job_spec import job_spec
 
 TRAIN, OTHER = "7f3a" * 4, "90aa" * 4
 
@@ -21,7 +22,7 @@ def lay(root: Path, job: str = TRAIN, scheduler: str = "slurm", **spec: Any) -> 
     """Make the folder of a job that has not begun."""
     folder = root / "jobs" / job
     folder.mkdir(parents=True)
-    (folder / "spec.json").write_text(json.dumps({"scheduler": scheduler, "sys_path": ["/own"], **spec}))
+    (folder / "spec.json").write_text(json.dumps(job_spec(folder, scheduler=scheduler, sys_path=["/own"], **spec)))
     return folder
 
 
@@ -65,15 +66,15 @@ def test_the_first_failure_of_a_chain_is_the_cause(tmp_path):
     found = Dependencies(str(tmp_path))
 
     direct = found.failure(wanted())
-    assert direct is not None and direct.kind == "dependency" and direct.facts["stage"] == "queue"
-    assert direct.facts["message"] == "train (7f3a) has no value: KeyError: 'no'"
-    middle = end(lay(tmp_path, OTHER), "dependency", cause=direct.facts["cause"], message="…")
-    keep_exception(direct, str(middle / "value.pkl"))
-    assert direct.facts["value"] == {"size": 5} and (middle / "value.pkl").read_bytes() == b"error"
+    assert direct is not None and direct.kind == "dependency" and direct.stage == "queue"
+    assert direct.message == "train (7f3a) has no value: KeyError: 'no'"
+    middle = end(lay(tmp_path, OTHER), "dependency", cause=direct.cause, message="…")
+    kept = keep_exception(direct, str(middle / "value.pkl"))
+    assert kept.value == {"size": 5} and (middle / "value.pkl").read_bytes() == b"error"
 
     indirect = found.failure(wanted(OTHER, "evaluate"))
-    assert indirect is not None and indirect.facts["cause"] == direct.facts["cause"]
-    assert indirect.facts["message"] == "evaluate (90aa) never ran, because " + direct.facts["message"]
+    assert indirect is not None and indirect.cause == direct.cause
+    assert indirect.message == "evaluate (90aa) never ran, because " + direct.message
 
 
 @pytest.mark.parametrize("kind", ["cancelled", "signal", "lost", "unsatisfiable", "result"])
@@ -81,7 +82,7 @@ def test_every_end_without_a_value_is_a_failure(tmp_path, kind):
     end(lay(tmp_path), kind, message="so it ended")
 
     failed = Dependencies(str(tmp_path)).failure(wanted())
-    assert failed is not None and failed.facts["cause"]["kind"] == kind and "so it ended" in failed.facts["message"]
+    assert failed is not None and failed.cause["kind"] == kind and "so it ended" in failed.message
 
 
 def test_what_was_removed_has_no_value_and_is_not_waited_for(tmp_path):
@@ -90,7 +91,7 @@ def test_what_was_removed_has_no_value_and_is_not_waited_for(tmp_path):
 
     assert found.still_open(wanted()) == []
     failed = found.failure(wanted())
-    assert failed is not None and "it is not on the host" in failed.facts["message"]
+    assert failed is not None and "it is not on the host" in failed.message
     assert found.places(wanted())[TRAIN]["lost"]["kind"] == "lost"
 
 
@@ -109,7 +110,7 @@ def test_an_outcome_that_its_function_has_damaged_is_a_failure(tmp_path, facts):
 
     assert found.still_open(wanted()) == []
     failed = found.failure(wanted())
-    assert failed is not None and "its files on the host are damaged" in failed.facts["message"]
+    assert failed is not None and "its files on the host are damaged" in failed.message
     assert found.places(wanted())[TRAIN]["places"]["0"][3]["kind"] == "lost"
 
 
@@ -124,7 +125,7 @@ def test_a_journal_that_an_item_has_damaged_is_a_failure(tmp_path, line):
     (attempt / "journal.jsonl").write_text(json.dumps(line) + "\n")
 
     failed = Dependencies(str(tmp_path)).failure(wanted())
-    assert failed is not None and "damaged" in failed.facts["message"]
+    assert failed is not None and "damaged" in failed.message
 
 
 def test_a_folder_that_cannot_be_looked_at_is_not_taken_for_a_missing_one(tmp_path, monkeypatch):
@@ -150,7 +151,7 @@ def test_without_a_scheduler_a_job_is_given_up_whose_processes_are_gone(tmp_path
     failed = found.failure(wanted())
     assert (failed is None) == is_open
     if failed is not None:
-        assert "no process of it is left" in failed.facts["message"]
+        assert "no process of it is left" in failed.message
 
 
 def test_a_job_that_waits_in_the_queue_or_runs_is_open_however_long_ago_it_was_sent(tmp_path):
@@ -199,7 +200,7 @@ def test_of_a_group_each_item_is_found_in_its_journal(tmp_path):
     assert found.failure(wanted(items=[0, 1])) is None
     whole, third = found.failure(wanted()), found.failure(wanted(items=[2]))
     assert whole is not None and third is not None
-    assert third.facts["exception_at"] == [str(attempt / "values"), 10, 2] == whole.facts["exception_at"]
+    assert third.exception_at == (str(attempt / "values"), 10, 2) == whole.exception_at
 
 
 def test_what_a_spec_names_is_described_in_a_line():

@@ -39,7 +39,7 @@ ALL = [A6000, A1000, A100, H100, T4]
         ("NVIDIA RTX A6000", "--", False),
     ],
 )
-def test_a_type_is_whole_words_of_the_cards_name(name, kind, same):
+def test_a_type_is_whole_words_of_the_gpus_name(name, kind, same):
     assert is_gpu_type(name, kind) is same
 
 
@@ -55,7 +55,7 @@ def test_a_type_is_whole_words_of_the_cards_name(name, kind, same):
         ("t4", 10, [T4]),
     ],
 )
-def test_a_card_counts_with_the_size_under_which_it_is_sold(kind, memory_gb, expected):
+def test_a_gpu_counts_with_the_size_under_which_it_is_sold(kind, memory_gb, expected):
     assert eligible_gpus(ALL, kind, memory_gb and memory_gb << 30) == expected
 
 

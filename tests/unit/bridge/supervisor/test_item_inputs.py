@@ -14,6 +14,7 @@ from clusterfn.bridge.supervisor.dependencies import Dependencies
 from clusterfn.bridge.supervisor.item_inputs import ItemInputs, item_inputs_of
 from clusterfn.bridge.supervisor.job import JobFolder
 from clusterfn.bridge.supervisor.takers import Takers, register_array
+from tests.fakes.job_spec import job_spec
 from tests.unit.bridge.supervisor.test_dependencies import end
 
 TRAIN, OTHER, SCORE = "7f3a" * 4, "90aa" * 4, "50f1" * 4
@@ -23,8 +24,7 @@ def lay(root: Path, job: str = TRAIN, **spec: Any) -> Path:
     """Make the folder of a job that has not begun."""
     folder = root / "jobs" / job
     folder.mkdir(parents=True)
-    told = {"id": job, "root": str(root), "scheduler": "slurm", "sys_path": [], **spec}
-    (folder / "spec.json").write_text(json.dumps(told))
+    (folder / "spec.json").write_text(json.dumps(job_spec(folder, **{"scheduler": "slurm", "sys_path": [], **spec})))
     return folder
 
 
@@ -154,7 +154,7 @@ def test_a_block_that_was_given_back_or_whose_element_has_died_lets_an_element_s
 
 
 def test_what_items_have_returned_outlives_the_processes_of_their_group(tmp_path, train):
-    (train / "spec.json").write_text(json.dumps({"scheduler": "bare", "group": {"count": 10, "elements": 10}}))
+    (train / "spec.json").write_text(json.dumps(job_spec(train, group={"count": 10, "elements": 10})))
     inputs = inputs_of(taking(tmp_path, 10, 5))
     told(train, 1)
     told(train, 4, kind="raised")
@@ -164,8 +164,8 @@ def test_what_items_have_returned_outlives_the_processes_of_their_group(tmp_path
     assert inputs.ready() == list(range(10)), "no process of it is left"
     assert inputs.failure(1) is None
     raised, lost = inputs.failure(4), inputs.failure(5)
-    assert raised is not None and raised.facts["message"] == "train (7f3a)[4] has no value: item 4"
-    assert lost is not None and "no process of it is left" in lost.facts["message"]
+    assert raised is not None and raised.message == "train (7f3a)[4] has no value: item 4"
+    assert lost is not None and "no process of it is left" in lost.message
 
 
 # what SLURM is told

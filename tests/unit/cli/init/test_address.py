@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from clusterfn.cli import main
 from clusterfn.cli.init import address
 from clusterfn.cli.init.answers import Answers
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.transports import ssh_config_file
+from tests.programs import main
 
 YES = Answers(yes=True)
 

@@ -197,13 +197,13 @@ def test_the_end_of_the_input_stops_like_ctrl_c(typed):
         Answers(yes=False).text("Anything", "--any", "x")
 
 
-def test_what_was_found_is_told(capsys):
+def test_what_was_found_is_reported(capsys):
     choices.say_site(Site((HOME,), gpus=SurveyedGpus(("A100", "A100"), 80 * GB, "575.57.08")))
     choices.say_site(slurm(partition("main", default=True, gres="gpu:4"), accounts=("mine",)))
 
     told = capsys.readouterr().out
-    assert "2 x A100, 80.0 GB; driver 575.57.08" in told
-    assert "$HOME (/home/ada, nfs4): 900.0 GB free, room for 10,000,000 files" in told
+    assert "2 x A100, 80 GB; driver 575.57.08" in told
+    assert "$HOME (/home/ada, nfs4): 900 GB free, room for 10,000,000 files" in told
     assert "main*  up, limit 1:00:00, 2 nodes, gpu:4" in told and "your accounts: mine" in told
 
 

@@ -17,6 +17,7 @@ import pytest
 from clusterfn.config.spec import Host
 from clusterfn.hosts.connection import Completed
 from clusterfn.hosts.survey import Site, SurveyedGpus, Volume, parse, read_site, survey
+from clusterfn.hosts.survey.quota import QuotaLeft, parse_quotas
 from clusterfn.scheduler.site import Section
 from clusterfn.scheduler.slurm.site import Account, Partition, SlurmSite
 from tests.waiting import until
@@ -121,28 +122,28 @@ WRAPPED_WITH_UNITS = """
 
 
 def test_quota_leaves_what_is_under_the_hard_limit_or_else_the_soft_one():
-    found = parse.quotas(text(QUOTA))
+    found = dict(parse_quotas(text(QUOTA)))
 
     assert found == {
-        "/dev/sda1": parse.QuotaLeft(500000 * KB, 80),
-        "/dev/sdb1": parse.QuotaLeft(0, None),
-        "/dev/sdc1": parse.QuotaLeft(None, None),
+        "/dev/sda1": QuotaLeft(500000 * KB, 80),
+        "/dev/sdb1": QuotaLeft(0, None),
+        "/dev/sdc1": QuotaLeft(None, None),
     }
 
 
 def test_quota_with_units_and_a_long_name():
-    found = parse.quotas(text(WRAPPED_WITH_UNITS))
+    found = dict(parse_quotas(text(WRAPPED_WITH_UNITS)))
 
-    assert found == {"filer.example.edu:/vol/very/long/home": parse.QuotaLeft(2 * GB, 200 * KB)}
+    assert found == {"filer.example.edu:/vol/very/long/home": QuotaLeft(2 * GB, 200 * KB)}
 
 
 @pytest.mark.parametrize("said", ["Disk quotas for user ann (uid 1000): none", "quota: error while getting quota", ""])
 def test_no_quota_bounds_nothing(said):
-    assert parse.quotas([said]) == {}
+    assert dict(parse_quotas([said])) == {}
 
 
 def test_quota_belongs_to_its_device():
-    found = parse.volume(folder(XFS), {"/dev/sdb1": parse.QuotaLeft(7 * GB, 12), "/dev/sda1": parse.QuotaLeft(0, 0)})
+    found = parse.volume(folder(XFS), {"/dev/sdb1": QuotaLeft(7 * GB, 12), "/dev/sda1": QuotaLeft(0, 0)})
 
     assert found is not None
     assert (found.quota_bytes, found.quota_files, found.room_bytes, found.room_files) == (7 * GB, 12, 7 * GB, 12)
@@ -181,7 +182,7 @@ def test_of_all_quotas_of_lustre_the_smallest_counts():
         ("cat: write error: Disk quota exceeded", True, 0),
     ],
 )
-def test_a_full_folder_is_told_from_a_forbidden_one(said, writable, quota):
+def test_a_full_folder_is_distinguished_from_a_forbidden_one(said, writable, quota):
     section = folder(XFS, write=[said])
     del section.parts["run"], section.parts["link"]
 
@@ -202,7 +203,7 @@ CARDS = text("NVIDIA A100-SXM4-40GB, 40960, 570.86.15, 8.0\nNVIDIA A100-SXM4-80G
 OLD = text('Field "compute_cap" is not a valid field to query.')
 
 
-def test_cards_are_read():
+def test_gpus_are_read():
     found = parse.surveyed_gpus(Section("gpus", 0, CARDS))
 
     assert found == SurveyedGpus(
@@ -226,7 +227,7 @@ def test_a_driver_without_compute_cap_is_asked_again():
         (None, [], "did not answer in time"),
     ],
 )
-def test_what_nvidia_smi_says_instead_of_cards_is_its_trouble(rc, lines, trouble):
+def test_what_nvidia_smi_says_instead_of_gpus_is_its_trouble(rc, lines, trouble):
     found = parse.surveyed_gpus(Section("gpus", rc, lines))
 
     assert found is not None
@@ -250,7 +251,7 @@ IN_A_SESSION = ["0::/user.slice/user-1000.slice/session-3.scope"]
         ([], [], None),
     ],
 )
-def test_logind_ends_what_runs_in_a_session_where_it_was_told_to(cgroup, kill, lives):
+def test_logind_ends_what_runs_in_a_session_where_it_is_configured_to(cgroup, kill, lives):
     assert parse.lingering(Section("logind", 0, cgroup, {"kill": kill})) is lives
 
 
@@ -313,20 +314,20 @@ def changed(volume: Volume, **values: Any) -> Volume:
 @pytest.mark.parametrize(
     ("volumes", "schedulers", "name", "reason"),
     [
-        ([HOME, SCRATCH, LOCAL], NODES, "$HOME", "home has plenty of space: 100.0 GB and 1000000 files"),
-        ([changed(HOME, quota_bytes=5 * GB), SCRATCH, LOCAL], NODES, "$SCRATCH", "home has 5.0 GB"),
-        ([changed(HOME, quota_bytes=5 * GB), SCRATCH, LOCAL], {}, "/data/ann", "it has the most space: 4.9 TB"),
-        ([changed(HOME, quota_files=1000), SCRATCH], NODES, "$SCRATCH", "home has 100.0 GB and 1000 files"),
-        ([changed(HOME, noexec=True), SCRATCH], NODES, "$SCRATCH", "it has the most space: 900.0 GB"),
+        ([HOME, SCRATCH, LOCAL], NODES, "$HOME", "your home folder has plenty of space, 100 GB and 1000000 files"),
+        ([changed(HOME, quota_bytes=5 * GB), SCRATCH, LOCAL], NODES, "$SCRATCH", "your home folder has 5 GB"),
+        ([changed(HOME, quota_bytes=5 * GB), SCRATCH, LOCAL], {}, "/data/ann", "it has the most space, 4.9 TB"),
+        ([changed(HOME, quota_files=1000), SCRATCH], NODES, "$SCRATCH", "your home folder has 100 GB and 1000 files"),
+        ([changed(HOME, noexec=True), SCRATCH], NODES, "$SCRATCH", "it has the most space, 900 GB"),
         ([changed(HOME, writable=False), SCRATCH], {}, "$SCRATCH", "it has the most space"),
-        ([changed(HOME, free_bytes=GB), changed(LOCAL, kind="tmpfs")], {}, "$HOME", "it has the most space: 1.0 GB"),
+        ([changed(HOME, free_bytes=GB), changed(LOCAL, kind="tmpfs")], {}, "$HOME", "it has the most space, 1 GB"),
         (
             [changed(HOME, free_bytes=GB), changed(SCRATCH, free_files=100)],
             NODES,
             "$HOME",
-            "it has the most space: 1.0 GB",
+            "it has the most space, 1 GB",
         ),
-        ([changed(HOME, shared=False), LOCAL], NODES, "$HOME", "clusterfn found no network file system"),
+        ([changed(HOME, shared=False), LOCAL], NODES, "$HOME", "it is your home folder, which the compute"),
     ],
 )
 def test_the_home_is_proposed_if_it_has_plenty_else_what_has_most_room(volumes, schedulers, name, reason):

@@ -166,7 +166,8 @@ def test_an_ssh_that_opens_nothing_is_ended(ssh: Stub, monkeypatch: pytest.Monke
 
 
 def test_a_busy_sshd_is_asked_again(ssh: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "time", SimpleNamespace(monotonic=lambda: 0.0))  # no try takes long, however slow we are
+    # no try takes long, however slow we are
+    monkeypatch.setattr(base, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=time.sleep))
     ssh("echo 'kex_exchange_identification: Connection closed by remote host' >&2; exit 255")
 
     with pytest.raises(Unreachable, match="closed the connection at once"):

@@ -111,9 +111,7 @@ def test_packets_that_came_together_wake_the_reader_once_before_the_socket_waits
     assert read == [b"abcdef"]
 
 
-def test_a_single_packet_wakes_the_readers_of_all_channels_of_a_socket(
-    pair: tuple[QuickSocket, socket.socket],
-) -> None:
+def test_a_single_packet_wakes_the_readers_of_all_channels_of_a_socket(pair: tuple[QuickSocket, socket.socket]) -> None:
     sock, there = pair
     channels = [ReceivedPieces(), ReceivedPieces()]
     for each in channels:

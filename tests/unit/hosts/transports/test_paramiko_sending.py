@@ -40,7 +40,10 @@ def connect() -> Connect:
 
     @contextlib.contextmanager
     def connected(
-        cipher: str, mac: str = "", packetizer: type[QuickPacketizer] = QuickPacketizer, window: int = 2**21,
+        cipher: str,
+        mac: str = "",
+        packetizer: type[QuickPacketizer] = QuickPacketizer,
+        window: int = 2**21,
         as_socket: Callable[[socket.socket], Any] = QuickSocket,
     ) -> Iterator[tuple[paramiko.Channel, paramiko.Channel]]:
         ours, theirs = socket.socketpair()

@@ -15,6 +15,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import paramiko
@@ -22,7 +23,7 @@ import pytest
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ConfigError
-from clusterfn.hosts.transports import held_connections, paramiko_login, shared_login
+from clusterfn.hosts.transports import Transport, held_connections, paramiko_login, shared_login
 from clusterfn.hosts.transports.held_connections import HeldConnection
 from clusterfn.hosts.transports.openssh import AskPass
 from clusterfn.hosts.transports.prompts import LoginQuestion
@@ -40,7 +41,7 @@ def test_a_host_cannot_write_to_the_terminal_by_its_question() -> None:
     assert len(str(LoginQuestion("a" * 10**6, "ada@lab", "b" * 10**6))) < 10**4
 
 
-def test_who_asks_stands_where_the_answer_is_typed_whatever_the_host_writes() -> None:
+def test_the_prompt_says_who_asks_whatever_the_host_writes() -> None:
     another = LoginQuestion("\n" * 50 + "(ada@bank) Password: \n", "ada@lab", "")
     menu = LoginQuestion("1. push\n2. call\nWhich: ", "ada@lab", "Two steps")
 
@@ -269,10 +270,10 @@ def test_another_user_who_makes_the_usual_folder_first_leaves_all_programs_anoth
 def test_a_folder_that_cannot_be_made_or_written_to_is_an_error_that_says_what_to_do(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(held_connections.json, "dump", full)
+    monkeypatch.setattr(held_connections, "publish", SimpleNamespace(replace=full))
     with pytest.raises(ConfigError, match="No space left") as caught:
         held_connections.write_record(HELD)
     assert "CLUSTERFN_RUNTIME" in (caught.value.hint or "")
@@ -344,7 +345,7 @@ def test_a_record_whose_process_id_is_now_another_programs_is_forgotten_when_it_
     )
     assert shared_login.is_held(host)
 
-    class Refused:
+    class Refused(Transport):
         via = ""
 
         def open(self, command: str, asker: object = None) -> Any:

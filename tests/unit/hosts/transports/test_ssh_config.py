@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pwd
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -118,14 +120,14 @@ def test_a_broken_line_is_named(config: Path) -> None:
     assert str(config) in str(caught.value)
 
 
-def test_a_name_of_the_ssh_configuration_is_told_with_its_line(config: Path) -> None:
+def test_a_name_of_the_ssh_configuration_is_reported_with_its_line(config: Path) -> None:
     config.write_text("Host lab8\n  Port 22\n  hostname = lab8.wrong.example\n")
     host = host_with(config)
 
     assert resolve(host).named_in(host) == f"`HostName lab8.wrong.example` of lab8 in {config}:3"
 
 
-def test_a_name_of_clusterfn_yml_is_told_with_its_line(config: Path) -> None:
+def test_a_name_of_clusterfn_yml_is_reported_with_its_line(config: Path) -> None:
     config.touch()
     host = host_with(config)
 
@@ -172,3 +174,20 @@ def test_what_was_asked_ahead_in_vain_leaves_no_process_and_no_answer(counted: P
 
     resolve(HOST)
     assert len(counted.read_text().split()) == 2
+
+
+def test_a_program_of_match_exec_that_stays_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ssh").write_text(f"#!/bin/sh\nsleep 300 & echo $! > '{tmp_path}/new'; mv new pid; wait\n")
+    (tmp_path / "ssh").chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.chdir(tmp_path)
+    began = time.monotonic()
+
+    with pytest.raises(KeyboardInterrupt), ssh_config.resolving_ahead(HOST):
+        until(lambda: (tmp_path / "pid").exists())
+        raise KeyboardInterrupt
+
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert time.monotonic() - began < 150

@@ -101,16 +101,19 @@ def asked(config: Path, address: str, explicit: bool) -> Settings:
 
 
 @needs_ssh
-@pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_the_answer_is_that_of_openssh(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_answer_is_that_of_openssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_FOLDER", "/somewhere")
-    address, text = CONFIGURATIONS[name]
-    config, explicit = write(tmp_path, text), "IdentityFile" in text
-    right = asked(config, address, explicit)
 
+    def answers() -> dict[str, Settings]:
+        return {
+            name: asked(write(tmp_path, text), address, "IdentityFile" in text)
+            for name, (address, text) in CONFIGURATIONS.items()
+        }
+
+    right = answers()
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    assert asked(config, address, explicit) == right
+    assert answers() == right
 
 
 @needs_ssh
@@ -145,7 +148,7 @@ def test_a_configuration_that_ssh_does_not_read_is_named_where_a_name_cannot_be_
 def test_a_key_that_is_not_there_is_named_by_the_refusal(tmp_path: Path, home_has: list[str]) -> None:
     for name in home_has:
         (tmp_path / name).touch()
-    config = write(tmp_path, f"Host lab8\n IdentityFile \"{tmp_path}/mine\"\n")
+    config = write(tmp_path, f'Host lab8\n IdentityFile "{tmp_path}/mine"\n')
     error = ssh_errors.login_refused("lab8", asked(config, "lab8", True), ["x: refused"], ["publickey"])
     usual = resolve(Host("lab8", "lab8", "bare", "y", ssh_config="/dev/null"))
     by_default = ssh_errors.login_refused("lab8", usual, [], [])

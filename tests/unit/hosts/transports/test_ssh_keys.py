@@ -131,7 +131,7 @@ def test_the_lines_of_the_file_stay_and_others_lose_their_right_to_write(tmp_pat
 
 
 @pytest.mark.parametrize(("bits", "told"), [(0o775, True), (0o757, True), (0o755, False)])
-def test_a_home_that_others_may_write_to_is_told_of(tmp_path, bits, told):
+def test_a_home_that_others_may_write_to_is_reported(tmp_path, bits, told):
     home = tmp_path / "home"
     home.mkdir()
     home.chmod(bits)

@@ -1,0 +1,392 @@
+"""`run` and `command`: a command, a script or a module in a job, with all that a call of a function has.
+
+A command is a `ClusterFunction` whose function runs it (`bridge/worker/command.py`). Its parameters are the places
+`{name}` in it. Typing mistakes are rejected here, before anything is sent.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from clusterfn.api.decorator import ClusterFunction, cluster
+from clusterfn.calls import console, labels
+from clusterfn.calls.call import job_name
+from clusterfn.calls.files import File
+from clusterfn.calls.project import Project, project_of, working_directory
+from clusterfn.config import config_file
+from clusterfn.config.options import SCRIPTS, CallOptions, parse_options
+from clusterfn.config.schedulers import SCHEDULER_KEYS
+from clusterfn.errors import ConfigError, did_you_mean
+from clusterfn.public_api import public_api, show_options
+from clusterfn.scheduler.slurm.script import ARRAY_VARIABLE, SbatchScript, in_words, read_sbatch
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_PLACE = re.compile(r"(?<![${])\{([A-Za-z_]\w*)\}(?!\})")
+_BRACES = re.compile(r"\{(\{[A-Za-z_]\w*\})\}")
+_FOR_A_SHELL = re.compile(r"[|&;<>()$`*?\[\]~#\n\\]|^\s*\w+=")
+_INTERPRETERS = re.compile(r"(?:python[\d.]*|torchrun|accelerate|deepspeed|bash|sh|srun|mpirun|env)")
+_ALONE = ("bash", "sh", "zsh", "fish", "python", "python3", "ipython")
+_ON_A_SCREEN = ("vim", "vi", "nano", "emacs", "htop", "top", "nvtop", "less", "more", "tmux", "screen")
+_OF_A_SHELL = frozenset(
+    ["alias", "cd", "command", "eval", "exec", "exit", "export", "for", "if", "module", "set", "source", "trap",
+     "ulimit", "umask", "unset", "until", "while", "case", "."]
+)  # fmt: skip
+_CALLS_SRUN = re.compile(r"^[ \t]*srun\b", re.MULTILINE)
+_HAS_SRUN = re.compile(r"\bsrun *\(\)")
+_OWN_DOLLARS = ("awk", "sed", "perl")
+_EXPANDED_THERE = re.compile(r"~(?:/|$)|.*\$(?:\w|\{)")
+
+
+class CommandText(NamedTuple):
+    """A command as it is written.
+
+    Attributes:
+        words: What to start, as it is; empty for a line.
+        line: The line for a shell; "" for words.
+        names: The places in it that take values.
+    """
+
+    words: tuple[str, ...]
+    line: str
+    names: tuple[str, ...]
+
+
+class _SentCommand(NamedTuple):
+    """What a job gets of a command: its fields are those that `bridge/worker/command.run` reads, as a dict.
+
+    Attributes:
+        words: What to start; a script as the job finds it. Empty for a line.
+        line: The line for a shell; "" for words.
+        shown: What errors show of it.
+        project: What the job gets a copy of; None if nothing is sent.
+        result: The JSON file with its value.
+        stdin: The file that it reads from its standard input.
+        first: Whether the first of several nodes alone runs it, as a script of sbatch.
+        env: Variables that it gets; None for none.
+        signal: The name of the signal that warns it before the end of its time; "" for SIGTERM.
+        alone: Whether that signal is for its shell alone, and not for what the shell runs.
+    """
+
+    words: tuple[str, ...]
+    line: str
+    shown: str
+    project: Project | None
+    result: str | None
+    stdin: File | None
+    first: bool = False
+    env: Mapping[str, str] | None = None
+    signal: str = ""
+    alone: bool = False
+
+
+@show_options(CallOptions)
+@public_api
+def run(line: str | Sequence[str], *, result: str | None = None, stdin: str | os.PathLike[str] | None = None,
+        **options: Unpack[CallOptions]) -> Any:  # fmt: skip
+    """Run a command on a host, in a copy of your project, and show its output.
+
+    Args:
+        line: As for `command`, without places.
+        result: As for `command`.
+        stdin: As for `command`.
+        options: As in `CallOptions`.
+
+    Returns:
+        What is in the file that `result` names; else None.
+
+    Raises:
+        CommandFailed: It failed; `error.exit_status` says how.
+
+    Example:
+        >>> clusterfn.run(["python", "train.py", "--lr", "0.1"], host="tensor01", gpus=1)
+    """
+    made = make_command(text := read_command(line), dict(options), result, stdin)
+    if text.names:
+        hint = f"call clusterfn.command(...)({text.names[0]}=...), or double the braces for text"
+        raise ConfigError(f"the place {{{text.names[0]}}} of the command has no value", hint=hint)
+    return made.function.map(made.array).results() if made.array else made.function()
+
+
+@show_options(CallOptions)
+@public_api
+def command(line: str | Sequence[str], *, result: str | None = None, stdin: str | os.PathLike[str] | None = None,
+            **options: Unpack[CallOptions]) -> ClusterFunction[..., Any]:  # fmt: skip
+    """Make a function of a command: call it, or use `submit`, `map` and `clusterfn.sweep`, as with any function.
+
+    The job gets a copy of the project: the working directory, or the folder of a script that is elsewhere. In a git
+    repository it has what git tracks or would add. With `cwd=`, the command runs in that folder of the host instead.
+
+    Args:
+        line: A list of words, which the command gets as they are; or a line as a shell reads it. `{lr}` is a
+            place for a value, which becomes a parameter; `{{lr}}` is the text `{lr}`.
+        result: Name of a JSON file that the command writes in its working folder. Its content is the value.
+        stdin: A local file that the command reads from its standard input. Default: nothing.
+        options: As in `CallOptions`.
+
+    Raises:
+        ConfigError: The command cannot run so, or an option is wrong.
+
+    Example:
+        >>> train = clusterfn.command("torchrun train.py --lr {lr}", gpus=4, host="tensor01")
+        >>> train.map([1e-3, 1e-4]).results()
+    """
+    return make_command(read_command(line), dict(options), result, stdin).function
+
+
+def command_as_shown(text: CommandText) -> str:
+    """Return a command as people read it, without the values of secrets."""
+    bare = [word if _is_plain(_PLACE.sub("", word)) else shlex.quote(word) for word in text.words]
+    return labels.without_secrets(text.line or " ".join(bare))
+
+
+def _is_plain(word: str) -> bool:
+    return not word or shlex.quote(word) == word
+
+
+class PreparedCommand(NamedTuple):
+    """A command as a function.
+
+    Attributes:
+        function: It runs the command.
+        array: The values of its one parameter, if a script of sbatch asks for an array of them.
+        max_parallel: How many of them it wants to run at the same time; None if it does not say.
+        project: What the job gets a copy of; None if nothing is sent.
+    """
+
+    function: ClusterFunction[..., Any]
+    array: list[str]
+    max_parallel: int | None
+    project: Project | None = None
+
+
+def read_command(line: str | Sequence[str]) -> CommandText:
+    """Read a command with its places.
+
+    Example:
+        >>> read_command("python train.py --lr {lr}").names
+        ('lr',)
+        >>> read_command("cat *.txt | wc -l").line
+        'cat *.txt | wc -l'
+    """
+    whole = isinstance(line, str)
+    texts = [line] if isinstance(line, str) else [os.fspath(word) if isinstance(word, os.PathLike) else word
+                                                  for word in line]  # fmt: skip
+    if wrong := [each for each in texts if not isinstance(each, str)]:
+        raise ConfigError(f"{wrong[0]!r:.80} is not a word of a command", hint=f'write it as text: "{wrong[0]}"')
+    names = tuple(dict.fromkeys(found[1] for text in texts for found in _PLACE.finditer(text)))
+    texts = [_BRACES.sub(r"\1", text) for text in texts]
+    return (_split_line(texts[0]) if whole else CommandText(tuple(texts), "", ()))._replace(names=names)
+
+
+def _split_line(line: str) -> CommandText:
+    """Split what needs no shell; such a command is started by itself."""
+    if not _FOR_A_SHELL.search(line) and line.split()[:1] and line.split()[0] not in _OF_A_SHELL:
+        try:
+            return CommandText(tuple(shlex.split(line)), "", ())
+        except ValueError as error:
+            raise ConfigError(f"{line!r:.80} is no complete command: {error}", hint="close the quotes") from None
+    return CommandText((), line, ())
+
+
+def line_of_one_word(word: str) -> CommandText:
+    """Read what a person has put into one pair of quotes on the command line: a line, if it has blanks."""
+    return _split_line(word) if word.split() != [word] else CommandText((word,), "", ())
+
+
+def make_command(
+    text: CommandText, options: dict[str, Any], result: str | None = None,
+    stdin: str | os.PathLike[str] | None = None,
+) -> PreparedCommand:  # fmt: skip
+    """Make the function that runs a command; find its script, its project, and its #SBATCH lines.
+
+    Raises:
+        ConfigError: It cannot run so.
+    """
+    if not (text.words or text.line.strip()):
+        raise ConfigError("there is no command", hint='write it as ["python", "train.py"], or "python train.py"')
+    if options.get("cwd") is None:
+        words, script, project = _find_project(text)
+    else:  # all of it is there
+        words, script, project = text.words, None, None
+    _reject_what_cannot_run(words or tuple(text.line.split()), options, bool(text.line), stdin is not None)
+    sbatch = _sbatch_lines(script, options) if script is not None and text.words[0].endswith(script.name) else None
+    names = text.names
+    shown = command_as_shown(text._replace(words=words))
+    sent = _SentCommand(words, text.line, shown, project, result, None if stdin is None else File(stdin))
+    if sbatch is not None and script is not None:
+        sent = sent._replace(first=True, env=sbatch.env, signal=sbatch.signal, alone=sbatch.alone)
+        options = {**sbatch.options, **{name: value for name, value in options.items() if value is not None}}
+        names = (*names, ARRAY_VARIABLE) if sbatch.array else names
+        options["name"] = job_name(options.get("name") or script.stem)  # those of sbatch may have any sign
+    called: Any = functools.partial(_runner(), sent._asdict(), names)
+    called.__name__ = called.__qualname__ = _name_of(words, text.line, script)
+    called.command_line = command_as_shown(text)  # which `jobs` shows
+    called.is_without_value = result is None  # which a sweep rejects
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+    called.__signature__ = inspect.Signature(parameters)
+    made: ClusterFunction[..., Any] = cluster(**options)(called)
+    return PreparedCommand(made, sbatch.array if sbatch else [], sbatch.max_parallel if sbatch else None, project)
+
+
+def _sbatch_lines(script: Path, options: Mapping[str, Any]) -> SbatchScript | None:
+    """Read the options in a script, and say which are not taken; None if there are none."""
+    text = script.read_text(encoding="utf-8", errors="replace")
+    if script.suffix == ".py" or "#SBATCH" not in text:
+        return None
+    host = config_file.host_of_call(parse_options({"host": options.get("host")})).host
+    has_slurm = SCHEDULER_KEYS[host.scheduler].of_call is not None
+    if not has_slurm and _CALLS_SRUN.search(text) and not _HAS_SRUN.search(text):
+        hint = 'to start one task there, add this line to the script: command -v srun >/dev/null || srun() { "$@"; }'
+        raise ConfigError(f"{script.name} calls srun, which {host.name} does not have", hint=hint)
+    found = read_sbatch(text, has_slurm)
+    if found is not None:
+        console.tell(f"{script.name} asks for {in_words(found.options) or 'nothing'}")
+        if found.not_taken:
+            console.warn(f"not taken from {script.name}: {'; '.join(found.not_taken)}")
+    return found
+
+
+def _runner() -> Callable[..., Any]:
+    """Return the function that a job calls."""
+
+    def command(sent: Mapping[str, Any], names: Sequence[str], *args: Any, **kwargs: Any) -> Any:
+        try:  # the function travels by value, and finds the worker's own modules there
+            from _clusterfn.bridge.worker import command as worker  # type: ignore[import-not-found]
+        except ImportError:
+            raise RuntimeError('a command runs only in a job: call it, or use host="local"') from None
+        return worker.run(sent, {**dict(zip(names, args)), **kwargs})
+
+    return command
+
+
+def _find_project(text: CommandText) -> tuple[tuple[str, ...], Path | None, Project | None]:
+    """Return the words, with a script as the job finds it; that script; and the project.
+
+    Raises:
+        ConfigError: The script is missing, or cannot be run.
+    """
+    if text.line:
+        named = _named_in(text.line)
+        return (), None, project_of(named) if named else working_directory()
+    first, *rest = text.words
+    if is_script(first):
+        script = _existing(first)
+        _check_script(script)
+        project = project_of(script, script)
+        found = script.relative_to(Path(project)).as_posix()
+        return (found if found.endswith(".py") else f"./{found}", *rest), script, project
+    for word in rest:
+        if word.startswith("../") and Path(word).exists():
+            hint = f"run the command from {Path(word).resolve().parent}, or a folder above both"
+            raise ConfigError(f"{word} is outside of the project, so the job does not have it", hint=hint)
+    own = _own_script(first, rest)
+    named = own or (_module_file(rest[1]) if rest[:1] == ["-m"] and rest[1:] else None) or _named_in(" ".join(rest))
+    return text.words, own, project_of(named, own) if named else working_directory()
+
+
+def _own_script(program: str, words: Sequence[str]) -> Path | None:
+    """Return the script that an interpreter or a launcher is to run; None if it is none of this machine's.
+
+    Raises:
+        ConfigError: There is no such file.
+    """
+    if not _INTERPRETERS.fullmatch(os.path.basename(program)):
+        return None
+    word = next((each for each in words if each.endswith(SCRIPTS) and not each.startswith("-")), None)
+    if word is None or _PLACE.search(word) or os.path.isabs(word) or word.startswith("~"):
+        return None
+    return _existing(word)
+
+
+def _module_file(name: str) -> Path | None:
+    """Return the file of a module that is in the working directory."""
+    below = Path(*name.split("."))
+    found = (path for path in (below.with_suffix(".py"), below / "__main__.py") if path.is_file())
+    return next((path.resolve() for path in found), None)
+
+
+def _named_in(line: str) -> Path | None:
+    """Return the first file or folder of the working directory that a command names."""
+    here = Path.cwd().resolve()
+    for word in re.split(r"[\s|&;<>()$`\"'=]+", line):
+        if word and not word.startswith(("-", "/", "~")) and Path(word).exists():
+            found = Path(word).resolve()
+            if here in found.parents:
+                return found
+    return None
+
+
+def is_script(word: str) -> bool:
+    """Whether the first word of a command is a script of this machine, and no program of the host."""
+    path = Path(word).expanduser()
+    if path.is_absolute():
+        near = (Path.cwd().resolve(), Path.home().resolve())
+        return path.is_file() and any(each in path.resolve().parents for each in near)
+    return word.endswith(SCRIPTS) or word.startswith(("./", "../")) or ("/" in word and path.is_file())
+
+
+def _existing(word: str) -> Path:
+    path = Path(word).expanduser()
+    if not path.is_file():
+        others = [each.name for each in path.parent.iterdir() if each.is_file()] if path.parent.is_dir() else []
+        near = did_you_mean(path.name, others)
+        raise ConfigError(f"there is no file {word}{near}", hint=f"the path is relative to {Path.cwd()}")
+    return path.resolve()
+
+
+def _check_script(script: Path) -> None:
+    if script.suffix == ".py":
+        return
+    with script.open("rb") as file:
+        begins = file.read(4096)
+    if b"\r\n" in begins and not begins.startswith(b"\x7fELF"):
+        raise ConfigError(
+            f"{script.name} has the line ends of Windows, with which no shell runs it",
+            hint=f"sed -i 's/\\r$//' {script.name}",
+        )
+
+
+def _reject_what_cannot_run(
+    words: Sequence[str], options: Mapping[str, Any], is_line: bool, has_input: bool
+) -> None:  # fmt: skip
+    program = os.path.basename(words[0])
+    if words[0] in _OF_A_SHELL and not is_line:
+        hint = f'put the whole command into one pair of quotes: "{" ".join(words)}"'
+        raise ConfigError(f"{program} is a command of a shell, and no program", hint=hint)
+    if program in ("sbatch", "qsub"):
+        script = next((word for word in words[1:] if not word.startswith("-")), "job.sh")
+        hint = f"clusterfn run {options.get('host') or 'HOST'} {script}: it reads the #SBATCH lines"
+        raise ConfigError(f"{program} would start a second job from inside of this one", hint=hint)
+    is_alone = program in _ALONE and not set(words[1:]) - {"-i", "-l", "--login"}
+    if program in _ON_A_SCREEN or (is_alone and not has_input):
+        hint = f"clusterfn shell {options.get('host') or 'HOST'}"
+        raise ConfigError(f"{program} waits for a keyboard, and a job has none", hint=hint)
+    if (options.get("nodes") or 1) > 1 and "--standalone" in words:
+        hint = "leave out --standalone: clusterfn tells torchrun the address of the first node"
+        raise ConfigError("--standalone is for one node, and the job has several", hint=hint)
+    odd = next((word for word in words[1:] if _EXPANDED_THERE.match(word)), None)
+    if odd and not is_line and "-c" not in words and program not in _OWN_DOLLARS:
+        console.tell(
+            f"the command gets {odd} as it is; for the host's shell to replace it, put the whole command into one "
+            "pair of quotes"
+        )
+
+
+def _name_of(words: Sequence[str], line: str, script: Path | None) -> str:
+    """Name the job by its script, its module, or its program."""
+    if script is not None:
+        return job_name(script.stem)
+    first, *rest = words or line.split()
+    if rest[:1] == ["-m"] and rest[1:]:
+        return job_name(rest[1])
+    named = next((word for word in [first, *rest] if word.endswith(SCRIPTS)), first)
+    return job_name(Path(named).stem if named.endswith(SCRIPTS) else os.path.basename(named))

@@ -1,7 +1,0 @@
-"""Start dask on a host, and connect to it: a job for the scheduler and one for each worker, or one for all of them.
-
-    plan ← settings, relay ← scheduler_job ← worker_job ← cluster ← block ← client
-    certificate ← block
-
-Dask does all the rest. `client` imports nothing of it before it is asked for.
-"""

@@ -1,0 +1,102 @@
+"""Start programs for the client: run one to its end, or detach one."""
+
+import signal
+
+from .files import make_parent
+from .forked import ChildProgram, changed_environment, detached
+from .handler import Failure, RequestHandler, expand
+from .processes import Program
+from .starts import FILES_AT_START, FILES_OF_RUN
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
+
+
+class StartHandler(RequestHandler):
+    """Start a program once there is room for it."""
+
+    _files = FILES_AT_START
+
+    def start(self) -> None:
+        self.agent.starts.add(self)
+
+    def start_program(self) -> None:
+        """Start it, or raise OSError if the machine has nothing left for it."""
+        raise NotImplementedError
+
+    def keep_files(self, count: int) -> None:
+        """Let others start with the descriptors that the program does not need any more."""
+        given_back, self._files = self._files - count, count
+        self.agent.starts.has_room(given_back)
+
+
+class RunHandler(StartHandler):
+    """Run a program to its end and answer with its status and output."""
+
+    program: "Optional[Program]" = None
+
+    def start_program(self) -> None:
+        self.program = Program(self.agent, self.header, self.body, self.on_done, self.on_loaded)
+        self.body = b""
+
+    def on_loaded(self) -> None:
+        self.keep_files(FILES_OF_RUN)
+
+    def on_done(self, program: Program) -> None:
+        self.keep_files(0)
+        if self.ended:  # cancelled, while the kernel could not end it
+            return None
+        out, err = program.text(program.stdout), program.text(program.stderr)
+        sizes = dict(program.result(), out=len(out), err=len(err))
+        if program.child.failure is not None:
+            return self.fail(program.child.failure)
+        if program.timed_out:
+            message = "%s did not end within %g s" % (self.header["argv"][0], self.header.get("timeout_s") or 60)
+            return self.fail(Failure("timeout", message), out + err, **sizes)
+        return self.end(out + err, **sizes)
+
+    def release(self) -> None:
+        if self.program is not None and self.program.status is None:
+            self.program.kill()
+
+
+class SpawnHandler(StartHandler):
+    """Start a detached program: it outlives this agent, which reports its end if it still runs."""
+
+    child: "Optional[ChildProgram]" = None
+
+    def start_program(self) -> None:
+        log = expand(self.header["log"])
+        make_parent(log)
+        env = changed_environment(self.header)
+        self.child = ChildProgram(self.agent, self.header, env, detached(log), self.on_exit, self.on_loaded)
+
+    def on_loaded(self) -> None:
+        self.keep_files(0)
+        assert self.child is not None
+        self.send({"pid": self.child.pid, "starttime": start_time(self.child.pid)})
+
+    def on_exit(self, status: int) -> None:
+        assert self.child is not None
+        if self.child.failure is not None:
+            self.keep_files(0)
+            self.fail(self.child.failure)
+        else:
+            self.end(status=status)
+
+    def stop(self) -> None:
+        """Leave it running, if the client may know that it does; else nothing of it stays."""
+        if self.child is None:
+            self.end()
+        elif self.child.is_loading:
+            self.child.signal(signal.SIGKILL)
+
+
+def start_time(pid: int) -> "Optional[int]":
+    """Return when a process started, in clock ticks since boot: with the pid this identifies it for ever (Linux)."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return None

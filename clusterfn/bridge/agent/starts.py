@@ -1,0 +1,88 @@
+"""Start programs when there is room for them: a process, and descriptors of this one. Others wait in their order."""
+
+import errno
+import resource
+import time
+from collections import deque
+from functools import partial
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Deque, Optional, Protocol
+
+    class Waiting(Protocol):
+        """A request that starts a program."""
+
+        ended: bool
+
+        def start_program(self) -> None: ...
+        def safely(self, action: Callable[[], Any]) -> Any: ...
+
+
+PATIENCE_S, AGAIN_S = 60.0, 0.2  # for how long there may be no process or descriptor to be had
+_NONE_LEFT = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+FILES_AT_START, FILES_OF_RUN = 8, 3  # descriptors for a program while it starts, and for the pipes of one that runs
+_OTHER_FILES = 128
+_FEWEST, _MOST = 4, 500
+
+
+class ProgramStarts:
+    """Starts programs in the order in which they come. One that finds no room waits, and so do those behind it.
+
+    A login node may let a user have a few processes (`ulimit -u`) and descriptors (`ulimit -n`), and hundreds of jobs
+    may be submitted at once.
+
+    Args:
+        at: As `Agent.at`.
+    """
+
+    def __init__(self, at: "Callable[[float, Callable[[], None]], object]") -> None:
+        self._at = at
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        most, fewest = _MOST * FILES_AT_START, _FEWEST * FILES_AT_START
+        self._room = most if files < 0 else max(fewest, min(most, files - _OTHER_FILES))  # in descriptors
+        self._waiting: "Deque[Waiting]" = deque()
+        self._is_due = False
+        self._none_since: "Optional[float]" = None
+
+    def add(self, request: "Waiting") -> None:
+        """Start its program, or let it wait."""
+        self._waiting.append(request)
+        self._start_next()
+
+    def has_room(self, files: int) -> None:
+        """Take note that a program holds so many descriptors of this process no longer."""
+        self._room += files
+        self._start_next()
+
+    def _start_next(self) -> None:
+        while self._waiting and self._room >= FILES_AT_START:
+            request = self._waiting[0]
+            has_started = False if request.ended else request.safely(partial(self._has_started, request))
+            if has_started is None and not request.ended:
+                self._start_later()
+                return
+            self._waiting.popleft()
+            self._none_since = None
+            self._room -= FILES_AT_START if has_started else 0
+
+    def _has_started(self, request: "Waiting") -> "Optional[bool]":
+        """Start it; None if there is nothing to be had for it now."""
+        try:
+            request.start_program()
+        except OSError as error:
+            now = time.monotonic()
+            self._none_since = self._none_since or now
+            if error.errno not in _NONE_LEFT or now - self._none_since > PATIENCE_S:
+                raise
+            return None
+        return True
+
+    def _start_later(self) -> None:
+        def start() -> None:
+            self._is_due = False
+            self._start_next()
+
+        if not self._is_due:
+            self._is_due = True
+            self._at(AGAIN_S, start)

@@ -1,0 +1,174 @@
+"""Build a wheel from a source distribution, once for all environments, with what the lock says builds it.
+
+pip calls the build backend (PEP 517, or setup.py), without network, in an environment of its own: the Python and the
+conda packages of the environment that is being made, and the wheels of the lock that build. The compiler, CUDA and
+headers are the host's, where conda brings none, and those of its `modules:`.
+"""
+
+import json
+import os
+import re
+import shutil
+
+from ..layout import PACKAGES, build_dir
+from ..supervisor import publish
+from ..supervisor.text import last_lines
+from . import programs
+from .errors import ROOM, BuildFailed
+from .link import Linker
+from .package_formats import layout_of_plan
+from .plan import WHEEL
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .plan import BuildPlan, PlannedPackage
+
+_LINES, _LOOKED_AT = 15, 60
+_SET = ("PATH", "CONDA_PREFIX", "PYTHONNOUSERSITE")
+_NOT_OF_BACKEND = re.compile(
+    r"\s*(note: |hint: See above|\[end of output\]|×|│|╰─>|error: subprocess-exited|ERROR: Failed|Failed to build"
+    r"|full command: |cwd: |error: metadata-generation-failed|error: failed-wheel-build)"
+    r"|Processing |Building wheels? for|\s*(Preparing|Getting|Building) .*: (started|finished)|\s*$"
+)
+# A Python that was compiled elsewhere names the compiler of that machine, which this one may not have.
+_COMPILERS = """
+import json, os, shutil, sysconfig
+found = {}
+for name, others in (("CC", "cc gcc clang"), ("CXX", "c++ g++ clang++"), ("AR", "ar")):
+    named = (os.environ.get(name) or sysconfig.get_config_var(name) or "").split()
+    there = [each for each in others.split() if shutil.which(each)]
+    if there and not (named and shutil.which(named[0])):
+        found[name] = there[0]
+print("\\n" + json.dumps(found))
+"""
+# Modules bring programs and libraries. A Python among them counts for nothing: neither its packages nor pip's settings.
+_BEHIND_MODULES = """
+import json, os, sys
+for name in [each for each in os.environ if each.startswith(("PYTHON", "PIP_")) or each == "VIRTUAL_ENV"]:
+    del os.environ[name]
+os.environ.update(json.loads(sys.argv[1]))
+os.environ["PATH"] = os.path.dirname(sys.argv[2]) + os.pathsep + os.environ.get("PATH", "")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+_BY_HAND = "build its wheel where it works, `pip wheel --no-deps %s -w wheels`, and add the line `--find-links wheels`"
+_COMPILER = (
+    "install a C and C++ compiler on the host, name its module (modules: [gcc]), or add conda's (c-compiler, "
+    "cxx-compiler) to an environment.yml"
+)
+# What the last lines of a failed build say, and what to do.
+_CAUSES = (
+    (r"No space left on device|[Dd]isk quota exceeded", ROOM),
+    (r"fatal error: (?:pyconfig|Python)\.h", "the host's Python has no headers: install its -dev or -devel package, or "
+     "take Python from elsewhere (env_python: standalone)"),
+    (r"fatal error: (\S+\.h\w*): No such file", "the header {0} is missing: install the library that has it with its "
+     "headers, name its module (modules:), or add conda's package of it to an environment.yml"),
+    (r"nvcc|CUDA_HOME|CUDAToolkit|CUDA_TOOLKIT", "it needs CUDA's compiler: name its module (modules: [cuda]), and "
+     "build on a node if only nodes have it (build_on: node)"),
+    (r"cargo|rustc|Rust toolchain", "it needs Rust: install it on the host, or name its module (modules: [rust])"),
+    (r"[Uu]nable to find a compiler|unable to execute '?\S*(?:cc|\+\+|clang)\b|CMAKE_C(?:XX)?_COMPILER|"
+     r"command '?\S*(?:cc|\+\+|clang)'? failed: No such file|(?:cc|\+\+|clang): (?:command )?not found|"
+     r"Unknown compiler", _COMPILER),
+    (r"(cmake|ninja|make|autoreconf|swig|gfortran|pkg-config|git): (?:command )?not found|"
+     r"sh: (?:line )?\d+: (\w[\w+-]*): (?:command )?not found|No such file or directory: '(\w[\w+-]*)'|"
+     r"(?:command|unable to execute) '?(\w[\w+-]*)'?(?: failed)?: No such file",
+     "it needs {0}: install it on the host, or name its module (modules:)"),
+    (r"No module named '?([\w.]+)", "its setup.py needs {0}, and does not say so: " + _BY_HAND),
+)  # fmt: skip
+
+
+class BuildFolder:
+    """Where one wheel is built, until it is unpacked. A folder that a dead builder has left is removed by its name."""
+
+    def __init__(self, plan: "BuildPlan", package: "PlannedPackage", token: str) -> None:
+        self._plan, self._package = plan, package
+        self._folder = os.path.join(plan.root, PACKAGES, ".build-%s-%s" % (package.sha256[:16], token))
+
+    def __enter__(self) -> "BuildFolder":
+        self.__exit__()
+        for name in ("wheels", "tmp"):
+            os.makedirs(os.path.join(self._folder, name))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def build(self, sdist: str) -> str:
+        """Return the path of the wheel that is built from an archive.
+
+        Raises:
+            PackageDamaged: A package of the environment, or one that builds, has lost a file.
+            BuildFailed: The build failed.
+        """
+        prefix = self._linked()
+        path = os.path.join(self._folder, os.path.basename(self._source.file))  # pip reads names and versions in it
+        os.symlink(sdist, path)
+        wheels = os.path.join(self._folder, "wheels")
+        words = [
+            "-m", "pip", "wheel", "--no-deps", "--no-index", "--no-build-isolation", "--no-cache-dir",
+            "--disable-pip-version-check", "--no-input", "--verbose", "--wheel-dir", wheels, path,
+        ]  # fmt: skip
+        try:
+            self._run(words, prefix, self._variables(prefix))
+        except programs.ProgramFailed as error:
+            raise self._failed(str(error), error.output) from error
+        made = [name for name in os.listdir(wheels) if name.endswith(WHEEL)]
+        if len(made) != 1:
+            raise self._failed("it made %d wheels" % len(made), b"")
+        return os.path.join(wheels, made[0])
+
+    @property
+    def _source(self) -> "PlannedPackage":
+        assert self._package.source is not None
+        return self._package.source
+
+    def _linked(self) -> str:
+        """Make the environment that builds, and return its prefix."""
+        builds = self._package.requires
+        names = {each.name for each in builds}
+        others = [each for each in self._plan.packages if each.kind != WHEEL and each.name not in names]
+        prefix = os.path.join(self._folder, "env")
+        layout = layout_of_plan(self._plan._replace(packages=others + list(builds)), prefix)
+        Linker(prefix, prefix).make_all(target for _, target in sorted(layout.targets.items()))
+        return prefix
+
+    def _variables(self, prefix: str) -> "dict[str, str]":
+        """Return what is set for the build: conda's compilers, or those that this machine has."""
+        said = programs.find_activation_variables(prefix, self._plan.timeout_s).items()
+        found = {name: value for name, value in said if name not in _SET}
+        found.setdefault("SOURCE_DATE_EPOCH", "315532800")  # 1980, the first that a zip can hold
+        # A commit comes without its repository, in which these look for the version.
+        found.update(dict.fromkeys(("SETUPTOOLS_SCM_PRETEND_VERSION", "PBR_VERSION"), self._package.version))
+        found.update(TMPDIR=os.path.join(self._folder, "tmp"), PIP_CONFIG_FILE=os.devnull)  # /tmp may be noexec
+        lines = self._run(["-I", "-c", _COMPILERS], prefix, found)
+        found.update(json.loads(lines.decode("utf-8", "replace").strip().splitlines()[-1]))
+        return found
+
+    def _run(self, words: "list[str]", prefix: str, variables: "dict[str, str]") -> bytes:
+        """Run Python there, where the host's modules are loaded; return what it printed."""
+        argv = [os.path.join(prefix, "bin", "python")] + words
+        if self._plan.setup:
+            kept = {"CONDA_PREFIX": prefix, "PYTHONNOUSERSITE": "1", "PIP_CONFIG_FILE": os.devnull}
+            after = [argv[0], "-I", "-c", _BEHIND_MODULES, json.dumps(kept)]
+            argv = ["/bin/sh", "-c", self._plan.setup + '\nexec "$@"', "sh"] + after + argv
+        return programs.run_in_environment(argv, prefix, variables, programs.ProgramLimit(self._plan.timeout_s))
+
+    def _failed(self, how: str, output: bytes) -> BuildFailed:
+        log = os.path.join(build_dir(self._plan.root, self._plan.id), "log-%s" % self._package.name)
+        publish.replace(log, output, mode=0o666)
+        evidence = [line for line in last_lines(output, _LOOKED_AT) if not _NOT_OF_BACKEND.match(line)][-_LINES:]
+        return BuildFailed(
+            "%s has no wheel, and building it on %s failed: %s" % (self._package.label, os.uname()[1], how),
+            stage="build", evidence=evidence + ["all of it: %s" % log], hint=advice(evidence, self._package),
+        )  # fmt: skip
+
+
+def advice(evidence: "list[str]", package: "PlannedPackage") -> str:
+    """Say what to do about a build that failed with these lines."""
+    text = "\n".join(evidence)
+    by_hand = "%s==%s" % (package.name, package.version)
+    for pattern, what in _CAUSES:
+        match = re.search(pattern, text)
+        if match:
+            named = what.replace("{0}", next((each for each in match.groups() if each), ""))
+            return named % by_hand if "%s" in named else named
+    return "read the log; or " + _BY_HAND % by_hand

@@ -1,0 +1,155 @@
+"""Carry connections to a port of this machine, by stdin and stdout: the far end of `clusterfn tunnel`, next to the job.
+
+Runs as `supervise.py tunnel PORT`, as long as its stdin is open. It carries only to a program of this user: on a shared
+machine, the port may be another's.
+"""
+
+import os
+import socket
+import sys
+
+from .carried import READ, WRITE, CarriedConnections, SocketWatcher
+from .stream import HELLO, OPEN, READ_BYTES, FrameSplitter, FrameStream, StreamDamaged, facts_of, pack_hello
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
+
+    from .stream import Frame
+
+_LIMIT_BYTES = 8 * 2**20  # that the client has not acknowledged
+_LISTENS = "0A"  # a state in /proc/net/tcp
+_CONNECT_S = 5.0
+_TICK_S = 1.0
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+def carry_to_port(port: int) -> int:
+    """Carry until stdin ends."""
+    tunnel = Tunnel(port)
+    while tunnel.turn():
+        pass
+    return 0
+
+
+class Tunnel:
+    """One stream, and the connections of it."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._watcher = SocketWatcher()
+        self._splitter = FrameSplitter()
+        self._stream = FrameStream()
+        self._carried = CarriedConnections(self._watcher, self._stream, _LIMIT_BYTES)
+        self._outgoing = memoryview(b"")
+        self._is_greeted = self._is_over = False
+        self._said = ""
+        for fd in (0, 1):
+            os.set_blocking(fd, False)
+        self._watcher.watch(0, READ, lambda _: self._read())
+
+    def turn(self) -> bool:
+        """Wait for what is next, and handle it; False once all is over."""
+        self._watcher.wait(_TICK_S)
+        self._carried.pause_if_full()
+        self._write()
+        return not self._is_over
+
+    def _read(self) -> None:
+        try:
+            data = os.read(0, READ_BYTES)
+        except BlockingIOError:
+            return
+        if not data:
+            self._is_over = True
+            return
+        frames = self._splitter.feed(data)
+        if frames and not self._is_greeted:
+            self._greet(frames.pop(0))
+        for frame in self._stream.take(frames):
+            if frame.kind == OPEN:
+                self._open(frame.connection)
+            else:
+                self._carried.take(frame)
+
+    def _greet(self, frame: "Frame") -> None:
+        if frame.kind != HELLO:
+            raise StreamDamaged("it begins without a hello")
+        facts_of(frame)
+        self._is_greeted = True
+        self._stream.resume(0)
+        self._outgoing = memoryview(pack_hello({"received": 0, "fresh": True}))
+
+    def _open(self, number: int) -> None:
+        """Connect. Close the connection and say why if nothing listens there, or a program of another user."""
+        connection = self._carried.add(number, None)
+        sock, why = connect_to_own(self._port)
+        if sock is not None:
+            self._carried.attach(connection, sock)
+            self._said = ""
+            return
+        self._carried.close_one(number)
+        if why != self._said:
+            self._said = why
+            self._stream.say(closed=why)
+
+    def _write(self) -> None:
+        try:
+            while len(self._outgoing) or (self._is_greeted and self._stream.unsent()):
+                if not len(self._outgoing):
+                    self._outgoing = memoryview(self._stream.next_unsent())
+                self._outgoing = self._outgoing[os.write(1, self._outgoing) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._is_over = True
+            return
+        self._watcher.watch(1, WRITE if len(self._outgoing) else 0, lambda _: self._write())
+
+
+def connect_to_own(port: int) -> "tuple[Optional[socket.socket], str]":
+    """Connect to what this user has listening on a port; return no socket and why if there is nothing."""
+    addresses, others = listeners_on(port)
+    for address in addresses:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.settimeout(_CONNECT_S)
+        try:
+            sock.connect((address, port))
+        except OSError:
+            sock.close()
+            continue
+        return sock, ""
+    where = os.uname()[1]
+    if others:
+        return None, "port %d of %s belongs to another user" % (port, where)
+    return None, "nothing listens on port %d of %s yet" % (port, where)
+
+
+def listeners_on(port: int) -> "tuple[list[str], bool]":
+    """Return the addresses on which programs of this user listen, loopback for any, and whether other users do."""
+    own, others = [], False
+    for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        try:
+            with open("/proc/net/" + name, encoding="ascii") as file:
+                lines = file.readlines()[1:]
+        except OSError:  # no Linux, or no IPv6
+            continue
+        for line in lines:
+            words = line.split()
+            address, _, number = words[1].rpartition(":")
+            if words[3] == _LISTENS and int(number, 16) == port:
+                if int(words[7]) == os.geteuid():
+                    own.append(_address(family, address))
+                else:
+                    others = True
+    if not os.path.exists("/proc/net/tcp"):
+        own = ["127.0.0.1"]
+    return [_LOOPBACK.get(each, each) for each in own], others
+
+
+def _address(family: int, written: str) -> str:
+    """Return an address from the kernel's hexadecimal words, each in the order of this machine's bytes."""
+    words = [int(written[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(written), 8)]
+    address = socket.inet_ntop(family, b"".join(words))
+    return address[len("::ffff:") :] if address.startswith("::ffff:") and "." in address else address

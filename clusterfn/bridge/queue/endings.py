@@ -1,0 +1,105 @@
+"""End jobs that wait and will never start: each by a process of its own, `supervise.py conclude`.
+
+It does nothing if the job has begun, and is not awaited: what the function has left in the job's folder may keep it for
+ever.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+from ..layout import CLAIM, DEPENDENCY, EXIT_PUBLISHED, EXIT_RETURNED, LOST
+from ..supervisor.verdict import say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .tickets import Queue
+
+_CONCLUDES_S = 30.0
+_AT_ONCE = 8  # processes; a failed job may have hundreds that wait for its value
+_AGAIN_S = 5.0
+
+
+class JobEndings:
+    """The ends that are being published.
+
+    Args:
+        queue: Its tickets.
+
+    Attributes:
+        jobs: Their jobs: the process, how long it may take, and the kind of the end.
+    """
+
+    def __init__(self, queue: "Queue") -> None:
+        self.jobs: "dict[str, tuple[subprocess.Popen[Any], float, str]]" = {}
+        self._queue = queue
+        self._given_up: "set[str]" = set()
+        self._not_before: "dict[str, float]" = {}
+
+    def may_end(self, job: str) -> bool:
+        """Whether its end was not refused a moment ago."""
+        return time.monotonic() >= self._not_before.get(job, 0.0)
+
+    def end(self, job: str, folder: str, verdict: "dict[str, Any]") -> None:
+        """Publish the end of a job; not now if too many are being published."""
+        if len(self.jobs) < _AT_ONCE:
+            self._conclude(job, folder, verdict)
+
+    def give_up(self, job: str, why: str, has_started: bool) -> None:
+        """End the job of a ticket that cannot be read, so that it learns why; the others keep waiting."""
+        if job in self._given_up:
+            return
+        self._given_up.add(job)
+        path = os.path.join(self._queue.folder, job)
+        say("the ticket %s is damaged, and is set aside: %s" % (path, why))
+        if has_started or not os.path.isdir(self._queue.folder_of(job)):
+            self._set_aside(job)
+            return
+        message = "the job's ticket in the queue of this machine is damaged, so the job cannot start: %s" % path
+        verdict = {"kind": LOST, "message": message, "stage": "queue", "evidence": [why], "hint": "call again"}
+        self._conclude(job, self._queue.folder_of(job), verdict)
+
+    def _set_aside(self, job: str) -> None:
+        try:
+            self._queue.set_aside(job)
+        except OSError as error:  # the disk is read-only: it is not looked at again by this spooler
+            say("the ticket of %s could not be set aside: %s" % (job, error))
+
+    def _conclude(self, job: str, folder: str, verdict: "dict[str, Any]") -> None:
+        import tempfile  # costs as much as all the rest, and few jobs end here
+
+        argv = [sys.executable, "-I", "-S", os.path.abspath(sys.argv[0]), "conclude", folder]
+        try:
+            with open(os.devnull, "wb") as null, tempfile.TemporaryFile() as asked:
+                asked.write(json.dumps(dict(verdict, withdraw=True)).encode())
+                asked.seek(0)
+                process = subprocess.Popen(argv, stdin=asked, stdout=null, cwd="/", start_new_session=True)
+        except OSError as error:  # no more processes, or no more room: at its next turn
+            say("the end of %s could not be published now: %s" % (job, error))
+            self._given_up.discard(job)
+            return
+        self.jobs[job] = process, time.monotonic() + _CONCLUDES_S, verdict["kind"]
+
+    def collect(self) -> "list[subprocess.Popen[Any]]":
+        """Take note of the ends that are published; return processes that were killed for taking too long."""
+        killed = []
+        for job, (process, until, kind) in list(self.jobs.items()):
+            if process.poll() is None and time.monotonic() < until:
+                continue
+            if process.returncode is None:
+                process.kill()
+                killed.append(process)
+            if process.returncode not in (EXIT_RETURNED, EXIT_PUBLISHED):
+                say("the end of %s could not be published: look at %s" % (job, self._queue.folder_of(job)))
+            del self.jobs[job]
+            if job in self._given_up:
+                self._set_aside(job)
+            elif kind != DEPENDENCY or os.path.exists(os.path.join(self._queue.folder_of(job), CLAIM)):
+                self._queue.withdraw(job)
+            else:  # its input may have a value after all, or the disk is full: its own supervisor sees
+                self._not_before[job] = time.monotonic() + _AGAIN_S
+        return killed

@@ -1,0 +1,137 @@
+"""One look after another at what runs here, for `clusterfn top`: own jobs, and without a scheduler those of all users.
+
+`supervise.py top ROOT LEASE SECONDS LOOKS` prints them as lines of JSON in one zlib stream, until its input ends. For
+each look after the first one it reads a byte: a client whose terminal is stopped asks for none.
+LEASE is empty on the login node of a cluster. A look measures nothing that a supervisor has measured already. It comes
+later where it would take too much of a core, or of a slow line.
+"""
+
+import json
+import os
+import select
+import sys
+import time
+import zlib
+
+from ..job_states import DIED, FINAL
+from ..supervisor import listing
+from ..supervisor.job import job_folders
+from ..supervisor.text import portable
+from . import machine, report, users
+from .lease import leases_of_kind
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_MOST_OF_A_CORE = 0.004  # for looks at jobs, and as much again for nvidia-smi
+_MOST_BYTES_PER_S = 1500.0
+_GPUS_EVERY_S = 5.0
+_ENDED = frozenset(FINAL.values()) | {DIED}
+_MIB = 2**20
+
+
+def print_looks(root: str, lease: str, every_s: float, looks: int) -> int:
+    """Print so many looks, or until the input ends.
+
+    Args:
+        lease: The kind of leases on a machine without a scheduler; "" with one.
+        looks: 0 for no end.
+    """
+    overview, packed = Overview(root, lease), zlib.compressobj()
+    count = 0
+    while True:
+        began = time.process_time()
+        line = json.dumps(portable(overview.look())).encode() + b"\n"
+        data = packed.compress(line) + packed.flush(zlib.Z_SYNC_FLUSH)
+        _write(data)
+        count += 1
+        if count == looks:
+            return 0
+        # The first look reads all jobs, also those that have ended long ago.
+        cost_s = time.process_time() - began if count > 1 else 0.0
+        pause_s = max(every_s, cost_s / _MOST_OF_A_CORE, len(data) / _MOST_BYTES_PER_S)
+        if not _asks_again(pause_s):
+            return 0
+
+
+def _asks_again(pause_s: float) -> bool:
+    """Wait for so long at least, and until the client has taken the look and asks for one more; False at its end."""
+    until = time.monotonic() + pause_s
+    if not os.read(0, 1):
+        return False
+    rest_s = max(0.0, until - time.monotonic())
+    return not (select.select([0], [], [], rest_s)[0] and not os.read(0, 1))
+
+
+def _write(data: bytes) -> None:
+    left = memoryview(data)
+    while len(left):
+        left = left[os.write(sys.stdout.fileno(), left) :]
+
+
+class Overview:
+    """What is seen below one root, and on the machine."""
+
+    def __init__(self, root: str, lease: str) -> None:
+        self._root = root
+        self._lease = lease
+        self._ended: "set[str]" = set()
+        self._gpus: "dict[str, Any]" = {}
+        self._next_gpus = 0.0
+
+    def look(self) -> "dict[str, Any]":
+        """Return one look."""
+        own = self._own_jobs()
+        if not self._lease:
+            return {"t": time.time(), "own": own}
+        names, now_s = leases_of_kind(self._lease).binders(), machine.now_s()
+        facts = {"t": time.time(), "own": own, "jobs": users.look(names, now_s), "false": users.false_names(names)}
+        return dict(facts, machine=_machine(), **self._look_at_gpus(own))
+
+    def _own_jobs(self) -> "list[dict[str, Any]]":
+        found = []
+        for folder in job_folders(self._root):
+            if folder not in self._ended:
+                job = listing.describe(folder)
+                if job["state"] in _ENDED:
+                    self._ended.add(folder)
+                else:
+                    found.append(job)
+        return found
+
+    def _look_at_gpus(self, own: "list[dict[str, Any]]") -> "dict[str, Any]":
+        """Return the GPUs of the machine; between two looks by nvidia-smi, what the own jobs say of theirs is newer."""
+        if time.monotonic() >= self._next_gpus:
+            before = _children_s()
+            self._gpus = report.look_at_gpus(self._root, self._lease)
+            self._next_gpus = time.monotonic() + max(_GPUS_EVERY_S, (_children_s() - before) / _MOST_OF_A_CORE)
+        now = {gpu.get("uuid"): gpu for job in own for gpu in (job.get("usage", {}).get("now") or {}).get("gpus") or []}
+        return dict(self._gpus, gpus=[_updated(gpu, now.get(gpu["uuid"])) for gpu in self._gpus["gpus"]])
+
+
+def _updated(gpu: "dict[str, Any]", now: "Any") -> "dict[str, Any]":
+    if not now or now.get("use_percent") is None or now.get("memory_bytes") is None:
+        return gpu
+    return dict(gpu, use_percent=now["use_percent"], used_mib=now["memory_bytes"] // _MIB)
+
+
+def _children_s() -> float:
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def _machine() -> "dict[str, Any]":
+    """Return how busy the machine is; None for what it does not say."""
+    memory = {}  # type: dict[str, int]
+    try:
+        with open("/proc/meminfo", "rb") as file:
+            for line in file:
+                name, _, rest = line.partition(b":")
+                if name in (b"MemTotal", b"MemAvailable"):
+                    memory[name.decode()] = int(rest.split()[0]) * 1024
+    except (OSError, ValueError, IndexError):
+        memory = {}
+    total, free = memory.get("MemTotal"), memory.get("MemAvailable")
+    used = None if total is None or free is None else total - free
+    return {"cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1), "memory_bytes": total, "used_bytes": used}

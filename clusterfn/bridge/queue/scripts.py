@@ -1,0 +1,230 @@
+"""The scripts of jobs whose turn has come, or that make an environment: start them, and tell which are late."""
+
+import os
+import signal
+import subprocess
+import time
+
+from ..builder import progress
+from ..layout import BUILDER_LOG, SCRIPT, TURN, element_log
+from ..supervisor.verdict import say
+from . import launch, lease_names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Container, Optional
+
+    from .tickets import Queue, Ticket
+
+_COMES_S = 5.0  # a script's own setup lines may take for ever
+# So long its turn is kept for such a script, and twice as long each time: one that is only slow comes in the end.
+_KEPT_S, _KEPT_MOST_S = lease_names.VALID_S, 3600
+_AGAIN_S, _AGAIN_MOST_S = 0.2, 5.0
+
+
+class JobScripts:
+    """The scripts that the spooler has started.
+
+    Attributes:
+        starting: Those of jobs whose turn has come and that are not admitted yet, by job.
+    """
+
+    def __init__(self, queue: "Queue") -> None:
+        self.starting: "dict[str, subprocess.Popen[Any]]" = {}
+        self._queue = queue
+        self._left: "list[subprocess.Popen[Any]]" = []  # to be collected
+        self._tries: "dict[str, tuple[int, float]]" = {}  # by job, how many, and not before when it is tried again
+        self._slow: "dict[str, set[int]]" = {}  # by job, those of its tries that took too long
+
+    def tried(self) -> "set[str]":
+        """Return the jobs that were tried and still wait."""
+        return set(self._tries)
+
+    def keep_only(self, waiting: "Container[str]") -> None:
+        """Forget the jobs that wait no longer."""
+        known: "tuple[dict[str, Any], ...]" = (self.starting, self._tries, self._slow)
+        for kept in known:
+            for job in [job for job in kept if job not in waiting]:
+                del kept[job]
+
+    def start(self, ticket: "Ticket", turn: str) -> "Optional[subprocess.Popen[Any]]":
+        """Start the script of a job; None if it was tried a moment ago, or cannot be started now.
+
+        Args:
+            turn: What tells it why it is started.
+        """
+        if not self._may_try(ticket.job):
+            return None
+        tries = self._tries.get(ticket.job, (0, 0.0))[0]
+        rest_s = min(_AGAIN_S * (1 << min(tries, 9)), _AGAIN_MOST_S)  # a thousand tries make no float any more
+        self._tries[ticket.job] = (tries + 1, time.monotonic() + rest_s)
+        log_path = os.path.join(ticket.home, "scheduler.log" if ticket.element is None else element_log(ticket.element))
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK  # a FIFO without a reader refuses to block
+        try:
+            fields = self._queue.fields(ticket.job)
+            if fields is None:  # it has no ticket any more
+                return None
+            with open(os.open(log_path, flags, 0o600), "ab") as log:
+                os.set_blocking(log.fileno(), True)
+                return subprocess.Popen(
+                    ["/bin/sh", os.path.join(ticket.home, SCRIPT)]
+                    + ([] if ticket.element is None else [str(ticket.element)]),
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ticket.home,
+                    env=dict(fields["env"], **{TURN: turn}), start_new_session=True,
+                )  # fmt: skip
+        except OSError as error:  # no more processes now, or its file system is away: the others start
+            say("the script of %s could not be started: %s" % (ticket.job, error))
+            return None
+
+    def admit(self, ticket: "Ticket", turn: str) -> None:
+        """Start the script of a job whose turn has come."""
+        process = self.start(ticket, turn)
+        if process is not None:
+            self.starting[ticket.job] = process
+            self._left.append(process)
+
+    def leave(self, process: "subprocess.Popen[Any]") -> None:
+        """Collect a process once it ends."""
+        self._left.append(process)
+
+    def _may_try(self, job: str) -> bool:
+        return time.monotonic() >= self._tries.get(job, (0, 0.0))[1]
+
+    def some_rest(self) -> bool:
+        """Whether one that has failed is to be tried again in a moment."""
+        return not all(map(self._may_try, self._tries))
+
+    def is_overdue(self, job: str) -> bool:
+        """Return whether the script of a job whose turn has come takes so long that others go first."""
+        tries, not_before = self._tries.get(job, (0, 0.0))
+        slow = self._slow.setdefault(job, set())
+        if time.monotonic() <= not_before + min(_KEPT_S << len(slow - {tries}), _KEPT_MOST_S):
+            return False
+        slow.add(tries)
+        return True
+
+    def overdue(self) -> "set[str]":
+        """Return the jobs whose turn has come for which nothing is kept any more."""
+        return set(filter(self.is_overdue, self.starting))
+
+    def times_slow(self, job: str) -> int:
+        """Return how many of its tries took too long."""
+        return len(self._slow.get(job, ()))
+
+    def late(self) -> "set[str]":
+        """Return the jobs that are not awaited now: their script takes long, or failed and rests."""
+        now = time.monotonic()
+        return {
+            job
+            for job, (_, not_before) in self._tries.items()
+            if (now > not_before + _COMES_S if job in self.starting else now < not_before)
+        }
+
+    def collect(self) -> bool:
+        """Collect what has ended; return whether a job is not admitted by then: it has lost its turn."""
+        self._left = [child for child in self._left if child.poll() is None]
+        lost = [job for job, child in self.starting.items() if child.returncode is not None]
+        for job in lost:
+            del self.starting[job]
+        return bool(lost)
+
+
+_MOST_HUNG = 3  # scripts, of those that were to make one environment
+
+
+class EnvironmentMaker:
+    """The script of a waiting job that makes its environment.
+
+    Args:
+        logged: How long the log of its builder was before.
+    """
+
+    def __init__(self, ticket: "Ticket", process: "subprocess.Popen[Any]", logged: int) -> None:
+        self.ticket = ticket
+        self.process = process
+        self._logged = logged
+
+    def builds(self) -> bool:
+        """Whether its builder has begun."""
+        return _size_of(_log_of(self.ticket)) > self._logged
+
+    def end(self) -> None:
+        """Kill its processes."""
+        if self.process.poll() is None:  # not reaped yet, so no other process has its pid
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+
+class EnvironmentMakers:
+    """The scripts that make environments.
+
+    Args:
+        scripts: What starts them.
+    """
+
+    def __init__(self, scripts: "JobScripts") -> None:
+        self._scripts = scripts
+        self._makers: "dict[str, EnvironmentMaker]" = {}
+
+    def jobs(self) -> "set[str]":
+        """Return the jobs whose scripts they are."""
+        return set(self._makers)
+
+    def collect(self) -> None:
+        """Forget those that have ended."""
+        for job, maker in list(self._makers.items()):
+            if maker.process.poll() is not None:
+                del self._makers[job]
+
+    def make(self, waiting: "list[Ticket]") -> "dict[str, str]":
+        """Have the environments made that these jobs wait for; return how far each job's environment is.
+
+        Nothing is reserved for these jobs meanwhile.
+        """
+        building, hung = self._sort({ticket.needs for ticket in waiting})
+        reasons = {}
+        for ticket in sorted(waiting, key=lambda ticket: self._scripts.times_slow(ticket.job)):
+            may_make = ticket.needs not in building and ticket.job not in self._makers
+            others = hung.get(ticket.needs, [])
+            if may_make and len(others) < _MOST_HUNG:
+                logged = _size_of(_log_of(ticket))
+                process = self._scripts.start(ticket, launch.ENVIRONMENT)
+                if process is not None:
+                    self._makers[ticket.job] = EnvironmentMaker(ticket, process, logged)
+                    building[ticket.needs] = ticket
+            said = progress.in_words(progress.last_line(_log_of(building.get(ticket.needs, ticket))))
+            if may_make and len(others) >= _MOST_HUNG:
+                said = "the setup of %s does not end" % ", ".join(job[:4] for job in others)
+            reasons[ticket.job] = "environment: " + (said or "waiting for its builder")
+        return reasons
+
+    def _sort(
+        self, wanted: "set[tuple[str, ...]]"
+    ) -> "tuple[dict[tuple[str, ...], Ticket], dict[tuple[str, ...], list[str]]]":
+        """Return whose script makes each environment, and those whose own setup hangs; end those that are useless."""
+        building: "dict[tuple[str, ...], Ticket]" = {}
+        hung: "dict[tuple[str, ...], list[str]]" = {}
+        tried = self._scripts.tried()
+        for job, maker in list(self._makers.items()):
+            needs = maker.ticket.needs
+            # Its job was withdrawn while its own setup ran, or another script has made the environment meanwhile.
+            is_useless = not maker.builds() and (job not in tried or needs not in wanted)
+            if is_useless:
+                maker.end()
+            if is_useless or needs not in wanted:
+                self._scripts.leave(self._makers.pop(job).process)
+            elif maker.builds() or not self._scripts.is_overdue(job):
+                building[needs] = maker.ticket
+            else:  # another job's script is tried
+                hung.setdefault(needs, []).append(job)
+        return building, hung
+
+
+def _log_of(ticket: "Ticket") -> str:
+    return os.path.join(ticket.folder, BUILDER_LOG)
+
+
+def _size_of(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:  # it is not there yet
+        return 0

@@ -1,0 +1,158 @@
+"""Arrays, scalars, dtypes and functions of numpy, so that numpy 1 and 2 read what the other one sends.
+
+An array is sent as dtype, shape and buffer, because a pickle of numpy 2 does not load under numpy 1.
+"""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import sys
+import types
+from typing import Any
+
+from . import classes, stand_ins
+
+
+def reduce(obj: Any) -> Any:
+    """Reduce an object of numpy, or of a class of the script below its arrays; NotImplemented for any other."""
+    numpy: Any = sys.modules["numpy"]
+    if hasattr(numpy, "generic") and issubclass(type(obj), (numpy.ndarray, numpy.generic)):
+        return _reduce_array(obj)
+    home = type(obj).__module__ or ""
+    if "numpy.random" in sys.modules and (home.startswith("numpy.random") or issubclass(type(obj), BOUND)):
+        from . import numpy_random
+
+        return numpy_random.reduce(obj)
+    if home.startswith("numpy.lib.") and "index_tricks" in home:  # `r_`, `mgrid`, ...: of one kind, one object
+        named = {id(value): name for name, value in vars(numpy).items()}.get(id(obj))
+        return (stand_ins.by_name, ("numpy", named)) if named else NotImplemented
+    return _reduce_other(obj) if home in ("numpy", "numpy.dtypes") else NotImplemented
+
+
+BOUND = (types.BuiltinFunctionType, types.MethodType)  # a function of numpy's own generator is a bound method
+
+
+def reduce_class(cls: type) -> Any:
+    """Reduce a class that numpy 2 alone has under its name; NotImplemented for any other."""
+    if cls.__module__ == "numpy.rec" or (cls.__module__, cls.__name__) == ("numpy", "bool"):
+        # All have the classes of records at the top, and this one as `bool_`.
+        return class_of_numpy, ("bool_" if cls.__name__ == "bool" else cls.__name__,)
+    return NotImplemented
+
+
+def _reduce_array(obj: Any) -> Any:
+    numpy = sys.modules["numpy"]
+    dtype = _portable(obj.dtype, numpy)
+    if type(obj) is numpy.ndarray and dtype is not None:
+        order = "F" if obj.flags.f_contiguous and not obj.flags.c_contiguous else "C"
+        flat = pickle.PickleBuffer(obj.ravel(order).view("u1")) if obj.size else b""
+        return array, (flat, dtype, obj.shape, order)
+    if isinstance(obj, numpy.generic) and dtype is not None:
+        return scalar, (obj.tobytes(), dtype)
+    if isinstance(obj, (numpy.str_, numpy.bytes_)):  # an empty one
+        return type(obj), ()
+    # Arrays of objects and numpy's subclasses go as numpy reduces them, but for a name that numpy 1 lacks.
+    if not isinstance(obj, numpy.ndarray) or type(obj).__reduce_ex__ is not numpy.ndarray.__reduce_ex__:
+        return NotImplemented
+    reduction = obj.__reduce__()
+    return (unfilled_array, *reduction[1:]) if reduction[0].__name__ == "_reconstruct" else reduction
+
+
+def _reduce_other(obj: Any) -> Any:
+    numpy = sys.modules["numpy"]
+    if type(obj) is numpy.finfo:
+        return numpy.finfo, (obj.dtype,)
+    if type(obj) is numpy.errstate:
+        return errstate, (_facts_of_errstate(obj),)
+    name = getattr(obj, "__name__", "") if type(obj).__name__ in ("ufunc", "_ArrayFunctionDispatcher") else ""
+    if name and getattr(numpy.char, name, None) is obj is not getattr(numpy, name, None):
+        # `numpy.char` is no module in numpy 1, and `numpy.strings` in 2, where some of it are other functions of numpy.
+        return stand_ins.by_name, ("numpy", f"char.{name}")
+    if type(obj) is numpy.ufunc and not classes.has_a_home(obj):
+        made = [part for part in gc.get_referents(obj) if callable(part)]  # of `frompyfunc`: nothing else tells it
+        return (ufunc, (made[0], obj.nin, obj.nout, obj.identity)) if made else NotImplemented
+    if isinstance(obj, numpy.dtype) and obj.isalignedstruct:
+        return (numpy.dtype, (obj.subdtype,)) if obj.subdtype else _reduce_aligned(obj)
+    return NotImplemented
+
+
+def _facts_of_errstate(obj: Any) -> dict[str, Any]:
+    """Return the arguments of `numpy.errstate`, which numpy 1 and 2 keep in other ways."""
+    names = ("all", "divide", "over", "under", "invalid")
+    told = obj.kwargs if hasattr(obj, "kwargs") else {name: getattr(obj, f"_{name}") for name in names}
+    call = obj.call if hasattr(obj, "kwargs") else obj._call
+    given = {name: value for name, value in told.items() if value is not None}
+    return given if type(call).__name__ == "_unspecified" else {**given, "call": call}
+
+
+def _reduce_aligned(dtype: Any) -> Any:
+    """Reduce a dtype to its fields: numpy 1 and 2 misread the flags that the other one pickles."""
+    fields = [dtype.fields[name] for name in dtype.names]
+    layout = {
+        "names": list(dtype.names),
+        "formats": [field[0] for field in fields],
+        "offsets": [field[1] for field in fields],
+        "titles": [field[2] if len(field) > 2 else None for field in fields],
+        "itemsize": dtype.itemsize,
+    }
+    return aligned, (layout, dict(dtype.metadata or {}))
+
+
+def _portable(dtype: Any, numpy: Any) -> Any:
+    """Return what makes this dtype again under any numpy; None if only numpy's own pickle does."""
+    if dtype.hasobject or not dtype.itemsize:
+        return None
+    if dtype.names or dtype.subdtype:
+        return dtype
+    return dtype.str if dtype.isbuiltin != 2 and numpy.dtype(dtype.str) == dtype else None
+
+
+def array(buffer: Any, dtype: Any, shape: tuple[int, ...], order: str) -> Any:
+    """Rebuild a numpy array over `buffer`, or over a copy of read-only bytes: the array must be writable."""
+    import numpy
+
+    flat = numpy.frombuffer(buffer, numpy.dtype(dtype))
+    return (flat if flat.flags.writeable else flat.copy()).reshape(shape, order=order)
+
+
+def ufunc(function: Any, inputs: int, outputs: int, identity: Any) -> Any:
+    """Make a function of numpy of one written in Python."""
+    import numpy
+
+    return numpy.frompyfunc(function, inputs, outputs, **({} if identity is None else {"identity": identity}))
+
+
+def errstate(told: dict[str, Any]) -> Any:
+    """Make what sets how numpy treats errors of floating point."""
+    import numpy
+
+    return numpy.errstate(**told)
+
+
+def aligned(fields: Any, metadata: Any) -> Any:
+    """Rebuild an aligned structure of numpy."""
+    import numpy
+
+    return numpy.dtype(fields, align=True, **({"metadata": metadata} if metadata else {}))
+
+
+def unfilled_array(cls: Any, shape: tuple[int, ...], kind: Any) -> Any:
+    """Make a numpy array whose content comes as its state."""
+    import numpy
+
+    return numpy.ndarray.__new__(cls, shape, kind)
+
+
+def class_of_numpy(name: str) -> Any:
+    """Return the class that numpy has under this name."""
+    import numpy
+
+    return getattr(numpy, name)
+
+
+def scalar(data: bytes, dtype: Any) -> Any:
+    """Rebuild a numpy scalar."""
+    import numpy
+
+    return numpy.frombuffer(data, numpy.dtype(dtype))[0]

@@ -1,0 +1,141 @@
+"""Classes and functions of the script that come by value: each is made once in a process, and never changed again.
+
+That holds for the caller's own, and for a class of which objects that arrived earlier are instances.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+import weakref
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cloudpickle import cloudpickle as _core
+else:
+    from .cloudpickle import cloudpickle as _core
+
+from . import stand_ins
+
+HEAP = 1 << 9  # a flag of types that a class statement made, and of some others
+
+
+def is_of_script(cls: type) -> bool:
+    """Return whether a class goes by value: the other side cannot import it."""
+    return bool(cls.__flags__ & HEAP) and not _core._should_pickle_by_reference(cls)
+
+
+def has_a_home(obj: Any) -> bool:
+    """Return whether the other side can import an object by its name."""
+    found = _core._lookup_module_and_qualname(obj, getattr(obj, "__qualname__", None))
+    return found is not None and not _core._is_registered_pickle_by_value(found[0])
+
+
+def goes_by_value(module: types.ModuleType) -> bool:
+    """Return whether a module's functions and classes go by value, as it was registered for that."""
+    return bool(_core._is_registered_pickle_by_value(module))
+
+
+_unfilled: dict[int, type] = {}  # by their ids: a metaclass may compare its classes, or raise
+_functions: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()  # those that came by value
+
+
+_of_annotations: dict[str, Any] = {}
+
+
+def remember(named: Mapping[str, Any]) -> None:
+    """Keep what names mean in the annotations of a class: they are looked up in its module, which is `__main__`."""
+    _of_annotations.update(stand_ins.present(named))
+
+
+def content(cell: types.CellType) -> list[Any]:
+    """Return what a variable of a function holds, as a list of one; an empty one if it holds nothing yet."""
+    try:
+        return [cell.cell_contents]
+    except ValueError:
+        return []
+
+
+def fill_function(function: types.FunctionType, state: Any) -> None:
+    """Give a new function its globals and attributes, and its variables what they hold."""
+    for cell, held in zip(function.__closure__ or (), state[1].pop("_contents", ())):
+        for value in held:
+            cell.cell_contents = value
+    _core._function_setstate(function, state)
+    _functions.add(function)
+
+
+def of_main() -> dict[str, Any]:
+    """Return the functions and classes that came by value from the top level of the caller's `__main__`, by name."""
+    classes = [each for each in _core._DYNAMIC_CLASS_TRACKER_BY_ID.values() if isinstance(each, type)]
+    came: list[Any] = [*_functions, *classes]
+    found = {each.__name__: each for each in came if each.__module__ == "__main__" and each.__qualname__.isidentifier()}
+    return {**_of_annotations, **found}
+
+
+def remake_class(module: str | None, qualname: str, make: Callable[..., type], args: tuple[Any, ...]) -> type:
+    """Return the class of that name in this process's `__main__`, or the one made before, or a new and empty one."""
+    known = known_class(module, qualname, args[-2])
+    if known is None:
+        known = make(*args)
+        known.__qualname__ = qualname
+        _unfilled[id(known)] = known
+    return known
+
+
+def known_class(module: str | None, qualname: str, tracker: str) -> type | None:
+    """Return the class of that name in this process's `__main__`, or the one pickled or loaded under that id."""
+    if module == "__main__" and "<locals>" not in qualname:  # a worker's `__main__` is empty
+        found: Any = sys.modules.get("__main__")
+        for part in qualname.split("."):
+            found = getattr(found, part, None)
+        if isinstance(found, type) and found.__module__ == "__main__":
+            return found
+    made: type | None = _core._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracker)
+    return made
+
+
+def fill_class(cls: type, state: Any) -> None:
+    """Give a class that `remake_class` made its attributes, once."""
+    for named in state[2:]:
+        remember(named)
+    if _unfilled.pop(id(cls), None) is not None:
+        _core._class_setstate(cls, state[:2])
+        members: Any = cls  # of an enumeration; others have none
+        for name, own in state[1].items():
+            members[name].__dict__.update(own)
+
+
+def is_unfilled(cls: type) -> bool:
+    """Return whether a class has none of its attributes yet."""
+    return id(cls) in _unfilled
+
+
+def fill_made(cls: Any, attributes: Any) -> None:
+    """Give a class that a call made the attributes that were set on it later, once."""
+    if _unfilled.pop(id(cls), None) is not None:
+        for name, value in attributes.items():
+            type.__setattr__(cls, name, value)
+
+
+def is_made_by_library(cls: type) -> bool:
+    """Return whether only its statement makes a class: by an installed package, or `TypedDict`, or as a proxy."""
+    if type(cls).__name__ == "_TypedDictMeta" or any(isinstance(vars(cls).get(name), property) for name in _OF_TYPE):
+        return True
+    made = [type(cls)]
+    for value in list(vars(cls).values()):
+        parts = value.values() if type(value) is dict else value if isinstance(value, tuple) else ()
+        made += [type(value), *(type(part) for part in list(parts)[:_PARTS])]
+    return any(map(is_installed, {each.__module__ for each in made}))
+
+
+_OF_TYPE = ("__class__", "__dict__", "__name__", "__qualname__", "__module__", "__bases__", "__mro__")  # not to be set
+_PARTS = 20  # of a tuple or dict; they are mostly of one kind
+
+
+def is_installed(module: object) -> bool:
+    """Return whether a module, by its name, is of an installed package; a script may lie anywhere."""
+    package = module.partition(".")[0] if isinstance(module, str) else ""
+    file = getattr(sys.modules.get(package), "__file__", None) or ""
+    return package != "__main__" and ("site-packages" in file or "dist-packages" in file)

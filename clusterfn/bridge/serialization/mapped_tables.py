@@ -1,0 +1,129 @@
+"""Tables of SQLAlchemy beside mapped classes, as the call that makes them: the classes make their own there.
+
+A pickle of such a table holds a copy of all that its base class knows, with which the classes have nothing to do. With
+one class go all others of its base, and the tables: they find each other by text, as in `relationship("Child")`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .hints import Hints
+
+_OF_KEY = ("ondelete", "onupdate", "name", "deferrable", "initially", "use_alter", "link_to_name")
+_OF_COLUMN = ("primary_key", "nullable", "unique", "index", "autoincrement", "comment", "key")
+
+
+class WithTables:
+    """What is pickled, and after it what its mapped classes find by text.
+
+    Args:
+        obj: What is pickled.
+        begun: The classes that have been pickled; more come with `obj`.
+        hints: Is told if there is more than `obj`.
+    """
+
+    def __init__(self, obj: Any, begun: Iterable[type], hints: Hints) -> None:
+        self._obj, self._rest = obj, _Rest(begun, hints)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return complete, (self._obj, self._rest)
+
+
+class _Rest:
+    def __init__(self, begun: Iterable[type], hints: Hints) -> None:
+        self._begun, self._hints = begun, hints
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        known = [each for each in map(_registry_of, self._begun) if each is not None]
+        found = [mapper.class_ for each in dict.fromkeys(known) for mapper in each.mappers]
+        tables = [table for each in dict.fromkeys(known) for table in each.metadata.tables.values()]
+        self._hints.used = self._hints.used or bool(found)
+        return list, ((*found, *tables),)
+
+
+def _registry_of(cls: Any) -> Any:
+    """Return what knows the other mapped classes of a class's base; None for any other class."""
+    own = vars(cls).get("registry") or getattr(vars(cls).get("__mapper__"), "registry", None)
+    return own if type(own).__name__ == "registry" and type(own).__module__.startswith("sqlalchemy.") else None
+
+
+def complete(obj: Any, _: list[Any]) -> Any:
+    """Return what was pickled, when all that it finds by text is there."""
+    return obj
+
+
+def reduce(obj: Any) -> Any:
+    """Reduce a table, column or metadata that belongs to a base of mapped classes; NotImplemented for any other."""
+    kind = type(obj).__name__
+    metadata = obj if kind == "MetaData" else getattr(obj, "metadata", None) if kind == "Table" else None
+    if kind == "Column" and type(getattr(obj, "table", None)).__name__ == "Table":
+        metadata = obj.table.metadata
+    base = None if metadata is None else _base_of(metadata)
+    if base is None:
+        return NotImplemented
+    if obj is metadata:
+        return getattr, (base, "metadata")
+    if kind == "Column":
+        return column_of, (obj.table, obj.key)
+    mapped = [each.class_ for each in base.registry.mappers if vars(each.class_).get("__table__") is obj]
+    return (getattr, (mapped[0], "__table__")) if mapped else _reduce_table(obj)
+
+
+def _base_of(metadata: Any) -> Any:
+    """Return the base class whose tables are in this; None if it is of no class."""
+    orm: Any = sys.modules.get("sqlalchemy.orm")
+    bases: list[Any] = getattr(getattr(orm, "DeclarativeBase", None), "__subclasses__", list)()
+    every = [*bases, *object.__subclasses__()]
+    return next((each for each in every if vars(each).get("metadata") is metadata and hasattr(each, "registry")), None)
+
+
+def _reduce_table(made: Any) -> Any:
+    parts: list[tuple[str, list[str], Any]] = []
+    for each in made.constraints:
+        kind, single = type(each).__name__, len(getattr(each, "columns", ())) == 1
+        if kind == "UniqueConstraint":
+            parts.append((kind, [column.key for column in each.columns], each.name))
+        elif kind != "PrimaryKeyConstraint" and not (kind == "ForeignKeyConstraint" and single):
+            return NotImplemented
+    columns = [_facts_of(each) for each in made.columns]
+    return table, (made.name, made.metadata, columns, parts, {"schema": made.schema, "info": made.info})
+
+
+def _facts_of(column: Any) -> tuple[Any, ...]:
+    keys = [
+        (each.target_fullname, {name: getattr(each, name) for name in _OF_KEY if getattr(each, name, None)})
+        for each in column.foreign_keys
+    ]
+    given = {name: getattr(column, name) for name in _OF_COLUMN}
+    for name in ("default", "onupdate", "server_default"):
+        if getattr(column, name) is not None:
+            given[name] = getattr(column, name).arg
+    kind = None if type(column.type).__name__ == "NullType" else column.type
+    return column.name, kind, keys, given
+
+
+def table(name: str, metadata: Any, columns: Any, constraints: Any, given: dict[str, Any]) -> Any:
+    """Return the table of that name, or make it."""
+    sqlalchemy: Any = importlib.import_module("sqlalchemy")
+
+    known = metadata.tables.get(f"{given['schema']}.{name}" if given["schema"] else name)
+    if known is not None:
+        return known
+    made = [
+        sqlalchemy.Column(
+            called, *([] if kind is None else [kind]), *(sqlalchemy.ForeignKey(to, **more) for to, more in keys), **own
+        )
+        for called, kind, keys, own in columns
+    ]
+    limits = [getattr(sqlalchemy, kind)(*names, name=called) for kind, names, called in constraints]
+    return sqlalchemy.Table(name, metadata, *made, *limits, **given)
+
+
+def column_of(made: Any, key: str) -> Any:
+    """Return a column of a table."""
+    return made.columns[key]

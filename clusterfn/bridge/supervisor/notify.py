@@ -1,0 +1,231 @@
+"""Tell the user that a job has ended: by mail, by a webhook, or by a command of his own. From the host, once.
+
+This runs after the outcome was published, so nothing here changes how a job ended. `notified.json` keeps what went
+wrong. A compute node may reach neither the internet nor a mail server: then `supervise.py list` on the login
+node tries what failed once more.
+"""
+
+import json
+import os
+import sys
+import time
+
+from ..job_states import CANCELLED, DIED, FINAL, RETURNED
+from ..layout import NOTIFIED, NOTIFY, SPEC, SUPERVISE
+from . import publish
+from .attempt import Attempt
+from .file_clock import file_clock
+from .job import NUMBER, DamagedFile, JobFolder, parse_record
+from .text import format_duration, in_one_line, native, shortened
+from .verdict import say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Optional
+
+_BEGUN = NOTIFIED + ".begun"  # who makes it tells
+_TIMEOUT_S = 10.0
+ANSWER_S = 30.0  # the whole of it
+_COMMAND_S = 60.0
+_AGAIN_WITHIN_S = 86400.0
+_LONGEST = 300
+_SAYS = {RETURNED: "has returned", CANCELLED: "was cancelled", DIED: "has died"}
+_WANTED = {"webhook?": str, "mail?": str, "command?": str, "after_s?": NUMBER}
+_NOTIFIED = {"t?": NUMBER, "told?": [str], "failed?": {"*": str}, "again?": bool}
+_FOLDERS = ("/usr/sbin", "/usr/lib", "/sbin")
+
+
+def tell_end(home: str) -> None:
+    """Tell that the job or group in this folder has ended, unless it has not, or that was told before."""
+    if not os.path.exists(os.path.join(home, NOTIFY)):
+        return
+    try:
+        job = JobFolder(home)
+        outcome = _final_outcome(job)
+        if outcome is None or not _is_first(home):
+            return
+        _tell(job, outcome, {})
+    except (OSError, DamagedFile) as error:  # the function may have written anything into the folder
+        say("no notification of the end of the job: %s" % error)
+
+
+def tell_again(home: str) -> int:
+    """Try once more what has failed on another machine; the exit code of the process."""
+    job = JobFolder(home)
+    before, outcome = read_notified(home), _final_outcome(job)
+    if before is not None and outcome is not None and os.path.exists(job.path(NOTIFY)):
+        _tell(job, outcome, before)
+    return 0
+
+
+def read_notified(home: str) -> "Optional[dict[str, Any]]":
+    """Return who was notified, and what went wrong; None if no notification was sent yet."""
+    try:
+        return parse_record(publish.read(home, NOTIFIED), _NOTIFIED, NOTIFIED)
+    except DamagedFile:
+        return None
+
+
+def failure_in_words(home: str) -> str:
+    """Say which notification failed; "" if none has."""
+    failed = (read_notified(home) or {}).get("failed") or {}
+    return "; ".join("the notification by %s failed: %s" % (way, why) for way, why in sorted(failed.items()))
+
+
+def try_again_apart(job: JobFolder) -> None:
+    """Start a process on this machine that tries again what has failed on a compute node, unless one has."""
+    told = read_notified(job.home)
+    if not told or not told.get("failed") or told.get("again") or not os.path.exists(job.path(NOTIFY)):
+        return
+    if time.time() - told.get("t", 0.0) > _AGAIN_WITHIN_S:
+        return
+    import subprocess  # hardly any list needs it
+
+    publish.replace(job.path(NOTIFIED), json.dumps(dict(told, again=True)).encode())
+    argv = [sys.executable, "-I", "-S", os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), SUPERVISE)]
+    null = subprocess.DEVNULL
+    subprocess.Popen([*argv, "notify", job.home], stdin=null, stdout=null, stderr=null, start_new_session=True)
+
+
+def _final_outcome(job: JobFolder) -> "Optional[dict[str, Any]]":
+    numbers = job.attempts() or ([1] if job.spec.get("group") else [])
+    outcomes = (Attempt(job, number).outcome() for number in numbers)
+    return next((outcome for outcome in outcomes if outcome is not None and outcome["final"]), None)
+
+
+def _is_first(home: str) -> bool:
+    try:
+        os.close(os.open(os.path.join(home, _BEGUN), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        return False
+    return True
+
+
+def _tell(job: JobFolder, outcome: "dict[str, Any]", before: "dict[str, Any]") -> None:
+    """Tell in each way that was asked for and has not succeeded, and keep what failed."""
+    from http.client import HTTPException
+
+    wanted = native(parse_record(publish.read(job.home, NOTIFY), _WANTED, NOTIFY))
+    took_s = max(0.0, time.time() - (file_clock(job.root).written(job.path(SPEC)) or time.time()))
+    told, failed = list(before.get("told", [])), {}  # type: list[str], dict[str, str]
+    for way, send in (("webhook", _post), ("mail", _mail), ("command", _run)):
+        if not wanted.get(way) or took_s < wanted.get("after_s", 0.0) or way in told:
+            continue
+        try:
+            send(wanted[way], _Facts(job, outcome))
+            told.append(way)
+        except (OSError, ValueError, HTTPException) as error:  # the job itself has ended well
+            failed[way] = shortened(in_one_line("%s (on %s)" % (_why(error), job.node)), _LONGEST)
+            say("the notification by %s failed: %s" % (way, failed[way]))
+    done = {"t": time.time(), "told": told, "failed": failed, "again": bool(before)}
+    if not failed or before or not job.scheduler.has_nodes:
+        os.unlink(job.path(NOTIFY))  # it holds the address of the webhook
+    publish.replace(job.path(NOTIFIED), json.dumps(done).encode())
+
+
+def _why(error: BaseException) -> str:
+    """Say what went wrong; no error of the network or of HTTP has the address in it."""
+    reason = getattr(error, "reason", None)
+    return str(reason if isinstance(reason, OSError) else error) or type(error).__name__
+
+
+class _Facts:
+    """The content of a notification about a job."""
+
+    def __init__(self, job: JobFolder, outcome: "dict[str, Any]") -> None:
+        state = FINAL.get(outcome["kind"], DIED)
+        usage = outcome.get("usage") or {}
+        ran_s = usage.get("longest_s", usage.get("wall_s"))
+        message = shortened(in_one_line(str(outcome.get("message") or "")), _LONGEST)
+        self.id, self.name, self.host = job.id, job.spec["name"], job.spec["host"]
+        self.state, self.message = state, message
+        after = "" if ran_s is None or job.spec.get("group") else " after %s" % format_duration(ran_s)
+        says = _SAYS.get(state, "has failed")
+        why = ": %s" % message if message and (state != RETURNED or job.spec.get("group")) else ""
+        self.subject = "%s (%s) on %s %s%s" % (self.name, self.id[:4], self.host, says, after)
+        self.text = self.subject + why
+
+
+def _post(address: str, facts: _Facts) -> None:
+    """Post JSON: `text` is what Slack and Mattermost show, `content` what Discord shows."""
+    import http.client
+    import urllib.request
+
+    if not address.startswith(("https://", "http://")):
+        raise ValueError("the address does not begin with https://")
+    told = {"text": facts.text, "content": facts.text}
+    told.update(id=facts.id, name=facts.name, host=facts.host, state=facts.state, message=facts.message)
+    headers = {"Content-Type": "application/json", "User-Agent": "clusterfn"}
+    request = urllib.request.Request(address, data=json.dumps(told).encode(), headers=headers)
+
+    def send() -> None:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+            answer.read(1024)
+
+    try:
+        _within(ANSWER_S, send)
+    except (http.client.InvalidURL, UnicodeError):  # whose texts quote the address, which is a secret
+        raise ValueError("the address is not that of a webhook") from None
+
+
+def _within(seconds: float, work: "Callable[[], None]") -> None:
+    """Do something that may last for ever, such as hearing an answer that comes in single bytes; raise its error."""
+    import threading
+
+    errors = []  # type: list[BaseException]
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - the outermost frame of its thread: who waits gets it
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise OSError("it has not answered within %g s" % seconds)
+    if errors:
+        raise errors[0]
+
+
+def _mail(address: str, facts: _Facts) -> None:
+    import shutil
+    from email.header import Header
+
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *_FOLDERS])
+    sendmail = shutil.which("sendmail", path=path)
+    mail = shutil.which("mail", path=path) or shutil.which("mailx", path=path)
+    if sendmail is not None:
+        subject = Header(facts.subject, "utf-8").encode()
+        head = "To: %s\nSubject: %s\nContent-Type: text/plain; charset=utf-8\n\n" % (address, subject)
+        _call([sendmail, "-i", "-t"], head + facts.text + "\n", _TIMEOUT_S)
+    elif mail is not None:
+        _call([mail, "-s", facts.subject, address], facts.text + "\n", _TIMEOUT_S)
+    else:
+        raise OSError("the machine has neither sendmail nor mail")
+
+
+def _run(command: str, facts: _Facts) -> None:
+    """Run the user's line of shell. It gets the content in variables, and on its stdin."""
+    told = {"ID": facts.id, "NAME": facts.name, "HOST": facts.host, "STATE": facts.state, "MESSAGE": facts.message}
+    env = dict(os.environ, **{"CLUSTERFN_JOB_" + name: value for name, value in told.items()})
+    _call(["/bin/sh", "-c", command], facts.text + "\n", _COMMAND_S, env)
+
+
+def _call(argv: "list[str]", text: str, timeout_s: float, env: "Optional[dict[str, str]]" = None) -> None:
+    import subprocess
+
+    process = subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env, start_new_session=True
+    )
+    try:
+        _, errors = process.communicate(text.encode("utf-8", "replace"), timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        process.wait()
+        raise OSError("%s has not ended within %d s" % (os.path.basename(argv[0]), timeout_s)) from None
+    if process.returncode != 0:
+        said = errors.decode("utf-8", "replace").strip().splitlines()
+        why = ": " + said[-1] if said else ""
+        raise OSError("%s ended with status %d%s" % (os.path.basename(argv[0]), process.returncode, why))

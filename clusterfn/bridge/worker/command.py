@@ -1,0 +1,243 @@
+"""Run a command in a job: in a copy of its project, with what its launcher needs, to an end that says what failed.
+
+The command is a child of the worker, in its process tree: what ends the job ends it. It has the job's stdout and
+stderr, so its output is live. Of several nodes each runs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import IO, Any
+
+from ..layout import COMMAND, RESULT
+from . import warning
+from .execute import CallRejected
+from .launchers import launcher_variables, with_nodes
+from .shells import fill_line, interpreter_of, to_warn
+
+_READY = ".clusterfn-project"  # while it stands, the copy of the project is complete
+_COPY_S = 600.0
+_LOOK_S = 0.2
+_SIGNALLED = 128
+_NOT_STARTED = {errno.ENOENT: 127, errno.EACCES: 126, errno.ENOEXEC: 126}  # as a shell says it
+_SHELLS = ("bash", "sh")
+
+
+def run(command: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
+    """Run a command; return what it left in the file that `result` names, or None.
+
+    Args:
+        command: What `clusterfn.api.command` has made: `words` or the `line` for a shell, how it is `shown`, the path
+            of its `project`, its `stdin`, the name of the file with its `result`, further `env`, whether the `first`
+            node alone runs it, the `signal` that warns it, and whether that is for the shell `alone`.
+        values: What takes the places `{name}` in it.
+
+    Raises:
+        CallRejected: It could not be started, or has failed.
+        TimeAlmostUp: The warning before the end of the job has ended it.
+    """
+    rank, tasks = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
+    if command.get("first") and rank:
+        return None
+    env = {**os.environ, **launcher_variables(os.environ), **_texts(command.get("env") or {}, values)}
+    env["PYTHONUNBUFFERED"] = "1"
+    if command.get("first"):  # what sbatch sets for its script
+        env["SLURM_SUBMIT_DIR"] = os.getcwd()
+        env.setdefault("SLURM_JOB_ID", env.get("CLUSTERFN_JOB", "").partition("/")[0])
+    with _copied(command["project"], rank, 1 if command.get("first") else tasks):
+        argv, needed = argv_of(command, values)
+        warn_by = getattr(signal, command.get("signal") or "SIGTERM", signal.SIGTERM)
+        with open(command.get("stdin") or os.devnull, "rb") as stdin:
+            _wait_for(argv, {**env, **needed}, stdin, warn_by, shown(command, values), bool(command.get("alone")))
+        return _result(command.get("result"), shown(command, values))
+
+
+def shown(command: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+    """Return the command as people read it."""
+    return _filled(command["shown"], values)
+
+
+def argv_of(command: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
+    """Return what to start, and the variables that it needs: a script by its interpreter, a line by a shell."""
+    if command["line"]:
+        shell = next((found for name in _SHELLS if (found := shutil.which(name))), "/bin/sh")
+        # A program that fails at the beginning of a pipe would be hidden by the last one.
+        pipes = ["-o", "pipefail"] if os.path.basename(shell) == "bash" else []
+        line, needed = fill_line(command["line"], values)
+        return [shell, *pipes, "-c", line], needed
+    first, *rest = words = _words(command, values)
+    if (os.sep in first or first.endswith(".py")) and os.path.isfile(first):
+        if first.endswith(".py"):
+            return [sys.executable, *words], {}
+        return [*interpreter_of(first), *words], {}
+    return with_nodes([first, *rest], os.environ), {}
+
+
+def _words(command: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
+    return [_filled(word, values) for word in command["words"]]
+
+
+def _filled(text: str, values: Mapping[str, Any]) -> str:
+    """Put values into their places: one step, so that no value is searched for places."""
+    places = "|".join(map(re.escape, values))
+    if not places:
+        return text
+    return re.sub(r"(?<!\$)\{(%s)\}" % places, lambda place: str(values[place[1]]), text)
+
+
+def _texts(env: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, str]:
+    return {name: _filled(text, values) for name, text in env.items()}
+
+
+# The project
+
+
+@contextlib.contextmanager
+def _copied(project: str | os.PathLike[str] | None, rank: int, tasks: int) -> Iterator[None]:
+    """Copy the project into the working folder; afterwards only what the command has made or changed stays there.
+
+    Several tasks share the folder. The first one copies, and removes the copy once the others have ended.
+    """
+    if project is None:
+        yield
+        return
+    if rank:
+        _await_names({_READY}, _COPY_S, "the first node has not copied the project")
+        yield
+        _make_file("%s-%d" % (_READY, rank))
+        return
+    sent = _copy(project)
+    others = {"%s-%d" % (_READY, each) for each in range(1, tasks)}
+    if others:
+        _make_file(_READY)
+    try:
+        yield
+        _await_names(others)  # if one fails, this process is ended with the job
+    finally:
+        for path in (_READY, *others) if others else ():
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        for folder in {os.path.dirname(path) for path in sent if path.endswith(".py")}:
+            shutil.rmtree(os.path.join(folder, "__pycache__"), ignore_errors=True)
+        for path, before in sent.items():
+            with contextlib.suppress(OSError):
+                if _state(path) == before:
+                    os.unlink(path)
+
+
+def _make_file(name: str) -> None:
+    with open(name, "w"):
+        pass
+
+
+def _await_names(names: set[str], most_s: float = float("inf"), why_not: str = "") -> None:
+    until = time.monotonic() + most_s
+    while not names.issubset(os.listdir()):  # NFS remembers for a while that a file was missing, but lists it
+        if time.monotonic() > until:
+            raise CallRejected(COMMAND, why_not, "look at the file system of root: there", code=1)
+        time.sleep(_LOOK_S)
+
+
+def _copy(project: str | os.PathLike[str]) -> dict[str, tuple[int, int]]:
+    """Copy a folder into this one; return the state of each file."""
+    sent = {}
+    for folder, _, names in os.walk(project):
+        for source in (os.path.join(folder, name) for name in names):
+            path = os.path.relpath(source, project)
+            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+            shutil.copyfile(source, path)
+            os.chmod(path, 0o700 if os.access(source, os.X_OK) else 0o600)
+            sent[path] = _state(path)
+    return sent
+
+
+def _state(path: str) -> tuple[int, int]:
+    facts = os.stat(path)
+    return facts.st_mtime_ns, facts.st_size
+
+
+# Its process
+
+
+def _wait_for(
+    argv: Sequence[str], env: Mapping[str, str], stdin: IO[bytes], warn_by: int, name: str, alone: bool
+) -> None:  # fmt: skip
+    """Run it to its end; the warning before the end of the job reaches it as a signal: `alone`, or with what it runs.
+
+    Raises:
+        CallRejected: It could not be started, or has failed.
+        TimeAlmostUp: The warning has ended it.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        process = subprocess.Popen(argv, env=env, stdin=stdin)
+    except OSError as error:
+        raise _not_started(argv[0], error) from error
+    ending, warned = _ending(), []
+
+    def warn() -> None:
+        warned.append(True)
+        if process.poll() is None:
+            for pid in [process.pid] if alone else to_warn(process.pid, warn_by):
+                with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended, or runs as another user
+                    os.kill(pid, warn_by)
+
+    if ending is not None:
+        ending.on_warning(warn)
+    status = process.wait()
+    if ending is not None and warned and status in (-warn_by, _SIGNALLED + warn_by):
+        raise ending.TimeAlmostUp("the command has ended because of the warning")
+    if status:
+        raise _failed(name, status)
+
+
+def _ending() -> ModuleType | None:
+    try:
+        return warning.load_ending()
+    except ImportError:  # the clusterfn in the environment knows no warnings, and with warn_before= no call begins
+        return None
+
+
+def _not_started(program: str, error: OSError) -> CallRejected:
+    reason = "there is no such program" if error.errno == errno.ENOENT else os.strerror(error.errno or 0)
+    hint = "add the package that has it to the environment, or write its path on the host"
+    if os.path.isfile(program) and error.errno == errno.ENOENT:
+        reason, hint = "the interpreter in its first line is not there", "correct the line that begins with #!"
+    elif error.errno != errno.ENOENT:
+        hint = "look at its first line, its mode, and the file system on which it is"
+    message = "%s cannot be started: %s" % (program, reason)
+    return CallRejected(COMMAND, message, hint, code=_NOT_STARTED.get(error.errno or 0, 1))
+
+
+def _failed(name: str, status: int) -> CallRejected:
+    if status > 0:
+        return CallRejected(COMMAND, "%s: exit status %d" % (name, status), code=status)
+    try:
+        number = signal.Signals(-status).name
+    except ValueError:  # a real-time signal
+        number = "signal %d" % -status
+    return CallRejected(COMMAND, "%s: ended by %s" % (name, number), code=_SIGNALLED - status, signal=number)
+
+
+def _result(path: str | None, name: str) -> Any:
+    """Return the content of the JSON file that the command has left."""
+    if path is None:
+        return None
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except (OSError, ValueError) as error:
+        message = "%s returned, but its result cannot be read from %s: %s" % (name, path, error)
+        raise CallRejected(RESULT, message, "let it write JSON to %s in its working folder" % path) from error

@@ -1,0 +1,70 @@
+"""What launchers of several processes need: torchrun takes it from variables, accelerate from its command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from ..supervisor.rendezvous import free_port
+
+_KINDS = ("multi_gpu", "cpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "config_file")  # of accelerate
+
+
+def launcher_variables(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables from which torchrun takes the options that its command line leaves out.
+
+    Args:
+        env: Of the job: clusterfn has set the address and the number of each node, and which GPUs it has.
+    """
+    found = {}
+    nodes, tasks = int(env.get("GROUP_WORLD_SIZE") or 1), int(env.get("LOCAL_WORLD_SIZE") or 1)
+    gpus = _gpus(env)
+    if gpus and tasks == 1:
+        found["PET_NPROC_PER_NODE"] = str(len(gpus))
+    if nodes > 1 and tasks == 1:
+        address, port = env["MASTER_ADDR"], env["MASTER_PORT"]
+        found.update(
+            PET_NNODES=str(nodes), PET_NODE_RANK=env["NODE_RANK"], PET_MASTER_ADDR=address, PET_MASTER_PORT=port,
+            PET_RDZV_ENDPOINT=f"{address}:{port}", PET_RDZV_ID=env.get("CLUSTERFN_JOB", "job").replace("/", "-"),
+        )  # fmt: skip
+    elif nodes == 1:
+        found["PET_MASTER_PORT"] = str(free_port())  # its usual one may be another job's on this machine
+    return {name: text for name, text in found.items() if name not in env}
+
+
+def with_nodes(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    """Add to `accelerate launch` on several nodes what its command line leaves out; it takes none of it from variables.
+
+    Example:
+        >>> here = {"GROUP_WORLD_SIZE": "2", "NODE_RANK": "1", "MASTER_ADDR": "n1", "MASTER_PORT": "4567"}
+        >>> with_nodes(["accelerate", "launch", "--num_processes=4", "train.py"], here)[2:5]
+        ['--num_machines=2', '--machine_rank=1', '--main_process_ip=n1']
+    """
+    at = _launch_of_accelerate(words)
+    nodes = int(env.get("GROUP_WORLD_SIZE") or 1)
+    if not at or nodes == 1 or int(env.get("LOCAL_WORLD_SIZE") or 1) > 1:
+        return list(words)
+    end = next((place for place, word in enumerate(words) if place >= at and word.endswith(".py")), len(words))
+    given = {word[2:].partition("=")[0].replace("-", "_") for word in words[at:end] if word.startswith("--")}
+    values = {"num_machines": nodes, "machine_rank": env["NODE_RANK"], "main_process_ip": env["MASTER_ADDR"],
+              "main_process_port": env["MASTER_PORT"]}  # fmt: skip
+    if "config_file" not in given:
+        values["num_processes"] = nodes * max(1, len(_gpus(env)))
+    added = [f"--{name}={value}" for name, value in values.items() if name not in given]
+    if not given.intersection(_KINDS):  # with one GPU on each node it would train alone on each
+        added.append("--multi_gpu")
+    return [*words[:at], *added, *words[at:]]
+
+
+def _gpus(env: Mapping[str, str]) -> list[str]:
+    return [each for each in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
+
+
+def _launch_of_accelerate(words: Sequence[str]) -> int:
+    """Return where the options of `accelerate launch` begin; 0 for any other command."""
+    if os.path.basename(words[0]) == "accelerate" and words[1:2] == ["launch"]:
+        return 2
+    modules = ("accelerate.commands.launch", "accelerate.commands.accelerate_cli")
+    if words[1:2] == ["-m"] and words[2:3] and words[2] in modules:
+        return 3 if words[2] == modules[0] else 4
+    return 1 if os.path.basename(words[0]) == "accelerate-launch" else 0

@@ -1,0 +1,133 @@
+"""The template of workers: it has loaded the worker's code, and forks a worker for each order that comes.
+
+A worker that is forked here costs a tenth of one that starts an interpreter. It is a child of the supervisor, as any
+worker: the process between the two ends at once, and the supervisor adopts what it leaves. Then it waits until it may
+begin, and goes on as `main` does. Calls share only what was loaded before any of them ran.
+"""
+
+from __future__ import annotations
+
+import _socket  # the C half alone: workers have no module that they have not asked for
+import contextlib
+import gc
+import json
+import os
+import sys
+from typing import Any
+
+from ..agent.libc import libc_function
+from ..session import preload, random_numbers
+from ..supervisor.text import native
+from ..supervisor.worker_process import die_with_parent
+from .report import receive_order
+
+_ENDED = 9  # SIGKILL
+
+
+class ForkedWorker:
+    """This process as a worker that was forked from a template.
+
+    Args:
+        argv: Its words, the descriptors of its report and of `begin` included.
+        parent: The pid of the supervisor, with which it ends.
+    """
+
+    def __init__(self, argv: list[str], parent: int) -> None:
+        self.argv = argv
+        self._parent = parent
+
+    def end_with_supervisor(self) -> None:
+        """Be killed when the supervisor ends. Only once that has adopted it: it says so by letting it begin."""
+        die_with_parent(_ENDED, self._parent)
+
+
+def await_order(argv: list[str]) -> ForkedWorker | None:
+    """Fork a worker for each order; return in each of these. None once there are no more orders.
+
+    Args:
+        argv: Words of the template: its report and the socket through which orders come are the last two.
+    """
+    report, control = int(argv[-2]), int(argv[-1])
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()  # the supervisor sees what the environment prints when it starts, and forks nothing then
+    trouble = _find_trouble()
+    _say(report, trouble=trouble)
+    if trouble:
+        return None
+    orders = _socket.socket(fileno=control)
+    orders.settimeout(None)
+    gc.collect()
+    gc.freeze()  # else the first collection in each worker would copy the pages of all that is loaded
+    while True:
+        line, fds = receive_order(orders)
+        if not line:
+            return None
+        order = native(json.loads(line))
+        answer, theirs = os.pipe()
+        between = os.fork()
+        if between == 0:
+            _fork_orphan(theirs)
+            for fd in (answer, report, orders.detach()):
+                os.close(fd)
+            return _become(order, fds)
+        for fd in (theirs, *fds):
+            os.close(fd)
+        os.waitpid(between, 0)  # from here on the worker is the supervisor's
+        _say(report, pid=int(os.read(answer, 32) or 0))
+        os.close(answer)
+
+
+def _find_trouble() -> str:
+    """Say why a worker that is forked here would not be as one whose interpreter starts for it; "" if it would be."""
+    trouble = preload.lasting_trouble()  # of what the environment itself loads when its interpreter starts
+    if not trouble and random_numbers.generators_of([name for name in sys.modules if name != "random"]):
+        trouble = "it loads random number generators, from which all would draw the same"
+    if not trouble and _has_other_outputs():
+        trouble = "it keeps another way to its output"
+    if not trouble:
+        try:
+            libc_function("prctl")
+        except (ImportError, OSError, AttributeError):
+            trouble = "its Python cannot let a process end with its parent"
+    return trouble
+
+
+def _has_other_outputs() -> bool:
+    """Whether more than stdout and stderr lead to their pipes, which in a worker lead to others."""
+    pipes = {(found.st_dev, found.st_ino) for found in map(os.fstat, (1, 2))}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the one of the listing itself
+            found = os.fstat(int(name))
+            if int(name) > 2 and (found.st_dev, found.st_ino) in pipes:
+                return True
+    return False
+
+
+def _say(report: int, **facts: Any) -> None:
+    os.write(report, (json.dumps(facts) + "\n").encode())
+
+
+def _fork_orphan(answer: int) -> None:
+    """Fork the worker and end this process, which leads its group; return in the worker.
+
+    A worker that led its group itself could not call setsid, as a function that daemonises does.
+    """
+    own = os.getpid()
+    try:
+        os.setpgid(0, 0)
+        pid = os.fork()
+        if pid:
+            os.write(answer, b"%d" % pid)
+    finally:  # if no process is to be had: without an answer, the supervisor starts one itself, or says why it cannot
+        if os.getpid() == own:
+            os._exit(0)
+    os.close(answer)
+
+
+def _become(order: dict[str, Any], fds: list[int]) -> ForkedWorker:
+    """Take the ends of the worker's pipes. Its variables come when it may begin."""
+    out, err, report, control = fds
+    for fd, target in ((out, 1), (err, 2)):
+        os.dup2(fd, target)
+        os.close(fd)
+    return ForkedWorker([*order["argv"], str(report), str(control)], order["parent"])

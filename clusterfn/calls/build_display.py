@@ -1,0 +1,54 @@
+"""Show how far the build of an environment is: one line that moves, or few lines that stay."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from clusterfn.bridge.builder.progress import in_words
+from clusterfn.calls import console
+from clusterfn.calls.pace import Pace
+
+if TYPE_CHECKING:
+    from clusterfn.hosts.environment_builder import BuildProgress
+
+_QUARTERS = 4
+
+
+class BuildDisplay(console.StatusLine):
+    """How far a build is: one bar for each stage on a terminal, elsewhere a line for each quarter of a stage.
+
+    Args:
+        clock: Seconds that never go back.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._began = clock()
+        self._stage = ""
+        self._pace = Pace(clock, self._began)
+        self._quarter = ""
+
+    def show(self, told: BuildProgress) -> None:
+        """Show how far it is."""
+        done, of, words = told.get("bytes") or 0, told.get("size") or 0, in_words(told)
+        if not of:
+            done, of = told.get("done") or 0, told.get("of") or 0
+        if told["stage"] != self._stage:
+            self._stage, self._pace = told["stage"], Pace(self._clock, self._began)
+        left = "" if told.get("text") else self._pace.left(done, of)  # that of files says it itself
+        if console.can_redraw():
+            share = (done, of) if of > 1 else None
+            self.redraw(", ".join(filter(None, [words, self._pace.elapsed(), left])), share)
+        elif (quarter := f"{self._stage} {done * _QUARTERS // (of or 1)}") != self._quarter:
+            self._quarter = quarter
+            console.tell(words)
+
+    def __enter__(self) -> BuildDisplay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.line:
+            self.redraw("")

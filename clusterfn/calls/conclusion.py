@@ -1,0 +1,152 @@
+"""Has a host publish the outcome of a job, or of items of a group, that have left none.
+
+The host publishes it by the same link as the job itself would, or finds that the job has published its own. The
+conversations run in the loop of `clusterfn.hosts.loop`.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import posixpath
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any
+
+from clusterfn.bridge import layout
+from clusterfn.calls import lost_files
+from clusterfn.config.host_text import reading
+from clusterfn.errors import ClusterfnError, HostDiskFull, Unreachable
+from clusterfn.hosts import exit_flush, loop
+from clusterfn.hosts.rpc.frames import error_of
+from clusterfn.scheduler.base import SchedulerVerdict
+
+if TYPE_CHECKING:
+    from clusterfn.calls.group_state import GroupState
+    from clusterfn.calls.queue_tracker import FollowedJob
+    from clusterfn.config.spec import Host
+    from clusterfn.hosts.connection import Completed, Reply
+    from clusterfn.hosts.host_state import HostState
+
+_TRIES = 2
+_ROOM_S = 5.0  # between two tries on a full disk
+_GROUP_TIMEOUT_S = 600.0  # thousands of items
+STOPPED = SchedulerVerdict(layout.CANCELLED, "the group was stopped on request", stage="queue")
+WITHDRAWN = SchedulerVerdict(layout.CANCELLED, "the item was withdrawn before it started", stage="queue")
+NEVER_BEGAN = SchedulerVerdict(layout.LOST, "the items were sent but never started", hint="group.retry_failed()")
+
+
+class Conclusion:
+    """Has the host conclude one job.
+
+    Args:
+        job: What follows it.
+        look_again: Looks, after so many seconds, whether it is still to be concluded.
+    """
+
+    def __init__(self, job: FollowedJob, look_again: Callable[[float], Coroutine[Any, Any, None]]) -> None:
+        self.job, self._look_again = job, look_again
+        self._is_cancelling = False
+        self._failed = 0
+
+    def ask(self, verdict: SchedulerVerdict) -> Reply[Completed]:
+        """Ask the host to publish this verdict, unless the job has an outcome; `parse_conclusion` reads the answer."""
+        self.job.skip_turn()
+        asked = json.dumps(verdict.as_dict()).encode()
+        return self.job.session.bridge.supervise("conclude", self.job.folder, bridge=self.job.bridge, stdin=asked)
+
+    def conclude_and_cancel(self, verdict: SchedulerVerdict) -> None:
+        """Have this published, and the job taken out of the queue; if it has begun meanwhile it continues.
+
+        Does nothing while the host has not answered that before: each look at its scheduler may ask for it.
+        """
+        # Its outcome may end the program before the scheduler is asked.
+        exit_flush.await_at_exit(loop.start(self._conclude_and_cancel(verdict)))
+
+    async def _conclude_and_cancel(self, verdict: SchedulerVerdict) -> None:
+        if self._is_cancelling:
+            return
+        self._is_cancelling = True
+        try:
+            published = await self.conclude_or_give_up(verdict)
+            has_begun = published is None or published.get("attempt", "") is None
+            if not has_begun:
+                self.job.cancel_at_scheduler()
+        finally:
+            self._is_cancelling = False
+
+    async def conclude_or_give_up(self, verdict: SchedulerVerdict) -> Mapping[str, Any] | None:
+        """Have this verdict published, unless the job has an outcome; return which one is published now.
+
+        Returns:
+            None without an answer, {} if the host could not do it. The next missed heartbeat asks again, or the job is
+            given up: after two failures in a row, because the disk is full, or the bridge or the job's folder is gone.
+        """
+        published: Mapping[str, Any] | None = None
+        try:
+            answer = await self.ask(verdict)
+            published = {}
+            published = parse_conclusion(answer, self.job.session.host, self.job.folder)
+        except (Unreachable, concurrent.futures.CancelledError):
+            return None
+        except ClusterfnError as error:
+            await self._retry_or_give_up(error)
+        else:
+            self._failed = 0
+        return published
+
+    async def _retry_or_give_up(self, error: ClusterfnError) -> None:
+        job = self.job
+        self._failed += 1
+        if job.is_closed or self._failed > _TRIES:
+            return
+        if self._failed < _TRIES:
+            job.session.contents.forget()  # the bridge may be what is gone
+            loop.begin(self._look_again(_ROOM_S if isinstance(error, HostDiskFull) else 0.0))
+            return
+        lost = await lost_files.find_loss(job.session, job.folder, job.scheduler_name)
+        if not job.is_closed:
+            job.cannot_conclude(lost or error)
+
+
+def parse_conclusion(answer: Completed, host: Host, folder: str, what: str = "job") -> dict[str, Any]:
+    """Read which outcome is published now, from the answer to `Conclusion.ask`.
+
+    Raises:
+        HostDiskFull: The host had no disk space to write it.
+        ClusterfnError: The answer cannot be read.
+    """
+    said = (answer.out + answer.err).decode("utf-8", "replace").splitlines()[-5:]
+    try:
+        told: dict[str, Any] = dict(json.loads(answer.out.splitlines()[-1]))
+    except (ValueError, TypeError, IndexError, RecursionError):
+        log = posixpath.join(folder, layout.SCHEDULER_LOG)
+        ended = f"exit status {answer.rc}" if answer.rc is not None else f"signal {answer.signal}"
+        said = said or [f"its program printed nothing and ended with {ended}"]
+        raise ClusterfnError(
+            f"the host could not conclude the {what}", host=host.name, stage="supervisor", evidence=said, log=log,
+            hint=f"read the log on {host.name}, and call again",
+        ) from None  # fmt: skip
+    if "full" in told:
+        with reading(host.name, "why its disk is full"):
+            raise error_of(host, told["full"])
+    return told
+
+
+async def fail_unfinished_items(
+    session: HostState, group: GroupState, folder: str, bridge: str, verdict: SchedulerVerdict
+) -> None:
+    """Give every item without an element this verdict, in the journal of the element in that folder."""
+    asked = json.dumps(verdict.as_dict()).encode()
+    try:
+        answer = await session.bridge.supervise("bury", folder, bridge=bridge, stdin=asked, timeout_s=_GROUP_TIMEOUT_S)
+        if answer.rc != 0:
+            parse_conclusion(answer, session.host, group.folder, "group")
+    except ClusterfnError as error:
+        error.job = error.job or group.id
+        group.fail(error)
+        raise
+
+
+def cannot_conclude_error(group: GroupState, message: str) -> ClusterfnError:
+    """Return the error of a group whose host cannot conclude it."""
+    return ClusterfnError(message, host=group.host, job=group.id, stage="supervisor")

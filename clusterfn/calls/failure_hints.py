@@ -1,0 +1,160 @@
+"""What to do about the function's own exception: its notes on GPUs, missing modules and files, and on a checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from clusterfn.bridge import layout
+from clusterfn.calls import module_sources, own_modules
+from clusterfn.config import host_text
+from clusterfn.hosts import serialization
+
+
+def how_to_resume(job_id: str) -> str:
+    """Say how to continue from the checkpoint of a job."""
+    return f'it left a checkpoint: call again with resume="{job_id[:4]}" to continue from there'
+
+
+def note_on(error: BaseException, outcome: Mapping[str, Any], host: str) -> str | None:
+    """Return what else a reader of the function's own exception should know."""
+    if type(error).__name__ == "BdbQuit" or (type(error) is EOFError and "EOF when reading a line" in error.args):
+        return "a job has no keyboard: input() and breakpoint() get no answer"
+    if outcome.get("hint"):
+        return str(outcome["hint"])
+    if isinstance(error, ValueError) and _ONE_EACH in serialization.part("exceptions").text_of(error):
+        return (
+            "clusterfn calls the function once on each node: ask for tasks_per_node=, as many as devices; or "
+            "start the processes with torch.distributed.launcher.api.elastic_launch, as examples/frameworks.py does"
+        )
+    return about_gpus(outcome, host) or about_missing_module(outcome, host)
+
+
+def about_gpus(outcome: Mapping[str, Any], host: str) -> str | None:
+    """Return the advice of the table of CUDA's errors; None if it knows none of the exception's words."""
+    text = (outcome.get("exception") or {}).get("message") or ""
+    if not re.search(_OF_GPUS, text):
+        return None
+    from clusterfn.bridge.worker import cuda_table  # late: few errors are of GPUs, and it costs some milliseconds
+
+    known = cuda_table.find_known_error(text)
+    if known is None:
+        return None
+    if known.name in _NO_GPU:
+        if (outcome.get("usage") or {}).get("gpus"):
+            return f"the job had GPUs: `clusterfn check {host} --gpus 1` shows why PyTorch cannot use them"
+        return "a job sees no GPU unless it asks for one: @cluster(gpus=1)"
+    advice = f"{known.name}: {known.advice}"
+    if outcome.get("earlier") or known.retry == "never":
+        return advice
+    return f"{advice}; this may be transient: @cluster(retries=2) retries such a job in a new process, on another GPU"
+
+
+_OF_GPUS = r"CUDA|NCCL|NVLink|GPU|NVIDIA|NVML|libcuda|libnvidia|\bcu[A-Z]|CU[A-Z]+_STATUS|kernel image"
+_ONE_EACH = "the number of tasks per node configured in"  # Lightning on SLURM, to devices=2 on several nodes
+_NO_GPU = ("cudaErrorNoDevice", "no NVIDIA driver", "PyTorch without CUDA")
+
+
+def about_missing_module(outcome: Mapping[str, Any], host: str) -> str | None:
+    """Say what to do about a module that the environment lacks; None if that is not what happened."""
+    missing = (outcome.get("exception") or {}).get("missing")
+    missing = missing if isinstance(missing, dict) else {}
+    name = host_text.module_name(missing.get("module"))
+    if not name:
+        return None
+    python = host_text.shell_word(missing.get("python"))
+    top, _, below = name.partition(".")
+    if missing.get("metadata"):
+        return (
+            f"{python} on {host} has no metadata of {name}: install {name} there; if it is your own project, "
+            "install it on this machine (pip install -e .), and clusterfn sends its metadata with its source"
+        )
+    compiled = next((each for each in module_sources.compiled_in(top) if f"{name}.".startswith(f"{each.name}.")), None)
+    if compiled:
+        return (
+            f"{compiled.name} is your own, and is not sent, because {compiled.extension.name} is compiled for your "
+            f"machine: install it there ({python} -m pip install …)"
+        )
+    if own_modules.is_own(top):
+        return (
+            f"{top} is your own module, but was not sent to {host}: clusterfn sends only modules that an "
+            f"import statement names; write `import {top}` in the function"
+        )
+    if below:
+        there = host_text.shell_word(missing.get("version") or "another version")
+        here = serialization.part("load_failure").version_of(top) or "another version"
+        return f"{top} in {python} on {host} has no {name}: it is {there} there, and {here} on this machine"
+    folder = _installed_from(top)
+    if folder:
+        return (
+            f"{top} is your own project, installed on this machine from {folder}: after `pip install -e {folder}`, "
+            "clusterfn sends it with every call"
+        )
+    if top in getattr(sys, "stdlib_module_names", ()):
+        version = "Python {}.{}".format(*sys.version_info[:2])
+        return f"{top} is a module of {version}, which {python} lacks: use an environment with {version}"
+    package = PACKAGES.get(top, top)
+    lacking = f"No module named {name!r} in {python} on {host}"
+    found: list[Path] = []
+    with contextlib.suppress(OSError):  # the working directory was removed
+        found = [path for below in (f"{top}.py", f"{top}/__init__.py") for path in Path().glob(f"*/{below}")]
+    if found:
+        return (
+            f"{lacking}. {found[0]} is on this machine: clusterfn sends modules that your program itself can import, "
+            f"so add {found[0].parts[0]} to PYTHONPATH or sys.path here"
+        )
+    if _MADE.search(python):
+        return f"{lacking}, which clusterfn built: add {package} to environment.yml or packages=[…], and call again"
+    if python.startswith("/usr/bin/"):
+        return (
+            f"{lacking}, which belongs to the system: have an environment built, packages=[{package!r}], or create "
+            f"one ({python} -m venv ~/v; ~/v/bin/pip install {package}) and set environment: venv:~/v"
+        )
+    return f"{lacking}: install it on the host ({python} -m pip install {package})"
+
+
+def _installed_from(module: str) -> str:
+    """Return the local folder that a module's project was installed from, without -e; "" if from an index."""
+    import importlib.metadata as metadata
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    known: Mapping[str, list[str]] = getattr(metadata, "packages_distributions", dict)()  # from Python 3.10 on
+    for project in known.get(module) or [module]:
+        with contextlib.suppress(metadata.PackageNotFoundError, ValueError):
+            told = json.loads(metadata.distribution(project).read_text("direct_url.json") or "{}")
+            if "dir_info" in told and str(told.get("url")).startswith("file://"):
+                return str(url2pathname(urlsplit(told["url"]).path))
+    return ""
+
+
+# The interpreter of an environment that clusterfn builds: a package that you install into it is gone when it is
+# rebuilt.
+_MADE = re.compile(rf"/{layout.ENVIRONMENTS}/[0-9a-f]{{16,64}}/bin/python")
+
+# Modules whose package has another name.
+PACKAGES = {
+    "PIL": "pillow", "bs4": "beautifulsoup4", "cv2": "opencv-python", "dateutil": "python-dateutil",
+    "faiss": "faiss-cpu", "sklearn": "scikit-learn", "skimage": "scikit-image", "yaml": "pyyaml",
+}  # fmt: skip
+
+
+def hint_at_file(error: OSError, file: object, host: str) -> None:
+    """Say in an error about a file how to send it, if it is on this machine."""
+    if isinstance(file, (str, os.PathLike)) and os.path.exists(file):
+        name = os.fspath(file)
+        absolute = os.path.isabs(name)
+        where, here = (
+            ("on", "it is on this machine")
+            if absolute
+            else ("in the job's own folder on", "it is in your working directory")
+        )
+        kind = "Directory" if os.path.isdir(name) else "File"
+        hint = f"{where} {host}; {here}: pass clusterfn.{kind}({name!r}) as an argument"
+        error.strerror = f"{error.strerror} {hint}"

@@ -1,0 +1,286 @@
+"""The elements of a group: starts them, as job arrays or processes, and knows which of them the scheduler has.
+
+What it cannot have started, or finds gone, it leaves to `group_tracker`. Callbacks run on the connection's reader
+thread, so they never wait.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from clusterfn.bridge import layout
+from clusterfn.bridge.job_states import PENDING
+from clusterfn.calls import conclusion, liveness, submit
+from clusterfn.calls.array_tasks import ArrayTask
+from clusterfn.calls.dependencies import describe_open
+from clusterfn.calls.queue_tracker import QueueTracker
+from clusterfn.calls.submission import PendingSubmission, Started, WaitingJob
+from clusterfn.config.job_spec import Group, JobSpec
+from clusterfn.errors import ClusterfnError, SubmitError
+from clusterfn.hosts import exit_flush, loop
+from clusterfn.hosts.connection import SpawnReply
+from clusterfn.hosts.scheduler_watch import LookCounter, Seen, Silent
+from clusterfn.scheduler import base
+from clusterfn.scheduler.base import JobState, SchedulerLimits, SchedulerVerdict, Submission
+
+if TYPE_CHECKING:
+    from clusterfn.calls.dependencies import Reference
+    from clusterfn.calls.group_state import GroupState
+    from clusterfn.hosts.connection import Reply
+    from clusterfn.hosts.host_state import HostState
+
+_LARGEST_ARRAY = 1000  # of a scheduler that does not say
+
+
+class GroupElements(QueueTracker):
+    """The elements of one group.
+
+    Args:
+        session: Its host.
+        job: What it was sent as.
+        group: What it reports to.
+        limits: What the scheduler allows.
+
+    Attributes:
+        element_tasks: The elements by their numbers.
+        inputs: The jobs whose values its items take, as far as this process knows them.
+    """
+
+    _failing_rest = _over = False  # no more elements are to begin
+
+    def __init__(self, session: HostState, job: JobSpec, group: GroupState, limits: SchedulerLimits) -> None:
+        super().__init__(session, layout.job_dir(job.root, job.id), layout.job_name(job.name, job.id))
+        self.job = job
+        self.spec = cast(Group, job.group)
+        self.group = group
+        self.limits = limits
+        self.inputs: Sequence[Reference] = ()
+        self.element_tasks: dict[int, ArrayTask] = {}
+        self._submissions: list[Reply[Any]] = []
+        self._scheduler_ids: set[str] = set()
+        self._unsubmitted: set[int] = set()  # elements that this process is to start, and has not started
+        self._refusal = ""  # why some of those wait here
+        self._doubt: SubmitError | None = None
+        self._looks = LookCounter()
+        self._explaining: Future[None] | None = None
+
+    def follow(self, numbers: Iterable[int]) -> None:
+        """Follow these elements as soon as they begin."""
+        raise NotImplementedError
+
+    def refused(self, numbers: Iterable[int], error: BaseException) -> None:
+        """Drop these elements, which were not started."""
+        raise NotImplementedError
+
+    def conclude_rest(self, verdict: SchedulerVerdict) -> Future[None]:
+        """Conclude every item without an element by this verdict; elements that have not begun never will."""
+        raise NotImplementedError
+
+    def start(self, numbers: range, after: Sequence[Reply[Any]] = ()) -> None:
+        """Start these elements and follow them."""
+        self._unsubmitted.update(numbers)
+        self.follow(numbers)
+        self._looks = LookCounter()
+        scheduler, array = self.session.scheduler, self.limits.array
+        largest = min(_LARGEST_ARRAY if array is None else array, self.limits.jobs or _LARGEST_ARRAY)
+        for some, request in scheduler.elements(self.job, numbers, largest):
+            elements = _WaitingElements(self, some, numbers, after)
+            self._see(elements, submit.start(self.session, request, after, elements))
+
+    def submissions(self) -> Sequence[Reply[Any]]:
+        return self._submissions
+
+    def room_for_more(self) -> int:
+        """Return how many elements more may run side by side with those that the scheduler has, and are not over."""
+        return 0 if self._over or self._failing_rest else self.spec.at_once - len(self._started())
+
+    def _started(self) -> Sequence[ArrayTask]:
+        """Return the elements that some process has started, and that are not over."""
+        elements = list(self.element_tasks.items())  # a copy: another thread may add elements
+        return [each for number, each in elements if number not in self._unsubmitted and not each.over]
+
+    def request_for(self, some: range) -> Submission:
+        """Return what submits these elements as one array, in addition to those that the scheduler has."""
+        spec = replace(self.spec, at_once=max(1, self.room_for_more()))
+        largest = 0 if self.limits.array == 0 else len(some)
+        ((_, request),) = self.session.scheduler.elements(self.job._replace(group=spec), some, largest)
+        return request
+
+    def submit_later(self, some: range, numbers: range, after: Sequence[Reply[Any]]) -> PendingSubmission:
+        """Return the submission of elements that the scheduler does not take together with others."""
+        elements = _WaitingElements(self, some, numbers, after)
+        submission = PendingSubmission(self.session, self.request_for(some), after, elements)
+        self._see(elements, submission)
+        return submission
+
+    def _see(self, elements: _WaitingElements, submission: Reply[Any]) -> None:
+        self._submissions.append(submission)
+        starting = loop.start(elements.see_started(submission))
+        self.starting.append(starting)
+        if isinstance(submission, SpawnReply):
+            exit_flush.await_at_exit(starting)
+
+    def submitted(self, some: range, scheduler_id: str, doubt: SubmitError | None) -> None:
+        """Take the scheduler's id of elements that were started together; with `doubt` perhaps none were."""
+        self._unsubmitted.difference_update(some)
+        self._note_acceptance()
+        if self.session.scheduler.knows_all:
+            self.queued()  # not before: a look that finds nothing would put off the next one
+            self._scheduler_ids.update([scheduler_id] if scheduler_id else [])
+        else:  # above, each task has an id of its own, in its claim
+            self.element_tasks[some[0]].tracker.scheduler_id = scheduler_id
+        self._doubt = doubt or self._doubt
+
+    def refused_for_now(self, reason: str) -> None:
+        """Take why the scheduler does not take some elements now; those that were started take all of the work."""
+        self._refusal = reason
+        self._is_refused = False  # the reason is another one
+        self._note_if_all_wait_here()
+
+    def _note_if_all_wait_here(self) -> None:
+        """Show why none of its elements is in the scheduler's queue, if those that are left wait in this program."""
+        if self._refusal and self._unsubmitted and not self._is_refused and not self._started():
+            self._note_refusal(self._refusal)
+            self.group.set_state(PENDING, self.waiting_reason)
+
+    def queued(self) -> None:
+        """Watch the elements that wait in the scheduler's queue."""
+        self.session.watch.add(self.scheduler_name, self.on_scheduler, self.spec.element_s)
+
+    def waits_for(self, what: str) -> None:
+        """Show what it waits for in addition to its turn; "" for nothing any more."""
+        self._besides = what
+        self.group.set_state(PENDING, self.waiting_reason)
+
+    def cannot_have(self, message: str, evidence: Sequence[str], hint: str) -> None:
+        """Conclude the group: there will be no environment."""
+        self.conclude_rest(SchedulerVerdict(layout.ENVIRONMENT, message, tuple(evidence), hint, "environment"))
+        self.cancel_at_scheduler()
+
+    def on_scheduler(self, seen: Seen) -> None:
+        """Take what the scheduler said of all elements at one look."""
+        if isinstance(seen, Silent):
+            self._turn = seen.in_words
+            self.group.set_state(PENDING, self.waiting_reason)
+            return
+        self._note_if_all_wait_here()
+        if self._is_refused:  # it cannot know any of them
+            return
+        waits = seen is not None and seen.phase == base.PENDING
+        self._turn = seen.in_words if seen is not None and waits else ""
+        if seen is not None:
+            self._turn = self._turn or seen.suspended
+        if seen is not None and seen.waits_for_jobs:
+            self._turn = describe_open(self.inputs) or self._turn
+        self.group.set_state(PENDING, self.waiting_reason)
+        if any(_is_being_sent(submission) for submission in self._submissions):
+            return  # the scheduler may know it, or not yet
+        verdict = self._looks.count(seen, self.session.host.name)
+        elements = list(self.element_tasks.values())  # a copy: another thread may add elements
+        # What waits in this program changes nothing for the others: if those are gone, the group ends as they did.
+        unbegun = [element for element in self._started() if not element.begun]
+        if not self.session.scheduler.knows_all:  # its queue lists only what waits
+            if not any(element.waits for element in elements):
+                self.session.unwatch(self.scheduler_name)
+            elif self._looks.gone == liveness.LOOKS_UNSEEN and len(unbegun) == len(elements):
+                self.conclude_rest(conclusion.NEVER_BEGAN)  # before that its sender may be about to start them
+            elif self._looks.gone >= liveness.LOOKS:
+                for element in unbegun:
+                    loop.begin(element.tracker.liveness.process_ended())
+        elif unbegun and verdict is not None and self._looks.hopeless == liveness.LOOKS:
+            self.conclude_rest(verdict)
+            self.cancel_at_scheduler()
+        elif unbegun and not self._failing_rest:
+            self._explain_if_gone(seen)
+
+    def _explain_if_gone(self, seen: JobState | None) -> None:
+        """Ask the scheduler about elements that have not begun, once looks in a row have not found them."""
+        if seen is not None and seen.scheduler_id:
+            self._scheduler_ids.add(seen.scheduler_id.partition("_")[0])
+            self._doubt = None
+        claims = {element.tracker.scheduler_id for element in list(self.element_tasks.values())}
+        ids = self._scheduler_ids | {claim.partition("_")[0] for claim in claims if claim}
+        if self._looks.gone >= (liveness.LOOKS if ids or self._doubt is not None else liveness.LOOKS_UNSEEN):
+            in_order = sorted(ids, key=lambda each: (len(each), each))  # the newest has the last word
+            if self._explaining is None or self._explaining.done():  # each look may ask
+                self._explaining = loop.start(self._explain(in_order))
+
+    async def _explain(self, scheduler_ids: Sequence[str]) -> None:
+        """Conclude the elements that have not begun, if the scheduler says why they never will."""
+        verdict = await liveness.explain_unstarted(self.session, self.folder, scheduler_ids, self._doubt)
+        if verdict is not None and not self._failing_rest and not self._over:
+            self.conclude_rest(verdict)
+
+    def _next(self, count: int) -> range:
+        first = 1 + max(self.element_tasks, default=self.spec.elements)
+        return range(first, first + count)
+
+
+def _is_being_sent(submission: Reply[Any]) -> bool:
+    """Whether the answer of the scheduler is on its way."""
+    waits = isinstance(submission, PendingSubmission) and submission.is_waiting
+    return not waits and not submission.done()
+
+
+class _WaitingElements(WaitingJob):
+    """Elements that are started by one request, a task array or one process, and wait until that is taken.
+
+    Args:
+        some: These elements.
+        numbers: All that were started together with them.
+        after: What all of them need.
+    """
+
+    def __init__(self, group: GroupElements, some: range, numbers: range, after: Sequence[Reply[Any]]) -> None:
+        self._group, self._some, self._numbers, self._after = group, some, numbers, after
+
+    async def see_started(self, submission: Reply[Any]) -> None:
+        """Await their start, and the end of their script where that is seen."""
+        group = self._group
+        try:
+            started = await submit.await_start(group.session, submission)
+        except (ClusterfnError, concurrent.futures.CancelledError) as error:
+            none = any(reply.done() and reply.exception(0) is not None for reply in self._after)
+            group.refused(self._numbers if none else self._some, error)
+            return
+        if started is not None and isinstance(submission, SpawnReply):
+            self.taken(started)
+            loop.begin(self._see_script(submission))
+
+    async def _see_script(self, spawned: SpawnReply) -> None:
+        ended = await submit.await_script(self._group.session, spawned)
+        element = self._group.element_tasks.get(self._some[0])
+        if ended.waits:
+            self._group.queued()
+        if ended.is_over and element is not None:  # else it was refused, and has ended
+            await element.tracker.liveness.process_ended()
+
+    def refused_for_now(self, reason: str) -> None:
+        self._group.refused_for_now(reason)
+
+    def taken(self, started: Started) -> None:
+        self._group.submitted(self._some, started.scheduler_id, started.doubt)
+
+    @property
+    def note(self) -> str:
+        return self._group.refusal_note
+
+    def split(self, submission: PendingSubmission) -> PendingSubmission | None:
+        """Let it start the first half of the elements."""
+        half = len(self._some) // 2
+        if not half:
+            return None
+        self._some, rest = self._some[:half], self._some[half:]
+        submission.request = self._group.request_for(self._some)
+        return self._group.submit_later(rest, self._numbers, self._after)
+
+    def is_wanted_now(self, submission: PendingSubmission) -> bool:
+        """Whether more elements may run, of which then no more run side by side than were asked for."""
+        if self._group.room_for_more() < 1:
+            return False
+        submission.request = self._group.request_for(self._some)
+        return True

@@ -1,0 +1,223 @@
+"""The items of a group: which have begun, how each has ended, and waiting for more of them."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import operator
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from clusterfn.bridge.job_states import PENDING, RUNNING
+from clusterfn.hosts import spoken_wait
+
+if TYPE_CHECKING:
+    from clusterfn.errors import ClusterfnError
+
+_TURN_S = 1.0
+
+
+@dataclass(frozen=True)
+class ItemOutcome:
+    """How one item ended.
+
+    Attributes:
+        state: As `Job.state`.
+        value: What it returned; None if it failed.
+        error: Why it has no value; None if it has.
+        usage: wall_s, cpu_s, peak_memory_bytes, gpus.
+        kind: That of its outcome, such as "exited"; "" where the state says it.
+    """
+
+    state: str
+    value: Any = None
+    error: BaseException | None = None
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    kind: str = ""
+
+    @property
+    def result(self) -> Any:
+        """The value, or the exception in its place."""
+        return self.value if self.error is None else self.error
+
+
+class GroupItems:
+    """The items of one group; `len` is their number.
+
+    Args:
+        count: How many.
+
+    Attributes:
+        ended_at: When the last one ended, by the monotonic clock.
+        listeners: What is called when one ends, in the thread that reports that.
+    """
+
+    id: str
+
+    def __init__(self, count: int) -> None:
+        self.ended_at: float | None = None
+        self._states = [PENDING] * count
+        self._ended: dict[int, ItemOutcome] = {}
+        self._order: list[int] = []
+        self._begun: dict[int, None] = {}  # in the order in which they began
+        self._changed = threading.Condition()
+        self.listeners: list[Callable[[], None]] = []
+        self._lost: ClusterfnError | None = None
+        self._pid = os.getpid()
+
+    def describe_wait(self) -> str:
+        """Say what is waited for."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def at(self, index: int) -> int:
+        """Return the number of an item that a user may count from the end, as in a list.
+
+        Raises:
+            IndexError, TypeError: There is no such item.
+        """
+        try:
+            return range(len(self))[operator.index(index)]
+        except IndexError:
+            count = len(self)
+            items = f"{count} items, 0 to {count - 1}" if count > 1 else "one item, 0" if count else "no items"
+            raise IndexError(f"there is no item {index}: the group has {items}") from None
+        except TypeError:
+            raise TypeError(f"{index!r} is not the index of an item: use a whole number") from None
+
+    def done(self) -> bool:
+        """Whether each item has ended."""
+        return len(self._ended) == len(self)
+
+    @property
+    def states(self) -> list[str]:
+        """Of each item, as `Job.state`."""
+        return list(self._states)
+
+    @property
+    def running(self) -> int:
+        """How many items run now."""
+        return self._states.count(RUNNING)
+
+    def ended(self, index: int) -> ItemOutcome | None:
+        """Return how one item ended; None if it has not."""
+        return self._ended.get(index)
+
+    @property
+    def failed(self) -> dict[int, BaseException]:
+        """Index -> exception, so far."""
+        return {index: each.error for index, each in sorted(self._ended.items()) if each.error is not None}
+
+    def end_of(self, index: int, until: float | None) -> ItemOutcome:
+        """Return how that item ended; wait for it until that moment of the monotonic clock.
+
+        Raises:
+            TimeoutError: It has not.
+            ClusterfnError: Nothing more can be received of the group.
+        """
+        with self._changed:
+            self._await(lambda: index in self._ended, until, f"item {index} has not ended")
+        return self._ended[index]
+
+    def give_away(self, index: int, until: float | None) -> Any:
+        """Return the value of that item, waiting for it as `end_of`, and keep it no longer.
+
+        Raises:
+            BaseException: What the item raised.
+        """
+        ended = self.end_of(index, until)
+        if ended.error is not None:
+            raise ended.error
+        with self._changed:
+            self._ended[index] = replace(ended, value=None)
+        return ended.value
+
+    def ended_after(self, given: int, until: float | None) -> tuple[int, ItemOutcome]:
+        """Return the item that ended after `given` others, waiting for it as `end_of`."""
+        with self._changed:
+            self._await(lambda: len(self._ended) > given, until, self._late(given))
+            index = self._order[given]
+            return index, self._ended[index]
+
+    def begun_after(self, given: int, until: float | None) -> int | None:
+        """Return the item that began after `given` others, waiting as `end_of`; None if as many ended without."""
+        with self._changed:
+            self._await(lambda: len(self._begun) > given or len(self._ended) > given, until, self._late(given))
+            return list(self._begun)[given] if len(self._begun) > given else None
+
+    def _late(self, given: int) -> str:
+        return f"{len(self) - given} of {len(self)} items have not ended"
+
+    def _await(self, true: Callable[[], bool], until: float | None, late: str) -> None:
+        """Wait until the condition holds; `_changed` must be held."""
+        if os.getpid() != self._pid and not self.done():
+            raise RuntimeError(f"group {self.id} was sent by another process; use clusterfn.attach({self.id!r})")
+
+        def ends(seconds: float | None) -> bool:
+            end = None if seconds is None else time.monotonic() + seconds
+            while not true():
+                if self._lost is not None:
+                    raise self._lost
+                left = _TURN_S if end is None else min(_TURN_S, end - time.monotonic())
+                if left <= 0:
+                    return False
+                self._changed.wait(left)
+            return True
+
+        left_s = None if until is None else max(0.0, until - time.monotonic())
+        if not spoken_wait.wait(ends, self.describe_wait, left_s):
+            raise concurrent.futures.TimeoutError(late)
+
+    def has_news(self, given: int) -> bool:
+        """Whether more than so many items have ended, or nothing more will be received."""
+        return len(self._ended) > given or self._lost is not None
+
+    @contextlib.contextmanager
+    def listening(self, listener: Callable[[], None]) -> Iterator[None]:
+        """Have it called when an item ends, in the thread that reports that."""
+        self.listeners.append(listener)
+        try:
+            yield
+        finally:
+            self.listeners.remove(listener)
+
+    def begin_item(self, index: int) -> None:
+        """Record that an item runs."""
+        if index not in self._ended:
+            with self._changed:
+                self._states[index] = RUNNING
+                self._begun[index] = None
+                self._changed.notify_all()
+
+    def end_item(self, index: int, ended: ItemOutcome) -> None:
+        """Record how an item ended; ignore later reports about it."""
+        with self._changed:
+            if index not in self._ended:
+                self._states[index] = ended.state
+                self._ended[index] = ended
+                self._order.append(index)
+                self.ended_at = time.monotonic() if self.done() else None
+                self._changed.notify_all()
+        self._notify()
+
+    def keep_value(self, index: int, value: Any) -> None:
+        """Record the value of an item that was too large to come by itself."""
+        with self._changed:
+            self._ended[index] = replace(self._ended[index], value=value, error=None)
+
+    def fail(self, error: ClusterfnError) -> None:
+        """End it with this error: nothing more can come of it."""
+        with self._changed:
+            self._lost = self._lost or error
+            self._changed.notify_all()
+        self._notify()
+
+    def _notify(self) -> None:
+        for listener in list(self.listeners):
+            listener()

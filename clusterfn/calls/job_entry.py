@@ -1,0 +1,253 @@
+"""How a job ends: its outcome becomes the value or error of its `Job`. A kept value is fetched later."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+from clusterfn.bridge import layout
+from clusterfn.bridge.job_states import CANCELLED, DIED, FINAL, RETURNED, RUNNING, SHORT, STARTING, SUSPENDED, UNKNOWN
+from clusterfn.bridge.supervisor.text import format_size, in_one_line
+from clusterfn.calls import console, files, outcome
+from clusterfn.calls.arriving import RECEIVING, Arriving
+from clusterfn.calls.job_status import JobStatus
+from clusterfn.calls.live_usage import LiveUsage
+from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError, ResultError, Unreachable
+from clusterfn.hosts import exit_flush, remote_files
+from clusterfn.hosts.transfer import Transfer
+
+if TYPE_CHECKING:
+    from clusterfn.calls.queue_tracker import JobBackend
+    from clusterfn.hosts.landing import Value
+
+ON_HOST: Any = object()  # instead of a value that is kept there
+_TAIL = 8192  # bytes of output that a notebook shows
+_SOON_S = 2.0  # for the outcome of a failed job whose dependents have failed already
+
+
+class JobEntry(JobStatus):
+    """One job: what is known of it, and how it ends.
+
+    Attributes:
+        published: Its outcome, as its host published it; empty until then.
+        given: The caller's own path of each argument that is a file, by its path there.
+        inputs: The jobs whose values it takes, by id, until it ends.
+        settling: Held while it ends.
+        is_watched: Whether a notebook shows what it prints.
+        tail: The end of that.
+    """
+
+    given: Mapping[str, PurePath] = {}
+    outputs: tuple[tuple[str, Path], ...] = ()  # patterns, and where their files go
+    inputs: Mapping[str, object] = {}
+    published: Mapping[str, Any] = {}
+    is_watched, tail = False, b""
+    _live: LiveUsage | None = None
+    _takers: weakref.WeakSet[JobEntry] | None = None
+
+    def __init__(
+        self, job_id: str, name: str, host: str, folder: str, tracker: JobBackend,
+        future: concurrent.futures.Future[Any],
+    ) -> None:  # fmt: skip
+        super().__init__(job_id, name, host, folder, tracker, future)
+        self.settling = threading.RLock()
+        self._fetched: list[Any] = []  # the value that was kept on the host, once it was asked for
+
+    @property
+    def takers(self) -> weakref.WeakSet[JobEntry]:
+        """The calls of this program that take its value."""
+        if self._takers is None:
+            self._takers = weakref.WeakSet()
+        return self._takers
+
+    @property
+    def live_usage(self) -> LiveUsage | None:
+        """What measures it while it runs; None before and after that."""
+        if self.done() or self.state not in (STARTING, RUNNING, SUSPENDED):
+            return None
+        if self._live is None:
+            tracker = self.tracker
+            self._live = LiveUsage(lambda: tracker.connection, lambda: tracker.log_path(layout.USAGE))
+        return self._live
+
+    def fetch_when_done(self, patterns: Sequence[str]) -> None:
+        """Fetch these files into the current working directory once the job has returned."""
+        if patterns:
+            to = Path.cwd()
+            self.outputs = tuple((pattern, to) for pattern in patterns)
+
+    def watch_output(self) -> None:
+        """Receive the end of what it prints from now on."""
+        if not self.is_watched:
+            self.is_watched = True
+            self.tracker.watch_output(self._keep_tail)
+
+    def _keep_tail(self, stream: str, data: bytes) -> None:
+        self.tail = (self.tail + data)[-_TAIL:]
+
+    # its end
+
+    def settle(self, published: Mapping[str, Any], value: Value | None) -> None:
+        with self.settling:
+            if self.done():
+                return
+            try:
+                self._settle(published, value)
+            except BaseException as error:  # its thread's outermost frame: those who wait must get an error
+                if self.done():
+                    raise
+                refused = ResultError(
+                    f"the job has ended, but its result could not be received: {type(error).__name__}: {error}",
+                    host=self.host, job=self.id, stage="result",
+                    hint=f"it stays on the host: clusterfn.attach({self.id!r}).result()",
+                )  # fmt: skip
+                refused.__cause__ = error
+                self._raise(refused, FINAL.get(published["kind"], DIED), "its result could not be received")
+
+    def _settle(self, published: Mapping[str, Any], value: Value | None) -> None:
+        self.published = published
+        if published["kind"] != layout.RETURNED:
+            error = self._error_of(published, value)
+            if published.get("checkpoint") and published["kind"] == layout.RAISED:
+                self.tell("note", f"{self.id[:SHORT]} failed; {outcome.how_to_resume(self.id)}")
+            self._raise(error, FINAL.get(published["kind"], DIED), published.get("message") or "")
+            return
+        try:
+            result = self._arrived(value)
+        except ResultError as unloadable:
+            self._raise(unloadable, RETURNED, unloadable.message)
+            return
+        for pattern, to in self.outputs:
+            try:
+                connection, folder = self.tracker.connection, self.tracker.work_folder
+                remote_files.fetch(connection, folder, pattern, to, on_transfer=self.show_transfer)
+            except (ClusterfnError, OSError) as failed:
+                self._say(remote_files.not_fetched(failed, pattern, self.id))
+        for note in published.get("notes") or ():
+            if note not in self._shown_notes:
+                self.tell("note", note)
+        if published.get("left"):
+            self.tell("note", remote_files.left_behind(published["left"], self.host, self.id))
+        self.finish(RETURNED, self._what_is_kept() if result is ON_HOST else "", lambda job: job.set_result(result))
+
+    def _error_of(self, published: Mapping[str, Any], value: Value | None) -> BaseException:
+        """Return the error of a job that has not returned; its exception is fetched if it has not come."""
+        place = self._place()
+        unread = place.results.data_only or outcome.is_too_large(published, place.results)
+        if (self.tracker.is_fetched_apart or value is None) and published.get("value") and not unread:
+            with contextlib.suppress(ResultError):  # it is gone, and the outcome has the traceback as text
+                value = self._fetch_value()
+        error = outcome.exception_of(published, value, place)
+        if isinstance(error, DependencyFailed):
+            failed = self.inputs.get((published.get("cause") or {}).get("job") or "")
+            if isinstance(failed, concurrent.futures.Future):
+                concurrent.futures.wait([failed], _SOON_S)  # its own outcome may come a moment later
+                if failed.done() and not failed.cancelled():
+                    error.__cause__ = failed.exception() or error.__cause__
+        return error
+
+    def _place(self) -> outcome.JobLocation:
+        return outcome.JobLocation(self.host, self.id, self.folder, self.tracker.results)
+
+    def _arrived(self, value: Value | None) -> Any:
+        """Return the value of a job that has returned, unless it stays on the host."""
+        if self.tracker.keeps or outcome.is_too_large(self.published, self.tracker.results):
+            return ON_HOST
+        is_apart = self.tracker.is_fetched_apart or value is None
+        return self._load(self._fetch_value() if is_apart else value)
+
+    def _what_is_kept(self) -> str:
+        large = outcome.too_large(self.published, self._place())
+        return f"its value{f', {format_size(large.size_bytes)},' if large else ''} is on {self.host}"
+
+    def _load(self, value: Value | None) -> Any:
+        result = outcome.value_of(self.published, value, self._place())
+        return files.as_given(result, self.given) if self.given else result
+
+    def _fetch_value(self, timeout: float | None = None) -> Value | None:
+        """Fetch the value, or the exception, which the host has kept.
+
+        Raises:
+            ResultError: It is no longer there, or does not fit into memory.
+            HostError: The host does not answer.
+            TimeoutError: It has not come within `timeout` seconds.
+        """
+        arriving = Arriving(self._place())
+        arriving.expect(self.published)
+        receiving = self.tracker.connection.get(self.tracker.log_path(layout.VALUE), arriving)
+        self.show_transfer(Transfer(RECEIVING, [receiving]))
+        try:
+            receiving.result(timeout)
+        except Unreachable:
+            if receiving.done():
+                raise
+            receiving.cancel()
+            raise concurrent.futures.TimeoutError(f"the value has not come within {timeout} s") from None
+        except HostError as error:
+            if error.kind != "missing":
+                raise
+            raise ResultError(
+                "the value is not on the host any more", host=self.host, job=self.id, stage="result",
+                hint="it was removed, or was there for longer than the host's `keep:`; call the function again",
+            ) from None  # fmt: skip
+        except BaseException:  # Ctrl-C: the rest of it would come all the same
+            receiving.cancel()
+            raise
+        return arriving.value
+
+    def fetch(self, timeout: float | None, most: int | None) -> Any:
+        """Fetch the value that was kept on the host, once; a large one only if the user wants it."""
+        with self.settling:
+            if not self._fetched:
+                place = self._place()
+                place = place._replace(results=place.results._replace(max_bytes=most)) if most else place
+                large = outcome.too_large(self.published, place)
+                if large is not None:
+                    size = format_size(large.size_bytes)
+                    if not console.agrees(f"Fetch {size}, the value of {self.name} ({self.id[:SHORT]})?", self.host):
+                        raise large
+                self._fetched = [self._load(self._fetch_value(timeout))]
+                self._step(RETURNED, "")
+            return self._fetched[0]
+
+    def lose(self, error: ClusterfnError) -> None:
+        self._raise_apart(error, UNKNOWN)
+
+    def fail(self, error: ClusterfnError, kind: str = "") -> None:
+        self._raise_apart(error, FINAL.get(kind, DIED))
+
+    def _raise_apart(self, error: ClusterfnError, state: str) -> None:
+        """Fail it in a thread of its own: callbacks may wait for the host, whose answers this thread reads."""
+
+        def end() -> None:
+            with self.settling:
+                if not self.done():
+                    self._raise(error, CANCELLED if isinstance(error, Cancelled) else state, error.message)
+
+        exit_flush.run_in_thread(end, "clusterfn-ended")
+
+    def _raise(self, error: BaseException, state: str, reason: str) -> None:
+        self.finish(state, reason.partition("\n")[0], lambda job: job.set_exception(error))
+
+    def finish(self, state: str, reason: str, end: Callable[[concurrent.futures.Future[Any]], None]) -> None:
+        """End it in this state; `end` ends its future, of which this then keeps no more."""
+        future = self._future
+        assert future is not None
+        self._step(state, reason)
+        self.inputs = {}  # they hold values
+        self._begin(future)
+        end(future)
+        self._future = None
+        self.tell("done", None)
+
+    def _say(self, line: str) -> None:
+        """Print a sentence of ours; if a display shows the job, after what the function has printed."""
+        if self.is_shown:
+            self.tell("note", line)
+        else:
+            console.warn(in_one_line(line))

@@ -1,0 +1,73 @@
+"""What a running job uses, as its supervisor on the host has written it last. Read only on demand."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from clusterfn.calls import outcome
+from clusterfn.errors import ClusterfnError
+from clusterfn.hosts import loop
+
+if TYPE_CHECKING:
+    from clusterfn.hosts.connection import HostConnection, Reply
+
+_FRESH_S = 1.0  # its supervisor writes every five seconds
+_ANSWER_S = 5.0
+_MOST_BYTES = 1 << 20
+
+
+class LiveUsage:
+    """The usage of one job.
+
+    Args:
+        connection: Returns the connection to its host.
+        path: Returns the file that its present attempt writes.
+
+    Attributes:
+        last: What was read last; empty before its supervisor has measured anything.
+    """
+
+    def __init__(self, connection: Callable[[], HostConnection], path: Callable[[], str]) -> None:
+        self.last: Mapping[str, Any] = {}
+        self._connection = connection
+        self._path = path
+        self._asked_at = -_FRESH_S
+        self._asked: tuple[Reply[Any], io.BytesIO] | None = None
+
+    def read(self) -> Mapping[str, Any]:
+        """Return it as it is now, or as it was last known if the host does not answer soon."""
+        self.refresh()
+        with contextlib.suppress(ClusterfnError):  # no connection now, or no answer yet
+            if self._asked is not None and not self._connection().answers_here():
+                reply, out = self._asked
+                self._take(reply, out, _ANSWER_S)
+        return self.last
+
+    def refresh(self, after_s: float = _FRESH_S) -> None:
+        """Ask for it, unless that was done within `after_s`; does not wait for the answer."""
+        if time.monotonic() < self._asked_at + after_s or (self._asked is not None and not self._asked[0].done()):
+            return
+        self._asked_at, out = time.monotonic(), io.BytesIO()
+        with contextlib.suppress(ClusterfnError):  # as above
+            asked = self._connection().get(self._path(), out.write, until=_MOST_BYTES)
+            self._asked = asked, out
+            loop.begin(self._receive(asked, out))
+
+    async def _receive(self, asked: Reply[Any], out: io.BytesIO) -> None:
+        await asked.error()
+        self._take(asked, out)
+
+    def _take(self, reply: Reply[Any], out: io.BytesIO, timeout_s: float | None = None) -> None:
+        if reply.exception(timeout_s) is not None:  # no file: nothing has been measured yet
+            return
+        try:
+            told = json.loads(out.getvalue().partition(b"\n")[0])  # the rest of a longer line may follow it
+        except (ValueError, RecursionError):  # it is being written
+            return
+        if isinstance(told, dict) and outcome.is_usage(told):
+            self.last = told

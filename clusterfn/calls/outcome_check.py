@@ -1,0 +1,97 @@
+"""Check an outcome that a host published: the function itself may have written anything. Asks no host."""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+_TEXTS = (list, str)
+# The type of each field that is read, and of the entries of a list. All but `kind` may be null, or missing.
+_TYPES: Mapping[str, tuple[type, type | None]] = {
+    "kind": (str, None), "stage": (str, None), "message": (str, None), "signal": (str, None), "hint": (str, None),
+    "node": (str, None), "code": (int, None), "attempt": (int, None), "superseded_by": (int, None),
+    "exception": (dict, str), "value": (dict, int), "usage": (dict, None), "retried": (dict, None),
+    "checkpoint": (bool, None), "cause": (dict, None),
+    "evidence": _TEXTS, "notes": _TEXTS, "earlier": _TEXTS, "left": (list, list),
+}  # fmt: skip
+
+
+_USED = ("wall_s", "cpu_s", "peak_memory_bytes", "items", "longest_s")
+_USED_OF_GPU = ("peak_memory_bytes", "mean_use_percent")
+_USED_NOW, _USED_NOW_OF_GPU = ("cores", "memory_bytes"), ("memory_bytes", "use_percent")
+_DEEPEST_CAUSE = 20
+_MOST = 1 << 63  # of any number: what is larger is no count, and cannot be divided or shown as a time
+
+
+def read(data: bytes) -> dict[str, Any]:
+    """Parse the content of outcome.json.
+
+    Raises:
+        ValueError: It is damaged; the message says how.
+    """
+    try:
+        return checked(json.loads(data))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def checked(told: Any) -> dict[str, Any]:
+    """Check the type of every field of an outcome, which the function itself may have written.
+
+    Raises:
+        ValueError: One has another; the message names it.
+    """
+    if not isinstance(told, dict) or told.get("kind") is None:
+        raise ValueError("it has no valid kind of outcome")
+    for name, (wanted, each) in _TYPES.items():
+        found = told.get(name)
+        if found is not None and not (_is(found, wanted) and all(_entry_is(*entry, each) for entry in _entries(found))):
+            raise ValueError(f"its {name!r} is {_shown(found)}")
+    for name, found in [*told.items(), *(told.get("value") or {}).items()]:
+        if isinstance(found, (int, float)) and not -_MOST < found < _MOST:
+            raise ValueError(f"its {name!r} is {_shown(found)}")
+    if not is_usage(told.get("usage") or {}):
+        raise ValueError(f"its 'usage' is {_shown(told['usage'])}")
+    if (told.get("value") or {}).get("size", 0) < 0:
+        raise ValueError("its value has a negative size")
+    cause, depth = told.get("cause"), 0
+    while isinstance(cause, dict):
+        cause, depth = cause.get("cause"), depth + 1
+        if depth > _DEEPEST_CAUSE:
+            raise ValueError("its causes are nested too deeply")
+    return told
+
+
+def _shown(found: Any) -> str:
+    return reprlib.repr(found).encode("ascii", "backslashreplace").decode()[:80]  # nobody knows how deep it is
+
+
+def is_usage(told: Any) -> bool:
+    """Whether what a job used, or uses now, is in numbers, for which people and tables take it."""
+    return _has_numbers(told, _USED, _USED_OF_GPU) and _has_numbers(told.get("now") or {}, _USED_NOW, _USED_NOW_OF_GPU)
+
+
+def _has_numbers(told: Any, names: Sequence[str], names_of_gpu: Sequence[str]) -> bool:
+    gpus = (told.get("gpus") or []) if isinstance(told, dict) else None
+    if not (isinstance(gpus, list) and all(isinstance(each, dict) for each in gpus)):
+        return False
+    used = [told.get(name) for name in names] + [each.get(name) for each in gpus for name in names_of_gpu]
+    return all(each is None or (type(each) in (int, float) and -_MOST < each < _MOST) for each in used)
+
+
+def _entries(found: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(found, dict):
+        return found.items()
+    return enumerate(found) if isinstance(found, list) else ()
+
+
+def _is(found: Any, wanted: type) -> bool:
+    return isinstance(found, wanted) and not (wanted is int and isinstance(found, bool))
+
+
+def _entry_is(name: Any, found: Any, wanted: type | None) -> bool:
+    if wanted is list:  # the name and size of a file
+        return isinstance(found, list) and len(found) == 2
+    return wanted is None or name == "missing" or _is(found, wanted)

@@ -1,0 +1,316 @@
+"""What trackers are made of: what is followed on a host, and what is sent for it and waits in a scheduler's queue."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import json
+import posixpath
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from clusterfn.bridge import layout
+from clusterfn.bridge.supervisor.text import printable
+from clusterfn.calls import outcome
+from clusterfn.calls.entry import ENDED, Entry
+from clusterfn.calls.submission import PendingSubmission
+from clusterfn.errors import ClusterfnError, ConfigError, HostError, SubmitError
+from clusterfn.hosts import exit_flush, loop
+from clusterfn.hosts.transfer import Sending
+
+if TYPE_CHECKING:
+    from clusterfn.config.spec import ResultPolicy
+    from clusterfn.hosts.connection import Completed, HostConnection, Reply
+    from clusterfn.hosts.host_state import HostState
+
+_TIMEOUT_S = 60.0
+_DROP_S = 15.0
+_ENDS_ITSELF_S, _KILLED_AFTER_S = 3.0, 8.0  # after a request to stop it; a scheduler gives it some seconds itself
+_TAKES_S = 3.0  # most hosts and schedulers take a job sooner
+
+
+class FollowedJob:
+    """A job, an element of a group or a call of a session: `Follower` follows it, and `LivenessMonitor` watches it.
+
+    Args:
+        session: Its host.
+        folder: Its own on the host.
+        scheduler_name: Its name in the scheduler's queue.
+        bridge: The folder of the bridge that it was sent with; "" for this version's.
+        keeps: Whether its value stays on the host until it is asked for.
+        results: What is accepted of its value; None for what the host's keys say.
+
+    Attributes:
+        entry: What is told; set before anything is sent, and let go at the end.
+        attempt: The present attempt.
+        scheduler_id: Its id in the scheduler's queue, or its process; "" if that is not known.
+        doubt: What the scheduler said at a submission that may have succeeded all the same; None otherwise.
+        is_closed: Whether its open requests were cancelled, because nothing of it is wanted any more.
+    """
+
+    # What hardly any of them changes: see `JobStatus`.
+    doubt: SubmitError | None = None
+    is_closed = False
+
+    def __init__(
+        self, session: HostState, folder: str, scheduler_name: str, bridge: str = "", keeps: bool = False,
+        results: ResultPolicy | None = None,
+    ) -> None:  # fmt: skip
+        self.session, self.folder, self.scheduler_name = session, folder, scheduler_name
+        self.bridge, self.keeps, self._results = bridge, keeps, results
+        self.entry: Entry = ENDED
+        self.scheduler_id = ""
+        self.attempt = 1
+
+    @property
+    def connection(self) -> HostConnection:
+        """The connection to its host."""
+        return self.session.connection
+
+    @property
+    def results(self) -> ResultPolicy:
+        """What is accepted of its value."""
+        return self._results or self.session.host.result_policy()
+
+    @property
+    def is_fetched_apart(self) -> bool:
+        """Whether its value comes only when its outcome is known: it is kept, or its size decides."""
+        return self.keeps or self.results.max_bytes is not None
+
+    @property
+    def place(self) -> outcome.JobLocation:
+        """Where it runs, and what is accepted of its value."""
+        return outcome.JobLocation(self.entry.host, self.entry.id, self.folder, self.results)
+
+    @property
+    def attempt_folder(self) -> str:
+        """The folder of the present attempt."""
+        return layout.attempt_dir(self.folder, self.attempt)
+
+    @property
+    def work_folder(self) -> str:
+        """Where the function runs, unless `cwd` says otherwise."""
+        return posixpath.join(self.attempt_folder, layout.WORK)
+
+    def log_path(self, stream: str) -> str:
+        """Return a file of the present attempt, such as stdout, or the log of the scheduler."""
+        if stream == "scheduler":
+            return posixpath.join(self.folder, layout.SCHEDULER_LOG)
+        return posixpath.join(self.attempt_folder, stream)
+
+    def cancel_at_scheduler(self) -> object:
+        """Take it out of the scheduler's queue, if it is there by itself; does not wait."""
+        return None
+
+    def skip_turn(self) -> None:
+        """Follow it at once, if it waits for its turn to be followed: it begins, ends, or is asked about."""
+
+    def cannot_conclude(self, error: ClusterfnError) -> None:
+        """Take why the host cannot conclude it."""
+        raise NotImplementedError
+
+
+class QueueTracker:
+    """What the trackers of jobs and groups have in common: their sending, and their place in the scheduler's queue.
+
+    Args:
+        session: The host.
+        folder: The job's or the group's on the host.
+        scheduler_name: Its name in the scheduler's queue.
+
+    Attributes:
+        sending: All that is sent for it, if this process does so.
+        laid_out: The answer to the sending of its folder, if this process has sent it.
+        starting: What sees its submissions through.
+    """
+
+    _is_refused = False  # for now
+    _unsent: tuple[Callable[[], bool], str] | None = None
+
+    def __init__(self, session: HostState, folder: str, scheduler_name: str) -> None:
+        self.session = session
+        self.folder = folder
+        self.scheduler_name = scheduler_name
+        self.sending: Sending | None = None
+        self.laid_out: Reply[bool] | None = None
+        self.starting: list[concurrent.futures.Future[None]] = []
+        self._turn = self._besides = ""
+
+    @property
+    def connection(self) -> HostConnection:
+        """The connection to its host."""
+        return self.session.connection
+
+    def hold_back(self, withdraw: Callable[[], bool], why: str) -> None:
+        """Take note that it is not sent yet, and of the function that keeps it from being sent."""
+        self._unsent = withdraw, why
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether it is not sent yet."""
+        return self._unsent is not None
+
+    def release(self) -> None:
+        """Take note that it is being sent."""
+        self._unsent = None
+
+    @property
+    def waiting_reason(self) -> str:
+        """Why it waits: its place in the queue, and what it waits for in addition to its turn."""
+        return "; ".join(filter(None, [self._turn, self._besides]))
+
+    def submissions(self) -> Sequence[Reply[Any]]:
+        """Return the requests that start it by itself."""
+        return ()
+
+    @property
+    def waits_here(self) -> bool:
+        """Whether its scheduler does not take it for now, so that it waits in this program to be submitted."""
+        return self._is_refused and not all(each.done() for each in self.submissions())
+
+    @property
+    def is_on_its_way(self) -> bool:
+        """Whether the host does not have all of it yet."""
+        return self._unsent is not None or (self.laid_out is not None and not self.laid_out.done())
+
+    @property
+    def refusal_note(self) -> str:
+        """The file on the host by which others know that it waits in this program; "" if it does not."""
+        return posixpath.join(self.folder, layout.REFUSED) if self.waits_here else ""
+
+    def _note_refusal(self, reason: str) -> None:
+        """Say on the host why it is not in the queue, for others who look for it there."""
+        self._turn = reason
+        self._is_refused = True
+        after = [self.laid_out] if self.laid_out is not None else []  # else this would be all of its folder
+        with contextlib.suppress(HostError):
+            self.connection.put(posixpath.join(self.folder, layout.REFUSED), reason.encode(), after=after)
+
+    def _note_acceptance(self) -> None:
+        if self._is_refused:
+            self._is_refused, self._turn = False, ""
+            self.connection.run(["rm", "-f", posixpath.join(self.folder, layout.REFUSED)])
+
+    def await_submissions(self) -> None:
+        """Submit nothing again, and wait for answers that are due: a scheduler cannot cancel what it does not know."""
+        for each in list(self.submissions()):
+            if isinstance(each, PendingSubmission):
+                each.withdraw()
+        what = f"waiting for {self.session.host.name} to answer the submission of {self.scheduler_name}"
+        for starting in list(self.starting):
+            loop.result(starting, what, _TIMEOUT_S)
+
+    def open_requests(self) -> list[Reply[Any]]:
+        """Return the requests after which its folder is on the host, and its scheduler knows it."""
+        if self._unsent is not None:
+            raise ConfigError(
+                f"{self.scheduler_name} has not been sent yet ({self._unsent[1]}), so no other call can wait for it",
+                hint="submit both calls to the same Executor, or pass the value: job.result()",
+            )
+        # Without a scheduler that one ends with the job itself.
+        sent = [self.laid_out, *(self.submissions() if self.session.scheduler.has_nodes else ())]
+        return [each for each in sent if each is not None and not each.done()]
+
+    def unanswered(self, since: float) -> str:
+        """Say who has not taken it yet, if it was sent longer ago than a moment; "" otherwise.
+
+        Args:
+            since: When it was sent, by the monotonic clock.
+        """
+        silent_s, rules, host = time.monotonic() - since, self.session.scheduler_rules, self.session.host.name
+        if silent_s < _TAKES_S or self._is_refused:
+            return ""
+        is_there = self.laid_out is None or self.laid_out.done()
+        if is_there and not (rules.has_nodes and any(not each.done() for each in self.submissions())):
+            return ""
+        return f"{f'{rules.title} on {host}' if is_there else host} has not taken it for {silent_s:.0f} s"
+
+    def cancel_at_scheduler(self) -> Reply[Completed] | None:
+        """Take it out of the scheduler's queue, or have it send its signal; does not wait."""
+        argv = self.session.scheduler.cancel_command(self.scheduler_name)
+        if not argv:
+            return None
+        asked = self._run(argv)
+        exit_flush.await_at_exit(asked)
+        return asked
+
+    def _run(self, argv: Sequence[str]) -> Reply[Completed]:
+        return self.connection.run(argv, unset=self.session.scheduler.unset)
+
+    def end_if_stuck(
+        self, is_over: Callable[[], bool], on_left: Callable[[str], object], look: Callable[[], Awaitable[None]]
+    ) -> None:  # fmt: skip
+        """Have the host end it, some seconds after it was asked to stop, if its own processes have not done so.
+
+        Args:
+            is_over: Whether it has ended.
+            on_left: Takes the names of processes that cannot be ended.
+            look: Awaited once a scheduler was asked to kill it: nothing of it may be left that could say how it ended.
+        """
+        loop.begin(self._end_if_stuck(is_over, on_left, look))
+
+    async def _end_if_stuck(
+        self, is_over: Callable[[], bool], on_left: Callable[[str], object], look: Callable[[], Awaitable[None]]
+    ) -> None:  # fmt: skip
+        kill = self.session.scheduler.cancel_command(self.scheduler_name, kill=True)
+        await asyncio.sleep(_KILLED_AFTER_S if kill else _ENDS_ITSELF_S)
+        if is_over():
+            return
+        try:
+            if kill:
+                await self._run(kill)
+                left = []
+            else:
+                left = _left_by(await self.session.bridge.supervise("end", self.folder))
+        except (ClusterfnError, concurrent.futures.CancelledError) as error:
+            if not self.session.is_connected:  # it cannot be asked any more
+                return
+            left = [] if kill else [error.message if isinstance(error, ClusterfnError) else str(error)]
+        if kill:
+            await look()
+        if left:
+            on_left(f"could not be ended: {', '.join(left)}")
+
+    def _stop_sending(self) -> bool:
+        """Stop sending it; false if all of it is on the host."""
+        last = posixpath.join(self.folder, layout.PAYLOAD)
+        if self.sending is None or not self.sending.drop(self.connection, last, _DROP_S):
+            return False
+        for each in list(self.submissions()):
+            if isinstance(each, PendingSubmission):
+                each.drop()
+        return True
+
+
+class JobBackend(QueueTracker, FollowedJob):
+    """What is asked of whatever follows a job, or a call of a session, by its `JobEntry` and its `Job`."""
+
+    def withdraw(self) -> bool:
+        """Keep the job from ever starting; false if it has started."""
+        raise NotImplementedError
+
+    def stop(self, on_left: Callable[[str], object]) -> None:
+        """Withdraw the job, or end it with its whole process tree; `on_left` takes the names of processes that stay."""
+        raise NotImplementedError
+
+    def show(self, job: Any) -> Any:
+        """Show a `Job` until it has ended: what it prints, and why it waits; return its value."""
+        raise NotImplementedError
+
+    def remove(self) -> None:
+        """Remove the job from the host, with its value and its files."""
+        raise NotImplementedError
+
+    def watch_output(self, on_output: Callable[[str, bytes], Any]) -> Reply[bytes]:
+        """Give what the present attempt prints, and later ones, to `on_output`, with the stream's name."""
+        raise NotImplementedError
+
+
+def _left_by(answer: Completed) -> list[str]:
+    """Return the processes that `supervise.py end` could not end."""
+    try:
+        return [printable(str(name)) for name in json.loads(answer.out.splitlines()[-1])["left"]]
+    except (ValueError, IndexError, KeyError, TypeError):  # the disk is full, say, so that it could not begin
+        return []

@@ -1,0 +1,342 @@
+"""Submits to a scheduler, and again what it refuses for now because it holds as many jobs as it may.
+
+Such submissions wait in one line for each host, in their order: the first is sent again, less and less often, and each
+that is taken lets the next one go at once. They wait in this program, so they end with it. All of this runs in the loop
+of `clusterfn.hosts.loop`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import concurrent.futures
+import contextlib
+import logging
+import time
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar
+
+from clusterfn.bridge import layout
+from clusterfn.calls import console
+from clusterfn.errors import ClusterfnError, HostError, SubmitError, Unsatisfiable
+from clusterfn.hosts import loop
+from clusterfn.hosts.connection import Reply
+from clusterfn.hosts.exit_flush import await_at_exit
+from clusterfn.hosts.rpc.reply import RequestCancelled
+from clusterfn.scheduler.base import Answer, Submission
+
+if TYPE_CHECKING:
+    from clusterfn.hosts.connection import Completed
+    from clusterfn.hosts.host_state import HostState
+
+T = TypeVar("T")
+_log = logging.getLogger("clusterfn")
+_told: set[tuple[str, str]] = set()  # of which host, and what: a site may say the same about each job
+_FIRST_S, _LONGEST_S, _SLOWING = 2.0, 60.0, 2.0  # until the first is sent again; the scheduler serves everybody
+_RENEW_S = layout.REFUSED_FOR_S / 5
+_NOTES_AT_ONCE = 500  # words of one command
+
+
+class Started(NamedTuple):
+    """What a scheduler has taken.
+
+    Attributes:
+        scheduler_id: Its id there; "" if that is not known.
+        doubt: Set if the scheduler's answer may mean that it was not started.
+    """
+
+    scheduler_id: str
+    doubt: SubmitError | None = None
+
+
+class WaitingJob:
+    """What a submission asks, while it waits, of what it submits: one job, or elements that are started together."""
+
+    def refused_for_now(self, reason: str) -> None:
+        """Take why it waits in this program; called again when that changes."""
+
+    def taken(self, started: Started) -> None:
+        """Take note that the scheduler has it, before another one is asked whether it is wanted now."""
+
+    @property
+    def note(self) -> str:
+        """The file on the host by which others know that it waits in this program; "" for none."""
+        return ""
+
+    def split(self, submission: PendingSubmission) -> PendingSubmission | None:
+        """Let it ask for less, and return what asks for the rest; None if it cannot be less."""
+        return None
+
+    def is_wanted_now(self, submission: PendingSubmission) -> bool:
+        """Whether to submit it now, and not later."""
+        return True
+
+
+class PendingSubmission(Reply[Optional[Started]]):
+    """One request to a scheduler, until it is taken, withdrawn (then its answer is None), or refused for good.
+
+    Args:
+        after: What must have succeeded before.
+        job: What it submits.
+
+    Attributes:
+        request: What is sent; it may change between two tries.
+        is_withdrawn: Whether it is not to be sent again.
+    """
+
+    def __init__(self, session: HostState, request: Submission, after: Sequence[Reply[Any]], job: WaitingJob) -> None:
+        super().__init__(self.withdraw)
+        self.request = request
+        self.job = job
+        self.is_withdrawn = False
+        self.began = time.monotonic()
+        self._session = session
+        self._after: Sequence[Reply[Any]] = after
+        self._line = line_of(session)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the scheduler does not take it for now, and it is not being sent again at this moment."""
+        return self in self._line.waiting
+
+    def start(self) -> None:
+        """Send it together with what was sent just now, or let it wait behind those that wait. Does not wait."""
+        if not self._line.is_free:
+            loop.call(self._line.join, self)
+            return
+        try:
+            sent = self._send()
+        except ClusterfnError as error:  # the connection was closed
+            self.reject(error)
+            return
+        await_at_exit(loop.start(self._line.admit(self, sent)))
+
+    def _send(self) -> Reply[Completed]:
+        request = self.request
+        sent = self._session.connection.run(
+            request.argv, cwd=request.cwd, unset=request.unset, timeout_s=request.timeout_s, after=self._after,
+            forks=request.forks, stop_at=request.stop_at,
+        )  # fmt: skip
+        self.id = sent.id
+        return sent
+
+    async def try_once(self, sent: Reply[Completed] | None = None) -> str:
+        """Send it, unless that was done; return why the scheduler does not take it now, "" if it has its answer."""
+        scheduler = self._session.scheduler
+        try:
+            while True:
+                answer = await _answer(self._send() if sent is None else sent)
+                full = scheduler.refused_for_now(answer)
+                other = None if full else scheduler.again(self.request, answer)
+                if (full or other) and self.is_withdrawn:
+                    self.resolve(None)
+                    return ""
+                if full:
+                    return f"not in the queue of {scheduler.title} yet; {full}"
+                if other is None:
+                    started = self._started(answer)
+                    self.job.taken(started)
+                    self.resolve(started)
+                    return ""
+                self.request, self._after, sent = other, (), None
+        except (ClusterfnError, concurrent.futures.CancelledError) as error:
+            self.reject(error)
+        except Exception as error:  # noqa: BLE001 - of what a scheduler says: others wait behind this one
+            _log.exception("a submission failed")
+            self.reject(SubmitError(f"the scheduler's answer was not understood: {error!r}", stage="submit"))
+        return ""
+
+    def _started(self, answer: Answer) -> Started:
+        scheduler = self._session.scheduler
+        try:
+            scheduler_id = scheduler.submitted(answer)
+            self._tell(scheduler.notes(answer))
+        except SubmitError as refusal:
+            if not refusal.retryable:
+                raise
+            return Started("", refusal)
+        return Started(scheduler_id)
+
+    def _tell(self, notes: Iterable[str]) -> None:
+        host = self._session.host.name
+        for note in notes:
+            if (host, note) not in _told:
+                _told.add((host, note))
+                console.tell(note)
+
+    def ask_job(self, question: Callable[[WaitingJob], T], otherwise: T) -> T:
+        """Ask the job that waits; what that raises ends this submission alone, and not those that wait beside it."""
+        try:
+            return question(self.job)
+        except Exception as error:  # noqa: BLE001 - of what shows the job
+            _log.exception("a job that waits to be submitted failed")
+            if self.is_waiting:
+                self._line.waiting.remove(self)
+            self.reject(SubmitError(f"the job that waited failed on this machine: {error!r}", stage="submit"))
+            return otherwise
+
+    def is_wanted_now(self) -> bool:
+        """Whether its job wants to be submitted now, and not later."""
+        return self.ask_job(lambda job: job.is_wanted_now(self), False)
+
+    def tell_refused(self, reason: str) -> None:
+        """Tell its job why it waits."""
+        self.ask_job(lambda job: job.refused_for_now(reason), None)
+
+    def withdraw(self) -> None:
+        """Do not send it again; wait for its answer to know whether the scheduler has it."""
+        self.is_withdrawn = True
+        loop.call(self._leave, None)
+
+    def drop(self) -> None:
+        """End it if it waits: what it needs will not arrive."""
+        loop.call(self._leave, RequestCancelled("what the job needs was not sent"))
+
+    def _leave(self, error: BaseException | None) -> None:
+        if self.is_waiting:
+            self._line.waiting.remove(self)
+            self.resolve(None) if error is None else self.reject(error)
+
+    def renew(self, notes: Sequence[str]) -> None:
+        """Renew the dates of these notes on its host: others believe them only for a while."""
+        with contextlib.suppress(ClusterfnError):  # the connection was closed
+            self._session.connection.run(["touch", "-c", "--", *notes])
+
+
+async def _answer(sent: Reply[Completed]) -> Answer:
+    try:
+        ran = await sent
+    except HostError as error:
+        if error.kind != "timeout":
+            raise
+        return Answer(None, "", error.message)  # killed because it took too long: it may have submitted
+    return Answer(ran.rc, ran.out.decode("utf-8", "replace"), ran.err.decode("utf-8", "replace"))
+
+
+class SubmissionLine:
+    """What one host's scheduler does not take for now.
+
+    Args:
+        limit_s: For how long each may wait (`queue_timeout:` of the host); None for ever.
+
+    Attributes:
+        waiting: Those that wait, the next one first.
+    """
+
+    def __init__(self, host: str, limit_s: float | None) -> None:
+        self.waiting: collections.deque[PendingSubmission] = collections.deque()
+        self._host = host
+        self._limit_s = limit_s
+        self._is_trying = self._is_served = False
+        self._reason = ""
+        self._renewed = time.monotonic()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether none waits, so that one more may be sent at once."""
+        return not self.waiting and not self._is_trying
+
+    async def admit(self, submission: PendingSubmission, sent: Reply[Completed]) -> None:
+        """Let one that was sent wait if the scheduler does not take it now."""
+        refusal = await submission.try_once(sent)
+        if refusal:
+            is_first = self.is_free
+            is_smaller = self._keep(submission, refusal, is_first)
+            self._serve(0.0 if is_first and is_smaller else _FIRST_S)
+
+    def join(self, submission: PendingSubmission) -> None:
+        """Let one that was not sent wait behind the others."""
+        self.waiting.append(submission)
+        submission.tell_refused(self._reason)
+        self._serve(_FIRST_S)
+
+    def _keep(self, submission: PendingSubmission, reason: str, is_first: bool) -> bool:
+        """Let one that was refused wait, first or last; return whether it has become smaller, so that it may fit."""
+        rest = submission.ask_job(lambda job: job.split(submission), None)
+        if submission.done():
+            return False
+        both = [submission] if rest is None else [submission, rest]
+        if is_first:
+            self.waiting.extendleft(reversed(both))
+        else:
+            self.waiting.extend(both)
+        told = list(self.waiting) if reason != self._reason else both
+        self._reason = reason
+        for each in told:
+            each.tell_refused(reason)
+        return rest is not None
+
+    def _serve(self, pause_s: float) -> None:
+        if not self._is_served:
+            self._is_served = True
+            loop.begin(self._serve_all(pause_s))
+
+    async def _serve_all(self, pause_s: float) -> None:
+        """Send those that wait, one at a time, less and less often while the scheduler takes none."""
+        slower_s = pause_s * _SLOWING or _FIRST_S
+        try:
+            while self.waiting:
+                await asyncio.sleep(self._until_late(pause_s))
+                self._refuse_late()
+                self._renew_notes()
+                first = next((each for each in list(self.waiting) if each.is_wanted_now()), None)
+                refusal = await self._try(first) if first is not None else self._reason
+                if first is not None and not refusal:
+                    pause_s, slower_s = 0.0, _FIRST_S
+                elif first is not None and self._keep(first, refusal, is_first=True):
+                    pause_s = 0.0
+                else:
+                    pause_s, slower_s = slower_s, min(_LONGEST_S, slower_s * _SLOWING)
+        finally:
+            self._is_served = False
+
+    async def _try(self, submission: PendingSubmission) -> str:
+        self.waiting.remove(submission)
+        self._is_trying = True
+        trying = loop.start(submission.try_once())
+        await_at_exit(trying)  # and not the submission: what waits is waited for with its reason (`finish_submitting`)
+        try:
+            return await asyncio.wrap_future(trying)
+        finally:
+            self._is_trying = False
+
+    def _until_late(self, pause_s: float) -> float:
+        """Return the pause, or the time until the oldest has waited for too long."""
+        if self._limit_s is None:
+            return pause_s
+        oldest = min(each.began for each in self.waiting)
+        return min(pause_s, max(0.0, oldest + self._limit_s - time.monotonic()))
+
+    def _renew_notes(self) -> None:
+        """Say again, now and then, that those that wait here will be submitted."""
+        if not self.waiting or time.monotonic() - self._renewed < _RENEW_S:
+            return
+        self._renewed = time.monotonic()
+        notes = sorted({each.ask_job(lambda job: job.note, "") for each in list(self.waiting)} - {""})
+        if not self.waiting:
+            return
+        for first in range(0, len(notes), _NOTES_AT_ONCE):
+            self.waiting[0].renew(notes[first : first + _NOTES_AT_ONCE])
+
+    def _refuse_late(self) -> None:
+        if self._limit_s is None:
+            return
+        for each in [each for each in self.waiting if time.monotonic() >= each.began + self._limit_s]:
+            self.waiting.remove(each)
+            each.reject(
+                Unsatisfiable(
+                    f"the job has waited longer than the host's queue_timeout, {self._limit_s:g} s ({self._reason})",
+                    host=self._host,
+                    stage="submit",
+                    hint="try again later, or allow a longer queue_timeout",
+                )  # fmt: skip
+            )
+
+
+_lines: weakref.WeakKeyDictionary[HostState, SubmissionLine] = weakref.WeakKeyDictionary()
+
+
+def line_of(session: HostState) -> SubmissionLine:
+    """Return the line of a host."""
+    return _lines.setdefault(session, SubmissionLine(session.host.name, session.host.queue_timeout_s))

@@ -1,0 +1,127 @@
+"""Withdraw many jobs of one host that have not started, fifty in each request.
+
+Their scheduler is asked to remove as many with one command. What is withdrawn here ends as by `Job.cancel`; any job
+about which there is more to say is left to that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from clusterfn.bridge import layout
+from clusterfn.config.host_text import reading, shaped
+from clusterfn.errors import ClusterfnError, SubmitError
+from clusterfn.hosts import exit_flush
+from clusterfn.scheduler.base import SchedulerVerdict
+
+if TYPE_CHECKING:
+    from clusterfn.hosts.connection import Completed, Reply
+    from clusterfn.hosts.host_state import HostState
+
+WITHDRAWN = SchedulerVerdict(layout.CANCELLED, "the job was withdrawn before it started", stage="queue", withdraw=True)
+_JOBS = 50  # in one request, and in the words of one command
+_LOOK_S = 5.0  # for the numbers of the jobs in the queue
+_TIMEOUT_S = 60.0
+_WITHDRAWAL_S = 300.0  # a shared file system may need seconds for each
+_TOLD = [{"id": str, "name": str}]
+
+
+class WithdrawnJob(NamedTuple):
+    """A job that never starts.
+
+    Attributes:
+        error: Why its scheduler may still list it; None if it does not.
+    """
+
+    id: str
+    name: str
+    error: ClusterfnError | None
+
+
+class Withdrawal(NamedTuple):
+    """Some jobs of a host that are to be withdrawn.
+
+    Attributes:
+        ids: Theirs, with all their digits.
+        numbers: Those of all jobs in the scheduler's queue, by their names there, as far as they are known.
+    """
+
+    session: HostState
+    ids: Sequence[str]
+    numbers: Mapping[str, str]
+
+    def request(self) -> list[WithdrawnJob]:
+        """Withdraw them; return those that never start, and say nothing of the others.
+
+        Raises:
+            ClusterfnError: The host could not say.
+        """
+        session = self.session
+        asked = json.dumps({"verdict": WITHDRAWN.as_dict(), "jobs": list(self.ids)}).encode()
+        answer = session.bridge.supervise(
+            "withdraw", session.root, session.host.name, stdin=asked, timeout_s=_WITHDRAWAL_S
+        ).result(_WITHDRAWAL_S + _TIMEOUT_S)
+        with reading(session.host.name, "which jobs it has withdrawn"):
+            told = shaped([json.loads(line) for line in answer.out.splitlines()], _TOLD)
+            names = {each["id"]: each["name"] for each in told if each["id"] in self.ids}
+        errors = self._remove_from_queue({job_id: layout.job_name(name, job_id) for job_id, name in names.items()})
+        return [WithdrawnJob(job_id, name, errors.get(job_id)) for job_id, name in names.items()]
+
+    def _remove_from_queue(self, names: Mapping[str, str]) -> dict[str, ClusterfnError]:
+        """Have the scheduler remove them, by their numbers where these are known; return the errors by id.
+
+        Args:
+            names: Those that the jobs have in the queue, by id.
+        """
+        ids = {number: job_id for job_id, name in names.items() if (number := self.numbers.get(name))}
+        left = names.keys() - ids.values() | {ids[number] for number in self._not_removed(list(ids))}
+        commands = {job_id: self.session.scheduler.cancel_command(names[job_id]) for job_id in left}
+        errors: dict[str, ClusterfnError] = {}
+        asked = {job_id: self._run(argv) for job_id, argv in commands.items() if argv}
+        for job_id, reply in asked.items():
+            try:
+                check_removed(self.session, names[job_id], reply.result(_TIMEOUT_S))
+            except ClusterfnError as error:
+                errors[job_id] = error
+        return errors
+
+    def _not_removed(self, numbers: list[str]) -> list[str]:
+        """Have the scheduler remove these by one command; return those that it may have kept, one of which may fail."""
+        argv = self.session.scheduler.withdraw_command(*numbers)
+        if not argv:
+            return numbers
+        try:
+            if self._run(argv).result(_TIMEOUT_S).rc == 0:
+                return []
+        except ClusterfnError:  # by name it is asked again, and that error is reported
+            return numbers
+        half = len(numbers) // 2
+        return self._not_removed(numbers[:half]) + self._not_removed(numbers[half:]) if half else numbers
+
+    def _run(self, argv: Sequence[str]) -> Reply[Completed]:
+        reply = self.session.connection.run(argv, unset=self.session.scheduler.unset)
+        exit_flush.await_at_exit(reply)  # after Ctrl-C too: what is withdrawn must not keep its place in the queue
+        return reply
+
+
+def split(session: HostState, ids: Sequence[str]) -> list[Withdrawal]:
+    """Return the withdrawals of these jobs, some in each, after a look at the queue for their numbers."""
+    numbers: Mapping[str, str] = {}
+    if session.scheduler.withdraw_command("1"):
+        states = session.watch.last_look(_LOOK_S)
+        numbers = {} if isinstance(states, str) else {name: seen.scheduler_id for name, seen in states.items()}
+    return [Withdrawal(session, ids[first : first + _JOBS], numbers) for first in range(0, len(ids), _JOBS)]
+
+
+def check_removed(session: HostState, scheduler_name: str, answer: Completed) -> None:
+    """Raise a SubmitError if a scheduler has not removed a job from its queue."""
+    if answer.rc != 0:
+        raise SubmitError(
+            "the job will not run, but its scheduler did not remove it from the queue",
+            host=session.host.name,
+            stage="queue",
+            evidence=answer.err.decode("utf-8", "replace").splitlines(),
+            hint=f"try again, or run on the host: {session.scheduler.cancel_by_hand(scheduler_name)}",
+        )

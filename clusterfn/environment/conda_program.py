@@ -1,0 +1,120 @@
+"""Solve conda's packages with py-rattler: reads a job from stdin as JSON, and answers with JSON on stdout.
+
+Runs as a program of its own, in an interpreter that has py-rattler and need not have clusterfn, so it imports nothing
+of the rest. py-rattler 0.28 may crash when its interpreter shuts down, so that it ends by os._exit.
+
+The job:
+    channels     addresses, the strongest first
+    platform     of the host, "linux-64"
+    specs        what is wanted, ["numpy >=2", …]
+    python       "3.11" to be added, with the nearest that solves in its place; null: the specs name one
+    caller       the id of the process that started this one
+    virtual      what the host has, {"__glibc": "2.28", …}
+The answer is {"solved": [package, …]}, or {"failed": the solver's own sentences}, or {"unreachable": the
+same} where a channel does not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+_MINORS = range(8, 20)
+_LOOK_S = 0.5
+
+
+def main() -> None:
+    """Do the job, and end this process whatever its library wants to do afterwards."""
+    job = json.loads(sys.stdin.buffer.read())
+    if os.name != "nt":  # where a process keeps the number of its parent, even if that is gone
+        threading.Thread(target=_end_with_caller, args=(job["caller"],), daemon=True).start()
+    sys.stdout.write(json.dumps(asyncio.run(answer(job))) + "\n")
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _end_with_caller(caller: int) -> None:
+    """End this process once the one that started it is gone, even if that was killed."""
+    while os.getppid() == caller:
+        time.sleep(_LOOK_S)
+    os._exit(1)
+
+
+async def answer(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Solve for the wanted Python, or else for the nearest."""
+    import rattler
+
+    attempt, wanted = functools.partial(_solve, rattler.Gateway(), job), job["python"]
+    try:
+        found = await _nearest(attempt, wanted) if wanted else await attempt("")
+    except _errors() as error:
+        return {"unreachable" if isinstance(error, _errors("Gateway", "FetchRepoData", "Io")) else "failed": str(error)}
+    return {"solved": [_package(each) for each in found]}
+
+
+async def _nearest(attempt: Callable[[str], Awaitable[list[Any]]], wanted: str) -> list[Any]:
+    """Solve with the wanted Python; if that does not solve, with the nearest that does."""
+    from rattler.exceptions import SolverError
+
+    try:
+        return await attempt(f"python {wanted}.*")
+    except SolverError as failure:
+        try:
+            found = await attempt("python")
+        except SolverError:
+            raise failure from None
+    near = int(wanted.split(".")[1])
+    for minor in sorted(set(_MINORS) - {near}, key=lambda each: (abs(each - near), -each)):
+        try:
+            return await attempt(f"python 3.{minor}.*")
+        except SolverError:
+            continue
+    return found
+
+
+async def _solve(gateway: Any, job: Mapping[str, Any], python: str) -> list[Any]:
+    import rattler
+
+    virtual = [_virtual_package(name, version) for name, version in job["virtual"].items()]
+    specs = [*([python] if python else []), *job["specs"]]
+    return list(await rattler.solve(
+        job["channels"], list(map(rattler.MatchSpec, specs)), gateway=gateway, platforms=[job["platform"], "noarch"],
+        virtual_packages=virtual,
+    ))  # fmt: skip
+
+
+def _virtual_package(name: str, told: str) -> Any:
+    import rattler
+    from rattler.package.build_string import BuildString
+
+    version, _, build = told.partition(" ")
+    return rattler.GenericVirtualPackage(rattler.PackageName(name), rattler.Version(version), BuildString(build or "0"))
+
+
+def _errors(*names: str) -> tuple[type[Exception], ...]:
+    """Return py-rattler's own errors of these names, else all."""
+    import rattler.exceptions
+
+    kinds = [kind for name, kind in vars(rattler.exceptions).items() if name.endswith("Error")]
+    return tuple(kind for kind in kinds if not names or kind.__name__.removesuffix("Error") in names)
+
+
+def _package(record: Any) -> dict[str, Any]:
+    """Return a package as a lock has it."""
+    pairs = (str(each).partition(" ") for each in record.depends)
+    return {
+        "name": record.name.normalized, "version": str(record.version), "url": record.url,
+        "md5": (record.md5 or b"").hex(), "sha256": (record.sha256 or b"").hex(),
+        "dependencies": {name: versions for name, _, versions in pairs if not name.startswith("__")},
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

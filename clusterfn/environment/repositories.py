@@ -1,0 +1,131 @@
+"""Pack a commit of a git repository as a source distribution, with its submodules: the same bytes on every machine.
+
+uv chooses the commit. Only this machine reads the repository, as it has the user's keys; a host is sent the archive.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from clusterfn.bridge.builder.addresses import masked
+from clusterfn.bridge.supervisor import publish
+from clusterfn.config import places
+from clusterfn.environment.index_credentials import with_credentials
+from clusterfn.environment.project import GIT
+from clusterfn.environment.wheel_files import SUBDIRECTORY
+from clusterfn.errors import LockError
+
+_TIME = 1_000_000_000  # of all files: a checkout has the time at which it was made
+_TIMEOUT_S = 900.0
+# A requirement or a lock may be somebody else's: no option of git, and no helper that starts programs (ext::).
+_ADDRESS = re.compile(r"(?:https?|ssh|git|file)://[^-]\S*")
+_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+# They name the repository in which a hook of git runs this program: git would write into that one.
+_OF_ANOTHER = (
+    "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_NAMESPACE",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_PREFIX", "GIT_SHALLOW_FILE",
+)  # fmt: skip
+_SAME_BYTES = ("-c", "core.autocrlf=false", "-c", "core.eol=lf")  # whatever this user's git is set to
+
+HINT = "check that `git clone` of it works here without a question; or name a released version"
+
+_packed: dict[str, Path] = {}  # by the addresses of commits: one lock may ask twice
+
+
+def pack(where: str, name: str, indexes: Sequence[tuple[str, str]] = ()) -> str:
+    """Put the archive of a commit into this user's cache; return its SHA-256.
+
+    Args:
+        where: Its address as pip writes it: git+https://…@COMMIT#subdirectory=…
+        indexes: As for `with_credentials`.
+
+    Raises:
+        LockError: git cannot read it, or the address is no commit of a repository.
+    """
+    if where in _packed and _packed[where].exists():
+        return _packed[where].name
+    bare, _, inside = where[len(GIT) :].partition(SUBDIRECTORY)
+    url, _, commit = bare.rpartition("@")
+    if not (_ADDRESS.fullmatch(url) and _COMMIT.fullmatch(commit)):
+        raise LockError(f"{masked(where)} is no commit of a git repository", hint="do you trust who wrote it?")
+    with tempfile.TemporaryDirectory(prefix="clusterfn-git-") as folder:
+        top = Path(folder) / "top"
+        top.mkdir()
+        _git(top, where, {}, "init", "--quiet")
+        known = with_credentials(url, indexes) if url.startswith("http") else ""
+        try:
+            _check_out(top, where, url, commit, _instead(url, known) if known else {})
+        except LockError:
+            if not known:
+                raise
+            _check_out(top, where, url, commit, {})  # those of an index on that server are no good, git has its own
+        chosen = (top / inside).resolve()
+        if not (chosen.is_dir() and chosen.is_relative_to(top.resolve())):
+            raise _unreadable(where, [f"{inside} is no folder of it"])
+        data = _archive(chosen, f"{name}-{commit[:12]}")
+    digest = hashlib.sha256(data).hexdigest()
+    path = places.cache_folder() / "pkgs" / digest
+    path.parent.mkdir(parents=True, exist_ok=True)
+    publish.replace(str(path), data, mode=0o666)
+    _packed[where] = path
+    return digest
+
+
+def _check_out(top: Path, where: str, url: str, commit: str, more: Mapping[str, str]) -> None:
+    try:
+        _git(top, where, more, "fetch", "--quiet", "--depth", "1", url, commit)
+    except LockError:  # a server may give no commit by its hash alone
+        _git(top, where, more, "fetch", "--quiet", url, "+refs/*:refs/remotes/all/*")
+    _git(top, where, more, "checkout", "--quiet", commit)
+    _git(top, where, more, "submodule", "update", "--quiet", "--init", "--recursive", "--depth", "1")
+
+
+def _instead(url: str, known: str) -> dict[str, str]:
+    """Return variables by which git, from 2.31 on, uses credentials for this server, which no command line shows."""
+    server, same = (urlunsplit(urlsplit(each)._replace(path="/")) for each in (url, known))
+    count = int(os.environ.get("GIT_CONFIG_COUNT") or 0)  # the user may have set some so, too
+    named = {f"GIT_CONFIG_KEY_{count}": f"url.{same}.insteadOf", f"GIT_CONFIG_VALUE_{count}": server}
+    return {"GIT_CONFIG_COUNT": f"{count + 1}", **named}
+
+
+def _git(folder: Path, where: str, more: Mapping[str, str], *words: str) -> None:
+    variables = {**{name: value for name, value in os.environ.items() if name not in _OF_ANOTHER}, **more}
+    try:
+        done = subprocess.run(
+            ["git", *_SAME_BYTES, *words], cwd=folder, env={**variables, "GIT_TERMINAL_PROMPT": "0"},
+            stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace", timeout=_TIMEOUT_S,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _unreadable(where, [str(error)]) from error
+    if done.returncode:
+        raise _unreadable(where, masked(done.stderr).splitlines()[-5:])
+
+
+def _unreadable(where: str, evidence: list[str]) -> LockError:
+    return LockError(f"git cannot read {masked(where)}", evidence=evidence, hint=HINT)
+
+
+def _archive(folder: Path, top: str) -> bytes:
+    """Return a tar of all files, in the order of their names, without what differs from checkout to checkout."""
+
+    def same(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        member.mode = 0o755 if member.isreg() and member.mode & 0o100 else 0o644
+        member.mtime, member.uid, member.gid, member.uname, member.gname = _TIME, 0, 0, "", ""
+        return member
+
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for path in sorted(folder.rglob("*")):
+            inside = path.relative_to(folder)
+            if ".git" not in inside.parts and (path.is_symlink() or not path.is_dir()):
+                archive.add(path, f"{top}/{inside.as_posix()}", recursive=False, filter=same)
+    return out.getvalue()

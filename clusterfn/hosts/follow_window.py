@@ -1,0 +1,49 @@
+"""Which jobs of one host are followed: the oldest, and those that begin. Thousands that wait cost next to nothing.
+
+Each job that is followed takes some hundred objects here, which Python's garbage collector walks through, and watches
+of folders on the host. With twenty thousand, one walk takes seconds, in which nobody learns of an end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+MOST = 4000
+
+
+class FollowWindow(Generic[T]):
+    """The trackers of jobs that are followed, and of those that are not yet, in their order; for any thread."""
+
+    def __init__(self) -> None:
+        self._followed: set[T] = set()
+        self._waiting: OrderedDict[T, None] = OrderedDict()
+
+    def enter(self, tracker: T) -> bool:
+        """Return whether the job is followed from now on; else it waits for its turn."""
+        if len(self._followed) < MOST and not self._waiting:
+            self._followed.add(tracker)
+            return True
+        self._waiting[tracker] = None
+        return False
+
+    def hurry(self, tracker: T) -> bool:
+        """Return whether the job has waited, and is followed from now on, whoever is older."""
+        with contextlib.suppress(KeyError):
+            del self._waiting[tracker]
+            self._followed.add(tracker)
+            return True
+        return False
+
+    def leave(self, tracker: T) -> list[T]:
+        """Take note that the job has ended; return the jobs whose turn has come."""
+        self._followed.discard(tracker)
+        self._waiting.pop(tracker, None)
+        begun: list[T] = []
+        with contextlib.suppress(KeyError):  # none waits
+            while len(self._followed) < MOST:
+                begun.append(self._waiting.popitem(last=False)[0])
+                self._followed.add(begun[-1])
+        return begun

@@ -1,0 +1,148 @@
+"""What the jobs of a host may get: its cores, memory and GPUs, within what its administrator allows."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from clusterfn.bridge.supervisor.eligible_gpus import eligible_gpus
+from clusterfn.bridge.supervisor.text import format_size
+from clusterfn.config.units import exact_memory
+from clusterfn.errors import ConfigError, Unsatisfiable
+from clusterfn.hosts import gpus, site_rules
+from clusterfn.hosts.connected_host import ConnectedHost
+from clusterfn.hosts.site_rules import SiteRules
+
+if TYPE_CHECKING:
+    from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo
+    from clusterfn.config.spec import Host, Resources
+
+
+class HostCapacity:
+    """What one host gives to jobs, as this process knows it."""
+
+    def __init__(self, session: ConnectedHost) -> None:
+        self._session, self._host = session, session.host
+        self._has_warned = False
+        self._has_told_of_commands = False
+        self._has_told_of_gpus = False
+        self._gpus: tuple[GpuInfo, ...] | None = None
+
+    def enough(self, asked: Resources) -> None:
+        """Reject what a host without a scheduler can never give, and a type of GPU that a cluster does not have.
+
+        Raises:
+            Unsatisfiable: It has fewer cores, less memory or fewer GPUs than that.
+        """
+        if self._session.scheduler.has_nodes:
+            self.require_commands()
+            if asked.gpu_type:
+                gpus.known(self.gpu_types, asked, self._host.name, self._session.scheduler.title)
+            return
+        facts, limits, host = self._session.connection.facts, self.limit(self._host).limits, self._host
+        wanted = (("gpus", asked.gpus, limits.gpus, str), ("cores", asked.cores, limits.cores, str),
+                  ("memory", asked.memory_bytes or 0, limits.memory_bytes, exact_memory))  # fmt: skip
+        for name, amount, limit, shown in wanted:
+            if limit is not None and amount > limit:  # it would wait for ever for the user's own jobs
+                field = "memory_bytes" if name == "memory" else name
+                by_site = self.rules is not None and limit == getattr(self.rules.limits, field)
+                mend = f", or change limits: {{{name}: …}} in {host.source}"
+                raise Unsatisfiable(
+                    f"{name}={shown(amount)} is more than all your jobs on {host.name} may have: {shown(limit)}",
+                    host=host.name, stage="submit", hint=f"ask for at most {shown(limit)}{'' if by_site else mend}",
+                    evidence=[f"the administrator has set it in {site_rules.FILE} on {host.name}"] if by_site else [],
+                )  # fmt: skip
+        self._reject_above("cores", asked.cores, max(facts.cpus, limits.cores or 0), str)
+        self._reject_above("memory", asked.memory_bytes or 0, facts.memory_bytes, format_size)
+        there = self.gpus if asked.gpus else None
+        if there is not None:
+            if self._host.gpus_only:
+                gpus.enough_allowed(there, asked, self._host)
+            self._reject_above("gpus", asked.gpus, len(there), str)
+            if asked.gpu_type or asked.gpu_memory_bytes:
+                gpus.enough(there, asked, self._host.name)
+
+    def require_commands(self) -> None:
+        """Reject a host on which not even a login shell finds the commands of its scheduler.
+
+        Raises:
+            ConfigError: It names the key that says where they are.
+        """
+        lacking = self._session.connection.facts.lacking
+        if lacking:
+            raise ConfigError(
+                f"{lacking[0]} is neither in PATH of {self._host.name} nor found by its login shell",
+                host=self._host.name,
+                evidence=[f"scheduler: {self._host.scheduler} ({self._host.source})"],
+                hint=f"write the folder that has it as `scheduler_path: [FOLDER]` for host {self._host.name} "
+                f"({self._host.source}); `clusterfn check {self._host.name}` shows what was found",
+            )
+
+    @property
+    def rules(self) -> SiteRules | None:
+        """What the administrator allows there, None for all there is; a scheduler has rules of its own."""
+        told = self._session.connection.facts.site
+        return site_rules.read(told) if told and not self._session.scheduler_rules.has_nodes else None
+
+    def limit(self, host: Host) -> Host:
+        """Return the host, with the options of a call, within what the administrator allows."""
+        return self.rules.limit(host) if self.rules else host
+
+    def limit_time(self, asked: Resources) -> Resources:
+        """Return what a job asks for with a time that the administrator allows; raise Unsatisfiable if it has more."""
+        return self.rules.limit_time(asked, self._host.name) if self.rules else asked
+
+    def warnings(self, asked: Resources) -> Iterator[str]:
+        """Yield what the user should know before such a job goes there, each once."""
+        name, facts, found = self._host.name, self._session.connection.facts, self._session.found_commands
+        if found and not self._has_told_of_commands:
+            self._has_told_of_commands = True
+            yield (
+                f"clusterfn found the commands of {self._session.scheduler.title} on {name} {found.how}; "
+                f"to save the search, add {found.in_words()} to host {name} ({self._host.source})"
+            )
+        if self._session.scheduler.has_nodes:
+            return
+        if facts.ends_jobs and not self._has_warned:
+            self._has_warned = True
+            yield (
+                f"logind on {name} ends your processes when you log out, so jobs end with the connection; "
+                f"`clusterfn check {name}` shows what to ask the administrator for"
+            )
+        if asked.gpus and facts.visible_gpus and not self._host.gpus_only and not self._has_told_of_gpus:
+            self._has_told_of_gpus = True
+            yield gpus.about_visible(facts.visible_gpus, name)
+
+    def _reject_above(self, name: str, asked: int, there: int, shown: Callable[[int], str]) -> None:
+        if asked > there:
+            raise Unsatisfiable(
+                f"{name}={shown(asked)} is more than {self._host.name} has: {shown(there)}",
+                host=self._host.name,
+                stage="submit",
+                hint=f"ask for at most {shown(there)}"
+                if there
+                else f"remove {name}=, or use another host: `clusterfn init ADDRESS` adds one",
+            )
+
+    @property
+    def gpus(self) -> tuple[GpuInfo, ...] | None:
+        """Each GPU of the host that its jobs may get; None if nvidia-smi fails.
+
+        Only an answer with GPUs is kept: a driver may recover.
+
+        Raises:
+            Unsatisfiable: `gpus: {only: …}` names one that the host does not have.
+        """
+        if not self._gpus:
+            self._gpus = gpus.ask(self._session.connection)
+        return gpus.allowed(self._gpus, self._host) if self._gpus and self._host.gpus_only else self._gpus
+
+    @functools.cached_property
+    def gpu_types(self) -> Sequence[str] | None:
+        """The types of a cluster's GPUs, as its scheduler says; None if it does not."""
+        return gpus.ask_types(self._session.connection, self._session.scheduler)
+
+    def count_gpus_for(self, asked: Resources) -> int:
+        """Return how many GPUs of the requested type and size it has; 0 if that is not known."""
+        return len(eligible_gpus(self.gpus or (), asked.gpu_type, asked.gpu_memory_bytes))

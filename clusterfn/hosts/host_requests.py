@@ -1,0 +1,345 @@
+"""The requests that a host answers: files, programs and sockets there. Each gives a `Reply`, and waits for nothing.
+
+`connection.HostConnection` sends them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from clusterfn.errors import HostError
+from clusterfn.hosts.rpc import requests as _r
+from clusterfn.hosts.rpc.downloads import GetEachRequest, GetRequest
+from clusterfn.hosts.rpc.programs import CommandLook, ConversationRequest, RepeatRequest
+from clusterfn.hosts.rpc.reply import Reply
+from clusterfn.hosts.rpc.requests import Data, Followed, Sink, SpawnReply
+
+if TYPE_CHECKING:
+    from clusterfn.config.spec import Host
+    from clusterfn.hosts.rpc.frames import Header
+
+
+class Completed(NamedTuple):
+    """How a program ended: `rc`, or None and the `signal` that ended it; and all that it printed."""
+
+    rc: int | None
+    signal: int | None
+    out: bytes
+    err: bytes
+
+
+class TreeFile(NamedTuple):
+    """One file of `put_tree`: its name below the folder, with slashes, and its bytes or the local file with them.
+
+    Attributes:
+        crc: The CRC-32 that its bytes must have when they come; None checks nothing.
+    """
+
+    name: str
+    data: Data
+    mode: int = 0o600
+    crc: int | None = None
+
+
+class Needed(NamedTuple):
+    """What a folder needs beside it on the host.
+
+    Attributes:
+        paths: Absolute.
+        whole: Those of them that are trees with a list of their files, `MANIFEST`, by which they are checked.
+        on_lacking: Called on the reader thread with those that are gone, and a function to call once they were sent
+            again, with the error if they were not.
+    """
+
+    paths: Sequence[str]
+    whole: Sequence[str]
+    on_lacking: Callable[[list[str], Callable[[HostError | None], None]], Any]
+
+
+class ListedFile(NamedTuple):
+    """One file found by `list`; `mtime` is the host's clock."""
+
+    name: str
+    size: int
+    mtime: float
+    mode: int
+
+
+class HostRequests:
+    """The requests to one host. All methods may be called from any thread; callbacks come on the reader thread."""
+
+    host: Host
+
+    def ask(self, request: _r.OpenRequest[Any]) -> None:
+        """Send the request; wait for nothing."""
+        raise NotImplementedError
+
+    def _send(self, request: _r.OpenRequest[_r.T]) -> Reply[_r.T]:
+        self.ask(request)
+        return request.reply
+
+    def put(
+        self,
+        path: str,
+        data: Data,
+        mode: int = 0o600,
+        crc: int | None = None,
+        *,
+        sync: bool | Literal["later"] = True,
+        after: Sequence[Reply[Any]] = (),
+    ) -> Reply[bool]:
+        """Write a file: whole or not at all. True if it was written, False if it was there and is named by its content.
+
+        Args:
+            sync: Whether it must survive a power cut from then on; "later": soon afterwards, and nothing waits for it.
+            crc: The CRC-32 of the content that the file is named by, which what comes must have; None for other files.
+        """
+        fields: Header = {"path": path, "size": _r.size_of(data), "mode": mode, "sync": sync}
+        if crc is not None:
+            fields["crc"] = crc
+        return self._send(_r.UploadRequest(fields, _written, [data], after))
+
+    def put_tree(
+        self, path: str, files: Sequence[TreeFile], *, sync: bool = True, after: Sequence[Reply[Any]] = (),
+        needs: Needed | None = None,
+    ) -> Reply[bool]:  # fmt: skip
+        """Write a folder: whole or not at all. True if it was written, False if it was there.
+
+        Args:
+            sync: Whether it must survive a power cut. Not needed for what is useless after one.
+            needs: What must be there before.
+        """
+        names = [
+            [file.name, _r.size_of(file.data), file.mode, *(() if file.crc is None else (file.crc,))] for file in files
+        ]
+        fields = {"path": path, "files": names, "sync": sync}
+        data = [file.data for file in files]
+        if needs is None:
+            return self._send(_r.UploadRequest(fields, _written, data, after))
+        fields.update(needs=list(needs.paths), whole=list(needs.whole))
+        return self._send(_r.UploadRequest(fields, _written, data, after, needs.on_lacking))
+
+    def have(self, paths: Sequence[str], *, after: Sequence[Reply[Any]] = ()) -> Reply[list[bool]]:
+        """Whether each path exists."""
+
+        def read(header: Header, _: bytes) -> list[bool]:
+            told = header.get("have")
+            kinds = [type(each) for each in told] if isinstance(told, list) else None
+            if kinds != [bool] * len(paths):
+                raise _r.MalformedAnswer(f"have: {ascii(told)[:80]}, for {len(paths)} paths")
+            return list(told or ())
+
+        return self._send(_r.SimpleRequest("have", {"paths": list(paths)}, read, after=after))
+
+    def get(
+        self,
+        path: str,
+        sink: Sink,
+        offset: int = 0,
+        *,
+        after: Sequence[Reply[Any]] = (),
+        on_size: Callable[[int], Any] | None = None,
+        until: int | None = None,
+    ) -> Reply[int]:
+        """Give a file's bytes from `offset` to `sink`; the reply is the file's size.
+
+        Args:
+            until: Where the part of the file ends that is wanted; its size then counts as the file's.
+            on_size: Called with the file's size before its first byte comes; what it raises ends the request.
+        """
+        return self._send(GetRequest(path, sink, offset, after, on_size, until))
+
+    def get_each(
+        self, folder: str, sizes: Mapping[str, int], on_file: Callable[[str, bytes | None], Any], *,
+        after: Sequence[Reply[Any]] = (),
+    ) -> Reply[None]:  # fmt: skip
+        """Give small files below a folder to `on_file`, one after another, each whole: a frame brings many.
+
+        Args:
+            sizes: How many bytes each file has, by its name below the folder; a host sends no more.
+            on_file: Called with the name and the bytes. It gets None for a file that `get` has to fetch, or say why it
+                cannot: it has become larger, or cannot be read.
+        """
+        return self._send(GetEachRequest(folder, sizes, on_file, after))
+
+    def follow(
+        self,
+        files: Sequence[Followed],
+        until: str = "",
+        with_files: Sequence[tuple[str, Sink]] = (),
+        *,
+        after: Sequence[Reply[Any]] = (),
+        on_content: Callable[[bytes], Any] | None = None,
+        on_early: Callable[[bool], Any] | None = None,
+    ) -> Reply[bytes]:
+        """Give bytes of files as they grow. Once the file `until` exists, give the rest of them, and return its bytes.
+
+        Without `until`, it ends by `cancel`.
+
+        Args:
+            with_files: What comes with `until`, and where it goes.
+            on_content: Called with the bytes of `until` before those of `with_files`; what it raises ends the request.
+            on_early: If given, large `with_files` come as they are written, before `until` exists. Called before each
+                of these pieces; with True if the file was begun again, and what has come of it is void.
+        """
+        return self._send(_r.FollowRequest(files, until, with_files, on_content, on_early, after))
+
+    def wait(self, path: str) -> Reply[bytes]:
+        """Return a file's bytes once it exists."""
+        return self.follow((), path)
+
+    def still(
+        self, path: str, silent_s: float, on_silent: Callable[[], Any], *, unless: str = "", within: str = "",
+        on_gone: Callable[[], Any] = lambda: None, after: Sequence[Reply[Any]] = (),
+    ) -> Reply[None]:  # fmt: skip
+        """Call `on_silent` each time a file has not changed for `silent_s`, once it exists; until `cancel`.
+
+        Args:
+            unless: What explains the silence, once it exists.
+            within: The folder without which the file can never be made.
+            on_gone: Called each time that there was no such folder for `silent_s`.
+        """
+        return self._send(_r.StillRequest(path, silent_s, unless, within, on_silent, on_gone, after))
+
+    def run(
+        self,
+        argv: Sequence[str],
+        stdin: bytes = b"",
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        unset: Sequence[str] = (),
+        timeout_s: float = 60,
+        *,
+        after: Sequence[Reply[Any]] = (),
+        forks: bool = False,
+        stop_at: str = "",
+    ) -> Reply[Completed]:
+        """Run a program to its end. It may run twice if the connection breaks, so it must bear that.
+
+        Args:
+            forks: Whether it is `supervise.py`, and may run in a fork of the agent: that saves an interpreter's start.
+            stop_at: Kill it once it has printed this to stderr.
+
+        Raises (by the reply):
+            HostError: It does not exist, may not be run, was killed after `timeout_s`, or printed more than 4 MB.
+        """
+        more = {**({"fork": True} if forks else {}), **({"stop_at": stop_at} if stop_at else {})}
+        return self._send(self.run_request(argv, stdin, cwd, env, unset, timeout_s, after=after, **more))
+
+    def run_request(
+        self, argv: Sequence[str], stdin: bytes = b"", cwd: str | None = None, env: Mapping[str, str] | None = None,
+        unset: Sequence[str] = (), timeout_s: float = 60, *, after: Sequence[Reply[Any]] = (), **more: Any,
+    ) -> _r.SimpleRequest[Completed]:  # fmt: skip
+        """Return the request of `run`, unsent."""
+        fields = {**_program(argv, env, unset), "cwd": cwd, "timeout_s": timeout_s, **more}
+        return _r.SimpleRequest("run", fields, functools.partial(_completed, self.host.name, argv), stdin, after)
+
+    def spawn(
+        self,
+        argv: Sequence[str],
+        cwd: str,
+        log: str,
+        env: Mapping[str, str] | None = None,
+        unset: Sequence[str] = (),
+        *,
+        after: Sequence[Reply[Any]] = (),
+    ) -> SpawnReply:
+        """Start a program that outlives this connection; `reply.exited` reports its end as long as the agent runs."""
+        request = _r.SpawnRequest("spawn", {**_program(argv, env, unset), "cwd": cwd, "log": log}, after=after)
+        self.ask(request)
+        return request.reply
+
+    def repeat(
+        self,
+        argv: Sequence[str],
+        interval_s: float,
+        share: str | None,
+        on_look: Callable[[CommandLook], Any],
+        env: Mapping[str, str] | None = None,
+        unset: Sequence[str] = (),
+        *,
+        timeout_s: float = 60,
+        after: Sequence[Reply[Any]] = (),
+    ) -> Reply[None]:
+        """Run a program now and every `interval_s`, until `cancel`. Equal `share` and argv share an answer per user."""
+        fields = {**_program(argv, env, unset), "interval_s": interval_s, "share": share, "timeout_s": timeout_s}
+        request = RepeatRequest(fields, on_look, after)
+        self.ask(request)
+        return request.reply
+
+    def connect_socket(self, path: str, first: bytes, on_data: Callable[[bytes], Any]) -> Reply[None]:
+        """Connect to a unix socket of this user on the host, and send the `first` bytes; `on_data` gets what it says.
+
+        The reply comes when the socket is closed, and raises Unreachable when the connection to the host is lost: it
+        is not connected again. `cancel` closes it.
+        """
+        return self._send(ConversationRequest({"path": path}, first, on_data))
+
+    def converse(
+        self,
+        argv: Sequence[str],
+        first: bytes,
+        on_data: Callable[[bytes], Any],
+        unset: Sequence[str] = (),
+        nudge: bytes = b"",
+    ) -> Reply[None]:
+        """Start a program on the host as `connect_socket` connects: `write` goes to its stdin, and its stdout comes.
+
+        It ends with the connection, or by `cancel`. If its exit status is not 0, the reply raises a HostError with its
+        last words. Its kind is "unavailable" for EX_UNAVAILABLE, and "program" for all others.
+
+        Args:
+            nudge: What its input gets while srun brings its output in pieces, which come sooner so. It comes between
+                the data of two calls of `write`, never inside. ASCII, and nothing that the program acts on.
+        """
+        fields = {**_program(argv, None, unset), **({"nudge": nudge.decode("ascii")} if nudge else {})}
+        return self._send(ConversationRequest(fields, first, on_data))
+
+    def ping(self) -> Reply[None]:
+        """Ask for an answer, as soon as the host can."""
+        return self._send(_r.SimpleRequest("have", {"paths": []}, lambda *_: None))
+
+    def list(
+        self, path: str, glob: str = "**", limit: int = 10_000, *, after: Sequence[Reply[Any]] = ()
+    ) -> Reply[list[ListedFile]]:
+        """List files below a folder whose relative name matches: `*` stays within one name, `**` crosses folders."""
+        fields = {"path": path, "glob": glob, "limit": limit}
+        return self._send(
+            _r.SimpleRequest("have", fields, functools.partial(_listed, self.host.name, path), after=after)
+        )
+
+
+def _program(argv: Sequence[str], env: Mapping[str, str] | None, unset: Sequence[str]) -> Header:
+    return {"argv": list(argv), "env": dict(env or {}), "unset": list(unset)}
+
+
+def _written(header: Header, _: bytes) -> bool:
+    return not header.get("existed")
+
+
+def _completed(host: str, argv: Sequence[str], header: Header, body: bytes) -> Completed:
+    """Read how a program ended. An answer that was cut off is an error: its end is missing."""
+    rc, signal = (None if header.get(name) is None else _r.number(header, name) for name in ("rc", "signal"))
+    out = _r.number(header, "out", below=len(body) + 1)
+    if _r.boolean(header, "truncated"):
+        raise HostError(
+            f"`{argv[0]}` printed more than the 4 MB that clusterfn reads", host=host,
+            evidence=body[:out][-200:].decode("utf-8", "replace").splitlines()[-1:],
+        )  # fmt: skip
+    return Completed(rc, signal, body[:out], body[out:])
+
+
+def _listed(host: str, path: str, header: Header, _: bytes) -> list[ListedFile]:
+    told = header.get("files")
+    rows = [entry if isinstance(entry, list) else [] for entry in told] if isinstance(told, list) else [[]]
+    kinds = ([str, int, float, int], [str, int, int, int])
+    if any([type(each) for each in row] not in kinds or row[1] < 0 for row in rows):
+        raise _r.MalformedAnswer(f"files: {ascii(told)[:80]}")
+    if _r.boolean(header, "truncated"):
+        raise HostError(
+            f"{path} has more files that match than the {len(rows)} that fit into one answer", host=host,
+            hint="use a narrower pattern, or pack them into one file on the host",
+        )  # fmt: skip
+    return [ListedFile(*row) for row in rows]

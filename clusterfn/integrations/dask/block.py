@@ -1,0 +1,236 @@
+"""A `with` block of dask: start its scheduler and workers, watch over them, and end all of it.
+
+Each block has a certificate: processes that have its key take part, and all others are rejected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import threading
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import dask
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from distributed import Client
+from distributed.security import Security
+
+from clusterfn.bridge.kernel.dask_program import security_of
+from clusterfn.errors import ClusterfnError
+from clusterfn.integrations.dask.cluster import AllocationCluster, ConnectedCluster, JobsCluster
+from clusterfn.integrations.dask.scheduler_job import SchedulerJob, end_job, listen_for_dask
+from clusterfn.integrations.dask.settings import DaskSettings
+from clusterfn.integrations.dask.worker_job import WorkerJobs
+from clusterfn.integrations.jupyter.kernel_job import tell_why_it_waits
+from clusterfn.public_api import public_api
+
+if TYPE_CHECKING:
+    from distributed.security import Security
+
+    from clusterfn.calls.job import Job
+    from clusterfn.integrations.dask.plan import DaskPlan
+
+_CONNECTING, _SILENCE = "distributed.comm.timeouts.connect", "distributed.comm.timeouts.tcp"
+_PATIENCE_S = 60.0
+_LOOK_S, _REASON_S = 0.05, 5.0
+_LOST = (OSError, RuntimeError, TimeoutError)  # what dask raises of connections
+_CLOSE_S, _GIVE_UP_S = 30.0, 5.0  # for dask to close in order; where its scheduler is gone, it may try to reach it
+_WORKERS_END_S = 15.0
+
+
+class DaskBlock:
+    """A `with` block of `dask_client`; entering it gives the client."""
+
+    def __init__(self, plan: DaskPlan) -> None:
+        self._plan = plan
+        self._scheduler: SchedulerJob | None = None
+        self._jobs: WorkerJobs | None = None
+        self._cluster: ConnectedCluster | None = None
+        self._client: Any = None
+        self._error: ClusterfnError | None = None
+        self._failed = threading.Event()
+        self._settings = contextlib.ExitStack()
+        self._is_ending = False
+
+    @public_api
+    def __enter__(self) -> Any:
+        """Start dask, and return the client once a worker has connected; without waiting if there may be none.
+
+        If one job holds everything, wait for all workers.
+
+        Raises:
+            ClusterfnError: The scheduler or the workers cannot be started.
+        """
+        if self._scheduler is not None:
+            raise RuntimeError("this block has been used: call dask_client() again")
+        try:
+            return self._start()
+        except BaseException as error:  # Ctrl-C among them: nothing stays behind
+            try:
+                if self._scheduler is not None and isinstance(error, _LOST):
+                    self._failed.wait(_REASON_S)  # dask loses its connection a moment before the reason comes
+            finally:  # Ctrl-C meanwhile, too
+                self._end(is_interrupted=True)
+            if self._error is not None and isinstance(error, Exception):
+                raise self._error from None  # it is the reason
+            raise
+
+    def _start(self) -> Any:
+        plan = self._plan
+        pages = listen_for_dask() if plan.dashboard else None
+        port = pages.getsockname()[1] if pages is not None else 0
+        settings = DaskSettings(plan.imports, plan.interface, port, make_security(), plan.node_workers)
+        try:
+            self._jobs = None if plan.node_workers else WorkerJobs(plan.worker, settings)
+            self._scheduler = SchedulerJob(plan.scheduler, settings, plan.idle_s, pages)
+        except BaseException:  # as above
+            if pages is not None:
+                pages.close()
+            raise
+        # This process's end of dask's connections is a socket of this machine, behind which the network may be lost.
+        patience = f"{max(plan.idle_s, _PATIENCE_S):g}s"
+        self._settings.enter_context(dask.config.set({_SILENCE: patience}))
+        self._scheduler.on_end(self._fail)
+        self._scheduler.await_scheduler()
+        self._cluster = self._connect(self._scheduler.address, settings.security)
+        self._client = Client(self._cluster)
+        # Only now: a first connection to a scheduler that has just ended would be tried for as long.
+        self._settings.enter_context(dask.config.set({_CONNECTING: patience}))
+        if plan.adapts:
+            self._cluster.adapt(minimum=plan.least, maximum=plan.most)
+        self._await_workers(self._cluster)
+        return self._client
+
+    def _connect(self, address: str, security: Security) -> ConnectedCluster:
+        if self._jobs is None:
+            return AllocationCluster(address, security)
+        return JobsCluster(address, security, self._jobs, self._plan.least, self._fail)
+
+    def _await_workers(self, cluster: ConnectedCluster) -> None:
+        """Wait for the first worker, or for all that are parts of one job, and say why there are none yet."""
+        wanted = self._plan.least if self._jobs is None else min(1, self._plan.least)
+        said: dict[str, str] = {}
+        while len(cluster.scheduler_info["workers"]) < wanted:
+            if self._failed.wait(_LOOK_S):
+                break
+            for job in list(self._jobs.sent) if self._jobs is not None else ():
+                tell_why_it_waits(job, said)
+        if self._error is not None:
+            raise self._error
+
+    def _fail(self, error: ClusterfnError) -> None:
+        """Note why dask cannot go on, and close the client: nothing may wait for a value that will not come."""
+        if self._is_ending or self._error is not None:
+            return
+        self._error = error
+        self._failed.set()
+        if self._client is not None:
+            threading.Thread(target=self._close_client, name="clusterfn-dask-close", daemon=True).start()
+
+    def _is_connected(self) -> bool:
+        return self._client is None or self._client.status == "running"
+
+    def _close_client(self, within_s: float = _CLOSE_S) -> None:
+        with contextlib.suppress(OSError, RuntimeError, TimeoutError):  # the block raises the cause
+            self._client.close(within_s)
+
+    @public_api
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End dask and all of its jobs.
+
+        Raises:
+            ClusterfnError: Dask has ended before the block did.
+        """
+        try:
+            if isinstance(error, Exception) and not self._is_connected():
+                self._failed.wait(_REASON_S)  # the connection closes a moment before the reason comes
+        finally:  # as above
+            self._end(is_interrupted=error is not None and not isinstance(error, Exception))
+        if self._error is not None and (error is None or isinstance(error, Exception)):
+            raise self._error from error
+
+    def _end(self, is_interrupted: bool) -> None:
+        self._is_ending = True
+        connected: set[str] = set()
+        is_reachable = self._error is None and self._is_connected()
+        within_s = _CLOSE_S if is_reachable else _GIVE_UP_S
+        try:
+            if self._cluster is not None:
+                connected = self._cluster.begin_end(is_reachable)
+            if self._client is not None:
+                self._close_client(within_s)
+            if self._cluster is not None:
+                with contextlib.suppress(OSError, RuntimeError, TimeoutError):  # what is left is ended below
+                    self._cluster.close(within_s)
+        finally:
+            if self._scheduler is not None:  # where it has workers beside it, these close in order
+                has_workers = self._jobs is None and is_reachable and not is_interrupted
+                self._scheduler.end(_WORKERS_END_S if has_workers else 0.0)
+            if self._jobs is not None:
+                _end_workers([job for job in self._jobs.sent if not job.done()], set() if is_interrupted else connected)
+            self._settings.close()
+
+    def __repr__(self) -> str:
+        return f"<DaskBlock: {self._client or 'not begun'}>"
+
+
+def _end_workers(jobs: Sequence[Job[Any]], connected: set[str]) -> None:
+    """End what has not connected, and what has not ended soon after its scheduler, all at the same time."""
+    patience = [(job, _WORKERS_END_S if job.name in connected else 0.0) for job in jobs]
+    ending = [threading.Thread(target=end_job, args=each, daemon=True) for each in patience]
+    deadline = time.monotonic() + 2 * _WORKERS_END_S
+    for each in ending:
+        each.start()
+    for each in ending:
+        each.join(max(0.0, deadline - time.monotonic()))
+
+
+_NAME = "clusterfn-dask"
+_BEFORE = datetime.timedelta(days=1)
+_AFTER = datetime.timedelta(days=365)
+
+
+def make_security() -> Security:
+    """Return dask's settings of TLS with a new certificate, which signs itself and serves every role.
+
+    dask makes such a certificate itself (`Security.temporary`). But that one is valid from this second on, by the clock
+    of this machine: a host whose clock is behind would reject it.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _NAME)])
+    now = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
+    usage = x509.KeyUsage(
+        digital_signature=True, key_cert_sign=True, crl_sign=True, content_commitment=False, key_encipherment=False,
+        data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+    both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BEFORE)
+        .not_valid_after(now + _AFTER)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.ExtendedKeyUsage(both), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(_NAME)]), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    cert = made.public_bytes(serialization.Encoding.PEM).decode()
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()
+    security: Security = security_of(cert, private)
+    return security

@@ -1,0 +1,191 @@
+"""The job of dask's scheduler, or of all of dask: start it, and wait until this process reaches the scheduler in it.
+
+A thread carries dask's connections between this process and that job, by the stream of a Jupyter kernel: what was on
+its way when the network failed arrives once the network is back, and dask notices nothing but the delay.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clusterfn.bridge.kernel.dask_program import UNFIT
+from clusterfn.bridge.kernel.stream import DASK, WEB
+from clusterfn.calls import console
+from clusterfn.calls import payload as payloads
+from clusterfn.calls.call import prepare_packed
+from clusterfn.config.job_spec import KernelSpec
+from clusterfn.errors import ClusterfnError, EnvironmentBuildError
+from clusterfn.hosts.host_state import CALLER
+from clusterfn.integrations.dask.settings import DaskSettings, run_program
+from clusterfn.integrations.jupyter.connection_file import ConnectionFile, listen_on
+from clusterfn.integrations.jupyter.kernel_job import FoundJob, KernelJob, await_holder, send_held
+from clusterfn.integrations.jupyter.kernel_proxy import KernelProxy, link_to
+
+if TYPE_CHECKING:
+    from clusterfn.calls.job import Job
+    from clusterfn.config.options import Options
+
+_UNFIT = f"exit status {UNFIT}"
+_END_S = 10.0
+_TRIES, _REASON_S, _ANSWER_S = 3, 5.0, 60.0
+
+
+def listen_for_dask() -> socket.socket:
+    """Listen at a port of this machine that only this machine reaches."""
+    return listen_on(IP, 0)
+
+
+class SchedulerJob:
+    """The job, from its start to its end.
+
+    Attributes:
+        address: Of the scheduler, for this process.
+        job: It.
+    """
+
+    def __init__(self, options: Options, settings: DaskSettings, idle_s: float, pages: socket.socket | None) -> None:
+        # The first node holds the scheduler; the others, if there are any, make this call.
+        prepared = prepare_packed(
+            run_program, lambda target, _: payloads.pack(run_program, ("node",), {}, target, settings.imports), options
+        )
+        prepared = settings.of_job(prepared)
+        self._security = settings.security
+        self._why = ""
+        self._has_ended = threading.Event()
+        self._relay: Relay | None = None
+        self._on_end: Callable[[ClusterfnError], None] = lambda _: None
+        self.job = send_held(prepared, KernelSpec("distributed", idle_s, idle_s, CALLER))
+        listeners = {DASK: listen_for_dask(), **({WEB: pages} if pages is not None else {})}
+        self.address = "tls://{}:{}".format(*listeners[DASK].getsockname()[:2])
+        try:
+            found = await_holder(self.job, prepared.session)
+        except BaseException:  # Ctrl-C while it waits in the queue, say
+            for each in listeners.values():
+                each.close()
+            self.end()
+            raise
+        self._relay = Relay(found, listeners, self._ended)
+
+    def await_scheduler(self) -> None:
+        """Wait until the scheduler has answered with its certificate.
+
+        Raises:
+            ClusterfnError: It has ended before that.
+        """
+        ip, _, port = self.address.rpartition("/")[2].partition(":")
+        context = self._security.get_connection_args("client")["ssl_context"]
+        for _ in range(_TRIES):
+            try:
+                with socket.create_connection((ip, int(port)), _ANSWER_S) as plain, context.wrap_socket(plain):
+                    return
+            except OSError:  # the connection closes a moment before the reason comes
+                if self._has_ended.wait(_REASON_S):
+                    break
+        raise self.error()
+
+    def on_end(self, report: Callable[[ClusterfnError], None]) -> None:
+        """Call `report` from another thread if the scheduler ends before `end`."""
+        self._on_end = report
+        if self._why:
+            report(self.error())
+
+    def error(self) -> ClusterfnError:
+        """Return the error that says why it has ended."""
+        host, job = self.job.host, self.job.id
+        if _UNFIT in self._why:
+            return EnvironmentBuildError(
+                self._why.splitlines()[-1].strip(), host=host, job=job,
+                hint="install the same versions on both sides: pip install dask==… distributed==…",
+            )  # fmt: skip
+        return ClusterfnError(self._why or "dask's scheduler does not answer", host=host, job=job)
+
+    def _ended(self, why: str) -> None:
+        self._why = why
+        self._has_ended.set()
+        self._on_end(self.error())
+
+    def end(self, patience_s: float = 0.0) -> None:
+        """End the scheduler and its job; give it so long to end by itself, if it has been told to."""
+        if self._relay is not None:
+            self._relay.wait(patience_s)
+            self._relay.end()
+        end_job(self.job, _END_S + patience_s if self._relay is not None and not self._why else 0.0)
+
+
+def end_job(job: Job[Any], patience_s: float) -> None:
+    """Give a job so long to end by itself, then withdraw or stop it; it is no error if the host cannot be asked."""
+    if job.running():
+        concurrent.futures.wait([job], patience_s)
+    try:
+        if not job.done() and not job.cancel():
+            job.stop()
+    except ClusterfnError as error:
+        console.warn(f"{job.id} {job.name} on {job.host} could not be stopped, and ends by itself: {error.message}")
+
+
+IP = "127.0.0.1"
+_JOIN_S = 10.0
+
+
+class DaskProxy(KernelProxy):
+    """Carries the connections of dask."""
+
+    title = "dask's scheduler"
+
+    def handle_signals(self) -> None:
+        """Leave them to the user's program."""
+
+    def end_kernel(self) -> None:
+        """End the scheduler and its job."""
+        self.stream.say(do="end")
+
+
+class Relay:
+    """A thread that carries the connections to these listeners until the scheduler has ended.
+
+    Args:
+        job: Of the scheduler; its holder listens.
+        listeners: By the number of their channel.
+        on_end: Called in that thread with why the scheduler has ended, unless its client or `end` has ended it.
+    """
+
+    def __init__(self, job: KernelJob, listeners: Mapping[int, socket.socket], on_end: Callable[[str], None]) -> None:
+        self._listeners = listeners
+        self._on_end = on_end
+        self._said = ""
+        self._is_ending = False
+        wanted = ConnectionFile(Path(), IP, (), secrets.token_urlsafe(32), "")
+        search: Any = FoundJob(job)
+        self._proxy = DaskProxy(wanted, listeners, search, link_to, self._say)
+        self._thread = threading.Thread(target=self._run, name="clusterfn-dask", daemon=True)
+        self._thread.start()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the end of the scheduler, but not for longer."""
+        self._thread.join(seconds)
+
+    def end(self) -> None:
+        """End the scheduler and all connections; wait a moment until the host knows it."""
+        self._is_ending = True
+        self._proxy.events.post_at_once("terminate")
+        self._thread.join(_JOIN_S)
+
+    def _run(self) -> None:
+        code = self._proxy.run()
+        if code and not self._is_ending:
+            self._on_end(self._said)
+        self._proxy.flush()
+        self._proxy.close()
+        for each in self._listeners.values():
+            each.close()
+
+    def _say(self, sentence: str) -> None:
+        self._said = sentence
+        if "is lost, and its job keeps running" in sentence or sentence.endswith("is back"):
+            console.tell(sentence)

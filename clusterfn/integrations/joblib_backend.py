@@ -1,0 +1,133 @@
+"""joblib's interface to what runs its batches: each batch is a job on a host."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from joblib.parallel import (
+    AutoBatchingMixin,
+    FallbackToBackend,
+    ParallelBackendBase,
+    SequentialBackend,
+    ThreadingBackend,
+)
+
+from clusterfn.api.decorator import inside_job
+from clusterfn.calls import call, console, mapping
+from clusterfn.calls.job import Job
+from clusterfn.config.options import Options, changed
+from clusterfn.errors import ClusterfnError
+
+# What joblib.Parallel passes on for its own backends, with or without the user's word.
+_OF_JOBLIB = ("max_nbytes", "temp_folder", "mmap_mode", "prefer", "require", "verbose", "context")
+
+
+class ClusterfnBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]  # joblib has no types
+    """Send joblib's batches as jobs; it takes the options of `cluster`, and an `initializer` with `initargs`."""
+
+    supports_retrieve_callback = True
+    default_n_jobs = -1
+    # A job takes a tenth of a second on a server, and seconds with a scheduler: a batch must last longer.
+    MIN_IDEAL_BATCH_DURATION = 10.0
+    MAX_IDEAL_BATCH_DURATION = 60.0
+
+    def __init__(self, nesting_level: int | None = None, **options: Any) -> None:
+        super().__init__(nesting_level=nesting_level)
+        self._begin: Callable[[], Any] | None = None
+        self._options = self._taken(Options(name="joblib"), options)
+        self._jobs: set[Future[Any]] = set()
+
+    def _taken(self, options: Options, given: Mapping[str, Any]) -> Options:
+        """Take what the user has given, and return the options of each batch.
+
+        Raises:
+            ConfigError: One of the words is no option.
+        """
+        own = {name: value for name, value in given.items() if name not in ("initializer", "initargs")}
+        if given.get("initializer") is not None:
+            self._begin = functools.partial(given["initializer"], *given.get("initargs") or ())
+        return changed(options, own)
+
+    def effective_n_jobs(self, n_jobs: int | None) -> int:
+        """Return how many batches may be sent at a time; the host's free resources decide how many of them run."""
+        if n_jobs == 0:
+            raise ValueError("n_jobs == 0 in Parallel has no meaning")
+        return n_jobs if n_jobs is not None and n_jobs > 0 else mapping.AT_ONCE
+
+    def configure(self, n_jobs: int = -1, parallel: Any = None, **more: Any) -> int:
+        """Return how many batches may be sent at a time; inside a job, run them in its own process.
+
+        Raises:
+            ConfigError: `joblib.Parallel` got a keyword that neither joblib nor clusterfn has.
+        """
+        self._options = self._taken(self._options, {name: more[name] for name in more if name not in _OF_JOBLIB})
+        if inside_job():
+            raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
+        if n_jobs == 1:
+            console.warn("n_jobs=1: joblib runs this loop in this process, and not on a host")
+        return int(super().configure(n_jobs, parallel, **more))
+
+    def submit(self, func: Callable[[], Any], callback: Callable[[Any], Any] | None = None) -> Future[Any]:
+        """Send a batch; the Future has the exception of one that cannot be sent.
+
+        joblib calls this in the thread of a callback too, and waits forever for a batch whose sending raised there.
+        """
+        job: Future[Any]
+        if self._begin is not None:
+            func = functools.partial(_begun, self._begin, func)
+        try:
+            job = call.submit_call(func, (), {}, self._options)
+        except Exception as error:  # noqa: BLE001 - raised by the loop, as the exception of this batch
+            job = Future()
+            job.set_exception(error)
+        self._jobs.add(job)
+        job.add_done_callback(self._jobs.discard)
+        if callback is not None:  # it sends the next batch, which must not wait in the thread that brings answers
+            job.add_done_callback(lambda done: threading.Thread(target=callback, args=(done,), daemon=True).start())
+        if getattr(self.parallel, "_aborting", False):  # while it was sent
+            _stop(job)
+        return job
+
+    def retrieve_result_callback(self, out: Future[Any]) -> Any:
+        """Return the values of a batch, or raise its exception."""
+        return out.result()
+
+    def get_nested_backend(self) -> tuple[Any, int | None]:
+        """Let loops inside a batch use threads, as many as the job has cores."""
+        level = (self.nesting_level or 0) + 1
+        if (self._options.cores or 1) > 1:
+            return ThreadingBackend(nesting_level=level), self._options.cores
+        return SequentialBackend(nesting_level=level), None
+
+    def abort_everything(self, ensure_ready: bool = True) -> None:
+        """End the other batches after one has failed, all at the same time."""
+        stopping = [threading.Thread(target=_stop, args=(job,), daemon=True) for job in list(self._jobs)]
+        for each in stopping:
+            each.start()
+        for each in stopping:
+            each.join()
+
+    def terminate(self) -> None:
+        """Forget how long the items of this loop took: the next one has others."""
+        self.reset_batch_stats()
+
+
+def _begun(begin: Callable[[], Any], batch: Callable[[], Any]) -> Any:
+    """Run the user's initializer, then a batch: each has a process of its own."""
+    begin()
+    return batch()
+
+
+_begun.__module__ = "__main__"  # travels as itself: jobs do not have this module
+
+
+def _stop(job: Future[Any]) -> None:
+    """End a batch; the exception that the loop raises matters more than one of this."""
+    if isinstance(job, Job):
+        with contextlib.suppress(ClusterfnError):
+            job.stop()

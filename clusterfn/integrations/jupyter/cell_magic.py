@@ -1,0 +1,203 @@
+"""`%%cluster`: run a cell on a host. Named variables go in and out, and what it displays appears below the cell.
+
+What the text of a cell reads and sets is found before anything of it is sent.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import symtable
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType, ModuleType
+from typing import Any
+
+from clusterfn.bridge.supervisor.text import printable
+from clusterfn.calls import call, source_imports
+from clusterfn.config import config_file
+from clusterfn.config.host_text import reading
+from clusterfn.errors import ClusterfnError, ConfigError, did_you_mean
+from clusterfn.hosts import serialization
+from clusterfn.integrations.jupyter import cell_options
+from clusterfn.public_api import public_api
+
+_NAME = "cell"
+
+
+def load(shell: Any) -> None:
+    """Add `%%cluster` to an IPython shell."""
+
+    @public_api
+    def cluster(line: str, cell: str | None = None) -> None:
+        run_cell(shell, line, cell)
+
+    cluster.__doc__ = run_cell.__doc__
+    shell.register_magic_function(cluster, "line_cell", "cluster")
+
+
+def run_cell(shell: Any, line: str, cell: str | None) -> None:
+    """Run the cell on a host, as a function of its own.
+
+        %%cluster --host tensor01 --gpus 1 -i data -o result
+        result = train(data)
+
+    Options:
+        -i NAME: Send this variable of the notebook; several as -i a -i b or -i a,b. Nothing else is sent.
+        -o NAME: Set this variable of the notebook to its value in the cell.
+        --host, --cores, --memory, --gpus, …: The options of `@cluster`, with their values behind them.
+
+    Raises:
+        ConfigError: Before anything is sent: an unknown option, a variable that does not exist or is never set.
+        ClusterfnError: The cell ended without setting a variable that `-o` names.
+        Exception: What the cell raises.
+    """
+    if cell is None or not cell.strip():
+        raise ConfigError("%%cluster needs a cell", hint="write %%cluster … in the first line, and the code below it")
+    asked = cell_options.parse_line(line)
+    values = cell_options.values_of(asked.inputs, shell.user_ns)
+    file, source = _file_of_cell(shell.user_ns), "\n" + cell  # the line of %%cluster counts
+    check_names(names_in(source, file), asked.inputs, asked.outputs, shell.user_ns)
+    wire = serialization.part("cell")
+    try:
+        result = call.run_call(
+            wire.run_cell,
+            (source, file, values, asked.outputs),
+            {},
+            asked.options if asked.options.name else asked.options._replace(name=_NAME),
+            source_imports.imported(source),
+        )
+    except Exception as error:  # the cell's own
+        _show(vars(error).pop(wire.SHOWN, ()))
+        raise
+    chosen = config_file.host_of_call(asked.options)
+    is_data = chosen.host.result_policy(chosen.options.results).data_only
+    values, shown = read_result(result, asked.outputs, chosen.host.name, is_data)
+    _show(shown)
+    shell.user_ns.update(values)
+    missing = [name for name in asked.outputs if name not in values]
+    if missing:
+        names = ", ".join(missing)
+        raise ClusterfnError(f"%%cluster -o: the cell ended without setting {names}", hint="set it on every path")
+
+
+def read_result(
+    result: Any, wanted: Sequence[str], host: str, is_data: bool
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Take what a cell returned: the variables that were asked for and no others, and what it displayed.
+
+    Args:
+        result: As the host sent it.
+        wanted: The names of the variables.
+        host: Its name.
+        is_data: Whether only plain data comes from it: then its HTML and JavaScript do not run in this notebook.
+
+    Raises:
+        HostError: It is nothing that a cell returns.
+    """
+    with reading(host, "the result of the cell"):
+        values = {name: result["values"][name] for name in wanted if name in result["values"]}
+        shown = [dict(bundle) for bundle in result["shown"]]
+    if not is_data:
+        return values, shown
+    plain = [{kind: each for kind, each in bundle.items() if kind in _PICTURES} for bundle in shown]
+    for bundle, whole in zip(plain, shown):
+        text = whole.get("text/plain")
+        bundle["text/plain"] = printable(text if type(text) is str else "(not shown: it is no text and no picture)")
+    return values, plain
+
+
+_PICTURES = ("image/png", "image/jpeg")  # of the types that a notebook shows, those that run nothing
+
+
+def _file_of_cell(variables: Any) -> str:
+    """Return the name under which tracebacks know the cell that runs."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_globals is variables:
+            return frame.f_code.co_filename
+        frame = frame.f_back
+    return "<cell>"
+
+
+def _show(bundles: Any) -> None:
+    from IPython.display import display
+
+    for bundle in bundles:
+        display(bundle, raw=True)
+
+
+_GIVEN = frozenset([*vars(builtins), "display", "__name__", "__file__", "__builtins__"])
+
+
+@dataclass(frozen=True)
+class CellNames:
+    """The global names of a cell.
+
+    Attributes:
+        reads: Those that it reads and does not set anywhere.
+        sets: Those that it sets somewhere.
+        is_certain: Whether it sets no others: it has no `from x import *`, `exec` or `globals`.
+    """
+
+    reads: frozenset[str]
+    sets: frozenset[str]
+    is_certain: bool
+
+
+def names_in(source: str, file: str) -> CellNames:
+    """Find the global names of a cell.
+
+    Raises:
+        SyntaxError: It is no Python.
+    """
+    tree = ast.parse(source, file)
+    stars = any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in ast.walk(tree))
+    reads, sets = set(), set()
+    for table in _tables(symtable.symtable(source, file, "exec")):
+        for symbol in table.get_symbols():
+            is_global = table.get_type() == "module" or symbol.is_global()
+            if is_global and symbol.is_referenced():
+                reads.add(symbol.get_name())
+            if is_global and (symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace()):
+                sets.add(symbol.get_name())
+    certain = not stars and reads.isdisjoint(["exec", "globals", "vars", "locals"])
+    return CellNames(frozenset(reads - sets - _GIVEN), frozenset(sets), certain)
+
+
+def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+    yield table
+    for child in table.get_children():
+        yield from _tables(child)
+
+
+def check_names(
+    found: CellNames, inputs: Collection[str], outputs: Collection[str], variables: Mapping[str, Any]
+) -> None:
+    """Reject a cell that reads what only the notebook has, or never sets what it should return.
+
+    Raises:
+        ConfigError: The message names the variables, and says how to pass them.
+    """
+    if not found.is_certain:
+        return
+    unsent = sorted(name for name in found.reads if name in variables and name not in inputs)
+    if unsent:
+        modules = [name for name in unsent if isinstance(variables[name], ModuleType)]
+        others = [name for name in unsent if name not in modules]
+        imports = [_import_of(name, variables[name]) for name in modules]
+        hints = [f"send variables: {' '.join(f'-i {name}' for name in others)}"] if others else []
+        hints += [f"import modules in the cell: {'; '.join(imports)}"] if imports else []
+        verb = "exist" if len(unsent) > 1 else "exists"
+        raise ConfigError(
+            f"%%cluster: the cell uses {', '.join(unsent)}, which {verb} only in the notebook", hint="; ".join(hints)
+        )
+    for name in outputs:
+        if name not in found.sets and name not in inputs:
+            near = did_you_mean(name, found.sets)
+            raise ConfigError(f"%%cluster -o {name}: the cell never sets {name!r}{near}", hint=f"assign it: {name} = …")
+
+
+def _import_of(name: str, module: ModuleType) -> str:
+    return f"import {module.__name__}" + (f" as {name}" if name != module.__name__ else "")

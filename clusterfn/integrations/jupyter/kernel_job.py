@@ -1,0 +1,328 @@
+"""Find the job of a kernel, or start one: a record on this machine says which job belongs to which key."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import json
+import os
+import posixpath
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clusterfn.bridge import layout
+from clusterfn.bridge.kernel.stream import key_name
+from clusterfn.bridge.supervisor import publish
+from clusterfn.calls import attach, console, job_display
+from clusterfn.calls import payload as payloads
+from clusterfn.calls.call import prepare_packed, send_call
+from clusterfn.calls.job import Job, entry_of
+from clusterfn.config import config_file, places
+from clusterfn.config.host_text import reading
+from clusterfn.config.job_spec import KernelSpec
+from clusterfn.errors import ClusterfnError, ConfigError
+from clusterfn.hosts import loop, spoken_wait
+from clusterfn.hosts.host_state import CALLER, HostState, open_session
+from clusterfn.hosts.transports import held_connections
+
+if TYPE_CHECKING:
+    from clusterfn.calls.call import Prepared
+    from clusterfn.config.options import Options
+    from clusterfn.config.spec import Host
+    from clusterfn.hosts.connection import Reply
+
+RECONNECT_S = 30 * 60.0
+ORPHAN_S = 8.0  # within which a client starts a kernel again that it has ended without a word
+SIBLING_S = 2.0  # for such a client to end the kernel, if it starts the next one first
+REFUSED_S = 20.0  # clients start a kernel that has died up to five times, three seconds apart
+_KEPT_S = 30 * 86400.0
+LOOK_S = 1.0  # between two looks at why a job waits
+
+
+@dataclass(frozen=True)
+class KernelJob:
+    """The job of a kernel, which runs.
+
+    Attributes:
+        address: The holder's socket on the machine of the job.
+        join: The command that reaches it from the host, inside the scheduler's job; () where the two are one machine.
+        adopts: The name of the key of the kernel whose place this one takes; "" for none.
+    """
+
+    job: Job[Any]
+    session: HostState
+    address: str
+    join: Sequence[str] = ()
+    adopts: str = ""
+
+
+class JobRecord:
+    """The record of one kernel on this machine, named by the hash of its key."""
+
+    def __init__(self, key: str) -> None:
+        self._path = places.state_folder() / "kernels" / f"{key_name(key)}.json"
+
+    def read(self) -> dict[str, Any]:
+        """Return what was written last; {} if that is nothing that can be read."""
+        return _read(self._path)
+
+    def leave_orphan(self) -> None:
+        """Note that the client has ended the kernel without a word: it may start it again at once, with another key."""
+        self.write(**{**self.read(), "orphan_at": time.time()})
+
+    def adopt(self, host: str, launch: str) -> str:
+        """Take over the record of an orphan that was launched in the same way; return the name of its key, or "".
+
+        Some clients start the next kernel before they end the last one: wait a moment for a single one that lives.
+        """
+        deadline = time.monotonic() + SIBLING_S
+        while True:
+            siblings = 0
+            for path in self._path.parent.glob("*.json"):
+                known = _read(path)
+                if path == self._path or (known.get("host"), known.get("launch")) != (host, launch):
+                    continue
+                if time.time() - float(known.get("orphan_at", 0.0)) < ORPHAN_S:
+                    with contextlib.suppress(FileNotFoundError):  # another process has taken it
+                        path.rename(self._path)
+                        return path.stem
+                siblings += "orphan_at" not in known and _is_running(int(known.get("pid", 0)))
+            if siblings != 1 or time.monotonic() > deadline:
+                return ""
+            time.sleep(0.05)
+
+    def write(self, **facts: str | float) -> None:
+        """Replace the record; remove those of kernels that are long gone.
+
+        Raises:
+            OSError: The folder cannot be written: a restart would ask for other GPUs.
+        """
+        folder = self._path.parent
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        publish.replace(str(self._path), json.dumps(facts).encode(), sync=False)
+        for old in folder.iterdir():
+            with contextlib.suppress(OSError):  # another process removes them too
+                if time.time() - old.stat().st_mtime > _KEPT_S:
+                    old.unlink()
+
+    def refuse(self, why: str) -> None:
+        """Forget the job, and start none for a while: clients start a kernel again that has ended by itself."""
+        self.write(refused=why, until=time.time() + REFUSED_S)
+
+    def remove(self) -> None:
+        """Forget the job."""
+        self._path.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _is_running(pid: int) -> bool:
+    return pid > 0 and sys.platform != "win32" and held_connections.is_running(pid)  # on Windows it would end it
+
+
+def launch_of(argv: Sequence[str]) -> str:
+    """Return what a client launches again when it restarts a kernel: these words, in this folder, by this process."""
+    return json.dumps([*argv, os.getcwd(), os.getppid()])
+
+
+def host_for_kernel(name: str | None) -> Host:
+    """Return the host of a kernel; raises as `host_with_way`."""
+    return host_with_way(name, "kernels", "@cluster or clusterfn.Session in the notebook")
+
+
+def host_with_way(name: str | None, what: str, instead: str) -> Host:
+    """Return the host of what a job holds.
+
+    Args:
+        what: In words.
+        instead: What to use on a host that cannot run it.
+
+    Raises:
+        ConfigError: No host has that name, or its scheduler has no way into a running job.
+    """
+    host, _ = config_file.load().resolve(name)
+    rules = open_session(host).scheduler_rules
+    if rules.has_nodes and not rules.join_command("0"):
+        raise ConfigError(
+            f"{what} cannot run on {host.name}: clusterfn cannot reach into a running job of {rules.title}",
+            hint=f"choose another host; for this one use {instead}",
+        )
+    return host
+
+
+class JobSearch:
+    """Finds or starts the job of one kernel, in a thread of its own.
+
+    Args:
+        key: The client's; the same after a restart.
+        options: What the job asks for.
+        idle_s: After so long without a cell the job ends.
+        program: What the job holds: "ipykernel" or "jupyterlab".
+        launch: See `launch_of`; "" if the job must be a new one.
+    """
+
+    def __init__(self, key: str, options: Options, idle_s: float, program: str = "ipykernel", launch: str = "") -> None:
+        self.record = JobRecord(key)
+        self._launch = launch
+        self._adopts = ""
+        self._program = program
+        self._idle_s = idle_s
+        self._options = options
+        self._job: Job[Any] | None = None
+        self._is_withdrawn = False
+
+    def run(self) -> KernelJob:
+        """Return the job once its holder listens.
+
+        Raises:
+            ClusterfnError: It was rejected, or ended before that; starts within the next seconds are rejected at once.
+        """
+        spoken_wait.speak_here()
+        refused = self.record.read()
+        if time.time() < float(refused.get("until", 0.0)):
+            raise ClusterfnError(str(refused.get("refused")), hint="start the kernel again in a few seconds")
+        try:
+            host = host_for_kernel(self._options.host)
+            found = self._earlier(host) or self._start()
+            return self._await_holder(*found)
+        except ClusterfnError as error:
+            if not self._is_withdrawn:
+                self.record.refuse(error.message)
+            raise
+
+    def withdraw(self) -> None:
+        """End a job whose kernel has not started."""
+        self._is_withdrawn = True
+        job = self._job
+        if job is not None:
+            self.record.remove()
+            job.stop()
+
+    def _earlier(self, host: Host) -> tuple[Job[Any], HostState] | None:
+        """Return the job that an earlier proxy of this kernel has left, if it has not ended."""
+        if self._launch and not self.record.read():
+            self._adopts = self.record.adopt(host.name, self._launch)
+        known = self.record.read()
+        if known.get("host") != host.name or not known.get("id"):
+            return None
+        try:
+            job = attach.attach(str(known["id"]), host.name)
+        except ConfigError:  # removed meanwhile
+            return None
+        if not isinstance(job, Job) or job.done():
+            return None
+        self._keep(job)
+        return job, open_session(host)
+
+    def _keep(self, job: Job[Any]) -> None:
+        self.record.write(host=job.host, id=job.id, launch=self._launch, pid=os.getpid())
+
+    def _start(self) -> tuple[Job[Any], HostState]:
+        prepared = prepare_packed(len, lambda target, _: payloads.pack(len, ((),), {}, target), self._options)
+        held = KernelSpec(self._program, self._idle_s, min(RECONNECT_S, self._idle_s), CALLER)
+        if self._is_withdrawn:
+            raise ClusterfnError("it was shut down before its job was sent")
+        named = prepared.job._replace(name=self._options.name or "kernel")
+        job = send_held(prepared._replace(job=named), held)
+        self._keep(job)
+        return job, prepared.session
+
+    def _await_holder(self, job: Job[Any], session: HostState) -> KernelJob:
+        self._job = job
+        if self._is_withdrawn:
+            self.withdraw()
+        return await_holder(job, session, self._adopts)
+
+
+class _NoRecord:
+    """What the job holds is not started again by another process: nothing is written on this machine."""
+
+    def refuse(self, why: str) -> None:
+        """Forget why it ended: its owner says it."""
+
+    def remove(self) -> None:
+        """Forget the job: its owner ends it."""
+
+
+class FoundJob:
+    """What a `KernelProxy` asks for its job, which is known."""
+
+    def __init__(self, job: KernelJob) -> None:
+        self.record = _NoRecord()
+        self._job = job
+
+    def run(self) -> KernelJob:
+        """Return the job."""
+        return self._job
+
+
+def send_held(prepared: Prepared, held: KernelSpec) -> Job[Any]:
+    """Send a job that holds this, instead of making its call, and show its id.
+
+    Raises:
+        ClusterfnError: It cannot be sent.
+    """
+    job: Job[Any]
+    job, _ = send_call(prepared._replace(job=prepared.job._replace(kernel=held)))
+    job_display.forget_going(entry_of(job))
+    console.tell(f"{job.id} {prepared.job.name} on {job.host}")
+    return job
+
+
+def await_holder(job: Job[Any], session: HostState, adopts: str = "") -> KernelJob:
+    """Wait until the holder has said where it listens, or the job has ended; say why it waits.
+
+    Raises:
+        ClusterfnError: The job has ended before that.
+    """
+    coming = session.connection.wait(posixpath.join(job.folder, layout.KERNEL))
+    either = [job, loop.start(_arrival(coming))]
+    said: dict[str, str] = {}
+    # Without a limit, Windows would hold Ctrl-C back.
+    while not concurrent.futures.wait(either, LOOK_S, concurrent.futures.FIRST_COMPLETED).done:
+        tell_why_it_waits(job, said)
+    if not coming.done():
+        coming.cancel()
+        raise reason_of_end(job)
+    with reading(session.host.name, layout.KERNEL):
+        facts = json.loads(coming.result(0))
+        address, submission, attach = str(facts["socket"]), str(facts["submission"]), [*map(str, facts["attach"])]
+    way = session.scheduler.join_command(submission) if session.scheduler.has_nodes else ()
+    return KernelJob(job, session, address, (*way, *attach) if way else (), adopts)
+
+
+async def _arrival(coming: Reply[bytes]) -> None:
+    await coming.error()
+
+
+def tell_why_it_waits(job: Job[Any], said: dict[str, str]) -> None:
+    """Say why a job waits, if it does, unless that has been said.
+
+    Args:
+        said: What was said last, by the id of the job.
+    """
+    status = job.status
+    if not job.done() and job.reason and said.get(job.id) != status:
+        said[job.id] = status
+        console.tell(f"{job.id[:4]} {status}")
+
+
+def reason_of_end(job: Job[Any]) -> ClusterfnError:
+    """Return the error that says why a kernel's job has ended."""
+    if job.cancelled():
+        return ClusterfnError("its job was cancelled", host=job.host, job=job.id)
+    error = job.exception(0)
+    if isinstance(error, ClusterfnError):
+        return error
+    why = error if error is not None else job.result(0)["why"]
+    return ClusterfnError(f"its job has ended: {why}", host=job.host, job=job.id)

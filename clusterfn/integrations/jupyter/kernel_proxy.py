@@ -1,0 +1,373 @@
+"""The process that a Jupyter client takes for its kernel: it carries the client's connections to the kernel's holder.
+
+It listens at once and keeps what the client sends until the job runs. A client interrupts it by SIGINT, and ends it by
+SIGTERM. To shut the kernel down in order, it sends a message, which the holder obeys.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from clusterfn.bridge.kernel.carried import READ, CarriedConnections, SocketWatcher
+from clusterfn.bridge.kernel.stream import (
+    DATA,
+    HELLO,
+    OPEN,
+    SAY,
+    Frame,
+    FrameSplitter,
+    FrameStream,
+    StreamDamaged,
+    facts_of,
+    pack_hello,
+)
+from clusterfn.bridge.supervisor.text import format_duration
+from clusterfn.calls import console
+from clusterfn.errors import ClusterfnError
+from clusterfn.integrations.jupyter.kernel_link import HolderLink
+from clusterfn.integrations.jupyter.waiting_kernel import ObservedStream, WaitingKernel
+
+if TYPE_CHECKING:
+    from clusterfn.integrations.jupyter.connection_file import ConnectionFile
+    from clusterfn.integrations.jupyter.kernel_job import JobSearch, KernelJob
+
+LIMIT_BYTES = 8 * 2**20  # of the client's that the holder has not acknowledged
+_UNDELIVERED_BYTES = 32 * 2**20  # of the kernel's that the client has not taken
+_TICK_S = 1.0
+_PARENT = "JPY_PARENT_PID"
+_LAST_BYTES_S = 1.0  # for the client to take the kernel's last messages, or for the holder to take ours
+_FLUSH_S = 0.5
+_WITHDRAW_S = 2.0  # clients kill after 2.5 s
+
+
+class LoopEvents:
+    """What other threads and signal handlers send to the loop."""
+
+    def __init__(self, watcher: SocketWatcher) -> None:
+        self._events: collections.deque[tuple[str, Any]] = collections.deque()
+        self._waking, self._woken = socket.socketpair()
+        for end in (self._waking, self._woken):
+            end.setblocking(False)
+        watcher.watch(self._woken, READ, lambda _: self._swallow())
+        self._room = threading.Condition()
+        self._bytes = 0
+        self._is_closed = False
+
+    def post(self, kind: str, what: Any = None) -> None:
+        """Send to the loop, from any thread; wait while there is too much data, which slows the host down in turn."""
+        if kind == "data":
+            with self._room:
+                self._room.wait_for(lambda: self._bytes < _UNDELIVERED_BYTES or self._is_closed)
+                self._bytes += len(what)
+        self.post_at_once(kind, what)
+
+    def post_at_once(self, kind: str, what: Any = None) -> None:
+        """Send to the loop, from a signal handler too: takes no lock."""
+        self._events.append((kind, what))
+        with contextlib.suppress(OSError):  # it will wake as it is, or has ended
+            self._waking.send(b"\0")
+
+    def close(self) -> None:
+        """Let no thread wait any more: the loop has ended."""
+        with self._room:
+            self._is_closed = True
+            self._room.notify_all()
+        self._waking.close()
+        self._woken.close()
+
+    def take(self) -> tuple[str, Any] | None:
+        """Return the next event."""
+        if not self._events:
+            return None
+        kind, what = self._events.popleft()
+        if kind == "data":
+            with self._room:
+                self._bytes -= len(what)
+                self._room.notify_all()
+        return kind, what
+
+    def _swallow(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._woken.recv(4096):
+                pass
+
+
+class KernelProxy:
+    """The loop.
+
+    Args:
+        wanted: The client's connection file.
+        listeners: By the number of their channel.
+        search: Finds the job.
+        open_link: Makes the link to the holder of a job that was found.
+        say: Prints a sentence.
+
+    Attributes:
+        title: What the job holds.
+        on_sigint: The event that SIGINT is.
+        stream: This end of the stream to the holder.
+    """
+
+    title = "the kernel"
+    on_sigint = "interrupt"
+
+    def __init__(
+        self,
+        wanted: ConnectionFile,
+        listeners: Mapping[int, socket.socket],
+        search: JobSearch,
+        open_link: Callable[[KernelJob, Callable[[str, Any], None]], HolderLink],
+        say: Callable[[str], None],
+    ) -> None:
+        self._wanted = wanted
+        self._search = search
+        self._open_link = open_link
+        self._say = say
+        self._watcher = SocketWatcher()
+        self.events = LoopEvents(self._watcher)
+        self._incarnation = secrets.token_hex(16)
+        self.stream: FrameStream
+        self.stream = observed = ObservedStream()
+        self._carried = CarriedConnections(self._watcher, self.stream, LIMIT_BYTES)
+        observed.waiting = self._waiting = WaitingKernel(
+            wanted, lambda number, data: self._carried.take(Frame(DATA, number, 0, data)), observed.send_unseen
+        )
+        self._splitter = FrameSplitter()
+        self._job: KernelJob | None = None
+        self._link: HolderLink | None = None
+        self._is_greeted = self._is_lost = self._is_orphan = False
+        self._count = 0
+        self._parent = os.getppid() if os.environ.get(_PARENT) == str(os.getppid()) else None
+        self._code: int | None = None
+        self._leaves_at = 0.0
+        for channel, listener in listeners.items():
+            self._watcher.watch(listener, READ, lambda _, each=(channel, listener): self._accept(*each))  # type: ignore[misc]
+
+    def run(self) -> int:
+        """Serve the client until the kernel has ended, or this process is to end; return the exit code."""
+        self.handle_signals()
+        threading.Thread(target=self._find_job, name="clusterfn-kernel-job", daemon=True).start()
+        while self._code is None or (time.monotonic() < self._leaves_at and self._has_last_bytes()):
+            self._watcher.wait(_TICK_S if self._code is None else 0.05)
+            self._waiting.look()
+            while self._carried.undelivered < _UNDELIVERED_BYTES and (event := self.events.take()) is not None:
+                self._handle(*event)
+            self._carried.pause_if_full()
+            self._send()
+            if self._parent not in (None, os.getppid()):  # killed, and so without a word to its kernels
+                self._terminate()
+        return self._code
+
+    def handle_signals(self) -> None:
+        """Turn the signals of this process into events."""
+        for number, kind in ((signal.SIGINT, self.on_sigint), (signal.SIGTERM, "terminate")):
+            signal.signal(number, lambda *_, kind=kind: self.events.post_at_once(kind))
+
+    def on_found(self, job: KernelJob) -> None:
+        """Act on the start of the job."""
+
+    def end_kernel(self) -> None:
+        """End the kernel, and leave its job for a moment: some clients restart a kernel in this way."""
+        with contextlib.suppress(OSError):  # the disk is full, say: a restart asks for other GPUs then
+            self._search.record.leave_orphan()
+        self.stream.say(do="orphan")
+
+    def flush(self) -> None:
+        """Wait a moment until the host has what was sent last: our acknowledgement ends the job."""
+        if self._job is not None and self._is_greeted:
+            with contextlib.suppress(ClusterfnError):
+                self._job.session.connection.ping().result(_FLUSH_S)
+
+    def close(self) -> None:
+        """Close all connections once `run` has returned, if this process continues."""
+        if self._link is not None:
+            self._link.close()
+        self.events.close()
+        self._carried.close()
+        self._watcher.close()
+
+    def _find_job(self) -> None:
+        try:
+            self.events.post("found", self._search.run())
+        except ClusterfnError as error:
+            self.events.post("failed", str(error))
+        except BaseException:  # the thread's outermost frame: the client would wait for ever
+            self.events.post("failed", "")
+            raise
+
+    def _accept(self, channel: int, listener: socket.socket) -> None:
+        try:
+            sock, _ = listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._count += 1
+        self.stream.send(OPEN, self._count, bytes([channel]))
+        self._carried.add(self._count, sock)
+        self._waiting.accept(self._count, channel)
+
+    def _handle(self, kind: str, what: Any) -> None:
+        if kind == "found":
+            self._job = what
+            self._waiting.end()
+            self._link = self._open_link(what, self.events.post)
+            self._connect(self._link)
+            self.on_found(what)
+        elif kind == "failed":
+            self._waiting.end(f"there will be no kernel: {what}")
+            self._leave(1, what)
+        elif kind == "said":
+            self._waiting.say(what)
+        elif kind == "data":
+            self._take(what)
+        elif kind == "lost":
+            self._lose(what)
+        elif kind == "gone":
+            self._leave(1, self._why_gone(what))
+        elif kind == "interrupt":
+            self.stream.say(do="interrupt")
+        elif kind == "terminate":
+            self._terminate()
+
+    def _connect(self, link: HolderLink) -> None:
+        """Have a connection opened to the holder. All that came through the last one has been handled."""
+        self._splitter, self._is_greeted = FrameSplitter(), False
+        hello = {
+            "incarnation": self._incarnation,
+            "key": self._wanted.key,
+            "signature_scheme": self._wanted.signature_scheme,
+            "received": self.stream.received,
+            "adopts": self._job.adopts if self._job is not None else "",
+        }
+        link.open(pack_hello(hello))
+
+    def _take(self, data: bytes) -> None:
+        try:
+            frames = self._splitter.feed(data)
+            if frames and not self._is_greeted:
+                self._take_hello(frames.pop(0))
+            for frame in self.stream.take(frames) if self._is_greeted else ():
+                if frame.kind == SAY:
+                    self.take_word(facts_of(frame))
+                else:
+                    self._carried.take(self._waiting.without_handshake(frame))
+        except StreamDamaged as damaged:
+            self._leave(1, f"the connection to {self.title} is damaged: {damaged}")
+
+    def _take_hello(self, frame: Frame) -> None:
+        if frame.kind != HELLO:
+            raise StreamDamaged("it begins without a hello")
+        facts = facts_of(frame)
+        if facts.get("refused"):
+            self._leave(1, str(facts["refused"]))
+            return
+        self.stream.resume(int(facts["received"]))
+        self._is_greeted = True
+        if self._is_lost:
+            self._is_lost = False
+            self._say(f"the connection to {self.title} is back")
+
+    def take_word(self, facts: dict[str, Any]) -> None:
+        """The kernel has ended, and all of its output has arrived."""
+        if facts["ended"] == "died":
+            lines = "".join(f"\n  {line}" for line in facts["lines"])
+            self._leave(1, f"{self.title} died: {facts['how']}{lines}")
+        elif facts["ended"] == "idle":
+            why = f"{self.title} was idle for {format_duration(facts['idle_s'])}, and has released its GPUs"
+            self._search.record.refuse(why)
+            self._leave(1, f"{why}: restart it to continue")
+        else:
+            if facts["ended"] == "end":
+                self._search.record.remove()
+            self._leave(0, "")
+
+    def _lose(self, why: str) -> None:
+        self.stream.disconnect()
+        if self._link is None or (self._code is not None and not self._is_orphan):
+            return
+        if self._job is not None and self._job.job.done():  # what has ended it did not let the holder say so
+            self._leave(1, self._why_gone(why))
+            return
+        self._connect(self._link)
+        if not self._is_lost and self._code is None:
+            self._is_lost = True
+            self._say(f"the connection to {self.title} is lost, and its job keeps running: {why}")
+
+    def _why_gone(self, why: str) -> str:
+        """Return why the holder is gone: its job knows it best."""
+        from clusterfn.integrations.jupyter.kernel_job import reason_of_end
+
+        if self._job is not None:
+            concurrent.futures.wait([self._job.job], _WITHDRAW_S)
+            if self._job.job.done():
+                why = str(reason_of_end(self._job.job))
+        why = f"{self.title} is gone: {why}"
+        self._search.record.refuse(why)
+        return why
+
+    def _terminate(self) -> None:
+        """The client wants this process to end: withdraw the job if it waits, else leave the kernel as an orphan."""
+        if self._code is not None:
+            return
+        if self._job is None:
+            withdrawing = threading.Thread(target=self._search.withdraw, daemon=True)
+            withdrawing.start()
+            withdrawing.join(_WITHDRAW_S)
+        else:
+            self.end_kernel()
+            self._is_orphan = True
+        self._leave(0, "")
+
+    def _leave(self, code: int, why: str) -> None:
+        """End this process once what is on its way has arrived, or soon."""
+        if self._code is not None:
+            return
+        self._code, self._leaves_at = code, time.monotonic() + _LAST_BYTES_S
+        if why:
+            self._say(why)
+
+    def _has_last_bytes(self) -> bool:
+        is_heard = self._is_greeted or self._is_orphan  # some clients kill ssh before they end this process
+        return bool(self._carried.undelivered or (is_heard and self.stream.kept_bytes))
+
+    def _send(self) -> None:
+        while self._is_greeted and self._link is not None and self.stream.unsent():
+            self._link.write(self.stream.next_unsent())
+
+
+def link_to(job: KernelJob, post: Callable[[str, Any], None]) -> HolderLink:
+    """Return the link to the holder of a job."""
+    session = job.session
+    return HolderLink(lambda: session.connection, job.address, post, job.join, session.scheduler.unset)
+
+
+def run_proxy(
+    wanted: ConnectionFile,
+    listeners: Mapping[int, socket.socket],
+    search: JobSearch,
+    make: Callable[..., KernelProxy] = KernelProxy,
+) -> int:
+    """Serve a Jupyter client, or a browser; return the exit code."""
+    served = make(wanted, listeners, search, link_to, console.warn)
+    console.show_also(lambda text: served.events.post_at_once("said", text))
+    code = served.run()
+    served.flush()
+    return code
+
+
+def exit_at_once(code: int) -> None:
+    """End the process without waiting for its threads: clients wait a second or two for it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,79 @@
+"""What a host with `scheduler: grid_engine` may say in clusterfn.yml: names of the site, and options of qsub."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from clusterfn.config import value_kinds as kinds
+from clusterfn.config.scheduler_keys import BATCH_JOBS, BY_GPU, OPTIONS, SchedulerKeys
+from clusterfn.config.value_kinds import WRITTEN, Form, Key, Kind
+from clusterfn.config.yamlfile import Value
+
+_SITE_NAME = re.compile(r"[A-Za-z_][\w.@*-]*")
+
+
+def _qsub_options(value: Value) -> dict[str, Any]:
+    """Read names of the site's own queues and resources, as qsub wants them."""
+    return {key: _OPTIONS[key].read(given) for key, given in value.mapping(_OPTIONS).items()}
+
+
+def _site_name(value: Value) -> str:
+    text = value.as_written()
+    if not _SITE_NAME.fullmatch(text):
+        raise value.error(f'"{text}" cannot name anything in Grid Engine', "write one word that `qconf` lists")
+    return text
+
+
+def _optional_name(value: Value) -> str | None:
+    return None if value.kind == "null" else _site_name(value)
+
+
+def _queue(value: Value) -> Any:
+    if value.kind == "map":
+        return {kind: _site_name(given) for kind, given in value.mapping(("cpu", "gpu")).items()}
+    return _site_name(value)
+
+
+def _resources(value: Value) -> dict[str, str]:
+    """Read what is asked for by `-l` in addition to what calls ask for."""
+    for key, given in value.pairs:
+        _site_name(key)
+        if key.text in ("h_rt", "s_rt"):
+            raise key.error(f"clusterfn sets `-l {key.text}` itself", "use `time=` or `defaults: time:`")
+        if not re.fullmatch(r"[^,\s=]+", given.as_written()):
+            raise given.error(f'"{given.as_written()}" is not the value of a resource', "write one word or number")
+    return {name: given.as_written() for name, given in value.mapping().items()}
+
+
+_NAME_OR_NULL = Kind(_optional_name, {"type": ["string", "number", "null"]})
+_OPTIONS: Mapping[str, Kind] = {
+    "queue": Kind(_queue, BY_GPU),
+    "project": Kind(_site_name, WRITTEN),
+    "parallel_environment": Kind(_site_name, WRITTEN),
+    "memory": _NAME_OR_NULL,
+    "gpus": _NAME_OR_NULL,
+    "per_job": kinds.LINES,
+    "resources": Kind(_resources, {"type": "object", "additionalProperties": WRITTEN}),
+}
+_QSUB: Form = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {name: kind.form for name, kind in _OPTIONS.items()},
+}
+
+KEYS = SchedulerKeys(
+    "clusterfn submits them with qsub",
+    keys={
+        "grid_engine": Key(
+            OPTIONS, Kind(_qsub_options, _QSUB), "none", "{queue: long.q, project: physics}",
+            "names of the site for qsub, see [Grid Engine](../how-to/grid-engine.md); only with "
+            "`scheduler: grid_engine`",
+        ),
+        **BATCH_JOBS,
+    },
+    limits=("with Grid Engine the scheduler sets limits, by resource quotas", "`qconf -srqsl` lists them"),
+    misread=(":,%\\", "Grid Engine expands or splits paths at : , % and \\"),
+    sets_memory=lambda options: options.get("memory", "") is None,
+)  # fmt: skip

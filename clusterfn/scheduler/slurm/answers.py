@@ -1,0 +1,193 @@
+"""What sbatch says when it takes no job: whether a wait helps, and one thing to do.
+
+Nothing here fails on a word that it does not know. Some sites refuse options that clusterfn itself adds: the same
+request is then submitted once more without them. A site's plugins may also say something about a job that they take.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+from clusterfn.bridge.schedulers.slurm import is_standing
+from clusterfn.config.spec import Host
+from clusterfn.config.units import exact_memory
+from clusterfn.scheduler.base import PENDING, Answer, JobState, Submission
+from clusterfn.scheduler.slurm.states import FEWER
+
+# What sbatch says when it takes no more jobs for now, and what that means; by SLURM 17 to 24. Since 19 or so it names
+# the limit of an account or a QOS; before, its words are the same for a job that can never run.
+REPEATS = "sleeping and retrying"  # sbatch does so for two minutes, and says it once
+_FULL = (
+    (r"unable to accept job|job queue full", "SLURM has as many jobs as it can hold"),
+    (r"submission failed: resource temporarily unavailable", "SLURM has as many jobs as it can hold"),
+    (r"(?:QOS|Assoc)MaxSubmit", "you have as many jobs as you may have there"),
+    (r"controller (?:is )?in standby mode", "another controller is taking over"),
+    (r"rate limit exceeded", "SLURM takes no more requests of yours at this moment"),
+    (r"unable to create job record", "SLURM cannot take it at this moment"),
+    (r"submissions disabled", "the site takes no new jobs for now"),
+    (
+        r"\bfork: .*(?:temporarily unavailable|allocate memory)|\bcan(?:no|')t fork",
+        "the login node has no process for it now",
+    ),
+    (r"(?:QOS|Assoc)GrpSubmit", "your group has as many jobs as it may have there"),
+)
+
+
+def full(said: str) -> str:
+    """Return the line by which sbatch says that SLURM takes no more jobs for now, and what it means; else "".
+
+    Example:
+        >>> full("sbatch: error: AssocMaxSubmitJobLimit\\nsbatch: error: Batch job submission failed: ...")
+        'AssocMaxSubmitJobLimit: you have as many jobs as you may have there'
+    """
+    for line in said.splitlines():
+        for words, meaning in _FULL:
+            if re.search(words, line, re.IGNORECASE):
+                own = re.sub(r"^\w+: (?:error: )?|,? *" + REPEATS + r"\.?$", "", line.strip())
+                return f"{own}: {meaning}"
+    return ""
+
+
+# What sbatch says when it refuses -> one thing to do. The first that is found counts.
+_REFUSALS = (
+    ("configuration source", "clusterfn check finds what a login shell knows of SLURM: add it as `scheduler_env:`"),
+    ("invalid partition", "set `slurm: partition:` to one that `sinfo` lists there"),
+    ("no partition specified", "this site has no default partition: set `slurm: partition:` to one that `sinfo` lists"),
+    ("invalid account", "set `slurm: account:` to one that `sacctmgr show user $USER withassoc` lists"),
+    ("invalid qos", "set `slurm: qos:` to one that you may use"),
+    ("violates accounting/qos policy", "ask for less, or set `slurm: qos:` or `slurm: account:`"),
+    (
+        "partition not available",
+        "that partition takes no jobs: set `slurm: partition:` to one that `sinfo` shows as up",
+    ),
+    ("group not permitted", "set `slurm: partition:` to one that your groups may use"),
+    ("requested reservation", "set `slurm: reservation:` to one that `scontrol show reservation` lists for you"),
+    ("invalid wckey", "set `slurm: wckey:` to one that `sacctmgr show user $USER withassoc` lists"),
+    ("invalid user id", "SLURM's controller does not know your account: ask the site's administrators"),
+    ("authentication", "its munge or a clock there is wrong: show its administrators what `munge -n | unmunge` prints"),
+    ("error writing script", "SLURM's controller cannot store jobs now: tell the site's administrators"),
+    *(
+        (words, "ask for less memory than one node has (`sinfo -o '%N %m'`){usual}")
+        for words in ("memory specification", "memory required by task")
+    ),
+    (
+        "requested node configuration",
+        "ask for no more cores, memory or GPUs, of a gpu_type=, than one node has (`sinfo -o '%N %c %m %G'`){usual}",
+    ),
+    ("time limit specification required", 'this site wants a time limit: set `time="1h"`, or `defaults: {time: 1h}`'),
+    ("requested time limit", 'ask for another `time="..."`, or set `slurm: partition:`'),
+    ("processors requested", "ask for fewer cores="),
+    ("cpu count", "ask for fewer cores=, or as many as the rules of the site want"),
+    ("generic resource", "set `gpu_type=`, `gpu_option:` or `slurm: {gres: gpu:KIND}` to what `sinfo -o %G` shows"),
+    ("node count specification", FEWER),
+    ("invalid entry for --cluster", "this site lists no such cluster: change or remove `slurm: clusters:`"),
+    ("invalid license", "set `slurm: licenses:` to what `scontrol show licenses` lists there"),
+    ("invalid feature", "set `slurm: constraint:` to what `sinfo -o '%N %f'` shows there"),
+    ("invalid job array", "ask for fewer elements"),
+    ("unspecified error", "the rules of the site refused it, in the words above: change `slurm:` accordingly"),
+    ("unrecognized option", "remove that option from `slurm:`"),
+    ("gres specification", "set `gpu_type=` as `sinfo -o %G` shows it there"),
+    ("no space left", "free some space in `root:` on the host"),
+    ("unable to contact slurm controller", "SLURM's controller does not answer; try again later"),
+    ("socket timed out", "SLURM's controller does not answer; try again later"),
+)
+
+
+# Of those, what no wait changes: the call asks for what this site does not have, or gives to no one.
+_NEVER_MET = (
+    "invalid partition", "no partition specified", "invalid account", "invalid qos", "memory specification",
+    "memory required by task", "requested node configuration", "requested time limit", "generic resource",
+    "node count specification", "invalid license", "invalid feature",
+)  # fmt: skip
+
+
+def can_be_met(said: str) -> bool:
+    """Whether sbatch may accept the same request later."""
+    return not any(text in said.lower() for text in _NEVER_MET)
+
+
+# Options of sbatch that clusterfn adds by itself, and a site may not allow.
+_ADDED = re.compile(r"--(export|mem|cpus-per-task|open-mode|requeue)(?![\w-])")
+
+
+def submit_hint(said: str, host: Host) -> str:
+    """One thing to do about a refusal."""
+    lower = said.lower()
+    added = _ADDED.search(lower)
+    if added and added[1] not in host.scheduler_options:
+        return f"clusterfn itself adds --{added[1]}: `slurm: {{{added[1]}: null}}` leaves it out ({host.source})"
+    for text, hint in _REFUSALS:
+        if text in lower:
+            hint = hint.replace("{usual}", _usual_memory(host))
+            return f"{hint} (host {host.name}, {host.source}; slurm= of the call comes first)"
+    return f"compare `slurm:` of host {host.name} ({host.source}) with the site's documentation"
+
+
+def _usual_memory(host: Host) -> str:
+    """Name what a call without memory= asks for, as its user may not know."""
+    usual = host.defaults.memory_bytes
+    return f"; a call without memory= asks for {exact_memory(usual)}, set by `defaults: {{memory: …}}`" if usual else ""
+
+
+# The nodes' memory is 1 MB where nobody has written it into slurm.conf: then the site does not track it, and refuses
+# every amount. $1 is what sbatch said, $2 how many words of sinfo follow it.
+_IF_UNTRACKED = r"""
+said=$1; words=$2; shift 2
+ask=
+while [ "$words" -gt 0 ]; do ask="$ask $1"; words=$((words - 1)); shift; done
+# shellcheck disable=SC2086  # words without blanks
+told=$(sinfo --noheader --format=%m $ask 2>/dev/null) || told=
+case $told in
+    '' | *[2-9]* | *1[0-9]*) printf '%s\n' "$said" >&2; exit 1 ;;
+esac
+printf '%s\n' "clusterfn: SLURM here does not track memory, and refuses jobs that ask for some: it is not asked; \
+write slurm: {mem: null} for this host, so that it is not tried each time" >&2
+exec "$@"
+"""
+_MEMORY = "--mem="
+_TIME = re.compile(r"--time=([0-9]+)")
+_TOO_LONG = ("PartitionTimeLimit", "PartitionConfig")  # the latter is SLURM's first answer to a time limit
+
+
+def again(request: Submission, answer: Answer, clusters: Sequence[str]) -> Submission | None:
+    """As `Scheduler.again`: the time without the minute that is added, or no memory where none is tracked."""
+    said = answer.err.lower()
+    if not answer.rc:
+        return None
+    words = list(request.argv)
+    times = [(place, int(found[1])) for place, word in enumerate(words) if (found := _TIME.fullmatch(word))]
+    if times and any(text in said for text in ("requested time limit", "qos policy")):
+        place, minutes = times[-1]
+        words[place] = f"--time={minutes - 1}:00"  # the form says that it was tried
+        return request._replace(argv=tuple(words)) if minutes > 1 else None
+    if "memory specification" in said and any(word.startswith(_MEMORY) for word in words):
+        rest = [word for word in words if not word.startswith(_MEMORY)]
+        asked = [*clusters, *(word for word in rest if word.startswith("--partition="))]
+        words = ["/bin/sh", "-c", _IF_UNTRACKED, "sh", answer.err.strip(), str(len(asked)), *asked, *rest]
+        return request._replace(argv=tuple(words), forks=False)
+    return None
+
+
+def loosen(state: JobState, time_s: float | None, clusters: Sequence[str]) -> tuple[str, ...]:
+    """As `Scheduler.loosen_command`: a site may take a job that is longer than its partition allows, and hold it.
+
+    It is the whole limit and no difference: each program that follows the job says the same.
+    """
+    number = re.match("[0-9]+", state.scheduler_id)
+    if state.phase != PENDING or state.reason not in _TOO_LONG or number is None or time_s is None:
+        return ()
+    return ("scontrol", *clusters, "update", f"JobId={number[0]}", f"TimeLimit={math.ceil(time_s / 60)}")
+
+
+_PLUGIN = re.compile(r"sbatch: (?:lua: )?(.*\S)")
+
+
+def notes(answer: Answer) -> Iterator[str]:
+    """Return what the site's plugins told about a job that sbatch has submitted."""
+    if answer.rc == 0:
+        for line in answer.err.splitlines():
+            found = None if is_standing(line) else _PLUGIN.fullmatch(line.strip())
+            if found:
+                yield f"SLURM says: {found[1]}"

@@ -1,0 +1,153 @@
+"""What a host with `scheduler: slurm` may say in clusterfn.yml, and a call with `slurm=`: options of sbatch."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from clusterfn.config import value_kinds as kinds
+from clusterfn.config.scheduler_keys import BATCH_JOBS, BY_GPU, OPTIONS, SchedulerKeys
+from clusterfn.config.value_kinds import Form, Key, Kind
+from clusterfn.config.yamlfile import Value
+from clusterfn.config.yamlfile import parse as parse_yaml
+from clusterfn.errors import ConfigError
+
+# sbatch options that clusterfn sets from arguments: here they can only be dropped, by null.
+_FROM_ARGUMENTS = {
+    "cpus-per-task": "cores=", "mem": "memory=", "time": "time=", "gpus": "gpus=", "gpus-per-node": "gpus=",
+    "open-mode": None,
+}  # fmt: skip
+# ... and those without which a job could not be followed, or that would not reach the function: what to do instead.
+_REMOVE = "remove this line"
+_RESERVED = {
+    **dict.fromkeys(
+        [
+            "batch", "bb", "bbf", "container", "export-file", "get-user-env", "gid", "help", "ignore-pbs", "input",
+            "parsable", "quiet", "test-only", "uid", "usage", "version",
+        ],
+        _REMOVE,
+    ),
+    "array": "call the function with `.map`, which submits an array",
+    "chdir": "use `cwd=`",
+    "cpus-per-gpu": "use `cores=`",
+    "error": "remove this line: the output of a job is in `clusterfn logs`",
+    "gpus-per-socket": "use `gpus=`",
+    "gpus-per-task": "use `gpus=`",
+    "job-name": "use `name=`",
+    "output": "remove this line: the output of a job is in `clusterfn logs`",
+    "signal": "use `warn_before=`, and `clusterfn.on_warning(handler)` in the function",
+    "wait": "remove this line: a call waits for its result by itself",
+    "wrap": "remove this line: `clusterfn run` runs a script",
+}  # fmt: skip
+_LONG_NAME = "use the option's long name, without dashes in front"
+_GPU_COUNTED = re.compile(r"gpu(?::.*)?:[0-9]+|gpu:?=.*")
+
+
+# What names the cluster that squeue and scancel ask too, so that no call can have another one than its host.
+_OF_HOST = ("cluster", "clusters")
+
+
+def sbatch_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Check what a call says with `slurm=`, as if it were below `slurm:` in clusterfn.yml.
+
+    Raises:
+        ConfigError: No such option can be set, or its value is wrong.
+
+    Example:
+        >>> sbatch_options({"partition": "gpu", "exclusive": True})
+        {'partition': 'gpu', 'exclusive': True}
+    """
+    for name in _OF_HOST:
+        if name in given:
+            raise ConfigError(f"slurm= cannot set {name!r}", hint=f"write `slurm: {{{name}: …}}` in clusterfn.yml")
+    for name, value in given.items():
+        if value is False or not isinstance(value, (str, int, float, Mapping, type(None))):
+            hint = f"leave it out, or write slurm={{{name!r}: None}} to drop what the host's section says"
+            raise ConfigError(f"slurm= cannot set {name!r} to {value!r}", hint=hint)
+    try:
+        text = json.dumps({"slurm": dict(given)}, ensure_ascii=False, default=str)
+        top = parse_yaml(text.encode("utf-8", "replace"), "slurm=")
+        return _sbatch_options(top.mapping(["slurm"])["slurm"])
+    except ConfigError as error:  # its place is one in the text that was made here
+        hint = (error.hint or "").replace("this line", "it").replace("null", "None")
+        raise ConfigError(error.message.partition(": ")[2], hint=hint) from None
+
+
+def _sbatch_options(value: Value) -> dict[str, Any]:
+    for key, _ in value.pairs:
+        if not re.fullmatch(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*", key.text) or len(key.text) < 2:
+            long = key.text.replace("_", "-")
+            ours = _FROM_ARGUMENTS.get(long)
+            hint = f"use `{ours}`" if ours else f'write "{long}"' if "_" in key.text else _LONG_NAME
+            raise key.error(f'"{key.text}" is not an option of sbatch', hint)
+        if key.text in _RESERVED:
+            raise key.error(f"clusterfn needs `--{key.text}` for itself", _RESERVED[key.text])
+    return {name: _sbatch_option(name, given) for name, given in value.mapping().items()}
+
+
+def _sbatch_option(name: str, value: Value) -> Any:
+    """Return a text, True for an option without a value, None to drop it, or a mapping for partition."""
+    if value.kind == "null":
+        return None
+    if name in _FROM_ARGUMENTS:
+        ours = _FROM_ARGUMENTS[name]
+        hint = f"use `{ours}` or `defaults:`; null leaves the option out" if ours else "set it to null to drop it"
+        raise value.error(f"clusterfn sets `--{name}` itself", hint)
+    if name == "nodes" and value.as_written() not in ("1", "1-1"):
+        raise value.error("nothing would run on any node but the first", "write nodes= in @cluster, or `nodes: 1`")
+    if name == "partition" and value.kind == "map":
+        return {kind: given.as_written() for kind, given in value.mapping(("cpu", "gpu")).items()}
+    if value.kind == "bool" and value.text.lower() in ("true", "yes", "on"):
+        return True
+    if name != "gres":
+        return value.as_written()
+    text = value.as_text()
+    if any(_GPU_COUNTED.fullmatch(part) for part in text.split(",")):
+        raise value.error(f'"{text}" counts GPUs', "write only their type, `gpu:a100`; the number comes from `gpus=`")
+    return text
+
+
+def _sizes_of_gpus(value: Value) -> dict[str, int]:
+    for key, given in value.pairs:
+        kinds.GPU_TYPE.read(key)
+        given.as_memory()
+    return {kind: given.as_memory() for kind, given in value.mapping().items()}
+
+
+_SBATCH: Form = {
+    "type": "object",
+    "properties": {"partition": BY_GPU},
+    "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
+}
+_SIZES: Form = {"type": "object", "additionalProperties": kinds.MEMORY.form}
+
+KEYS = SchedulerKeys(
+    "clusterfn submits them with sbatch",
+    keys={
+        "slurm": Key(
+            OPTIONS, Kind(_sbatch_options, _SBATCH), "none", "{account: ab12}",
+            "options for sbatch, see below; only with `scheduler: slurm`",
+        ),
+        "gpu_option": Key(
+            "gpu_option", kinds.choice("gres", "gpus", "gpus-per-node"), "`gres`", "gpus-per-node",
+            "which option asks for GPUs: `gres` (`--gres=gpu:2`), `gpus`, `gpus-per-node`; only with "
+            "`scheduler: slurm`",
+        ),
+        "gpu_sizes": Key(
+            "gpu_sizes", Kind(_sizes_of_gpus, _SIZES), "none", "{a6000: 48GB, a100: 80GB}",
+            "the memory of each type of GPU, for `gpu_memory=`, because SLURM does not know it; only with "
+            "`scheduler: slurm`",
+        ),
+        **BATCH_JOBS,
+    },
+    written_beside=("partition", "account", "qos", "constraint", "gres", "reservation"),
+    limits=(
+        "with SLURM the scheduler sets limits, by QOS",
+        "SLURM's own limits are those of your account and its QOS",
+    ),
+    misread=("%\\", "SLURM expands % and \\ in paths"),
+    sets_memory=lambda options: bool({"mem", "mem-per-cpu", "mem-per-gpu"} & set(options)),
+    of_call=sbatch_options,
+)  # fmt: skip

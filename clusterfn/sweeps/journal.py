@@ -1,0 +1,216 @@
+"""The journal of a sweep: a JSON line for each decision, on the disk before the next step; one writer at a time.
+
+A sweep that is resumed reads from it what has been done. Its first line says what makes a sweep the same as one before:
+its function, configurations, seed and way of scoring.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from clusterfn.calls import console
+from clusterfn.config.options import Options
+from clusterfn.environment import existing
+from clusterfn.errors import ClusterfnError, ConfigError
+from clusterfn.sweeps.fingerprint import Unstable, fingerprint
+from clusterfn.sweeps.space import ConfigurationList, Grid
+
+FORMAT = 1
+_BEGIN = b'{"event": "begin"'
+_LEVELS = 3  # a record, its configurations, one of them
+_LOCK_AT = 1 << 40  # a byte that is never written; Windows locks bytes
+# NFS whose lock manager does not run, and Lustre without `flock`.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
+_LONG = 200
+_COMPARED = ("function", "max_configs", "sampler", "seed", "score", "minimize")
+
+
+class SweepJournal:
+    """One file, open and locked until `close`.
+
+    Args:
+        path: Created if it does not exist.
+
+    Attributes:
+        records: What was in it when it was opened.
+
+    Raises:
+        ConfigError: Another process has it, it cannot be written, or it is something else than a journal.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.expanduser().absolute()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("a+b", buffering=0)
+        except OSError as error:
+            raise ConfigError(
+                f"the journal cannot be written: {error}", hint="choose another file: journal="
+            ) from error
+        self._before = b""
+        try:
+            self._lock()
+            self.records = self._read()
+        except BaseException:  # Ctrl-C too: nothing else closes the file
+            self._file.close()
+            raise
+
+    def __enter__(self) -> SweepJournal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close and unlock the file."""
+        self._file.close()
+
+    def _lock(self) -> None:
+        try:
+            if sys.platform == "win32":
+                import msvcrt
+
+                os.lseek(self._file.fileno(), _LOCK_AT, os.SEEK_SET)
+                msvcrt.locking(self._file.fileno(), msvcrt.LK_NBLCK, 1)
+            else:
+                import fcntl
+
+                fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                console.tell(f"{self.path} is on a file system without locks: run only one program at a time with it")
+                return
+            hint = "wait for it, or choose another file: journal="
+            raise ConfigError(f"another process is using {self.path}", hint=hint) from None
+
+    def _read(self) -> list[dict[str, Any]]:
+        """Read it without a torn line; what is appended then begins a line of its own."""
+        self._file.seek(0)
+        text = self._file.read()
+        if text[: len(_BEGIN)] != _BEGIN[: len(text)]:
+            raise ConfigError(f"{self.path} is not the journal of a sweep", hint="choose another file: journal=")
+        if b"\n" not in text:  # not even the first line is whole
+            self._file.truncate(0)
+            return []
+        self._before = b"" if text.endswith(b"\n") else b"\n"
+        records = [_record(line) for line in text.splitlines()]
+        return [each for each in records if each]
+
+    def add(self, event: str, **facts: Any) -> None:
+        """Append one line, which is then on the disk. What JSON has no word for is written as Python shows it.
+
+        Raises:
+            ClusterfnError: The disk does not take it.
+        """
+        line = _json({"event": event, **facts, "t": round(time.time(), 3)}).encode("utf-8", "backslashreplace")
+        view = memoryview(self._before + line + b"\n")
+        try:
+            while view:
+                view = view[self._file.write(view) :]
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise ClusterfnError(
+                f"the journal cannot be written: {error}", log=str(self.path),
+                hint="free some space, then run the same sweep with the same journal=: the rest comes from the host",
+            ) from error  # fmt: skip
+        self._before = b""
+
+    def records_of(self, event: str) -> list[dict[str, Any]]:
+        """Return the records of one kind of event."""
+        return [each for each in self.records if each["event"] == event]
+
+
+def _json(value: Any, levels: int = _LEVELS) -> str:
+    """Write as JSON; write an object with keys that are no text, or that contains itself, by its `repr`."""
+    try:
+        return json.dumps(value, default=repr, ensure_ascii=False)
+    except (TypeError, ValueError):
+        if levels and isinstance(value, dict) and all(isinstance(key, str) for key in value):
+            parts = [f"{json.dumps(key, ensure_ascii=False)}: {_json(each, levels - 1)}" for key, each in value.items()]
+            return f"{{{', '.join(parts)}}}"
+        return json.dumps(repr(value), ensure_ascii=False)
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) and "event" in found else {}
+
+
+def code_of(function: Callable[..., Any], options: Options) -> str | None:
+    """Return a digest of a function and its decorator's environment; None if there can be none."""
+    environment: tuple[str | None, tuple[str, ...]] = options.environment, options.packages
+    if not options.packages and not existing.is_existing(options.environment):
+        from clusterfn.environment import resolve  # which jobs do not have, and their modules may import `sweep`
+
+        # what a file asks for, as the same file may ask for something else tomorrow
+        environment = resolve.read_specification(options.environment, ()).input_hash, ()
+    try:
+        return fingerprint(function, environment, options.modules, sorted(options.env.items()))
+    except Unstable:
+        return None
+
+
+def describe(space: Grid | ConfigurationList) -> dict[str, dict[str, Any]]:
+    """Describe the configurations for a reader and as digests, each key apart."""
+    if isinstance(space, ConfigurationList):
+        parts: dict[str, Any] = {"configurations": [dict(sorted(each.items())) for each in space.configurations]}
+    else:
+        parts = {key: space.drawn.get(key) or list(space.values[key]) for key in space.keywords()}
+    texts = {key: repr(value) for key, value in parts.items()}
+    return {
+        "space": {key: text if len(text) <= _LONG else f"{text[: _LONG - 1]}…" for key, text in texts.items()},
+        "digests": {key: _digest(value) for key, value in parts.items()},
+    }
+
+
+def _digest(value: Any) -> str | None:
+    try:
+        return fingerprint(value)
+    except Unstable:
+        return None
+
+
+def score_of(by: Any) -> str | None:
+    """Describe a way of scoring in one word."""
+    return (_digest(by) or "a function") if callable(by) else by
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Say in words how the tasks of two first lines of a journal differ.
+
+    Args:
+        before: That of the journal.
+        now: What is asked for.
+    """
+    found = [
+        f"{key}: {before.get(key)} in the journal, {now[key]} now" for key in _COMPARED if before.get(key) != now[key]
+    ]
+    if before.get("code") and now["code"] and before["code"] != now["code"]:
+        name, modules = now["function"], (before.get("module"), now["module"])
+        if modules[0] == modules[1] or "__main__" not in modules:
+            found.append(f"code: {name}, or something that it calls, has changed since")
+        else:  # the same file has another digest as `__main__` than as a module
+            found.append(
+                f"module: {name} of {modules[0]} in the journal, of {modules[1]} now; clusterfn cannot compare the "
+                "code of the two, so start the sweep as before: run the file as a script, or import it"
+            )
+    digests, earlier = now["digests"], before.get("digests", {})
+    shown = [facts.get("space", {}) for facts in (before, now)]
+    counts = now["sampler"] != "optuna"  # the names of configurations count through the keys
+    if counts and digests.keys() == earlier.keys() and [*digests] != [*earlier]:
+        found.append(f"order of the keys: {', '.join(earlier)} in the journal, {', '.join(digests)} now")
+    return found + [
+        f"{key}: {shown[0].get(key, 'nothing')} in the journal, {shown[1].get(key, 'nothing')} now"
+        for key in dict.fromkeys([*earlier, *digests])
+        if earlier.get(key) != digests.get(key)
+    ]

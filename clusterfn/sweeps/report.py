@@ -1,0 +1,293 @@
+"""What a sweep shows: a line for each configuration that ends, and what it found as facts and as a report."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from clusterfn.bridge.supervisor import text
+from clusterfn.calls import console, labels, map_display, outcome
+from clusterfn.calls.group_state import GroupState
+from clusterfn.calls.map_display import CallProgress
+from clusterfn.calls.notebook_display import NotebookDisplay
+from clusterfn.calls.summary import Summary
+from clusterfn.sweeps import scoring
+from clusterfn.sweeps.space import Configuration
+
+R = TypeVar("R")
+RUN, CACHE, JOURNAL = "run", "cache", "journal"
+FAILED = "✗"  # begins each line about configurations that failed
+_LABEL = 60
+_CAUSES, _NAMES = 5, 8  # causes in a report, and configurations that each of them names
+
+
+@dataclass(frozen=True)
+class Trial(Generic[R]):
+    """One configuration that was tested.
+
+    Attributes:
+        name: Such as "GRID_0071".
+        config: The arguments that the function got.
+        score: None if it failed.
+        value: What the function returned; None if it failed.
+        error: Why it failed; None if it did not.
+        seconds: How long it ran.
+        scores: The scores that the result consists of; empty if it has none.
+        job: The group that ran it; "" for one that was in the cache.
+        item: Its index in that group: `clusterfn.attach(trial.job).logs(trial.item)`.
+        host: Where it ran.
+        source: "run", "cache" or "journal".
+    """
+
+    name: str
+    config: Mapping[str, Any]
+    score: float | None = None
+    value: R | None = None
+    error: BaseException | None = None
+    seconds: float = 0.0
+    scores: Sequence[float] = ()
+    job: str = ""
+    item: int = 0
+    host: str = ""
+    source: str = RUN
+
+
+@dataclass(frozen=True)
+class SweepResult(NotebookDisplay, Generic[R]):
+    """All configurations that were tested. `len` is their number, iterating gives a `Trial` for each.
+
+    Attributes:
+        results: A `Trial` for each, in the order of the grid, or in which they were drawn.
+        minimize: Whether the lowest score is the best.
+        journal: The file that says how it came about; pass it to `sweep` again to resume.
+        seed: What chose the configurations; None where nothing was left to chance.
+        shown: How many the report lists.
+        group_by: The keyword whose value each line of the ranking gives; None gives all of them.
+    """
+
+    results: Sequence[Trial[R]]
+    minimize: bool
+    journal: Path
+    seed: int | None
+    shown: int = 5
+    group_by: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __iter__(self) -> Iterator[Trial[R]]:
+        return iter(self.results)
+
+    def __getitem__(self, name: str) -> Trial[R]:
+        """The trial of that name."""
+        return {each.name: each for each in self.results}[name]
+
+    @functools.cached_property
+    def ranking(self) -> list[Trial[R]]:
+        """Those that have a score, the best first."""
+        scores = [(each.name, each.score) for each in self.results if each.score is not None]
+        named = {each.name: each for each in self.results}
+        return [named[name] for name in scoring.ranked(scores, self.minimize)]
+
+    def top(self, n: int | None = None) -> list[Trial[R]]:
+        """The best n; without a number as many as the report lists."""
+        return self.ranking[: self.shown if n is None else n]
+
+    @functools.cached_property
+    def _labels(self) -> Mapping[str, str]:
+        """Name -> its arguments in a short line."""
+        return named({each.name: each.config for each in self.results})
+
+    @property
+    def best(self) -> Trial[R]:
+        """The one with the best score."""
+        return self.ranking[0]
+
+    @property
+    def failed(self) -> dict[str, BaseException]:
+        """Name -> why it has no score."""
+        return {each.name: each.error for each in self.results if each.error is not None}
+
+    @property
+    def ghosts(self) -> list[list[str]]:
+        """Names of different configurations that gave the very same sequence of scores: one of them may not count."""
+        return scoring.ghosts({each.name: each.scores for each in self.results})
+
+    def to_dataframe(self) -> Any:
+        """A pandas DataFrame, a row for each configuration by its name: its arguments, score, seconds, error, job.
+
+        An argument with named fields, such as a dict or a dataclass, also has a column for each of them: `cfg.lr`.
+
+        Raises:
+            ModuleNotFoundError: pandas is not installed here.
+        """
+        pandas = map_display.import_pandas("results")
+        index = pandas.Index([each.name for each in self.results], name="name")
+        return pandas.DataFrame([_row(each) for each in self.results], index=index)
+
+    def _summary(self) -> Summary:
+        ranking, parts = self.ranking, {each.name: _leaves(each.config) for each in self.ranking}
+        keys = list(dict.fromkeys(key for each in ranking for key in parts[each.name]))
+        rows = [
+            (str(rank), each.name, number(each.score), f"{each.seconds:.1f} s",
+             *(labels.shown(parts[each.name][key]) if key in parts[each.name] else "" for key in keys))
+            for rank, each in enumerate(ranking, 1)
+        ]  # fmt: skip
+        failures = dict(enumerate(self.failed.values()))
+        ghosts = [f"the same scores in every place: {', '.join(names)}" for names in self.ghosts]
+        return Summary(
+            f"sweep: {len(ranking)} of {counted(len(self.results))} completed",
+            columns=("", "name", "score", "time", *keys), rows=rows,
+            lines=[*map_display.causes(failures, most=5, named=False), *ghosts, f"journal {self.journal}"],
+        )  # fmt: skip
+
+    def __str__(self) -> str:
+        return "\n".join(report(self))
+
+
+def _row(trial: Trial[Any]) -> dict[str, Any]:
+    error = None if trial.error is None else cause(trial.error)
+    facts = {"score": trial.score, "seconds": trial.seconds, "error": error, "job": trial.job}
+    config = {**trial.config, **_leaves(trial.config)}
+    return {**{f"config_{key}" if key in facts else key: value for key, value in config.items()}, **facts}
+
+
+def _leaves(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: part for name, value in config.items() for key, part in labels.leaves(name, value).items()}
+
+
+def report(result: SweepResult[Any]) -> list[str]:
+    """Return what printing a result shows: how many were completed, the best, what failed and what is suspicious."""
+    done, total = len(result.ranking), len(result.results)
+    lines = [f"{done}/{total} configurations completed ({100 * done // total} %)"]
+    lines += [f"{rank}. {_ranked(each, result)}" for rank, each in enumerate(result.top(), 1)]
+    lines += [f"… and {done - result.shown} more"] if done > result.shown else []
+    lines += _failures(result.failed)
+    return lines + [f"identical scores throughout: {', '.join(names)}" for names in result.ghosts]
+
+
+def last_line(result: SweepResult[Any]) -> str:
+    """Return the line with which a sweep ends: how many were completed, how many failed, and the best."""
+    failed = f", {len(result.failed)} failed" if result.failed else ""
+    best = f"; best: {_ranked(result.best, result)}"
+    ghosts = "; some have identical scores throughout (result.ghosts)" if result.ghosts else ""
+    return f"{len(result.ranking)}/{len(result.results)} configurations completed{failed}{best}{ghosts}"
+
+
+def _ranked(trial: Trial[Any], result: SweepResult[Any]) -> str:
+    said = _word(trial.config.get(result.group_by, "")) if result.group_by else result._labels[trial.name]
+    return f"{trial.name} {number(trial.score)} {said}".rstrip()
+
+
+def _failures(failed: Mapping[str, BaseException]) -> list[str]:
+    """Name each distinct cause once, the most frequent first, and at most five of them."""
+    names: dict[str, list[str]] = {}
+    for name, error in failed.items():
+        names.setdefault(cause(error), []).append(name)
+    lines = []
+    for why, which in sorted(names.items(), key=lambda each: -len(each[1]))[:_CAUSES]:
+        more = ", …" if len(which) > _NAMES else ""
+        several = f"{len(which)} x {why} ({', '.join(which[:_NAMES])}{more})"
+        lines.append(f"{FAILED} {several if len(which) > 1 else f'{which[0]} {why}'}")
+    left = len(names) - len(lines)
+    return lines + ([f"{FAILED} and {left} other cause{'s' if left > 1 else ''}"] if left else [])
+
+
+def named(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return configurations, by name, as a person reads them: by what differs if all of it is too long."""
+    return dict(zip(configs, labels.labels([list(each.items()) for each in configs.values()], _LABEL)))
+
+
+def _word(value: object) -> str:
+    return value if isinstance(value, str) else labels.shown(value)
+
+
+def number(score: float | None) -> str:
+    """Return a score as it is shown.
+
+    Example:
+        >>> number(0.61), number(0.00012)
+        ('0.610', '0.00012')
+    """
+    if score is None:
+        return ""
+    return f"{score:.3f}" if score == 0 or 1e-2 <= abs(score) < 1e6 else f"{score:.3g}"
+
+
+def cause(error: BaseException) -> str:
+    """Return an error in one line."""
+    return outcome.in_a_line(error)[:160]
+
+
+def show_line(text: str) -> None:
+    """Print a line of a sweep; what failed is shown in quiet mode too."""
+    console.say(f"{text}\n", logging.WARNING if text.startswith(FAILED) else logging.INFO)
+
+
+def distribution(key: str, possible: Sequence[Any], chosen: Sequence[Configuration]) -> str:
+    """Say how many configurations have each value of a key.
+
+    Example:
+        >>> distribution("m", ["a", "b"], [Configuration("GRID_0000", {"m": "a"})])
+        'a 1, b 0'
+    """
+    counts = collections.Counter(_word(each.values.get(key)) for each in chosen)
+    words = dict.fromkeys([*map(_word, possible), *counts])
+    return ", ".join(f"{word} {counts[word]}" for word in words)
+
+
+def counted(count: int) -> str:
+    """Such as "3 configurations"."""
+    return text.counted(count, "configuration")
+
+
+class SweepProgress:
+    """How far a sweep is, on the screen.
+
+    Args:
+        total: How many configurations will be tested.
+        minimize: Whether the lowest score is the best.
+        clock: Seconds that never go back.
+    """
+
+    def __init__(self, total: int, minimize: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._counter = CallProgress(total, clock)
+        self._minimize = minimize
+        self._best: Trial[Any] | None = None
+
+    def known(self, trial: Trial[Any]) -> None:
+        """Count a configuration that did not have to be run, without a line."""
+        self._counter.skip()
+        self._compare(trial)
+
+    def show(self, trial: Trial[Any], label: str, group: GroupState | None = None) -> None:
+        """Show that a configuration has ended, with its arguments, and how many others of its group run."""
+        self._compare(trial)
+        sign = (
+            f"✗ {cause(trial.error)}" if trial.error is not None else f"✓ {number(trial.score)}, {trial.seconds:.1f}s"
+        )
+        self._counter.add(f"{trial.name} {label}", sign, trial.error is not None, self._tail(), group)
+
+    def wait(self, group: GroupState) -> None:
+        """Show why nothing of the group that runs has ended for a while."""
+        self._counter.wait(group, self._tail())
+
+    def _tail(self) -> str:
+        return f"best {self._best.name} {number(self._best.score)}" if self._best else ""
+
+    def _compare(self, trial: Trial[Any]) -> None:
+        if trial.score is None:
+            return
+        best = self._best.score if self._best else None
+        if best is None or (trial.score < best if self._minimize else trial.score > best):
+            self._best = trial
+
+    def close(self) -> None:
+        """Leave the line that is redrawn."""
+        self._counter.close()

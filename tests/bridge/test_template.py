@@ -1,0 +1,170 @@
+"""Workers that are forked from an element's template: each is as one whose interpreter was started for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bridge.host import Bench
+from tests.bridge.test_groups import Group
+from tests.waiting import until
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux adopts orphans")
+
+# What an item sees of its process, and what it then changes.
+SEEN = """
+def f(x):
+    import gc, locale, logging, os, random, resource, signal, sys, threading, time, warnings
+    own = os.getpid()
+    with open("/proc/self/status") as file:
+        status = dict(line.rstrip("\\n").split(":", 1) for line in file)
+    fds = {{}}
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        try:
+            fds[fd if fd < 3 else "high"] = os.readlink("/proc/self/fd/%d" % fd).split(":")[0].split("/")[1 - 2]
+        except OSError:
+            continue
+    drawn = random.random()
+    seen = {{
+        "argv": sys.argv, "flags": str(sys.flags), "path": sys.path, "cwd": os.path.dirname(os.getcwd()),
+        "modules": sorted(name for name in sys.modules if not name.startswith("_clusterfn.bridge.")),
+        "main": sorted(name for name in vars(sys.modules["__main__"]) if name.startswith("__")),
+        "environ": {{k: v for k, v in os.environ.items() if k not in ("CLUSTERFN_ITEM", "CLUSTERFN_INDEX")}},
+        "umask": os.umask(0o77), "signals": [str(signal.getsignal(n)) for n in (1, 2, 10, 12, 13, 15, 17)],
+        "blocked": status["SigBlk"], "ignored": status["SigIgn"],
+        "limits": [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name[:7] == "RLIMIT_"],
+        "threads": threading.active_count(), "cpus": sorted(os.sched_getaffinity(0)), "nice": os.nice(0),
+        "leads its group": os.getpgrp() == own, "leads its session": os.getsid(0) == own,
+        "fds": fds, "parent": os.getppid(), "children": open("/proc/self/task/%d/children" % own).read(),
+        "recursion": sys.getrecursionlimit(), "hooks": str(sys.excepthook), "locale": locale.setlocale(locale.LC_ALL),
+        "filters": len(warnings.filters), "level": logging.getLogger().level, "gc": gc.isenabled(),
+        "stdout": [sys.stdout.encoding, sys.stdout.errors, sys.stdout.line_buffering], "time": time.tzname,
+    }}
+    words = open("/proc/self/cmdline").read().split("\\0")
+    os.environ["LEFT"] = "x"; sys.path.append("/left"); sys.argv.append("left"); sys.modules["left"] = sys
+    os.umask(0o22); os.chdir("/"); signal.signal(signal.SIGTERM, signal.SIG_IGN); sys.setrecursionlimit(5000)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]); os.setpgid(0, 0) if {leads} else os.setsid()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    warnings.simplefilter("error"); logging.getLogger().setLevel(5); gc.disable(); os.nice(1); random.seed(1)
+    __import__("builtins").left = 1
+    threading.Thread(target=time.sleep, args=(0.01,)).start()
+    os.sched_setaffinity(0, seen["cpus"][:1]); sys.stdout = None
+    return "template" in words, seen, (drawn, os.environ["CLUSTERFN_INDEX"]), {folder!r} and {waiting!r} and {failing!r}
+"""
+
+
+def forked(group: Group, number: int, count: int) -> list[bool]:
+    return [group.value(number, x)[0] for x in range(count)]
+
+
+def test_an_item_that_is_forked_sees_what_one_with_an_interpreter_of_its_own_sees(bench: Bench):
+    group = Group(bench, 6, 6, source=SEEN.replace("{leads}", "False"))
+
+    assert group.start(1).wait(150) == 0, group.ends()
+
+    found = [group.value(1, x) for x in range(6)]
+    assert [each[0] for each in found[:2]] == [False, False] and any(each[0] for each in found[2:])
+    assert len({each[2][0] for each in found}) == 6 and [each[2][1] for each in found] == list("012345")
+    for _, seen, _, _ in found[1:]:
+        assert set(seen.pop("modules")) - {"_ctypes"} == set(found[0][1]["modules"])
+        assert {name: value for name, value in seen.items() if value != found[0][1][name]} == {}
+
+
+# Item 2 waits until the template is there, so that those after it are forked; what `does` says is done by item 4.
+ITEM = """
+def f(x):
+    import glob, os, signal, time
+
+    def template():
+        for path in glob.glob("/proc/[0-9]*/cmdline"):
+            pid = int(path.split("/")[2])
+            try:
+                with open(path) as file, open("/proc/%d/stat" % pid) as stat:
+                    parent = int(stat.read().rpartition(")")[2].split()[1])
+                    if parent == os.getppid() and "template" in file.read().split("\\0"):
+                        return pid
+            except OSError:
+                continue
+        return 0
+
+    words = open("/proc/self/cmdline").read().split("\\0")
+    until = time.monotonic() + {wait_s}
+    while x == 2 and time.monotonic() < until and not template():
+        time.sleep(0.01)
+    if x == 2:
+        time.sleep({wait_s} / 20)
+    if x == 4:
+        {does}
+    return "template" in words
+    {folder!r}, {waiting!r}, {failing!r}
+"""
+
+
+def group_of(bench: Bench, does: str = "pass", count: int = 8, wait_s: float = 10.0, **more: Any) -> Group:
+    source = ITEM.replace("{does}", does).replace("{wait_s}", str(wait_s))
+    return Group(bench, count, count, source=source, **more)
+
+
+@pytest.mark.parametrize(
+    ("does", "kind"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "signal"), ("os._exit(3)", "exited"), ("1 / 0", "raised"),
+        ("os.abort()", "signal"), ("bytearray(300 << 20)", "memory"), ("os.setsid()", "returned"),
+    ],
+)  # fmt: skip
+def test_how_a_forked_item_ends_is_seen_as_it_is(bench: Bench, does: str, kind: str):
+    group = group_of(bench, does, resources={"memory_bytes": 200 << 20})
+
+    assert group.start(1).wait(150) == 0
+
+    assert group.ends() == {x: [kind if x == 4 else "returned"] for x in range(8)}
+    assert group.value(1, 5) is True
+    assert group.line(5)["usage"]["peak_memory_bytes"] < 100 << 20
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_without_its_template_an_element_goes_on(bench: Bench, number: int):
+    group = group_of(bench, f"os.kill(template(), {int(number)})")
+
+    assert group.start(1).wait(150) == 0
+
+    assert [group.value(1, x) for x in (0, 4, 5, 7)] == [False, True, False, False]
+    assert group.ends() == {x: ["returned"] for x in range(8)}
+
+
+@pytest.mark.parametrize(
+    "starts",
+    [
+        "print('hello')",
+        "import threading, time; threading.Thread(target=time.sleep, args=(9,), daemon=True).start()",
+        "import random; generator = random.Random()",
+        "import os; log = os.dup(2)",
+        "import sys; sys.modules['_ctypes'] = None",
+    ],
+    ids=["prints", "starts a thread", "has a generator", "keeps its output", "has no ctypes"],
+)
+def test_what_an_environment_does_when_it_starts_is_done_for_each_item(bench: Bench, tmp_path: Path, starts: str):
+    (tmp_path / "sitecustomize.py").write_text(starts + "\n")
+    group = group_of(bench, wait_s=1.0, env={"PYTHONPATH": str(tmp_path)})
+
+    assert group.start(1).wait(150) == 0
+
+    assert not any(group.value(1, x) for x in range(8))
+    stdout = (group.folder_of(1) / "attempts/1/stdout").read_text()
+    assert stdout.count("hello") == (8 if "hello" in starts else 0)
+
+
+def test_nothing_is_left_behind_when_the_supervisor_is_killed(bench: Bench):
+    pids = "open(os.path.join({folder!r}, 'pids'), 'w').write('%d %d' % (os.getpid(), template())); time.sleep(600)"
+    group = group_of(bench, pids)
+    process = group.start(1)
+    found = until(lambda: (group.told / "pids").exists() and (group.told / "pids").read_text().split())
+
+    process.kill()
+
+    until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in found))

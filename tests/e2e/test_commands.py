@@ -1,0 +1,321 @@
+"""Commands, scripts and modules in jobs: on this machine, over SSH, and in SLURM."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import clusterfn
+from clusterfn import CommandFailed, File, ResultError
+from tests.e2e.conftest import ON_BARE
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
+TRAIN = """
+import argparse, json, os, sys
+from mylab import names
+
+given = argparse.ArgumentParser()
+given.add_argument("--lr", type=float, default=1.0)
+given.add_argument("--fail", type=int, default=0)
+given = given.parse_args()
+print(names.HELLO, given.lr, os.path.basename(sys.executable), flush=True)
+print("what went wrong", file=sys.stderr)
+with open("metrics.json", "w") as file:
+    json.dump({"score": -given.lr, "lr": given.lr}, file)
+sys.exit(given.fail)
+"""
+FILES = {
+    "train.py": TRAIN, "mylab/__init__.py": "", "mylab/names.py": "HELLO = 'hello'\n", "mylab/train.py": TRAIN,
+    "plain.sh": "echo plain $1; exit 4\n", "lines.txt": "one\ntwo\n",
+    "env.sh": "#!/usr/bin/env python\nimport sys; print('python', sys.argv[1])\n",
+}  # fmt: skip
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch) -> Path:
+    folder = tmp_path / "project"
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def cli(*words: str, **more: object) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "clusterfn", *words]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=150, check=False, **more)  # type: ignore[call-overload,no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("words", "printed", "status"),
+    [
+        (["-m", "mylab.train", "--lr", "2"], "hello 2.0 python", 0),
+        (["--", "python", "train.py", "--fail", "3"], "hello 1.0 python", 3),
+        (["plain.sh", "a"], "plain a", 4), (["--", "env.sh", "b"], "python b", 0),
+        (["--", "grep two lines.txt | tr a-z A-Z"], "TWO", 0), (["--", "false | cat"], "", 1),
+        (["--", "sh", "-c", "kill -SEGV $$"], "", 139), (["--stdin", "lines.txt", "--", "cat"], "one\ntwo", 0),
+    ],
+)  # fmt: skip
+def test_a_command_runs_as_it_would_here(here, project, words, printed, status):
+    ran = cli("run", *words)
+
+    assert (ran.returncode, ran.stdout.strip()[: len(printed)]) == (status, printed), ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "printed"),
+    [
+        (["--", "bash"], "echo of $0; exit 0\n", "of bash\n"),
+        (["--json", "--stdin", "-", "--map", "n=1,2", "--result", "out", "--", "cat > out; true {n}"], "[3]", "[3]"),
+    ],
+)  # fmt: skip
+def test_what_is_piped_in_is_the_standard_input_of_the_command(here, project, words, given, printed):
+    ran = cli("run", *words, input=given)
+
+    values = [each["value"] for each in json.loads(ran.stdout)] if "--json" in words else [ran.stdout]
+    assert {json.dumps(each) if "--json" in words else each for each in values} == {printed}, ran.stderr
+    assert f"the command gets {len(given)} bytes of standard input" in ran.stderr
+
+
+def test_ctrl_c_on_a_command_says_how_to_follow_it_to_its_exit_status(here, project, tmp_path):
+    line = f"echo began; until [ -e {tmp_path}/go ]; do sleep 0.1; done; exit 7"
+    waiting = subprocess.Popen(
+        [sys.executable, "-m", "clusterfn", "run", "--", line], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    assert waiting.stdout.readline() == "began\n"
+    waiting.send_signal(signal.SIGINT)
+    _, said = waiting.communicate(timeout=150)
+
+    followed = re.search(r"follow it: +clusterfn (attach \w+)   which exits with its exit status", said)
+    assert followed and "clusterfn result" not in said, said
+    (tmp_path / "go").touch()
+    ran = cli(*followed[1].split())
+    assert (ran.returncode, ran.stdout) == (7, "began\n"), ran.stderr
+    assert "clusterfn result" not in ran.stderr
+
+
+def test_a_program_that_ends_before_its_command_names_what_follows_it(here, project, tmp_path):
+    line = f"until [ -e {tmp_path}/go ]; do sleep 0.1; done"
+    text = f"import clusterfn; clusterfn.command({line!r}).submit()"
+    ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=150, check=True)
+    (tmp_path / "go").touch()
+
+    assert re.search(r"keeps running on here: (\w+) \(clusterfn attach \1 follows it to its exit status,", ended.stderr)
+
+
+def test_a_failed_command_says_its_status_and_the_end_of_its_stderr(here, project):
+    with pytest.raises(CommandFailed) as caught:
+        clusterfn.run("python train.py --fail 3")
+
+    assert (caught.value.exit_status, caught.value.signal) == (3, "")
+    assert caught.value.message == "python train.py --fail 3: exit status 3"
+    assert caught.value.evidence == ("what went wrong",)
+
+
+def test_what_the_host_reports_of_a_command_is_data(here, project):
+    with pytest.raises(CommandFailed) as caught:
+        clusterfn.run(["sh", "-c", "kill -9 $$"], results="data")
+
+    assert (caught.value.exit_status, caught.value.signal) == (137, "SIGKILL")
+
+
+def test_a_command_is_a_function_to_map_and_to_sweep(here, project):
+    train = clusterfn.command("python train.py --lr {lr}", result="metrics.json", memory="200MB")
+
+    assert train.map([0.5, 2]).results() == [{"score": -0.5, "lr": 0.5}, {"score": -2.0, "lr": 2.0}]
+    assert clusterfn.sweep(train, {"lr": [3, 1, 2]}).best.config == {"lr": 1}
+
+
+def test_values_of_places_are_quoted_and_files_are_paths(here, project):
+    show = clusterfn.command("cat {file} && echo '{word}' \"{word}\" {word}; true", result=None)
+    job = show.submit(File("lines.txt"), "a'; echo $(b)")
+    job.result()
+
+    assert job.logs() == "one\ntwo\n" + " ".join(3 * ["a'; echo $(b)"]) + "\n"
+
+
+def test_a_result_that_is_not_written_is_an_error_of_the_result(here, project):
+    with pytest.raises(ResultError, match=r"its result cannot be read from none\.json"):
+        clusterfn.run("true", result="none.json")
+
+
+def test_each_value_of_a_map_is_a_run_and_one_failure_is_the_exit_code(here, project):
+    ran = cli("run", "--json", "--map", "fail=0,3", "--map", "lr=1..2", "--", "python", "train.py", "--fail", "{fail}",
+              "--lr", "{lr}")  # fmt: skip
+
+    told = json.loads(ran.stdout)
+    assert ran.returncode == 1
+    assert [each["exit_status"] for each in told] == [0, 0, 3, 3]
+    assert told[3]["arguments"] == {"fail": "3", "lr": "2"}
+
+
+def test_a_job_shows_its_command(here, project):
+    cli("run", "--detach", "--", "python", "train.py", "--lr", "0.5")
+
+    (job,) = json.loads(cli("jobs", "--json").stdout)
+    assert (job["name"], job["arguments"]) == ("train", "python train.py --lr 0.5")
+    got = cli("result", job["id"])
+    assert (got.returncode, got.stdout) == (0, "")
+    assert f"clusterfn logs {job['id'][:4]} shows what it printed" in got.stderr
+
+
+def test_what_is_called_a_token_or_a_password_is_shown_nowhere(here, project):
+    fails = ["sh", "-c", "exit 3"]
+    once = cli("run", "--", *fails, "--token", "geheim1", "password=geheim2")
+    each = cli("run", "--map", "token=geheim3,geheim4", "--", *fails, "--token={token}")
+    called = clusterfn.cluster(login).submit("geheim5")
+    with pytest.raises(CommandFailed) as caught:
+        clusterfn.command([*fails, "{password}"])("geheim6")
+    called.result()
+
+    listed = cli("jobs")
+    assert "geheim" not in once.stderr + each.stderr + listed.stdout + str(caught.value)
+    assert "sh -c 'exit 3' --token ***" in listed.stdout
+
+
+def login(password):
+    return len(password)
+
+
+def test_pull_fetches_what_a_command_has_left_and_no_caches_of_its_project(here, project):
+    made = clusterfn.command(["python", "-m", "mylab.train"], env={"PYTHONDONTWRITEBYTECODE": ""}).submit()
+    made.result()
+
+    assert [file.name for file in made.files] == ["metrics.json"]
+
+
+def test_secrets_reach_a_command_and_its_evidence_does_not_show_them(here, project, monkeypatch):
+    monkeypatch.setenv("TOKEN", "geheim1234")
+    ran = cli("run", "--secret", "TOKEN", "--", 'test -n "$TOKEN" && echo $TOKEN >&2; exit 5')
+
+    assert ran.returncode == 5
+    with pytest.raises(CommandFailed) as caught:
+        clusterfn.run("echo $TOKEN >&2; exit 5", secrets=["TOKEN"])
+    assert "geheim1234" not in str(caught.value.evidence)
+
+
+@pytest.mark.parametrize("line", ["./long.sh", "python long.py | cat"])
+def test_the_warning_before_the_end_reaches_the_command_and_a_requeue_begins_again(here, project, line):
+    (project / "long.py").write_text(
+        "import os, signal, time\n"
+        "state = os.environ['CLUSTERFN_CHECKPOINT'] + '/state'\n"
+        "def save(number, _):\n"
+        "    open(state, 'w').close()\n"
+        "    signal.signal(number, signal.SIG_DFL)\n"
+        "    os.kill(os.getpid(), number)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "print('resumed') if os.path.exists(state) else time.sleep(60)\n"
+    )
+    (project / "long.sh").write_text(
+        "#!/bin/sh\n"
+        'trap "echo saved > $CLUSTERFN_CHECKPOINT/state; trap - TERM; kill -TERM $$" TERM\n'
+        "if [ -e $CLUSTERFN_CHECKPOINT/state ]; then echo resumed; exit 0; fi\n"
+        "while :; do sleep 0.1; done\n"
+    )
+    job = clusterfn.command(line, time="25s", warn_before="20s", requeue=["timeout"]).submit()
+
+    assert job.result(60) is None
+    assert job.logs() == "resumed\n"
+
+
+def test_an_array_of_sbatch_is_a_map(here, project):
+    (project / "job.sbatch").write_text(
+        "#!/bin/bash\n#SBATCH --array=1-3%2\n#SBATCH -p gpu\ncd $SLURM_SUBMIT_DIR\n"
+        'echo "[$SLURM_ARRAY_TASK_ID]" > out.json\n'
+    )
+    ran = cli("run", "--result", "out.json", "--json", "job.sbatch")
+
+    assert [each["value"] for each in json.loads(ran.stdout)] == [[1], [2], [3]], ran.stderr
+    assert "not taken from job.sbatch: --partition=gpu (the host has no SLURM)" in ran.stderr
+
+
+@pytest.mark.lab
+@ON_BARE
+def test_commands_on_a_host(hosts, host, project):
+    clusterfn.run(["python", "train.py"], host=host, outputs=["metrics.json"])
+    assert json.loads((project / "metrics.json").read_text())["lr"] == 1.0
+    with pytest.raises(CommandFailed) as caught:
+        clusterfn.run("./plain.sh x", host=host)
+    assert caught.value.exit_status == 4
+    group = clusterfn.command("python train.py --lr {lr}", host=host, result="metrics.json").map([1, 2])
+    assert [each["lr"] for each in group.results()] == [1.0, 2.0]
+
+
+@pytest.mark.lab
+def test_a_script_of_sbatch_starts_its_tasks_by_srun(hosts, project):
+    (project / "job.sbatch").write_text(
+        "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=2\n#SBATCH --mem=500M\n#SBATCH -J tasks\n"
+        "#SBATCH --output=%x.out\necho script $SLURM_JOB_NAME\nsrun sh -c 'echo task $SLURM_PROCID'\n"
+    )
+    ran = cli("run", "slurm", "job.sbatch")
+
+    assert ran.returncode == 0, ran.stderr
+    assert sorted(ran.stdout.splitlines()) == ["script tasks", "task 0", "task 1", "task 2", "task 3"]
+    assert "not taken from job.sbatch: --output=%x.out" in ran.stderr
+
+
+RANKS = """
+import sys
+import torch
+import torch.distributed as distributed
+
+distributed.init_process_group("gloo")
+total = torch.ones(1) * (distributed.get_rank() + 1)
+distributed.all_reduce(total)
+print("rank", distributed.get_rank(), "of", distributed.get_world_size(), total.item(), flush=True)
+distributed.destroy_process_group()
+"""
+REDUCES = """
+import torch
+from accelerate import Accelerator
+
+here = Accelerator(cpu=True)
+total = here.reduce(torch.ones(1) * (here.process_index + 1))
+print("rank", here.process_index, "of", here.num_processes, total.item(), flush=True)
+"""
+
+
+@pytest.fixture
+def torch(lab):
+    """The environment with PyTorch, as `environment=` names it."""
+    if sys.version_info[:2] != (3, 11):
+        pytest.skip("the lab's PyTorch is for Python 3.11")
+    return f"python:{lab.torch_python}"
+
+
+@pytest.mark.lab
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("line", "nodes", "printed"),
+    [
+        ("torchrun --nproc-per-node 2 ranks.py", 1, ["rank 0 of 2 3.0", "rank 1 of 2 3.0"]),
+        ("torchrun --nproc-per-node 2 ranks.py", 2, ["rank 0 of 4 10.0", "rank 1 of 4 10.0"]),
+        ("bash train.sh", 2, ["rank 0 of 2 3.0"]),
+        ("accelerate launch reduces.py", 2, ["rank 0 of 2 3.0"]),
+    ],
+)
+def test_a_launcher_finds_the_nodes_without_a_word_in_its_line(hosts, torch, project, line, nodes, printed):
+    for name, text in (("ranks.py", RANKS), ("reduces.py", REDUCES), ("train.sh", "torchrun ranks.py\n")):
+        (project / name).write_text(text)
+    job = clusterfn.command(line, host="slurm", nodes=nodes, cores=2, memory="2GB", environment=torch).submit()
+    job.result()
+
+    assert sorted(job.logs().splitlines()) == printed
+    assert job.files == []
+
+
+@pytest.mark.lab
+@pytest.mark.long
+def test_torchrun_uses_the_gpus_of_the_job(hosts, project):
+    job = clusterfn.command("printenv PET_NPROC_PER_NODE", host="tensor01", gpus=4).submit()
+    job.result()
+
+    assert job.logs() == "4\n"

@@ -1,0 +1,364 @@
+"""See what runs, change what waits, be told of the end, reach a port: on this machine, over SSH and on SLURM."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+
+import pytest
+
+import clusterfn
+from clusterfn import ClusterfnError, ConfigError, cluster
+from clusterfn.cli import main, top
+from clusterfn.config import config_file
+from clusterfn.hosts import connection
+from clusterfn.hosts.host_state import open_session
+from tests.e2e.conftest import ON_BARE, ON_SLURM
+from tests.waiting import until
+
+
+def work(go: str) -> int:
+    import os
+
+    held = bytearray(os.urandom(1) * (60 << 20))
+    while not os.path.exists(go):
+        pass
+    return len(held)
+
+
+def rest(go: str) -> int:
+    import os
+    import time
+
+    while not os.path.exists(go):
+        time.sleep(0.02)
+    return 1
+
+
+def serve(go: str) -> int:
+    """Serve a page on a port, whose number is printed."""
+    import http.server
+    import os
+    import threading
+    import time
+
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"page of the job " * 10000)
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    print("port", server.server_address[1], flush=True)
+    while not os.path.exists(go):
+        time.sleep(0.1)
+    return 1
+
+
+def fail() -> None:
+    raise ValueError("too large")
+
+
+for each in (work, rest, serve, fail):
+    each.__module__ = "__main__"
+
+
+@contextlib.contextmanager
+def running(function, go, **options):
+    job = cluster(**options)(function).submit(str(go))
+    try:
+        until(lambda: job.state == "RUNNING")
+        yield job
+    finally:
+        job.stop()
+        until(job.done)
+
+
+def test_a_running_job_says_what_it_uses_in_each_place(here, tmp_path, capsys):
+    with running(work, tmp_path / "go") as job:
+        used = until(lambda: (now := job.usage.get("now")) and now["cores"] and now)
+        (listed,) = clusterfn.jobs("here")
+        assert main(["jobs", "here"]) == 0
+        table = capsys.readouterr().out
+        assert main(["top", "here", "--json"]) == 0
+        top = json.loads(capsys.readouterr().out)
+        assert main(["top", "here"]) == 0
+        screen = capsys.readouterr().out
+        (tmp_path / "go").touch()
+        job.result(150)
+
+    assert 0.02 < used["cores"] < 1.5 and used["memory_bytes"] > 60 << 20
+    assert listed.usage["now"]["memory_bytes"] > 60 << 20 and listed.asked["cores"] == 1 and listed.ended is None
+    assert re.search(r"\d\.\d cores, \d+(\.\d)? MB", table)
+    assert top["own"][0]["usage"]["now"]["cores"] and top["machine"]["cores"] == os.cpu_count()
+    assert re.search(rf"^{job.id[:4]} +work +RUNNING .* \d\.\d of 1 ", screen, re.MULTILINE)
+    assert "now" not in job.usage and job.usage["cpu_s"] > 0
+
+
+def test_a_terminal_that_is_stopped_brings_no_further_look(here, monkeypatch):
+    came: list[bytes] = []
+    real = connection.HostConnection.converse
+
+    def converse(self, argv, first, on_data, *rest):
+        return real(self, argv, first, lambda data: (came.append(data), on_data(data)), *rest)
+
+    monkeypatch.setattr(connection.HostConnection, "converse", converse)
+    looks = top.looks(open_session(config_file.load().resolve("here")[0]))
+    next(looks)
+    time.sleep(5)  # the host may look each 2 s
+    assert len(came) == 1
+
+    next(looks)
+
+    assert len(came) == 2
+    looks.close()
+
+
+def test_what_ended_jobs_used_is_compared_with_what_they_asked_for(here, tmp_path, capsys):
+    (tmp_path / "go").touch()
+    group = cluster(cores=2, memory="2GB")(work).map([str(tmp_path / "go")] * 3)
+    assert group.results(150) == [60 << 20] * 3
+
+    assert main(["usage", "here", "--json"]) == 0
+
+    (report,) = json.loads(capsys.readouterr().out)
+    assert (report["name"], report["jobs"], report["asked"]["memory_bytes"]) == ("work", 1, 2 << 30)
+    assert 60 << 20 < report["memory_bytes"] < 1 << 30 and 'memory="256MB"' in report["suggestions"]
+
+
+class Heard(http.server.BaseHTTPRequestHandler):
+    """A webhook that keeps what is posted to it."""
+
+    posted: list[dict[str, str]]
+    secret: str
+
+    def do_POST(self) -> None:
+        self.posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def webhook(monkeypatch):
+    """What was posted to the address that $HOOK holds."""
+    handler = type("Hook", (Heard,), {"posted": [], "secret": secrets.token_hex(16)})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("HOOK", f"http://127.0.0.1:{server.server_address[1]}/{handler.secret}")
+    yield handler
+    server.shutdown()
+    server.server_close()
+
+
+def notified(root, job):
+    path = root / "jobs" / job.id / "notified.json"
+    return until(lambda: path.exists() and json.loads(path.read_text()))
+
+
+def test_the_end_is_reported_once_in_each_way_and_the_address_leaves_the_host(here, webhook, tmp_path):
+    said = tmp_path / "said"
+    line = f'echo "$CLUSTERFN_JOB_STATE $CLUSTERFN_JOB_MESSAGE" >>{said}; cat >>{said}'
+    job = cluster(notify={"webhook": "$HOOK", "command": line})(fail).submit()
+    with pytest.raises(ValueError, match="too large"):
+        job.result(150)
+
+    assert notified(here, job)["told"] == ["webhook", "command"]
+    sentence = f"fail ({job.id[:4]}) on here has failed"
+    (posted,) = webhook.posted
+    assert posted["text"].startswith(sentence) and "too large" in posted["text"] and posted["state"] == "RAISED"
+    assert said.read_text().startswith("RAISED ") and sentence in said.read_text()
+    assert not (here / "jobs" / job.id / "notify").exists()
+    kept = [path for path in here.rglob("*") if path.is_file() and webhook.secret.encode() in path.read_bytes()]
+    assert kept == []
+
+
+def test_a_map_notifies_once_and_a_short_job_not_where_only_long_ones_do(here, webhook, tmp_path):
+    group = cluster(notify="$HOOK")(abs).map([1, 2, 3])
+    assert group.results(150) == [1, 2, 3]
+    short = cluster(notify={"webhook": "$HOOK", "after": "1h"})(abs).submit(-1)
+    assert short.result(150) == 1
+
+    assert notified(here, group)["told"] == ["webhook"]
+    assert notified(here, short)["told"] == []
+    assert [posted["id"] for posted in webhook.posted] == [group.id]
+
+
+def test_a_retry_of_items_notifies_again(here, webhook):
+    group = cluster(notify="$HOOK")(ord).map(["xy"])
+    assert group.wait(150) and group.failed
+    until(lambda: len(webhook.posted) == 1)
+
+    group.retry_failed().wait(150)
+
+    until(lambda: len(webhook.posted) == 2)
+    assert webhook.posted[1]["state"] == "RAISED" and webhook.posted[0]["id"] != webhook.posted[1]["id"]
+
+
+def test_a_notification_that_fails_is_said_and_changes_no_outcome(here, monkeypatch, capsys):
+    monkeypatch.setenv("HOOK", "http://127.0.0.1:9/secret-path")
+    job = cluster(notify={"webhook": "$HOOK", "command": "echo no such room >&2; exit 3"})(abs).submit(-1)
+    assert job.result(150) == 1
+
+    failed = notified(here, job)["failed"]
+    assert main(["jobs", "here"]) == 0
+    (line,) = [each for each in capsys.readouterr().out.splitlines() if each.startswith(job.id[:4])]
+    assert "RETURNED" in line and "the notification by command failed: sh ended with status 3: no such room" in line
+    assert "refused" in failed["webhook"] and "secret-path" not in json.dumps(failed) + job.logs("scheduler")
+
+
+@pytest.mark.parametrize("address", ["", "ftp://x"])
+def test_a_webhook_whose_variable_holds_no_address_is_rejected_before_anything_is_sent(here, monkeypatch, address):
+    monkeypatch.setenv("HOOK", address)
+
+    with pytest.raises(ConfigError, match="notify names HOOK, which"):
+        cluster(notify="$HOOK")(abs).submit(1)
+    assert not list(here.glob("jobs/*"))
+
+
+@pytest.mark.lab
+@ON_BARE
+def test_a_host_tells_of_a_job_whose_client_is_gone(host, hosts, lab, tmp_path):
+    extra = f"notify: {{command: 'cat >>{hosts.root}/told', after: 1s}}"
+    path = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, extra)
+    env = {**os.environ, "CLUSTERFN_CONFIG": str(path), "CLUSTERFN_HOST": host}
+    script = "import time, clusterfn\nf = clusterfn.cluster(time.sleep)\nprint(f.submit(2).id)\nf.submit(1.5)\n"
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
+
+    until(lambda: (told := hosts.root / "told").exists() and len(told.read_text().splitlines()) == 2)
+    assert f"sleep ({done.stdout[:4]}) on {host} has returned" in (hosts.root / "told").read_text()
+    (hosts.root / "told").unlink()
+
+
+@pytest.fixture
+def tunnelled(capfd):
+    """Start `clusterfn tunnel` with these words; the address here. Ended by Ctrl-C."""
+    started = []
+
+    def start(*words):
+        argv = [sys.executable, "-m", "clusterfn", "tunnel", *words]
+        process = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        started.append(process)
+        assert process.stderr is not None
+        line = next(line for line in process.stderr if "http://" in line)
+        return process, re.search(r"http://[\d.:]+", line)[0]
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+
+
+def page(address):
+    with urllib.request.urlopen(address, timeout=30) as answer:
+        return answer.read()
+
+
+@pytest.mark.lab
+@ON_SLURM
+def test_a_port_of_a_job_is_reached_here_until_the_job_ends(host, hosts, tunnelled, request):
+    job = cluster(host=host)(serve).submit("/nonexistent")
+    request.addfinalizer(job.stop)
+    port = until(lambda: "port" in job.logs() and job.logs().split()[1])
+
+    process, address = tunnelled(job.id, port, "--local-port", "0")
+
+    pages = [None] * 4
+    readers = [threading.Thread(target=lambda n=n: pages.__setitem__(n, page(address))) for n in range(4)]
+    for each in readers:
+        each.start()
+    for each in readers:
+        each.join()
+    assert pages == [b"page of the job " * 10000] * 4
+    job.stop()
+    assert process.wait(60) == 0 and "has ended, and the tunnel with it" in process.stderr.read()
+
+
+@pytest.mark.lab
+def test_a_port_on_which_nothing_of_this_user_listens_is_named(hosts, tunnelled, tmp_path):
+    """Root's own port on the shared machine is another user's."""
+    strangers = http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
+    port = strangers.server_address[1]
+    with strangers, running(rest, tmp_path / "never", host="tensor01") as job:
+        process, address = tunnelled(job.id, str(port), "--local-port", "0")
+        with pytest.raises(OSError):
+            page(address)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[1]
+    assert re.search(rf"port {port} of \S+ belongs to another user", said)
+
+
+def test_the_priority_and_the_memory_of_a_job_that_waits_are_altered(here, tmp_path, capsys):
+    half = {"cores": 33, "host": "here"}  # one at a time: a limit of jobs would count those of tests beside this one
+    with running(rest, tmp_path / "go", **half) as first:
+        waiting = [cluster(memory="128MB", **half)(abs).submit(-number) for number in range(3)]
+        until(lambda: all(job.state == "PENDING" and job.reason for job in waiting))
+
+        assert main(["alter", waiting[2].id, "--priority", "5", "--memory", "64MB", "--time", "2h"]) == 0
+        said = capsys.readouterr().err
+        with pytest.raises(ClusterfnError, match="has begun, and keeps"):
+            from clusterfn.cli import alter as altering  # the error itself, not its text
+
+            altering.alter(arguments(first.id, memory="2GB"))
+        (tmp_path / "go").touch()
+        assert [job.result(150) for job in waiting] == [0, 1, 2]
+
+    assert "a time limit of 2h and 64MB of memory and the priority 5" in said
+    spec = json.loads((here / "jobs" / waiting[2].id / "spec.json").read_text())
+    assert (spec["resources"]["memory_bytes"], spec["resources"]["time_s"]) == (64 << 20, 7200.0)
+    begun = [json.loads((here / "jobs" / job.id / "attempts/1/events.jsonl").read_text().split("\n")[0])["t"]
+             for job in waiting]  # fmt: skip
+    assert begun[2] < begun[0] < begun[1]
+
+
+def arguments(job_id, **given):
+    from clusterfn.cli.parser import make_parser
+
+    words = [word for name, value in given.items() for word in (f"--{name}", value)]
+    return make_parser().read(["alter", job_id, *words])
+
+
+@pytest.mark.parametrize("word", ["--name", "--cores", "--gpus", "--environment"])
+def test_what_cannot_be_altered_says_so(word, here, capsys):
+    assert main(["alter", "7f3a", word, "1"]) == 2
+    assert f"alter cannot change {word[2:]} of a job that was sent" in capsys.readouterr().err
+
+
+@pytest.mark.lab
+def test_slurm_changes_the_time_and_the_memory_of_an_array_that_waits(hosts, lab, request, capsys):
+    group = cluster(host="slurm", slurm={"begin": "now+1hour"}, time="5min")(abs).map([1, 2, 3])
+    request.addfinalizer(group.stop)
+
+    def listed():
+        """Its lines in the queue. What the group itself says may come a minute after them, as other tests look too."""
+        shown = lab.ssh("slurm", "squeue --noheader --all --states=PENDING --format='%l|%m|%j'").stdout.decode()
+        return {each for each in shown.splitlines() if each.endswith(group.id)}
+
+    until(listed)
+    assert main(["alter", group.id, "--time", "20min", "--memory", "600MB", "--priority", "-10"]) == 0
+    (line,) = listed()
+    assert line.split("|")[1] == "600M" and line.split("|")[0] >= "21:00"
+    assert main(["alter", group.id, "--priority", "10"]) == 2
+    assert "SLURM lets users only lower the priority" in capsys.readouterr().err
+
+
+@pytest.mark.lab
+def test_on_slurm_the_screen_shows_own_jobs_with_what_their_node_measured(hosts, tmp_path, capsys):
+    go = hosts.root / f"go-{tmp_path.name}"
+    with running(work, go, host="slurm") as job:
+        until(lambda: (job.usage.get("now") or {}).get("cores"))
+        assert main(["top", "slurm"]) == 0
+        assert re.search(rf"^{job.id[:4]} +work +RUNNING .* \d\.\d of 1 ", capsys.readouterr().out, re.MULTILINE)

@@ -1,0 +1,232 @@
+"""A command as a function: its places, its project, its name, and what is wrong with it before anything is sent."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+
+import pytest
+
+import clusterfn
+from clusterfn.api.command import make_command, read_command
+from clusterfn.calls.project import Project
+from clusterfn.errors import ConfigError
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """The working directory, with a script, a module, and files that do not travel."""
+    here = tmp_path / "project"
+    for name, text in {
+        "train.py": "print(1)\n", "job.sh": "echo\n", "dos.sh": "#!/bin/sh\r\necho\r\n", "pkg/train.py": "",
+        "local.py": "", ".gitignore": "local.py\n", ".env": "KEY=1", "data/x.csv": "",
+    }.items():  # fmt: skip
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_bytes(text.encode())
+    (tmp_path / "shared.py").write_text("")
+    subprocess.run(["git", "init", "-q"], cwd=here, check=True)
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("CLUSTERFN_HOST", raising=False)
+    return here
+
+
+def made(line, **options):
+    return make_command(read_command(line), options).function
+
+
+def sent(line, **options):
+    """What a command is made of."""
+    return made(line, **options).__wrapped__.args[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("torchrun --nproc-per-node 2 train.py", ("torchrun", "--nproc-per-node", "2", "train.py")),
+        ("python train.py --name 'a b'", ("python", "train.py", "--name", "a b")),
+        (["python", "-c", "print('$HOME')"], ("python", "-c", "print('$HOME')")),
+        ("python train.py | tee log", ()), ("LR=1 python train.py", ()), ("cat *.txt", ()), ("echo $HOME", ()),
+        ("exit 3", ()), ("source env.sh", ()),
+    ],
+)  # fmt: skip
+def test_a_list_is_exact_and_a_text_goes_to_a_shell_only_if_it_needs_one(line, words):
+    read = read_command(line)
+
+    assert read.words == words
+    assert bool(read.line) == (not words)
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("python train.py --lr {lr} --name {lr}-{seed}", ("lr", "seed")),
+        (["awk", "{print $1}", '{"a": {"b": 1}}', "${HOME}", "{{lr}}"], ()),
+    ],
+)
+def test_places_are_names_in_single_braces(line, names):
+    assert read_command(line).names == names
+    assert read_command(["echo", "{{lr}}"]).words == ("echo", "{lr}"), "doubled braces are text"
+
+
+def test_its_places_are_its_parameters(project):
+    with pytest.raises(TypeError, match="'lr'"):
+        made("python train.py --lr {lr}", host="local").submit()
+    with pytest.raises(TypeError, match="rate"):
+        made("python train.py --lr {lr}", host="local").submit(lr=1, rate=2)
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("torchrun --nproc-per-node 2 train.py", "train"), ("python -m pkg.train --lr 1", "pkg.train"),
+        ("./job.sh a b", "job"), ("nvidia-smi -L", "nvidia-smi"), ("zcat *.gz | wc -l", "zcat"),
+        ("python clean.py && python train.py", "clean"), ("train.py", "train"),
+    ],
+)  # fmt: skip
+def test_a_job_has_the_name_of_the_script_the_module_or_the_program(project, line, name):
+    assert made(line).__name__ == name
+
+
+def test_git_decides_what_belongs_to_a_project_and_keys_never_do(project):
+    names = {name for name, _ in sent("nvidia-smi")["project"].members()}
+
+    assert names == {"train.py", "job.sh", "dos.sh", "pkg/train.py", ".gitignore", "data/x.csv"}
+
+
+def test_a_submodule_that_was_not_fetched_has_no_files_and_a_fetched_one_has(project, tmp_path):
+    git = ["git", "-c", "protocol.file.allow=always", "-c", "user.name=ada", "-c", "user.email=ada@example.edu"]
+    library, clone = tmp_path / "library", tmp_path / "clone"
+    library.mkdir()
+    (library / "lib.py").write_text("")
+    for where, words in (
+        (library, ["init", "-q"]), (library, ["add", "."]), (library, ["commit", "-qm", "library"]),
+        (project, ["submodule", "--quiet", "add", str(library), "lib"]), (project, ["commit", "-qm", "with library"]),
+        (tmp_path, ["clone", "-q", str(project), str(clone)]),
+    ):  # fmt: skip
+        subprocess.run([*git, *words], cwd=where, check=True)
+
+    assert {name for name, _ in Project(clone).members()} == {".gitmodules"}
+    assert "lib/lib.py" in {name for name, _ in Project(project).members()}
+
+
+def test_a_repository_around_the_project_that_ignores_all_of_it_decides_nothing(project):
+    (project / ".gitignore").write_text("*\n")
+
+    names = {name for name, _ in Project(project / "pkg").members()}
+    assert names == {"train.py"}
+
+
+def test_a_link_to_a_key_is_a_key(project, tmp_path):
+    (tmp_path / "id_ed25519").write_text("")
+    (project / "mine").symlink_to(tmp_path / "id_ed25519")
+
+    assert "mine" not in {name for name, _ in Project(project).members()}
+
+
+def test_a_folder_above_the_home_directory_or_of_everybody_is_no_project(project, tmp_path, monkeypatch):
+    shared = tmp_path / "tmp"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    for folder in (tmp_path, shared):
+        (folder / "run.sh").write_text("echo\n")
+        monkeypatch.chdir(folder)
+        with pytest.raises(ConfigError, match=f"the project of run.sh would be all of {folder}\n"):
+            made("./run.sh", host="local")
+        assert sent("nvidia-smi")["project"] is None
+
+
+def test_the_script_itself_is_sent_even_if_git_ignores_it(project):
+    assert "local.py" in {name for name, _ in sent("python local.py")["project"].members()}
+
+
+def test_the_project_of_a_script_elsewhere_is_its_folder(project, tmp_path):
+    elsewhere = tmp_path / "home" / "tools"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "clean.sh").write_text("echo\n")
+    told = sent([str(elsewhere / "clean.sh"), "a"])
+
+    assert (told["words"], str(told["project"])) == (("./clean.sh", "a"), str(elsewhere))
+
+
+@pytest.mark.parametrize("line", ["nvidia-smi", "python -c pass", "ls ~/data"])
+def test_a_command_that_names_no_file_sends_nothing_of_the_home_directory(project, line, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(project))
+
+    assert sent(line)["project"] is None
+    assert f"nothing of {project} is sent" in capsys.readouterr().err
+
+
+def test_with_a_folder_of_the_host_nothing_is_sent(project):
+    told = sent("./on-the-host.sh a", cwd="~/project")
+
+    assert (told["project"], told["words"]) == (None, ("./on-the-host.sh", "a"))
+
+
+@pytest.mark.parametrize(
+    ("line", "problem", "hint"),
+    [
+        ("python trian.py", "there is no file trian.py; did you mean train.py?", "relative to"),
+        ("./jbo.sh", "there is no file ./jbo.sh; did you mean job.sh?", "relative to"),
+        ("torchrun --standalone train.py", "--standalone is for one node", "leave out --standalone"),
+        ("./dos.sh", "dos.sh has the line ends of Windows", r"sed -i 's/\r$//' dos.sh"),
+        ("python ../shared.py", "../shared.py is outside of the project", "run the command from"),
+        ("bash", "bash waits for a keyboard", "clusterfn shell tensor01"),
+        ("python3 -i", "python3 waits for a keyboard", "clusterfn shell tensor01"),
+        ("htop", "htop waits for a keyboard", "clusterfn shell tensor01"),
+        (["cd", "data"], "cd is a command of a shell", 'one pair of quotes: "cd data"'),
+        ("sbatch job.sh", "sbatch would start a second job", "clusterfn run tensor01 job.sh"),
+        ("python 'train.py", "is no complete command", "close the quotes"),
+        ("  ", "there is no command", "write it as"), ([], "there is no command", "write it as"),
+        (["python", 3], "3 is not a word of a command", 'write it as text: "3"'),
+    ],
+)  # fmt: skip
+def test_what_cannot_run_is_rejected_with_what_to_do(project, line, problem, hint):
+    with pytest.raises(ConfigError) as caught:
+        made(line, host="tensor01", nodes=2)
+
+    assert problem in caught.value.message
+    assert hint in caught.value.hint
+
+
+def test_a_script_that_calls_srun_needs_slurm_or_a_srun_of_its_own(project, tmp_path, monkeypatch):
+    (tmp_path / "clusterfn.yml").write_text("hosts:\n  tensor01: {scheduler: bare}\n")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
+    (project / "job.sbatch").write_text("#!/bin/bash\n#SBATCH -c 2\nsrun python train.py\n")
+    with pytest.raises(ConfigError, match="calls srun, which tensor01 does not have") as caught:
+        made("./job.sbatch")
+
+    line = (caught.value.hint or "").partition("script: ")[2]
+    (project / "job.sbatch").write_text(f"#!/bin/bash\n#SBATCH -c 2\n{line}\nsrun python train.py\n")
+    assert made("./job.sbatch").options.cores == 2
+
+
+@pytest.mark.parametrize("line", ["bash job.sh", "python -c pass", "bash -c ls", "python --version"])
+def test_a_shell_or_an_interpreter_with_something_to_do_is_no_keyboard_matter(project, line):
+    assert sent(line)["words"] == tuple(shlex.split(line))
+
+
+@pytest.mark.parametrize("word", ["~/data", "$SCRATCH/x", "--out=${HOME}/x"])
+def test_a_word_for_the_hosts_shell_is_advised_to_stay_as_it_is(project, word, capsys):
+    made(["python", "train.py", word])
+
+    assert f"the command gets {word} as it is" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ["echo $HOME", "ls ~/data | wc", "python train.py --out=$SCRATCH"])
+def test_of_a_line_for_the_hosts_shell_nothing_is_reported(project, line, capsys):
+    made(line)
+
+    assert "as it is" not in capsys.readouterr().err
+
+
+def test_a_place_without_a_value_is_rejected_before_anything_is_sent(project):
+    with pytest.raises(ConfigError, match="the place {lr} of the command has no value") as caught:
+        clusterfn.run("python train.py --lr {lr}")
+
+    assert "clusterfn.command(...)(lr=...)" in caught.value.hint
+
+
+def test_unknown_options_are_those_of_cluster():
+    with pytest.raises(ConfigError, match="did you mean gpus"):
+        clusterfn.command("nvidia-smi", gpu=1)

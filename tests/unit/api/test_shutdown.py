@@ -1,0 +1,64 @@
+"""`Executor.shutdown(cancel_futures=True)` of many calls that wait on their host."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterfn import Executor
+from clusterfn.calls import at_once
+from clusterfn.errors import ClusterfnError
+from clusterfn.hosts.rpc.frames import Header
+from tests.fakes.slurm_hosts import LoginNode, slurm_hosts
+from tests.waiting import until
+
+
+class Slow(LoginNode):
+    """A login node that concludes jobs only once it was asked for many, all of them at the same time.
+
+    Attributes:
+        damaged: A job of which it says nothing that can be read.
+    """
+
+    damaged = ""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._asked_to_conclude: list[Header] = []
+
+    def ran(self, program: str, request: Header, stdin: bytes) -> Iterator[tuple[Header, bytes]]:
+        if "conclude" not in request["argv"]:
+            yield from super().ran(program, request, stdin)
+            return
+        self._asked_to_conclude.append(request)
+        if len(self._asked_to_conclude) == at_once.MOST:
+            asked, self._asked_to_conclude = self._asked_to_conclude, []
+            for each in asked:
+                is_damaged = bool(self.damaged) and each["argv"][-1].endswith(self.damaged)
+                out = b"" if is_damaged else json.dumps({"attempt": 1, "kind": "cancelled", "won": True}).encode()
+                told = {"end": True, "ok": True, "rc": 0, "signal": None, "out": len(out), "truncated": False}
+                self._say({"id": each["id"], **told}, out)
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Slow]:
+    with slurm_hosts(monkeypatch, tmp_path, 1, first=700, node=Slow) as world:
+        (made,) = world.nodes.values()
+        assert isinstance(made, Slow)
+        yield made
+
+
+def test_many_calls_are_withdrawn_at_the_same_time_and_a_failure_hides_none(node: Slow) -> None:
+    executor = Executor("node700")
+    jobs = [executor.submit(abs, -1) for _ in range(2 * at_once.MOST)]
+    until(lambda: node.asked["still"] == len(jobs))
+    node.damaged = jobs[3].id
+
+    with pytest.raises(ClusterfnError, match="could not conclude the job"):
+        executor.shutdown(wait=False, cancel_futures=True)
+
+    assert [job.cancelled() for job in jobs] == [number != 3 for number in range(len(jobs))]
+    assert node.asked["scancel"] == len(jobs) - 1

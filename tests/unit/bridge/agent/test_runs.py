@@ -1,0 +1,148 @@
+"""A machine that gives its user few processes or descriptors delays programs, and refuses none."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fcntl")
+
+from clusterfn.bridge.agent import starts
+from tests.fakes.agent_client import Client
+from tests.waiting import until
+
+MANY = """
+import sys
+from clusterfn.config.spec import Host
+from clusterfn.hosts.connection import connect
+here = connect(Host("here", "", "local", "clusterfn.yml:1", root=sys.argv[1]))
+ran = [here.run(["sh", "-c", "sleep 0.05; echo x"]) for _ in range(60)]
+spawned = [here.spawn(["sleep", "0.05"], "/", sys.argv[1] + "/log") for _ in range(60)]
+print(sum(reply.result(60).out == b"x\\n" for reply in ran), sum(reply.result(60).pid > 0 for reply in spawned))
+here.close()
+"""
+
+
+@pytest.fixture(autouse=True)
+def tries_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starts, "AGAIN_S", 0.02)
+
+
+def answer(client: Client, number: int) -> dict[str, object]:
+    until(lambda: bool(client.turns() or client.listen() or any(each["id"] == number for each in client.heard)))
+    return [each for each in client.heard if each["id"] == number][-1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what is open elsewhere differs")
+def test_more_programs_than_there_are_descriptors_for_all_run(tmp_path: Path) -> None:
+    argv = ["bash", "-c", 'ulimit -n 96 && exec "$0" -c "$1" "$2"', sys.executable, MANY, str(tmp_path)]
+
+    assert subprocess.run(argv, capture_output=True, text=True, timeout=100, check=True).stdout == "60 60\n"
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE])
+@pytest.mark.parametrize("what", ["fork", "pipe"])
+def test_a_program_starts_once_there_is_a_process_for_it(
+    client: Client, monkeypatch: pytest.MonkeyPatch, number: int, what: str
+) -> None:
+    real, refused = getattr(os, what), []
+
+    def maybe() -> object:
+        if len(refused) < 5:
+            refused.append(1)
+            raise OSError(number, os.strerror(number))
+        return real()
+
+    monkeypatch.setattr(os, what, maybe)
+    client.ask(id=2, do="run", argv=["echo", "x"])
+    client.ask(id=3, do="run", argv=["echo", "y"])
+
+    assert answer(client, 3)["rc"] == answer(client, 2)["rc"] == 0
+
+
+def test_that_no_process_can_be_had_is_reported_after_a_while(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fork() -> int:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(starts, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(os, "fork", fork)
+    client.ask(id=2, do="run", argv=["true"])
+
+    assert answer(client, 2)["error"]["message"] == "Resource temporarily unavailable"  # type: ignore[index]
+
+
+def test_a_request_that_is_stopped_while_it_waits_starts_nothing(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.fork
+
+    def fork() -> int:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", fork)
+    client.ask(id=2, do="run", argv=["true"])
+    client.ask(id=3, do="stop", target=2)
+    assert answer(client, 2)["error"]["kind"] == "stopped"  # type: ignore[index]
+    monkeypatch.setattr(os, "fork", real)
+    client.ask(id=4, do="run", argv=["echo", "x"])
+    assert answer(client, 4)["rc"] == 0
+
+
+def wait_for_process(client: Client, monkeypatch: pytest.MonkeyPatch, go: Path) -> None:
+    """Let no process be had until the test has gone on."""
+    real = os.fork
+
+    def fork() -> int:
+        if not go.exists():
+            raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+        return real()
+
+    monkeypatch.setattr(os, "fork", fork)
+
+
+def load_slowly(client: Client, monkeypatch: pytest.MonkeyPatch, go: Path) -> None:
+    """Let each process take until then to load its program."""
+    monkeypatch.setattr(os, "setsid", lambda: until(go.exists))
+
+
+@pytest.mark.parametrize("delay", [wait_for_process, load_slowly])
+def test_of_a_process_that_is_cancelled_before_its_number_is_known_nothing_stays(
+    client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    delay: Callable[[Client, pytest.MonkeyPatch, Path], None],
+) -> None:  # fmt: skip
+    go, ran = tmp_path / "go", tmp_path / "ran"
+    delay(client, monkeypatch, go)
+    client.ask(id=2, do="spawn", argv=["touch", str(ran)], cwd="/", log=str(tmp_path / "log"))
+    client.turns()
+    client.ask(id=3, do="stop", target=2)
+    answer(client, 3)
+
+    go.touch()
+    client.ask(id=4, do="run", argv=["true"])
+
+    assert answer(client, 4)["rc"] == 0
+    until(lambda: bool(client.turns() or not client.agent.children))
+    assert not ran.exists() and not client.agent.requests
+
+
+def test_programs_that_run_for_long_keep_no_other_from_starting(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starts.resource, "getrlimit", lambda _: (64, 64))  # room for four that start
+    client.agent.starts = starts.ProgramStarts(client.agent.at)
+    for first in (100, 200, 300, 400):  # what one round kept would keep the last one from starting
+        for number in range(first, first + 6):
+            client.ask(id=number, do="run", argv=["sleep", "600"], timeout_s=900)
+        for number, argv in ((first + 6, ["/no/such/program"]), (first + 7, ["true"])):
+            client.ask(id=number, do="run", argv=argv)
+
+        assert answer(client, first + 7)["rc"] == 0
+        for number in range(first, first + 6):
+            client.ask(id=number + 10, do="stop", target=number)
+        until(lambda: bool(client.turns(1) or not client.agent.children))

@@ -1,0 +1,100 @@
+"""What `supervise.py top` prints: look after look, at a pace that costs the host and the line little."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import zlib
+
+import pytest
+
+from clusterfn.bridge.queue import overview
+from clusterfn.bridge.supervisor import listing
+
+
+def printed(capfdbinary):
+    return [json.loads(line) for line in zlib.decompressobj().decompress(capfdbinary.readouterr().out).splitlines()]
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """Jobs of which one has ended; each look at a job's folder is remembered."""
+    looked: list[str] = []
+    for digit in "123":
+        (tmp_path / "jobs" / (digit * 16)).mkdir(parents=True)
+
+    def describe(folder):
+        looked.append(os.path.basename(folder)[0])
+        state = "RETURNED" if folder.endswith("2") else "RUNNING"
+        now = {"gpus": [{"uuid": "GPU-1", "use_percent": 97, "memory_bytes": 20 << 20}]}
+        return {"id": os.path.basename(folder), "state": state, "usage": {"now": now}}
+
+    monkeypatch.setattr(listing, "describe", describe)
+    monkeypatch.setattr(overview.select, "select", lambda *_: ([], [], []))
+    monkeypatch.setattr(overview.os, "read", lambda fd, size: b"\n")  # the client asks for the next look
+    return tmp_path, looked
+
+
+def test_own_jobs_that_have_not_ended_are_looked_at_again_and_the_others_never(root, capfdbinary):
+    folder, looked = root
+
+    assert overview.print_looks(str(folder), "", 2.0, 3) == 0
+
+    assert [[job["id"][0] for job in look["own"]] for look in printed(capfdbinary)] == [["1", "3"]] * 3
+    assert "".join(looked) == "123" + "13" * 2
+
+
+def test_it_ends_with_its_input_and_waits_longer_where_a_look_is_large(root, capfdbinary, monkeypatch):
+    folder, _ = root
+    pauses = []
+    large = {"id": "1", "state": "RUNNING", "message": os.urandom(60_000).hex()}
+    monkeypatch.setattr(listing, "describe", lambda _: large)
+
+    def select(readers, _writers, _failed, seconds):
+        pauses.append(seconds)
+        return (readers, [], []) if len(pauses) == 2 else ([], [], [])
+
+    reads = iter([b"\n", b"\n", b""])
+    monkeypatch.setattr(overview.select, "select", select)
+    monkeypatch.setattr(overview.os, "read", lambda fd, size: next(reads))
+
+    assert overview.print_looks(str(folder), "", 2.0, 0) == 0
+
+    assert len(printed(capfdbinary)) == len(pauses) == 2
+    assert pauses[0] > 60_000 / 2000  # less than 2 KB in a second
+
+
+def test_a_client_that_takes_no_look_brings_no_further_one(tmp_path):
+    code = "import sys; from clusterfn.bridge.queue import overview; overview.print_looks(sys.argv[1], '', 0.01, 0)"
+    argv = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as program:
+        assert program.stdin is not None and program.stdout is not None
+        unpacked = zlib.decompressobj()
+        for _ in range(3):
+            assert json.loads(unpacked.decompress(program.stdout.read(65536)))["own"] == []
+            assert not select.select([program.stdout], [], [], 0.3)[0]
+            program.stdin.write(b"\n")
+        program.stdin.close()
+        assert program.wait(60) == 0
+
+
+def test_on_a_machine_the_gpus_of_own_jobs_show_what_their_supervisors_measured(root, capfdbinary, monkeypatch):
+    folder, _ = root
+    gpu = {"uuid": "GPU-1", "use_percent": 3, "used_mib": 1}
+    asked = []
+
+    def look_at_gpus(*_):
+        asked.append(1)
+        return {"gpus": [gpu, {**gpu, "uuid": "GPU-2"}], "lost": [], "waiting": [], "trouble": ""}
+
+    monkeypatch.setattr(overview.report, "look_at_gpus", look_at_gpus)
+
+    overview.print_looks(str(folder), "socket", 2.0, 2)
+
+    first, second = printed(capfdbinary)
+    assert [(each["use_percent"], each["used_mib"]) for each in second["gpus"]] == [(97, 20), (3, 1)]
+    assert len(asked) == 1  # nvidia-smi costs more than all else
+    assert first["machine"]["cores"] == os.cpu_count() and {"jobs", "false"} <= first.keys()

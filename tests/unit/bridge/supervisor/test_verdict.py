@@ -1,0 +1,73 @@
+"""How an attempt ends, as a value that is checked where it is made and does not change afterwards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterfn.bridge.layout import EXIT_PUBLISHED, EXIT_QUEUED, EXIT_RETURNED, LOST, RETURNED, TIME
+from clusterfn.bridge.supervisor.verdict import (
+    EXIT_LEFT_TO_AFTER,
+    AttemptEnded,
+    Verdict,
+    concluded_by_another,
+    document,
+    exit_code,
+    requested,
+)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Verdict(TIME, "too long", stages="function"), lambda: Verdict(TIME).replace(mesage="too long")]
+)
+def test_a_verdict_rejects_a_field_that_outcome_json_does_not_have(make: Any):
+    with pytest.raises(TypeError, match="has no field (stages|mesage)"):
+        make()
+
+
+def test_a_verdict_does_not_change_but_can_be_replaced():
+    verdict = Verdict(TIME, "too long", hint="ask for more")
+    with pytest.raises(AttributeError, match="replace"):
+        verdict.message = "another"
+
+    changed = verdict.replace(kind=LOST, message="gone")
+
+    assert (verdict.kind, verdict.message) == (TIME, "too long")
+    assert (changed.kind, changed.message, changed.hint) == (LOST, "gone", "ask for more")
+
+
+def test_outcome_json_has_every_field_and_nothing_of_the_supervisor_alone():
+    verdict = Verdict(TIME, "too long", transient={"retry": "same"}, asked=True, exception_at=("/v", 0, 9))
+    outcome = document("7f3a", 2, verdict)
+
+    assert outcome["final"] and (outcome["kind"], outcome["attempt"], outcome["message"]) == (TIME, 2, "too long")
+    assert outcome["hint"] is None and outcome["evidence"] == outcome["notes"] == outcome["left"] == []
+    assert not {"transient", "asked", "exception_at", "kept", "exit_status"} & set(outcome)
+
+
+def test_no_outcome_is_made_of_a_verdict_that_nothing_may_be_published_for():
+    with pytest.raises(ValueError, match="no such kind"):
+        document("7f3a", 1, concluded_by_another())
+
+
+@pytest.mark.parametrize(
+    "verdict, won, code",
+    [
+        (Verdict(RETURNED), True, EXIT_RETURNED),
+        (Verdict(TIME), True, EXIT_PUBLISHED),
+        (Verdict(TIME), False, EXIT_RETURNED),
+        (Verdict(TIME, exit_status=EXIT_QUEUED), True, EXIT_QUEUED),
+        (Verdict(None, exit_status=EXIT_LEFT_TO_AFTER), False, EXIT_LEFT_TO_AFTER),
+        (concluded_by_another(), False, EXIT_RETURNED),
+    ],
+)
+def test_job_sh_learns_from_the_exit_code_what_comes_next(verdict: Verdict, won: bool, code: int):
+    assert exit_code(verdict, won) == code
+
+
+def test_what_is_raised_shows_its_message_and_a_request_of_an_older_client_may_leave_fields_out():
+    ended = AttemptEnded(Verdict(TIME, "too long"))
+    assert str(ended) == "too long" and ended.verdict.kind == TIME
+    assert requested({"message": "gone"}).kind == LOST
+    assert requested({"kind": TIME, "withdraw": True}).message == ""

@@ -1,0 +1,139 @@
+"""What the code of a function does otherwise in a job is found before anything is sent."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+
+from clusterfn import ConfigError, cluster
+from clusterfn.calls import inner_calls
+
+total = 0
+
+
+@cluster
+def inner(x: int) -> int:
+    return x
+
+
+@cluster(host="other")
+def elsewhere(x: int) -> int:
+    return x
+
+
+def maps(xs: list[int]) -> Any:
+    return inner.map(xs).results()
+
+
+def submits_in_a_loop(xs: list[int]) -> Any:
+    jobs = []
+    for x in xs:
+        jobs.append(inner.submit(x))
+    return jobs
+
+
+def submits_in_a_list(xs: list[int]) -> Any:
+    return [inner.submit(x) for x in xs]
+
+
+def by_another_host(x: int) -> Any:
+    return elsewhere.submit(x)
+
+
+def closes_over() -> Any:
+    @cluster
+    def local(x: int) -> int:
+        return x
+
+    return lambda: local.submit(1)
+
+
+@pytest.mark.parametrize(
+    ("function", "called"),
+    [(maps, "inner.map()"), (submits_in_a_loop, "inner.submit()"), (submits_in_a_list, "inner.submit()"),
+     (by_another_host, "elsewhere.submit()"), (closes_over(), "local.submit()"), (cluster(maps), "inner.map()")],
+)  # fmt: skip
+def test_a_function_that_sends_jobs_is_rejected_before_it_is_sent(function: Any, called: str):
+    with pytest.raises(ConfigError) as rejected:
+        inner_calls.notes(function, "here")
+
+    assert f"calls {called}, and a job cannot submit jobs" in str(rejected.value)
+    assert f"call {called.partition('.')[0]}(…)" in str(rejected.value.hint)
+
+
+def may_submit(x: int, alone: bool) -> Any:
+    return inner(x) if alone else inner.submit(x)
+
+
+def handles_it(x: int) -> Any:
+    try:
+        return inner.submit(x)
+    except RuntimeError:
+        return inner(x)
+
+
+def calls_what_submits(x: int) -> Any:
+    return maps([x])
+
+
+@pytest.mark.parametrize("function", [may_submit, handles_it, calls_what_submits])
+def test_what_only_may_happen_is_said(function: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("clusterfn.calls.own_modules.is_own", lambda module: True)
+
+    said = inner_calls.notes(function, "here")
+
+    assert len(said) == 1 and "and a job cannot submit jobs: call inner(…)" in said[0]
+
+
+def calls_elsewhere(x: int) -> int:
+    return elsewhere(x)
+
+
+def passes_elsewhere(xs: list[int]) -> list[int]:
+    return list(map(elsewhere, xs))
+
+
+@pytest.mark.parametrize("function", [calls_elsewhere, passes_elsewhere])
+def test_a_call_for_another_host_runs_in_the_same_job_and_that_is_said(function: Any):
+    name = function.__name__
+
+    assert inner_calls.notes(function, "here") == [
+        f"{name} calls elsewhere, which then runs in the same job on here, not on other"
+    ]
+    assert inner_calls.notes(function, "other") == []
+
+
+def calls_here(x: int) -> int:
+    return inner(x) + elsewhere.local(x)
+
+
+def counts() -> int:
+    global total
+    total += 1
+    return total
+
+
+def counts_inside() -> Any:
+    def bump() -> None:
+        global total
+        total = 3
+
+    bump()
+
+
+def reads() -> int:
+    return total
+
+
+def test_a_global_that_is_set_is_said_once_for_each_function():
+    for function in (counts, counts_inside):
+        assert inner_calls.notes(function, "here") == [
+            f"{function.__name__} sets the global total in its job only: no other call finds it, return it instead"
+        ]
+
+
+@pytest.mark.parametrize("function", [reads, calls_here, abs, str.upper, int, functools.partial(pow, 2), print])
+def test_of_other_functions_nothing_is_said(function: Any):
+    assert inner_calls.notes(function, "here") == []

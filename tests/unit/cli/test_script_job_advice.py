@@ -1,0 +1,79 @@
+"""What is said about a command that has failed, by the end of its stderr or by its words."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+
+import pytest
+
+from clusterfn.calls.project import Project
+from clusterfn.cli.script_job import advise
+from clusterfn.errors import CommandFailed
+
+
+@pytest.fixture
+def project(tmp_path):
+    for name in ("data/train.csv", "sent/x.csv", "train.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("1,2\n")
+    (tmp_path / ".gitignore").write_text("data/\n")
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    return Project(tmp_path)
+
+
+def advice(project, stderr, status=1, script_words=(), command_words=None):
+    error = CommandFailed("train: exit status", evidence=[stderr])
+    error.exit_status = status
+    given = argparse.Namespace(script_words=list(script_words), command_words=command_words)
+    return advise(error, project, given) or ""
+
+
+@pytest.mark.parametrize(
+    ("stderr", "name"),
+    [
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'data/train.csv'", "data/train.csv"),
+        ("cat: data/train.csv: No such file or directory", "data/train.csv"),
+        ("ls: cannot access 'data': No such file or directory", "data"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'data/new/model.pt'", "data"),
+    ],
+)
+def test_a_file_that_git_keeps_out_is_named_if_the_command_misses_it(project, stderr, name):
+    assert advice(project, stderr).startswith(f"{name} is here, but was not sent: .gitignore")
+
+
+def test_an_empty_folder_that_the_command_misses_is_named_with_how_it_can_be_made(project, tmp_path):
+    (tmp_path / "logs" / "today").mkdir(parents=True)
+
+    said = advice(project, "bash: logs/today/out.txt: No such file or directory")
+
+    assert said.startswith("logs/today is an empty folder here") and "mkdir -p logs/today" in said
+
+
+@pytest.mark.parametrize(
+    "stderr",
+    ["cat: sent/new.csv: No such file or directory",
+     "cat: sent/x.csv: No such file or directory", "open: nowhere.csv: No such file or directory", "loading data",
+     "ls: cannot access '/data': No such file or directory", "No such file or directory: '..'"],
+)  # fmt: skip
+def test_nothing_is_said_of_files_that_were_sent_or_are_not_here(project, stderr):
+    assert advice(project, stderr) == ""
+
+
+@pytest.mark.parametrize(
+    ("stderr", "said"),
+    [("bash: line 1: conda: command not found", "--environment conda:NAME"),
+     ("CondaError: Run 'conda init' before 'conda activate'", "--environment conda:NAME"),
+     ("job.sh: line 9: module: command not found", "modules: [NAME]")],
+)  # fmt: skip
+def test_what_a_login_shell_would_have_is_set_elsewhere(project, stderr, said):
+    assert said in advice(project, stderr, 127)
+
+
+@pytest.mark.parametrize("words", [["--lr", "1", "--gpus", "1"], ["--gpus=1"], ["--outputs", "*.pt"]])
+def test_an_option_of_clusterfn_that_the_script_rejects_is_named(project, words):
+    stray = next(word for word in words if word[2:6] in ("gpus", "outp"))
+    assert advice(project, "unrecognized arguments", 2, words).startswith(f"{stray} went to the command: options of")
+    assert "before --" in advice(project, "", 2, (), ["train.py", *words])
+    assert advice(project, "", 1, words) == ""
+    assert advice(project, "", 2, ["--lr", "1"]) == ""

@@ -1,0 +1,78 @@
+"""The table of the keys of clusterfn.yml: the reader, the schema for editors and the page of the reference agree."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+
+import jsonschema
+import pytest
+import yaml
+
+from clusterfn.config import config_file
+from clusterfn.config.keys import DEFAULT_KEYS, FILE_KEYS, HOST_KEYS, LIMIT_KEYS, file_schema
+from clusterfn.config.schedulers import SCHEDULER_KEYS
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def writer() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("configuration", ROOT / "packaging" / "configuration.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def accept(text: str) -> config_file.Config:
+    """Let both read a file: an editor, by the schema, and clusterfn."""
+    jsonschema.Draft7Validator(file_schema()).validate(yaml.safe_load(text))
+    return config_file.parse(text.encode(), Path("/work/clusterfn.yml"))
+
+
+def with_host(word: str, line: str) -> str:
+    return f"hosts:\n  a:\n    scheduler: {word}\n    {line}\n"
+
+
+def obeying(key: str) -> str:
+    """A scheduler whose hosts may have that key."""
+    return next((word for word, each in SCHEDULER_KEYS.items() if key in each.keys), "bare")
+
+
+@pytest.mark.parametrize("key", [key for key in HOST_KEYS if key != "scheduler"])
+def test_the_example_of_each_key_of_a_host_is_accepted_by_clusterfn_and_by_editors(key: str) -> None:
+    accept(with_host(obeying(key), f"{key}: {HOST_KEYS[key].example}"))
+
+
+@pytest.mark.parametrize("above, keys", [("defaults", DEFAULT_KEYS), ("limits", LIMIT_KEYS)])
+def test_so_are_the_examples_of_the_keys_below(above, keys) -> None:
+    lines = ", ".join(f"{word}: {key.example}" for word, key in keys.items())
+
+    accept(with_host("bare", f"{above}: {{{lines}}}"))
+
+
+def test_the_page_and_the_schema_in_the_reference_are_those_of_the_table(writer: ModuleType) -> None:
+    page, kept = writer.PAGE.read_text(encoding="utf-8"), writer.SCHEMA.read_text(encoding="utf-8")
+
+    assert writer.with_tables(page) == page, "python packaging/configuration.py"
+    assert json.loads(kept) == file_schema(), "python packaging/configuration.py"
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == {*FILE_KEYS, *HOST_KEYS, *DEFAULT_KEYS}
+
+
+def test_the_example_at_the_top_of_the_page_is_accepted(writer: ModuleType) -> None:
+    found = re.search(r"```yaml\n(.*?)```", writer.PAGE.read_text(encoding="utf-8"), re.DOTALL)
+
+    assert found is not None
+    assert list(accept(found[1]).hosts) == ["local", "tensor01", "hpc"]
+
+
+def test_an_editor_explains_each_key_without_links() -> None:
+    explained = file_schema()["definitions"]["host"]["properties"]
+
+    assert explained["modules"]["description"] == HOST_KEYS["modules"].meaning
+    assert explained["transport"]["description"].startswith("`auto`: paramiko, or the system's ssh if ")
+    assert not [key for key, form in explained.items() if "](" in form["description"]]

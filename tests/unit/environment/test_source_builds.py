@@ -1,0 +1,139 @@
+"""What builds a source distribution: its pyproject.toml says so, its backend may want more, and the lock has it all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterfn.environment.lock import LockedPackage
+from tests.builder import toys
+from tests.unit.environment.shelf import Shelf, shelf_in
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
+    with shelf_in(tmp_path, monkeypatch) as made:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        for tool in ("pip", "setuptools", "wheel", "helper"):
+            made.wheel(tool)
+        yield made
+
+
+def builds(shelf: Shelf, name: str = "toy") -> set[str]:
+    """The names of what builds a package of requirements.txt."""
+    found: dict[str, LockedPackage] = {each.name: each for each in shelf.wheels("requirements.txt")}
+    return {each.name for each in found[name].builds_with}
+
+
+def test_without_a_pyproject_setuptools_builds_it(shelf: Shelf):
+    toys.sdist(shelf.folder, "toy", {"setup.py": ""})
+    shelf.write("toy\n", "requirements.txt")
+
+    assert builds(shelf) == {"pip", "setuptools", "wheel"}
+
+
+def test_a_setup_py_that_imports_pkg_resources_gets_a_setuptools_that_has_it(shelf: Shelf):
+    shelf.wheel("setuptools", "84.0")
+    toys.sdist(shelf.folder, "toy", {"setup.py": "import pkg_resources\n"})
+    shelf.write("toy\n", "requirements.txt")
+
+    (toy,) = shelf.wheels("requirements.txt")
+
+    assert {each.name: each.version for each in toy.builds_with}["setuptools"] == "1.0"
+
+
+def test_what_builds_it_has_wheels_also_where_nothing_else_may_have_one(shelf: Shelf):
+    toys.sdist(shelf.folder, "toy", {"setup.py": ""})
+    shelf.write("--no-binary :all:\ntoy\n", "requirements.txt")
+
+    assert builds(shelf) == {"pip", "setuptools", "wheel"}
+
+
+def test_its_pyproject_says_what_builds_it(shelf: Shelf):
+    toys.sdist(shelf.folder, "toy", toys.with_backend("toy", requires='["helper"]'))
+    shelf.write("toy\n", "requirements.txt")
+
+    assert builds(shelf) == {"pip", "helper"}
+
+
+def test_its_backend_is_asked_for_more_where_no_program_of_this_machine_can_hide_what_it_needs(shelf: Shelf):
+    more = "['helper'] if __import__('shutil').which('ls') is None else []"
+    toys.sdist(shelf.folder, "toy", toys.with_backend("toy", more=more))
+    shelf.write("toy\n", "requirements.txt")
+
+    assert builds(shelf) == {"pip", "helper"}
+
+
+def test_its_backend_sees_no_token_of_the_user_and_no_setting_of_theirs(shelf: Shelf, monkeypatch: pytest.MonkeyPatch):
+    for name in ("HF_TOKEN", "UV_INDEX_MINE_PASSWORD", "CFLAGS"):
+        monkeypatch.setenv(name, "mine")
+    more = "['helper'] if 'mine' not in os.environ.values() and os.environ['HOME'] else []"
+    toys.sdist(shelf.folder, "toy", toys.with_backend("toy", more=more))
+    shelf.write("toy\n", "requirements.txt")
+
+    assert builds(shelf) == {"pip", "helper"}
+
+
+def test_the_settings_of_uv_in_a_source_distribution_do_not_count(shelf: Shelf):
+    files = toys.with_backend("toy", more="['helper']")
+    files["pyproject.toml"] += '[tool.uv]\nrequired-version = "==0.0.1"\n'
+    toys.sdist(shelf.folder, "toy", files)
+    shelf.pyproject('"toy"', shelf.settings)
+
+    (toy,) = shelf.wheels()
+
+    assert {each.name for each in toy.builds_with} == {"pip", "helper"}
+
+
+def test_a_setup_py_that_counts_on_a_package_of_the_environment_gets_it(shelf: Shelf):
+    toys.sdist(shelf.folder, "toy", {**toys.with_backend("toy"), "own.py": "import helper\nimport unheard_of\n"})
+    shelf.write("toy\nhelper\n", "requirements.txt")
+
+    assert builds(shelf) == {"pip", "helper"}
+
+
+def test_no_module_of_the_project_or_of_pythonpath_hides_what_it_needs(shelf: Shelf, monkeypatch: pytest.MonkeyPatch):
+    shelf.write("HERE = 1\n", "elsewhere/helper.py")
+    shelf.write("raise SystemExit('the json of the project')\n", "json.py")
+    monkeypatch.setenv("PYTHONPATH", str(shelf.project / "elsewhere"))
+    toys.sdist(shelf.folder, "toy", {**toys.with_backend("toy"), "own.py": "import helper\n"})
+    shelf.write("toy\nhelper\n", "requirements.txt")
+
+    assert builds(shelf) == {"pip", "helper"}
+
+
+def test_it_is_built_with_the_version_that_the_environment_has(shelf: Shelf):
+    shelf.wheel("helper", "2.0")
+    toys.sdist(shelf.folder, "toy", toys.with_backend("toy", requires='["helper"]'))
+    shelf.write("toy\nhelper<2\n", "requirements.txt")
+
+    toy = next(each for each in shelf.wheels("requirements.txt") if each.name == "toy")
+
+    assert {each.version for each in toy.builds_with if each.name == "helper"} == {"1.0"}
+
+
+def test_the_lock_has_what_builds_it_and_the_environment_is_another_with_other_tools(shelf: Shelf):
+    sdist = toys.sdist(shelf.folder, "toy", {"setup.py": ""})
+    shelf.write("toy\n", "requirements.txt")
+    first = shelf.lock("requirements.txt")
+
+    toy = next(each for each in first.packages if each.name == "toy")
+    assert (toy.url, toy.is_source) == (sdist.as_uri(), True)
+    assert [each.name for each in toy.builds_with] == ["pip", "setuptools", "wheel"]
+    assert not {"pip", "wheel"} & {each.name for each in first.packages if isinstance(each, LockedPackage)}
+
+    shelf.wheel("setuptools", "81.0")
+    first.path.unlink()
+    assert shelf.lock("requirements.txt").id("linux-64") != first.id("linux-64")
+
+
+def test_a_uv_lock_may_have_source_distributions(shelf: Shelf):
+    toys.sdist(shelf.folder, "toy", {"setup.py": ""})
+    shelf.pyproject('"toy"', shelf.settings)
+    shelf.uv_lock()
+
+    (toy,) = shelf.wheels("uv.lock")
+
+    assert toy.is_source and {each.name for each in toy.builds_with} == {"pip", "setuptools", "wheel"}

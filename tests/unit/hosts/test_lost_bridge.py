@@ -1,0 +1,135 @@
+"""A client that believes a host to have its bridge, and a host that has lost it since."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterfn.bridge import layout
+from clusterfn.config.spec import Host
+from clusterfn.hosts import bridge_bundle, environment_builder
+from clusterfn.hosts import connection as hosts
+from clusterfn.hosts.connection import Completed
+from clusterfn.hosts.host_state import HostState
+from tests.fakes.transport import FakeTransport, agent
+from tests.waiting import WAIT_S
+
+OK = {"end": True, "ok": True}
+LOST = b"python3: can't open file '/r/supervise.py': [Errno 2] No such file or directory\n"
+
+
+class Forgetful:
+    """A host: what it has, and what it was asked.
+
+    Attributes:
+        has_bridge: Whether its programs are there.
+        uploads: How often the bridge was sent.
+        runs: How often one of its programs was started.
+        keeps: Whether it keeps what it is sent.
+        answers: Whether its programs ever end.
+    """
+
+    def __init__(self) -> None:
+        self.has_bridge, self.keeps, self.answers = False, True, True
+        self.uploads = self.runs = 0
+        self.partial = b""
+
+    def answer(self, request: dict[str, Any], body: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
+        """Answer one request."""
+        is_program = request["do"] == "run" and "-S" in request["argv"]
+        if is_program and not self.answers:
+            return
+        if is_program:
+            self.runs += 1
+            out, err = (b'{"id": "x"}\n', b"") if self.has_bridge else (b"", self.partial or LOST)
+            err = err.replace(b"/r/supervise.py", request["argv"][3].encode())
+            yield {**OK, "rc": int(not out) * 2, "out": len(out), "truncated": False}, out + err
+        elif request["do"] == "run":
+            self.has_bridge = self.has_bridge and "rm" not in " ".join(request["argv"])
+            yield {**OK, "rc": 0, "out": 0, "truncated": False}, b""
+        elif request["do"] == "put":  # its chunks may come after what was sent behind it
+            self.uploads += 1
+            self.has_bridge = self.keeps
+            yield OK, b""
+
+
+@pytest.fixture
+def there() -> Forgetful:
+    return Forgetful()
+
+
+@pytest.fixture
+def session(there: Forgetful, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostState]:
+    """What a program knows that has used the host before."""
+    monkeypatch.setattr(hosts, "transport_for", lambda host: FakeTransport(agent(there.answer)))
+    state = HostState(Host("box", f"box-{os.urandom(4).hex()}", "bare", "clusterfn.yml:3"))
+    assert state.bridge.supervise("list", "/r").result(WAIT_S).rc == 0
+    assert (there.uploads, there.runs) == (1, 1)
+    yield state
+    state.connection.close()
+
+
+@pytest.mark.parametrize("said", [LOST, b"ModuleNotFoundError: No module named '_clusterfn.bridge'\n"])
+def test_what_asks_a_host_that_has_lost_the_bridge_gets_its_answer(
+    session: HostState, there: Forgetful, said: bytes
+) -> None:
+    there.has_bridge, there.partial = False, said
+
+    assert session.bridge.supervise("list", "/r").result(WAIT_S) == Completed(0, None, b'{"id": "x"}\n', b"")
+
+    there.has_bridge = False
+    assert environment_builder.run_builder(session, "list", "/r") == [{"id": "x"}]
+    assert there.uploads == 3
+
+
+def test_many_that_find_it_lost_together_send_one(session: HostState, there: Forgetful) -> None:
+    there.has_bridge = False
+
+    asked = [session.bridge.supervise("conclude", f"/r/jobs/{number}") for number in range(50)]
+
+    assert {reply.result(WAIT_S).rc for reply in asked} == {0}
+    assert there.uploads == 2
+
+
+def test_a_host_that_keeps_nothing_is_asked_twice_and_no_more(session: HostState, there: Forgetful) -> None:
+    there.has_bridge = there.keeps = False
+
+    assert session.bridge.supervise("list", "/r").result(WAIT_S).err.endswith(LOST[-20:])
+    assert there.runs == 3
+
+
+def test_what_waits_for_a_program_may_give_it_up(session: HostState, there: Forgetful) -> None:
+    there.answers = False
+    asked = session.bridge.supervise("list", "/r")
+
+    asked.cancel()
+
+    with pytest.raises(CancelledError):
+        asked.result(WAIT_S)
+
+
+def test_the_bridge_of_another_version_is_not_sent(session: HostState, there: Forgetful) -> None:
+    there.has_bridge = False
+    other = bridge_bundle.bridge().digest[::-1]
+
+    assert session.bridge.supervise("conclude", "/r/jobs/7", bridge=f"/r/bridge/{other}").result(WAIT_S).rc == 2
+    assert there.uploads == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="jobs run on Unix")
+def test_a_bridge_that_lost_one_file_is_sent_again_as_a_whole(tmp_path: Path) -> None:
+    here = HostState(Host(name="here", address="", source="clusterfn.yml:3", scheduler="local", root=str(tmp_path)))
+    builder = [layout.BUILD, "list", here.root]  # the agent itself may have loaded the supervisor
+    assert here.bridge.run(builder).result(WAIT_S).rc == 0
+    lost = Path(here.bridge.folder, layout.BUILD)
+    lost.unlink()
+
+    assert here.bridge.run(builder).result(WAIT_S).rc == 0
+    assert lost.exists()
+    here.connection.close()

@@ -1,0 +1,135 @@
+"""What a client reads, and what the kernel gets, while and after the client is answered in the kernel's place."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_client.session import Session
+
+from clusterfn.bridge.kernel.stream import DATA, IOPUB, SHELL, Frame
+from clusterfn.bridge.kernel.zmtp import GREETING, MessageReader, message, socket_ready, subscription
+from clusterfn.hosts.spoken_wait import REASON_AFTER_S
+from clusterfn.integrations.jupyter.connection_file import ConnectionFile
+from clusterfn.integrations.jupyter.waiting_kernel import ObservedStream, WaitingKernel
+from tests.waiting import replace_here
+
+SESSION = Session(key=b"key")
+WANTED = ConnectionFile(Path("kernel.json"), "127.0.0.1", (1, 2, 3, 4, 5), "key", "hmac-sha256")
+CHANNELS = {1: SHELL, 2: IOPUB}
+
+
+def request(kind: str, session: Session = SESSION, **content: Any) -> bytes:
+    return message(session.serialize(session.msg(kind, content=content)))
+
+
+class Waits:
+    """A client whose kernel is not there."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        replace_here(monkeypatch, time, "monotonic", lambda: self.now)
+        self.stream = ObservedStream()
+        self.client = {number: b"" for number in CHANNELS}
+        self.stream.waiting = self.kernel = WaitingKernel(WANTED, self.deliver, self.stream.send_unseen)
+        self.stream.resume(0)
+        for number, channel in CHANNELS.items():
+            self.kernel.accept(number, channel)
+            self.stream.send(DATA, number, GREETING[:10])  # as libzmq begins
+
+    def deliver(self, number: int, data: bytes) -> None:
+        self.client[number] += data
+
+    def begin(self) -> None:
+        self.now += REASON_AFTER_S
+        self.kernel.look()
+        for number, kind in ((1, b"DEALER"), (2, b"SUB")):
+            self.stream.send(DATA, number, GREETING[10:])
+            self.stream.send(DATA, number, socket_ready(kind))
+        self.stream.send(DATA, 2, subscription(b""))
+
+    def sent_to_kernel(self, number: int) -> bytes:
+        return b"".join(frame.body for frame in frames(self.stream) if (frame.kind, frame.connection) == (DATA, number))
+
+    def read(self, number: int) -> list[Any]:
+        parts = MessageReader().feed(self.client[number])
+        return [Session(key=b"key").deserialize(each[each.index(b"<IDS|MSG>") + 1 :]) for each in parts]
+
+
+def frames(stream: ObservedStream) -> list[Frame]:
+    from clusterfn.bridge.kernel.stream import FrameSplitter
+
+    stream.resume(0)
+    sent = b""
+    while stream.unsent():
+        sent += stream.next_unsent()
+    return FrameSplitter().feed(sent)
+
+
+def test_a_client_is_answered_after_some_seconds_and_each_cell_shows_the_last_text(monkeypatch):
+    waits = Waits(monkeypatch)
+    assert set(waits.client.values()) == {b""}
+    waits.begin()
+
+    waits.stream.send(DATA, 1, request("kernel_info_request"))
+    waits.stream.send(DATA, 1, request("execute_request", code="1", silent=False))
+    waits.stream.send(DATA, 1, request("execute_request", code="2", silent=True))
+    waits.kernel.say("locking environment.yml")
+    waits.now += 60
+    waits.kernel.look()
+    waits.kernel.end()
+    waits.stream.send(DATA, 1, request("kernel_info_request"))
+
+    assert [each["msg_type"] for each in waits.read(1)] == ["kernel_info_reply"]
+    published = waits.read(2)
+    states = [each["content"]["execution_state"] for each in published if each["msg_type"] == "status"]
+    assert states == ["busy", "idle", "busy", "busy"]
+    texts = [each["content"]["data"]["text/plain"] for each in published if "data" in each["content"]]
+    assert texts == [
+        "clusterfn: the kernel is being started (00:03)", "clusterfn: locking environment.yml (00:03)",
+        "clusterfn: locking environment.yml (01:03)",
+    ]  # fmt: skip
+    assert [each["msg_type"] for each in published][-1] == "clear_output", "the cell is to show the kernel's output"
+    assert len({each["content"]["transient"]["display_id"] for each in published if "data" in each["content"]}) == 1
+
+
+@pytest.mark.parametrize("size", [1, 7, 4096])
+def test_the_kernel_gets_all_that_the_client_has_sent_and_only_its_handshake_is_left_out(monkeypatch, size):
+    waits = Waits(monkeypatch)
+    waits.begin()
+    asked = request("execute_request", code="1")
+    waits.stream.send(DATA, 1, asked)
+    assert waits.sent_to_kernel(1) == GREETING, "libzmq stalls if more comes before it has greeted"
+    waits.kernel.end()
+
+    said, passed = GREETING + socket_ready(b"ROUTER") + b"what it answers", b""
+    for start in range(0, len(said), size):
+        passed += waits.kernel.without_handshake(Frame(DATA, 1, 1, said[start : start + size])).body
+    waits.stream.send(DATA, 1, b"more")
+
+    assert passed == b"what it answers"
+    assert waits.sent_to_kernel(1) == GREETING + socket_ready(b"DEALER") + asked + b"more"
+
+
+def test_a_kernel_that_comes_at_once_speaks_for_itself(monkeypatch):
+    waits = Waits(monkeypatch)
+    waits.kernel.end()
+    waits.kernel.look()
+
+    assert waits.kernel.without_handshake(Frame(DATA, 1, 1, GREETING[:10])).body == GREETING[:10]
+    waits.stream.send(DATA, 1, GREETING[10:] + b"all of it")
+    assert waits.sent_to_kernel(1) == GREETING + b"all of it"
+    assert set(waits.client.values()) == {b""}
+
+
+def test_a_request_that_is_not_signed_with_the_key_gets_no_answer(monkeypatch):
+    waits = Waits(monkeypatch)
+    waits.begin()
+    before = dict(waits.client)
+
+    waits.stream.send(DATA, 1, request("kernel_info_request", Session(key=b"other")))
+    waits.stream.send(DATA, 1, message([b"<IDS|MSG>", b""]))
+
+    assert waits.client == before

@@ -1,0 +1,204 @@
+"""What the commands of SLURM print at other sites: standing complaints, wrappers, numbers that are given again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from clusterfn.bridge import layout
+from clusterfn.errors import ClusterfnError, SubmitError
+from clusterfn.scheduler import scheduler_for
+from clusterfn.scheduler.base import PENDING, RUNNING, Answer, Evidence
+from clusterfn.scheduler.slurm.states import SlurmState
+from tests.golden.golden import recorded
+from tests.golden.samples import SLURM, SUBMISSIONS
+
+slurm = scheduler_for(SLURM, {"user": "ada"})
+# Every command prints these, as long as slurm.conf and the machine are as they are.
+STANDING = [
+    "Invalid user for SlurmUser slurm, ignored",
+    "Ignoring obsolete FastSchedule=1 option. Please remove from your configuration.",
+    'The option "CryptoType" is defunct, please remove it from slurm.conf.',
+    "If using PrologFlags=Contain for pam_slurm_adopt, proctrack/cgroup is required.  If not, please ignore error.",
+    'slurm_set_addr: Unable to resolve "ctl2"',
+    "get_addr_info: getaddrinfo() failed: Name or service not known",
+    "_parse_next_key: Parsing error at unrecognized key: GresTypesX",
+    "Duplicated NodeHostName n7 in config file",
+    "spank: x11.so: plugin initialization failed",
+]
+GONE = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+PLAIN = SUBMISSIONS["plain"]
+ID = PLAIN.id
+
+
+@pytest.mark.parametrize("words", STANDING)
+def test_what_every_command_complains_of_makes_no_answer_worthless(words: str) -> None:
+    said = f"squeue: error: {words}\n"
+
+    assert slurm.trouble(Answer(0, "", said)) == ""
+    assert slurm.trouble(Answer(1, "", said + GONE)) == GONE, "what matters is said first"
+    assert slurm.trouble(Answer(0, "", f"{said}squeue: error: Invalid user: ada\n")).endswith("Invalid user: ada")
+    submitted = Answer(0, "12\n", said.replace("squeue", "sbatch"))
+    assert slurm.submitted(submitted) == "12" and slurm.notes(submitted) == []
+
+
+def test_an_unknown_complaint_makes_only_an_empty_list_worthless() -> None:
+    said = "squeue: error: the moon is full\n"
+
+    assert slurm.trouble(Answer(0, "", said)) == said.strip()
+    assert slurm.trouble(Answer(0, f"12|RUNNING|None|1|N/A|train.{ID}\n", said)) == ""
+
+
+@pytest.mark.parametrize("words", STANDING)
+def test_a_job_that_waits_for_another_is_submitted_whatever_every_command_complains_of(
+    tmp_path: Path, words: str
+) -> None:
+    said = f"echo 'squeue: error: {words}' >&2"
+
+    assert "--dependency=afterany:631" in _submitted(tmp_path, f"{said}; echo 631")
+    with pytest.raises(subprocess.CalledProcessError):
+        _submitted(tmp_path, f"{said}; echo '{GONE}' >&2; echo 631")
+    with pytest.raises(subprocess.CalledProcessError):
+        _submitted(tmp_path, f"{said}; exit 1")
+
+
+def _submitted(folder: Path, squeue: str) -> list[str]:
+    """The words that sbatch gets for a job that takes a value, where squeue is this line of shell."""
+    for name, line in (("squeue", squeue), ("sbatch", f"printf '%s\\n' \"$@\" >'{folder}/got'; echo 12")):
+        (folder / name).write_text(f"#!/bin/sh\n{line}\n")
+        (folder / name).chmod(0o755)
+    request = slurm.submission(PLAIN._replace(after={"ab" * 8: {"name": "train", "items": None}}))
+    env = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    subprocess.run(request.argv, env=env, check=True, capture_output=True, timeout=60)
+    return (folder / "got").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    "out",
+    [
+        "Submitted batch job 1234\n",
+        "Submitted batch job 1234 on cluster slaking\n",
+        "--> Verifying access to queue (3)...OK\n--> 12 nodes\nSubmitted batch job 1234\r\n",
+        "1234;alpha\nThank you for 30 jobs\n",
+    ],
+)
+def test_the_number_is_found_in_what_a_wrapper_of_sbatch_prints(out: str) -> None:
+    assert slurm.submitted(Answer(0, out)) == "1234"
+
+
+def test_a_job_whose_number_was_printed_may_exist_though_a_wrapper_of_sbatch_failed_afterwards() -> None:
+    failed = Answer(1, "1234\n", "usage-log: permission denied\n")
+
+    assert slurm.again(slurm.submission(PLAIN), failed) is None
+    with pytest.raises(SubmitError) as caught:
+        slurm.submitted(failed)
+    assert caught.value.retryable
+    refused = "sbatch: error: Batch job submission failed: Invalid partition name specified\n"
+    with pytest.raises(ClusterfnError) as refusal:
+        slurm.submitted(Answer(1, "3\n", refused))
+    assert not refusal.value.retryable, "a banner with a number is no job"
+
+
+@pytest.mark.parametrize("state", ["FAILED", "RUNNING", "PENDING"])
+def test_a_number_that_another_job_has_now_says_nothing_of_this_one(state: str) -> None:
+    line = recorded("slurm-22.05.8/scontrol-kill.txt").replace("JobState=FAILED", f"JobState={state}")
+    other = line.replace("kill.aaaa00000000000e", f"train.{'b' * 16}")
+
+    verdict = slurm.explain(Evidence(other, "", "30", ID))
+
+    assert verdict is not None and verdict.kind == layout.LOST
+    assert verdict.message == "SLURM no longer knows the job: 30 is another job now"
+    renamed = other.replace("StdOut=/home/user", f"StdOut=/home/user/jobs/{ID}")  # a plugin may change names
+    mine = slurm.explain(Evidence(renamed, "", "30", ID))
+    assert (mine is None) == (state != "FAILED") and (mine is None or "signal 9" in mine.message)
+
+
+def test_an_end_without_a_node_names_none() -> None:
+    line = recorded("slurm-22.05.8/scontrol-kill.txt").replace("JobState=FAILED", "JobState=NODE_FAIL")
+
+    verdict = slurm.explain(Evidence(line.replace(" NodeList=n1", " NodeList=(null)")))
+
+    assert verdict is not None and "(unknown)" in verdict.message
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("ReqNodeNotAvail, UnavailableNodes:n[1-3]", "the nodes that it needs are down, drained or reserved"),
+        ("ReqNodeNotAvail(Unavailable:n1)", "the nodes that it needs are down, drained or reserved"),
+        ("ReqNodeNotAvail, May be reserved for other job", "the nodes that it needs are down, drained or reserved"),
+        ("ReqNodeNotAvail, Reserved for maintenance", "less `time=`"),
+        ("AssocGrpCPUMinutesLimit", "used up the time"),
+        ("QOSGrpGRES", "your group has reached a limit"),
+        ("QOSMaxGRESPerUser", "you have reached a limit of yours"),
+        ("MaxCpuPerAccount", "you have reached a limit of yours"),
+    ],
+)
+def test_a_reason_with_a_detail_is_explained_too(reason: str, words: str) -> None:
+    told = SlurmState(PENDING, "PENDING", reason).in_words
+
+    assert told.startswith(f"{reason}: ") and words in told
+    assert SlurmState(PENDING, "PENDING", reason).hopeless("hpc") is None
+
+
+def test_a_job_that_another_cluster_of_the_federation_has_started_lives() -> None:
+    line = recorded("slurm-22.05.8/scontrol-kill.txt").replace("JobState=FAILED", "JobState=REVOKED")
+    (state,) = slurm.parse_states("7|REVOKED|None|1|N/A|a.1").values()
+
+    assert state.phase == RUNNING and slurm.explain(Evidence(line)) is None
+    assert state.in_words == "another cluster of the federation has started it"
+
+
+def test_a_node_that_starts_for_a_job_is_part_of_its_run() -> None:
+    (state,) = slurm.parse_states("7|POWER_UP_NODE|None|1|N/A|a.1").values()
+
+    assert state.phase == RUNNING
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("Rate limit exceeded, please retry momentarily", "no more requests of yours"),
+        ("System submissions disabled", "takes no new jobs for now"),
+        ("Unable to create job record, try again", "cannot take it at this moment"),
+        ("Controller is in standby mode, try a different controller", "another controller"),
+    ],
+)
+def test_what_passes_by_itself_is_waited_for(said: str, words: str) -> None:
+    told = slurm.refused_for_now(Answer(1, "", f"sbatch: error: Batch job submission failed: {said}\n"))
+
+    assert told.startswith(f"Batch job submission failed: {said}: ") and words in told
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("ERROR: --mem is not allowed on this system", "`slurm: {mem: null}` leaves it out"),
+        ("sbatch: unrecognized option '--open-mode=append'", "`slurm: {open-mode: null}` leaves it out"),
+        ("Please do not use --export, it breaks modules", "`slurm: {export: null}` leaves it out"),
+        ("use --mem-per-cpu", "compare `slurm:`"),
+        ("Batch job submission failed: Required partition not available (inactive or drain)", "slurm: partition:"),
+        ("Batch job submission failed: Requested reservation is invalid", "slurm: reservation:"),
+        ("Batch job submission failed: Protocol authentication error", "munge"),
+        ("Batch job submission failed: Invalid user id", "does not know your account"),
+        ("Batch job submission failed: More processors requested than permitted", "fewer cores="),
+        ("Batch job submission failed: User's group not permitted to use this partition", "slurm: partition:"),
+    ],
+)
+def test_a_hint_names_what_clusterfn_has_added_and_what_to_change(said: str, hint: str) -> None:
+    with pytest.raises(SubmitError) as caught:
+        slurm.submitted(Answer(1, "", f"sbatch: error: {said}\n"))
+
+    assert hint in str(caught.value.hint) and "clusterfn.yml:2" in str(caught.value.hint)
+
+
+def test_an_option_that_the_host_has_left_out_is_not_named_as_added() -> None:
+    host = SLURM._replace(scheduler_options={"mem": None})
+
+    with pytest.raises(SubmitError) as caught:
+        scheduler_for(host, {"user": "ada"}).submitted(Answer(1, "", "sbatch: error: set --mem\n"))
+
+    assert "adds" not in str(caught.value.hint)
