@@ -42,6 +42,10 @@ pytestmark = [
 ]
 
 
+# Python overlooks a signal that arrives just before a system call: one long sleep would then go on to its end.
+SLEEP = "import time\nopen('{}', 'w').close()\nwhile True: time.sleep(0.05)"
+
+
 @pytest.fixture
 def jupyter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Jupyter's folder of this user."""
@@ -187,7 +191,7 @@ def test_cells_run_in_a_job_print_return_ask_and_are_interrupted(notebook: Noteb
     for interrupt in (notebook.manager.interrupt_kernel, lambda: os.kill(notebook.proxy, signal.SIGINT)):
         marked = notebook.root / "sleeps"
         after(0, lambda: until(marked.exists) and interrupt())
-        status, text = notebook.run(f"import time; open({str(marked)!r}, 'w').close(); time.sleep(600)")
+        status, text = notebook.run(SLEEP.format(marked))
         marked.unlink()
         assert (status, text) == ("error", "KeyboardInterrupt")
 
@@ -352,7 +356,7 @@ def test_a_kernel_runs_over_ssh_and_inside_a_job_of_slurm(
 
         marked = hosts.root / "sleeps"
         after(0, lambda: until(marked.exists) and notebook.manager.interrupt_kernel())
-        said = notebook.run(f"import time; open({str(marked)!r}, 'w').close(); time.sleep(600)")
+        said = notebook.run(SLEEP.format(marked))
         marked.unlink()
         assert said == ("error", "KeyboardInterrupt")
         assert len(notebook.run("print('x' * 20_000_000)")[1]) == 20_000_001
