@@ -240,6 +240,8 @@ def test_a_waiting_job_is_altered_and_keeps_what_else_it_asked_for(root, lab, ca
     """qalter forgets all resources that it is not told."""
     every = [cluster(cores=8)(rest).submit() for _ in range(4)]
     try:
+        # Calls are sent side by side: one of less might be sent, and start, before these.
+        until(lambda: all(each.id in lab.ssh("gridengine-bash", "qstat -r").stdout.decode() for each in every))
         job = cluster(cores=2, memory="300MB", time="2min")(rest).submit()
         every.append(job)
         until(lambda: job.id in lab.ssh("gridengine-bash", "qstat -s p -r").stdout.decode())

@@ -175,8 +175,9 @@ def test_release_ends_it_once_its_calls_have_ended(
 
 
 def test_it_ends_when_it_is_idle(hold: Hold, program: Program, root: Path) -> None:
-    record = hold("--cores", "1", "--memory", "1GB", "--time", "10min", "--idle", "8s")
-    busy = program("remote(time.sleep)(12); print(1)")
+    # A busy machine may need seconds to start the program, and as many to look at the folder afterwards.
+    record = hold("--cores", "1", "--memory", "1GB", "--time", "10min", "--idle", "20s")
+    busy = program("remote(time.sleep)(23); print(1)")
 
     assert ended(busy)[0] == 1
     assert (root / "held").exists()

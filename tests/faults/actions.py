@@ -44,6 +44,14 @@ def kill_everything(case: Case) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def kill_everything_and_forget(case: Case) -> None:
+    """Let SLURM forget the job, and kill all its processes: not before it runs, or a slow start would be its end."""
+    case.await_up()
+    assert case.world is not None
+    (case.world.stubs / case.host / "forgets").touch()
+    kill_everything(case)
+
+
 def pause(*names: str, seconds: float) -> Action:
     """SIGSTOP for a while: it is silent, and alive."""
 
