@@ -71,7 +71,13 @@ def sleep(seconds: float) -> str:
     return "slept"
 
 
-for each in (double, place, waste, sleep):
+def rest() -> None:
+    import time
+
+    time.sleep(100)
+
+
+for each in (double, place, waste, sleep, rest):
     each.__module__ = "__main__"
 
 
@@ -254,9 +260,3 @@ def test_a_waiting_job_is_altered_and_keeps_what_else_it_asked_for(root, lab, ca
     finally:
         for each in every:
             each.stop()
-
-
-def rest() -> None:
-    import time
-
-    time.sleep(100)
