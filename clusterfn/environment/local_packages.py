@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from clusterfn.environment.project import PYPROJECT, REQUIREMENTS
-from clusterfn.environment.toml_file import load_toml
+from clusterfn.environment.project import PYPROJECT, REQUIREMENTS, load_toml
 
 EXTRAS = re.compile(r"\[([^\]]*)\]$")
 # Of a local package's [project]. A new version of it changes nothing of what it depends on.

@@ -1,22 +1,32 @@
 """A project's own file of dependencies, as one value: pyproject.toml, uv.lock, pylock.toml or requirements.txt.
 
-Pure, no I/O. `project_files` reads it, `wheels` finds its wheels with uv.
+`project_files` reads it, `wheels` finds its wheels with uv. Here is also what all readers of such files need: TOML, and
+names and versions as pip compares them.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from clusterfn.config.text_file import read_text
 from clusterfn.errors import ConfigError
 
 PYPROJECT, UV_LOCK, PYLOCK, REQUIREMENTS = "pyproject.toml", "uv.lock", "pylock.toml", "requirements.txt"
 GIT = "git+"  # before the address of a repository
 PIP_LINES = "pip"  # lines of a `pip:` section or of packages=
 _GROUP = "group:"
+_PATCHES = 30  # no minor version of PyTorch has had as many
 _PYLOCK = re.compile(r"pylock(?:\.[^.]+)?\.toml")  # PEP 751
+Version = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -91,3 +101,74 @@ def refuse_parts(path: Path, parts: Sequence[str]) -> None:
             f"{path.name} has no extras and no groups, but {', '.join(parts)} is named",
             hint=f'write environment="{path.name}", or name a pyproject.toml or its uv.lock',
         )
+
+
+def version(text: str) -> Version:
+    """Return a version as numbers, without suffixes.
+
+    Example:
+        >>> version("2.7.1+cu128")
+        (2, 7, 1)
+    """
+    numbers = []
+    for part in text.strip().partition("+")[0].split("."):
+        if not part.isdigit():
+            break
+        numbers.append(int(part))
+    return tuple(numbers)
+
+
+def admits(versions: str, minor: tuple[int, ...]) -> bool:
+    """Return whether pip would accept some release of a minor version; a version alone means exactly that one.
+
+    Example:
+        >>> [minor for minor in range(10) if admits(">=2.4,<2.8,!=2.5.*", (2, minor))]
+        [4, 6, 7]
+    """
+    return any(admits_release(versions, (*minor[:2], patch)) for patch in range(_PATCHES))
+
+
+def admits_release(versions: str, release: tuple[int, ...]) -> bool:
+    """Return whether pip would accept one release, (3, 11, 4).
+
+    Example:
+        >>> admits_release(">=3.11.5", (3, 11, 4)), admits_release("~=3.11.2", (3, 11, 4))
+        (False, True)
+    """
+    return _specifiers(versions).contains(".".join(map(str, release)), prereleases=True)
+
+
+@functools.lru_cache(maxsize=64)
+def _specifiers(versions: str) -> SpecifierSet:
+    exact = f"=={versions}" if versions[:1].isdigit() else versions
+    try:
+        return SpecifierSet(re.sub(r"\+[\w.]+", "", exact))
+    except InvalidSpecifier:  # uv says what is wrong with it
+        return SpecifierSet()
+
+
+def load_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file, once until it changes: every call of a function reads its environment's files.
+
+    Raises:
+        ConfigError: It cannot be read, or is no TOML; with its line.
+    """
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", hint="correct its name or its mode") from error
+    return _parsed(path, stat.st_mtime_ns, stat.st_size)
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(path: Path, mtime_ns: int, size: int) -> dict[str, Any]:
+    try:
+        toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    except ImportError as error:  # Python 3.9 and 3.10 have no reader of their own
+        raise ConfigError(
+            f"reading {path.name} needs tomli on Python older than 3.11", hint="pip install 'tomli>=2'"
+        ) from error
+    try:
+        return dict(toml.loads(read_text(path, only="utf-8")))
+    except ValueError as error:
+        raise ConfigError(f"{path} is not TOML: {error}", hint="correct that line") from error

@@ -20,13 +20,13 @@ from clusterfn.environment.project import (
     REQUIREMENTS,
     UV_LOCK,
     ProjectFile,
+    load_toml,
     normalize,
     refuse_parts,
     split_parts,
 )
 from clusterfn.environment.requirement_lines import RequirementLines
 from clusterfn.environment.specification import Requirement, Specification
-from clusterfn.environment.toml_file import load_toml
 from clusterfn.errors import ConfigError, did_you_mean
 
 _NAME = re.compile(r"\s*([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)\s*(?:\[[^\]]*\])?\s*(.*)", re.DOTALL)

@@ -22,7 +22,8 @@ from clusterfn.environment import conda_solver
 from clusterfn.environment import lock as locks
 from clusterfn.environment.conda_solver import OLDEST_GLIBC, Say, SolveTarget
 from clusterfn.environment.lock import EnvironmentLock, LockedPackage
-from clusterfn.environment.specification import Specification, version
+from clusterfn.environment.project import version
+from clusterfn.environment.specification import Specification
 from clusterfn.errors import LockError
 
 Check = Callable[[EnvironmentLock], None]

@@ -20,9 +20,8 @@ from typing import Any
 from clusterfn.environment import download
 from clusterfn.environment.chosen_versions import Solve
 from clusterfn.environment.lock import LockedPackage
-from clusterfn.environment.project import PYPROJECT, normalize
+from clusterfn.environment.project import PYPROJECT, load_toml, normalize
 from clusterfn.environment.specification import TORCHES
-from clusterfn.environment.toml_file import load_toml
 from clusterfn.environment.uv import UvResult
 from clusterfn.errors import LockError
 

@@ -6,15 +6,12 @@ imports, `project_files` from what uv and pip know; `solver` makes a lock of it.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from clusterfn.bridge.builder.addresses import masked
 from clusterfn.environment.project import PIP_LINES, ProjectFile, normalize
@@ -27,14 +24,12 @@ _CONDA = re.compile(r"(?:(?P<channel>[^\s\[\]]+)::)?(?P<name>[A-Za-z0-9_][A-Za-z
 _WHEEL = re.compile(
     r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?P<extras>(?:\s*\[[\w\s,.-]*\])?)\s*(?P<rest>(?:[=<>!~@;(].*)?)"
 )
-_PATCHES = 30  # no minor version of PyTorch has had as many
 # conda's builders work in folders of many names, /croot/numpy_1682520569166/work; the time and "work" are in all.
 _BUILT_BY_CONDA = re.compile(r"([\w.-]+)(?:\[[^\]]*\])?\s*@\s*file:///\S*_\d{10,}/work(?:/|\s|$)")
 WITH_EXTRAS = re.compile(r"[\w.-]+\s*\[[\w\s,.-]+\]")  # conda's brackets hold name=value
 _ADDRESS = re.compile(r"@\s*\w+://")
 _URL = re.compile(r"\b[a-z]+://\S+")  # without the "git+" before it
 _FORMAT = 1
-Version = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -68,50 +63,6 @@ class Requirement:
     def _rest(self) -> str:
         found = _WHEEL.fullmatch(self.text)
         return found["rest"] if found else ""
-
-
-def version(text: str) -> Version:
-    """Return a version as numbers, without suffixes.
-
-    Example:
-        >>> version("2.7.1+cu128")
-        (2, 7, 1)
-    """
-    numbers = []
-    for part in text.strip().partition("+")[0].split("."):
-        if not part.isdigit():
-            break
-        numbers.append(int(part))
-    return tuple(numbers)
-
-
-def admits(versions: str, minor: tuple[int, ...]) -> bool:
-    """Return whether pip would accept some release of a minor version; a version alone means exactly that one.
-
-    Example:
-        >>> [minor for minor in range(10) if admits(">=2.4,<2.8,!=2.5.*", (2, minor))]
-        [4, 6, 7]
-    """
-    return any(admits_release(versions, (*minor[:2], patch)) for patch in range(_PATCHES))
-
-
-def admits_release(versions: str, release: tuple[int, ...]) -> bool:
-    """Return whether pip would accept one release, (3, 11, 4).
-
-    Example:
-        >>> admits_release(">=3.11.5", (3, 11, 4)), admits_release("~=3.11.2", (3, 11, 4))
-        (False, True)
-    """
-    return _specifiers(versions).contains(".".join(map(str, release)), prereleases=True)
-
-
-@functools.lru_cache(maxsize=64)
-def _specifiers(versions: str) -> SpecifierSet:
-    exact = f"=={versions}" if versions[:1].isdigit() else versions
-    try:
-        return SpecifierSet(re.sub(r"\+[\w.]+", "", exact))
-    except InvalidSpecifier:  # uv says what is wrong with it
-        return SpecifierSet()
 
 
 @dataclass(frozen=True)

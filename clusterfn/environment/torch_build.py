@@ -15,7 +15,8 @@ from clusterfn.environment import cuda, solver
 from clusterfn.environment.conda_solver import Say, SolveTarget
 from clusterfn.environment.cuda import GpuCapabilities
 from clusterfn.environment.lock import EnvironmentLock, LockedPackage
-from clusterfn.environment.specification import Specification, version
+from clusterfn.environment.project import version
+from clusterfn.environment.specification import Specification
 from clusterfn.errors import EnvironmentBuildError, LockError
 
 AskGpus = Callable[[], "GpuCapabilities | None"]

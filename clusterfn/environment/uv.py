@@ -15,7 +15,7 @@ from typing import Any
 from clusterfn.environment.conda_solver import OLDEST_GLIBC, SolveTarget, machine_of
 from clusterfn.environment.local_packages import workspace_root
 from clusterfn.environment.pip_settings import PYPI, PipConfig
-from clusterfn.environment.toml_file import load_toml
+from clusterfn.environment.project import load_toml
 from clusterfn.errors import LockError
 
 LINUX = ("linux-64", "linux-aarch64")

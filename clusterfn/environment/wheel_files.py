@@ -20,8 +20,7 @@ from packaging.utils import BuildTag, InvalidWheelFilename, parse_wheel_filename
 
 from clusterfn.bridge.builder.addresses import local_path, masked
 from clusterfn.environment.lock import LockedPackage, Unsolved
-from clusterfn.environment.project import GIT, ProjectFile
-from clusterfn.environment.specification import admits_release
+from clusterfn.environment.project import GIT, ProjectFile, admits_release
 from clusterfn.errors import LockError
 
 _MANYLINUX = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}

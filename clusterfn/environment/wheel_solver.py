@@ -17,15 +17,12 @@ from clusterfn.environment import conda_solver, standalone
 from clusterfn.environment import lock as locks
 from clusterfn.environment.conda_solver import Say, SolveTarget
 from clusterfn.environment.lock import EnvironmentLock, LockedPackage, Unsolved
-from clusterfn.environment.project import ProjectFile, normalize
-from clusterfn.environment.python_source import STANDALONE
-from clusterfn.environment.specification import Specification, admits, conda_requirement
+from clusterfn.environment.project import normalize
+from clusterfn.environment.python_source import STANDALONE, nearest_minors
+from clusterfn.environment.specification import Specification, conda_requirement
 from clusterfn.environment.wheel_files import is_version
 from clusterfn.environment.wheels import WheelFinder
 from clusterfn.errors import LockError
-
-_MINORS = range(8, 20)  # of Python 3
-_TRIES = 4  # so many of them, as uv asks the indexes each time
 
 
 def solve_with_wheels(
@@ -62,22 +59,6 @@ def solve_with_wheels(
         except Unsolved as unsolved:
             first = first or unsolved.error
     raise first or AssertionError("there is at least one Python to try")
-
-
-def nearest_minors(project: ProjectFile, near: int) -> list[str]:
-    """List the Pythons that a project admits, the one nearest to the caller's minor version first.
-
-    Raises:
-        LockError: It admits none.
-    """
-    nearest = sorted(_MINORS, key=lambda each: (abs(each - near), -each))
-    found = [f"3.{minor}" for minor in nearest if admits(project.requires_python, (3, minor))]
-    if not found:
-        raise LockError(
-            f"{project.path.name} admits no Python 3: its requires-python is {project.requires_python!r}",
-            hint='write requires-python = ">=3.10"',
-        )
-    return found[:_TRIES]
 
 
 def _wheels(finder: WheelFinder, base: Sequence[LockedPackage], python: str) -> list[LockedPackage]:

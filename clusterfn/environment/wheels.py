@@ -22,9 +22,8 @@ from clusterfn.environment import child_process, chosen_versions, cuda, pip_sett
 from clusterfn.environment.chosen_versions import Solve
 from clusterfn.environment.conda_solver import MANY, Say, SolveTarget, unreachable
 from clusterfn.environment.lock import WHEEL, LockedPackage, Unsolved, file_name
-from clusterfn.environment.project import PIP_LINES, PYPROJECT, REQUIREMENTS, UV_LOCK, ProjectFile, normalize
+from clusterfn.environment.project import PIP_LINES, PYPROJECT, REQUIREMENTS, UV_LOCK, ProjectFile, load_toml, normalize
 from clusterfn.environment.specification import Specification
-from clusterfn.environment.toml_file import load_toml
 from clusterfn.environment.wheel_files import (
     address_of,
     check_hashes,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor import nvidia_smi
-from clusterfn.environment import host_python, python_source, resolve, torch_build
+from clusterfn.environment import python_source, resolve, torch_build
 from clusterfn.environment.cuda import GpuCapabilities
 from clusterfn.environment.python_source import HostPython, PythonSource
 from clusterfn.errors import ConfigError, EnvironmentBuildError
@@ -78,10 +78,10 @@ def with_python(session: ConnectedHost, spec: Specification, caller: tuple[int, 
 def _host_python(
     session: ConnectedHost, source: PythonSource, project: ProjectFile, caller: tuple[int, int]
 ) -> HostPython:
-    argv = host_python.question(source, project, caller)
+    argv = python_source.question(source, project, caller)
     answer = session.connection.run(argv, unset=_MISLEADING, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
     printed, host = answer.out.decode("utf-8", "replace"), session.host.name
-    return host_python.choose(source, project, session.connection.facts.platform, printed, host)
+    return python_source.choose(source, project, session.connection.facts.platform, printed, host)
 
 
 def platform_facts(session: ConnectedHost) -> dict[str, str]:
