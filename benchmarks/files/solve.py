@@ -18,7 +18,6 @@ from benchmarks.files.collect import CACHE
 from benchmarks.files.others import PYTHON
 from benchmarks.files.read import BOTH, DIFFERS, HOST, RIGHTLY, SAME, TRACEBACK, WRONGLY
 from clusterfn.environment import chosen_versions, environment_yml, pip_settings, source_builds, uv, wheels
-from clusterfn.environment.lock import Unsolved
 from clusterfn.environment.project import normalize
 from clusterfn.environment.uv import names_indexes
 from clusterfn.errors import ClusterfnError
@@ -60,8 +59,6 @@ def compare(path: Path) -> Solved:
         assert spec.project is not None
         found = wheels.WheelFinder(spec, spec.project, HOST, told.append).find(PYTHON)
         ours: Any = {each.name: each.version for each in found}
-    except Unsolved as unsolved:
-        ours = unsolved.error
     except ClusterfnError as error:
         ours = error
     except Exception as error:  # what a user would see as a traceback

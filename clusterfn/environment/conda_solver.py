@@ -65,13 +65,10 @@ def solve(spec: Specification, target: SolveTarget, say: Say) -> list[LockedPack
         "virtual": virtual_packages(target),
         "caller": os.getpid(),
     }  # fmt: skip
-
-    def report(seconds: float) -> None:
-        say(f"still solving {spec.title} ({seconds:.0f} s): conda's packages")
-
     ended = child_process.run(
-        [find_interpreter(), str(_PROGRAM)], report, given=json.dumps(job),
-        variables={**condarc.proxies(settings), **os.environ},
+        [find_interpreter(), str(_PROGRAM)],
+        lambda seconds: say(f"still solving {spec.title} ({seconds:.0f} s): conda's packages"),
+        given=json.dumps(job), variables={**condarc.proxies(settings), **os.environ},
     )  # fmt: skip
     solved = sorted(_answer(ended, spec), key=lambda each: str(each["name"]))
     return [

@@ -55,7 +55,7 @@ def download_sizes(packages: Sequence[LockedPackage]) -> dict[str, int]:
     """Return the sizes of packages by SHA-256, as far as the cache has them or their servers tell them."""
     folder = places.cache_folder() / "pkgs"
     known = {each.sha256: path.stat().st_size for each in packages if (path := folder / each.sha256).exists()}
-    unknown = [_planned(each, each.url) for each in packages if each.sha256 not in known]
+    unknown = [_planned(each) for each in packages if each.sha256 not in known]
     return {**known, **(builders.ask_sizes(unknown)[1] if unknown else {})}
 
 
@@ -109,12 +109,12 @@ def _is_gone(pid: str) -> bool:
 def _fetch(package: LockedPackage, target: Path, count: _Count, indexes: Sequence[tuple[str, str]]) -> None:
     try:
         try:
-            _request(package, package.url, target, count)
+            builders.fetch_archive(_planned(package), str(target), count.add)
         except BuildFailed as failed:
             url = with_credentials(package.url, indexes) if _DENIED.search(str(failed)) else ""
             if not url:
                 raise
-            _request(package, url, target, count)
+            builders.fetch_archive(_planned(package)._replace(url=url), str(target), count.add)
     except BuildFailed as failed:
         raise EnvironmentBuildError(
             f"{failed}", stage="environment", evidence=failed.evidence,
@@ -122,13 +122,9 @@ def _fetch(package: LockedPackage, target: Path, count: _Count, indexes: Sequenc
         ) from failed  # fmt: skip
 
 
-def _request(package: LockedPackage, url: str, target: Path, count: _Count) -> None:
-    builders.fetch_archive(_planned(package, url), str(target), count.add)
-
-
-def _planned(package: LockedPackage, url: str) -> PlannedPackage:
+def _planned(package: LockedPackage) -> PlannedPackage:
     return PlannedPackage(
-        package.name, package.version, package.build, package.manager, package.file, url, package.sha256, 0
+        package.name, package.version, package.build, package.manager, package.file, package.url, package.sha256, 0
     )
 
 

@@ -281,7 +281,9 @@ def _explain_absence(kind: str, value: str, printed: str) -> EnvironmentBuildErr
     what = f"environment '{kind}:{value}'"
     if kind == "conda":
         reasons = [f"no conda on the host has an environment {value}"]
-    evidence = [f"there {'are' if len(names) > 1 else 'is'} {_joined([f'{kind}:{each}' for each in names])}"]
+    some = ", ".join(f"{kind}:{each}" for each in names[:_MOST])
+    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    evidence = [f"there {'are' if len(names) > 1 else 'is'} {some}{more}"]
     if not names:
         evidence = [f"searched {', '.join((*CONDA_PLACES, CONDA_LIST))}"] if kind == "conda" else []
     near = names[0] if names and _likeness(names[0], value) >= _ALIKE else ""
@@ -323,8 +325,3 @@ def _likeness(name: str, value: str) -> float:
     if above.endswith("/bin"):  # an interpreter: every environment calls it python, so its environment counts too
         pairs.append((posixpath.basename(folder.removesuffix("/bin")), posixpath.basename(above[: -len("/bin")])))
     return min(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
-
-
-def _joined(names: Sequence[str]) -> str:
-    more = len(names) - _MOST
-    return ", ".join(names[:_MOST]) + (f" and {more} more" if more > 0 else "")

@@ -11,6 +11,7 @@ import importlib
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ class ProjectFile:
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     requires_python: str = ""
-    hashes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    hashes: Mapping[str, AbstractSet[str]] = field(default_factory=dict)
     indexes: tuple[tuple[str, str], ...] = ()
     is_dynamic: bool = False
     lines: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ from clusterfn.bridge.builder.addresses import local_path, masked
 from clusterfn.config.text_file import read_text
 from clusterfn.environment.local_packages import EXTRAS, digest_of_archive, local_packages, relative_path
 from clusterfn.environment.project import GIT, PIP_LINES, ProjectFile, normalize
-from clusterfn.environment.specification import Requirement, Specification, wheel_requirement
+from clusterfn.environment.specification import Requirement, Specification, at, wheel_requirement
 from clusterfn.errors import ConfigError
 
 _INDEX_URL, _MORE_INDEXES, _FIND_LINKS = ("--index-url", "-i"), ("--extra-index-url",), ("--find-links", "-f")
@@ -88,7 +88,7 @@ class RequirementLines:
     def _take_one(self, line: str, option: str, value: str, place: str, seen: tuple[Path, ...]) -> None:
         above = seen[-1].parent if seen else self.folder
         if option in WITH_VALUE and not value:
-            raise ConfigError(f"{_at(place)}{option} has no value", hint=f'write "{option} VALUE" as one string')
+            raise ConfigError(f"{at(place)}{option} has no value", hint=f'write "{option} VALUE" as one string')
         if option in _OTHER_FILES:
             self._other_file(line, option, above / Path(value).expanduser(), place, seen)
             return
@@ -105,12 +105,12 @@ class RequirementLines:
             self.indexes.append(value)
             self.replaces_index |= option in _INDEX_URL
         elif option not in (*_FIND_LINKS, *_LEFT_TO_UV):
-            raise ConfigError(f'{_at(place)}"{masked(line)}" cannot be locked', hint="remove this option of pip")
+            raise ConfigError(f'{at(place)}"{masked(line)}" cannot be locked', hint="remove this option of pip")
         self.means.append(line)
 
     def _other_file(self, line: str, option: str, path: Path, place: str, seen: tuple[Path, ...]) -> None:
         if not path.is_file():
-            raise ConfigError(f'{_at(place)}"{line}" names a file that is not here', hint=f"is {path} its path?")
+            raise ConfigError(f'{at(place)}"{line}" names a file that is not here', hint=f"is {path} its path?")
         # A constraint asks for no package: what it says of PyTorch is left to uv.
         into = self if option in _OTHER_FILES[:2] else RequirementLines(self.folder)
         into.read_file(path, seen)
@@ -124,7 +124,7 @@ class RequirementLines:
         address = (named[2] if named else bare).partition(" ;")[0].strip()
         if _VERSION_CONTROL.match(address):
             raise ConfigError(
-                f"{_at(place)}{masked(line)!r} is a repository of another kind than git",
+                f"{at(place)}{masked(line)!r} is a repository of another kind than git",
                 hint="clone it and name its folder, -e ./folder (clusterfn then sends it as source), or name a "
                 "released version",
             )
@@ -168,14 +168,14 @@ class RequirementLines:
         bare = self.folder / EXTRAS.sub("", relative)
         if bare.is_dir() and not any((bare / name).is_file() for name in ("pyproject.toml", "setup.py", "setup.cfg")):
             raise ConfigError(
-                f'{_at(place)}"{line}" names a folder that has neither pyproject.toml nor setup.py',
+                f'{at(place)}"{line}" names a folder that has neither pyproject.toml nor setup.py',
                 hint=f"correct the path: it counts from {self.folder}, not from where pip was called",
             )
         if not bare.exists():
             if re.search(r"@\s*file:", line):
                 wheel_requirement(line, place)  # knows where conda builds
             raise ConfigError(
-                f'{_at(place)}"{line}" names what is not here', hint=f"correct the path: it counts from {self.folder}"
+                f'{at(place)}"{line}" names what is not here', hint=f"correct the path: it counts from {self.folder}"
             )
         if bare.is_dir():
             self.local.append(EXTRAS.sub("", relative))
@@ -196,8 +196,7 @@ class RequirementLines:
 
     def project(self, kind: str, path: Path) -> ProjectFile:
         """Return these lines as uv reads them."""
-        frozen = {name: frozenset(allowed) for name, allowed in self.hashes.items()}
-        return ProjectFile(kind, path, hashes=frozen, lines=tuple(self.given))
+        return ProjectFile(kind, path, hashes=self.hashes, lines=tuple(self.given))
 
     def added_to(self, spec: Specification) -> Specification:
         """Add these lines to a specification."""
@@ -222,7 +221,7 @@ def _options(line: str, place: str) -> list[tuple[str, str]]:
         behind = _OPTION_BEHIND.search(line)
         if behind:
             raise ConfigError(
-                f'{_at(place)}"{masked(line)}" has an option behind the requirement, where pip ignores it',
+                f'{at(place)}"{masked(line)}" has an option behind the requirement, where pip ignores it',
                 hint=f"write {behind[1]} with its value on a line of its own, or remove it",
             )
         return [("", "")]
@@ -233,7 +232,7 @@ def _options(line: str, place: str) -> list[tuple[str, str]]:
         word = words.pop(0)
         if len(word) < 2 or not word.startswith("-"):
             raise ConfigError(
-                f'{_at(place)}"{masked(line)}" is neither a requirement nor an option of pip',
+                f'{at(place)}"{masked(line)}" is neither a requirement nor an option of pip',
                 hint="write each option and each requirement on a line of its own",
             )
         option, equals, value = word.partition("=") if word.startswith("--") else (word[:2], word[2:], word[2:])
@@ -255,7 +254,3 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
             begun = ""
     if begun.strip():
         yield number, begun.strip()
-
-
-def _at(place: str) -> str:
-    return f"{place}: " if place else ""

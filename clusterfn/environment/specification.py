@@ -149,7 +149,7 @@ def conda_requirement(text: str, place: str = "") -> Requirement:
     match = _CONDA.fullmatch(text.strip())
     if match is None:
         raise ConfigError(
-            f"{_at(place)}{text!r} is not a conda package",
+            f"{at(place)}{text!r} is not a conda package",
             hint='write "numpy>=2", "python=3.11", "channel::package", or "pip:package"',
         )
     channel, name, rest = match["channel"], match["name"].lower(), match["rest"].strip()
@@ -167,7 +167,7 @@ def wheel_requirement(text: str, place: str = "") -> Requirement:
     built_there = _BUILT_BY_CONDA.search(text)
     if built_there:
         raise ConfigError(
-            f"{_at(place)}{text!r} is the folder in which conda built {built_there[1]}: `pip freeze` wrote it in a "
+            f"{at(place)}{text!r} is the folder in which conda built {built_there[1]}: `pip freeze` wrote it in a "
             "conda environment, without a version",
             hint="write such files by `pip list --format=freeze > requirements.txt`, or name a version: "
             f"{built_there[1]}==…",
@@ -175,11 +175,12 @@ def wheel_requirement(text: str, place: str = "") -> Requirement:
     match = _WHEEL.fullmatch(text)
     if match is None or ("@" in match["rest"] and not _ADDRESS.match(match["rest"])):
         raise ConfigError(
-            f"{_at(place)}{masked(text)!r} is not a project of a package index",
+            f"{at(place)}{masked(text)!r} is not a project of a package index",
             hint='write "name==1.2", or "name @ https://…/name-1.2-py3-none-any.whl"',
         )
     return Requirement(normalize(match["name"]), text)
 
 
-def _at(place: str) -> str:
+def at(place: str) -> str:
+    """Return how a message begins that is about a place in a file."""
     return f"{place}: " if place else ""

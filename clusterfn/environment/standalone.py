@@ -56,7 +56,7 @@ def find_python(minor: str, platform: str, program: str, folder: Path) -> Locked
         lines = masked(done.stderr).strip().splitlines()
         raise LockError("uv does not list the Pythons that it knows", evidence=lines[:10], hint=_HINT) from error
     if platform not in uv.LINUX or not told:
-        raise Unsolved(LockError(f"python-build-standalone has no Python {minor} for {platform}", hint=_HINT))
+        raise Unsolved(f"python-build-standalone has no Python {minor} for {platform}", hint=_HINT)
     return LockedPackage("python", str(told[0]["version"]), STANDALONE, str(told[0]["url"]), "", platform)
 
 

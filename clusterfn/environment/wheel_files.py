@@ -64,11 +64,11 @@ def packages_for(tree: Mapping[str, Any], project: ProjectFile, python: str, pla
     release = tuple(map(int, python.split(".")))
     others = [str(each["name"]) for each in found if not admits_release(str(each.get("requires-python", "")), release)]
     if others or (environments and not any(map(holds, environments))):
-        raise Unsolved(LockError(
+        raise Unsolved(
             f"{project.path.name} is for other machines or another Python than {python}",
             evidence=others or [f"environments: {', '.join(environments)}"],
             hint="lock the project for this one, too",
-        ))  # fmt: skip
+        )  # fmt: skip
     return found
 
 

@@ -57,8 +57,9 @@ def solve_with_wheels(
                     base = [standalone.with_hash(base[0], once)]
                 return [*base, *wheels]
         except Unsolved as unsolved:
-            first = first or unsolved.error
-    raise first or AssertionError("there is at least one Python to try")
+            first = first or unsolved
+    assert first is not None, "there is at least one Python to try"
+    raise LockError(first.message, evidence=first.evidence, hint=first.hint)
 
 
 def _wheels(finder: WheelFinder, base: Sequence[LockedPackage], python: str) -> list[LockedPackage]:

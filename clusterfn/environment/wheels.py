@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import re
 import sys
 import tempfile
@@ -112,7 +113,7 @@ class WheelFinder:
         flags += ["--no-index"] if not pip.indexes and not any(own) else []
         # As pip does: the best version of all its indexes. If the user names an index to uv, uv's rule stays: the
         # first index that has a package counts alone. So no stranger's package replaces a private one of its name.
-        if (pips or len(pip.indexes) > 1) and not (own[0] or uv.has_index_variables()):
+        if (pips or len(pip.indexes) > 1) and not (own[0] or any(map(os.environ.get, uv.MORE))):
             flags += ["--index-strategy", "unsafe-best-match"]
         has_default = own[1] or self.spec.replaces_index
         return flags, uv.variables_with_indexes(pip, has_indexes=own[0], has_default=has_default)
@@ -204,51 +205,45 @@ class WheelFinder:
         reply = self._run([
             "pip", "compile", *argv, "--format", "pylock.toml", "--no-header", "--python", sys.executable,
             "-o", str(made), *([] if chosen_versions.ANYWHERE in argv else ours),
-        ], folder, uv.without_choices(variables), given)  # fmt: skip
+        ], folder, {name: value for name, value in variables.items() if name not in uv.OF_CHOICE}, given)  # fmt: skip
         return reply if reply.status else replace(reply, found=load_toml(made))
 
     @functools.cached_property
     def _locked(self) -> tuple[dict[str, Any], Path]:
-        """What the lock has, as a pylock.toml would, and the folder from which its paths count."""
-        path = self.project.path
-        if self.project.kind != UV_LOCK:
-            return load_toml(path), path.parent
-        with tempfile.TemporaryDirectory(prefix="clusterfn-uv-") as name:
-            exported = self._exported(Path(name))
-            return load_toml(exported), exported.parent
-
-    def _exported(self, folder: Path) -> Path:
-        """Write what a uv.lock has as a pylock.toml.
+        """What the lock has, as a pylock.toml would, and the folder from which its paths count.
 
         Raises:
-            LockError: It is out of date.
+            LockError: A uv.lock is out of date.
         """
-        made, project = folder / "pylock.exported.toml", self.project
-        argv = [
-            "export", "--quiet", "--format", "pylock.toml", "--no-header", "--no-emit-project", "--no-default-groups",
-            *_flags("--extra", project.extras), *_flags("--group", project.groups), "-o", str(made),
-        ]  # fmt: skip
-        variables = uv.plain_variables()
-        reply = self._run([*argv, "--locked", "--python", sys.executable], project.path.parent, variables)
-        if reply.status and _STALE in reply.text:
-            raise LockError(
-                f"{project.path.name} is out of date: {PYPROJECT} has changed since", evidence=reply.lines[:MANY],
-                hint=f"run `uv lock` in {project.path.parent}",
-            )  # fmt: skip
-        if reply.status:  # uv checks with a Python that fits the project alone, and may need the network
-            frozen = self._run([*argv, "--frozen"], project.path.parent, variables)
-            if frozen.status:
-                raise self._failure(frozen)
-            self.say(f"{project.path.name} may be out of date, uv cannot check it here: {reply.lines[0]}")
-        return made
+        project, folder = self.project, self.project.path.parent
+        if project.kind != UV_LOCK:
+            return load_toml(project.path), folder
+        with tempfile.TemporaryDirectory(prefix="clusterfn-uv-") as name:
+            made, variables = Path(name) / "pylock.exported.toml", uv.plain_variables()
+            argv = [
+                "export", "--quiet", "--format", "pylock.toml", "--no-header", "--no-emit-project",
+                "--no-default-groups", *_flags("--extra", project.extras), *_flags("--group", project.groups),
+                "-o", str(made),
+            ]  # fmt: skip
+            reply = self._run([*argv, "--locked", "--python", sys.executable], folder, variables)
+            if reply.status and _STALE in reply.text:
+                raise LockError(
+                    f"{project.path.name} is out of date: {PYPROJECT} has changed since", evidence=reply.lines[:MANY],
+                    hint=f"run `uv lock` in {folder}",
+                )  # fmt: skip
+            if reply.status:  # uv checks with a Python that fits the project alone, and may need the network
+                frozen = self._run([*argv, "--frozen"], folder, variables)
+                if frozen.status:
+                    raise self._failure(frozen)
+                self.say(f"{project.path.name} may be out of date, uv cannot check it here: {reply.lines[0]}")
+            return load_toml(made), made.parent
 
     def _run(self, argv: Sequence[str], folder: Path, variables: Mapping[str, str], given: str = "") -> uv.UvResult:
         """Run uv in a folder, that of the project or another: relative paths and uv's own settings begin there."""
-
-        def waiting(seconds: float) -> None:
-            self.say(f"still resolving {self.spec.title} ({seconds:.0f} s)")
-
-        ended = child_process.run([self.program, *argv], waiting, given=given, folder=folder, variables=variables)
+        ended = child_process.run(
+            [self.program, *argv], lambda seconds: self.say(f"still resolving {self.spec.title} ({seconds:.0f} s)"),
+            given=given, folder=folder, variables=variables,
+        )  # fmt: skip
         return uv.UvResult(ended.status, masked(ended.err))
 
     def _failure(self, reply: uv.UvResult, title: str = "") -> Exception:
@@ -272,8 +267,8 @@ class WheelFinder:
         failed = chosen_versions.failed_build(reply.text)
         if failed:
             said = f"{title} could not be locked: {failed} has no wheel, and what it depends on cannot be read here"
-            return Unsolved(LockError(said, evidence=[*reply.lines[:_FIRST], *reply.lines[_FIRST:][-MANY:]], hint=hint))
-        return Unsolved(LockError(f"there is no solution for {title}", evidence=lines, hint=hint))
+            return Unsolved(said, evidence=[*reply.lines[:_FIRST], *reply.lines[_FIRST:][-MANY:]], hint=hint)
+        return Unsolved(f"there is no solution for {title}", evidence=lines, hint=hint)
 
     def _wheels(self, found: Sequence[Mapping[str, Any]], folder: Path, python: str) -> Iterator[LockedPackage]:
         """Read packages of a pylock.toml: one file for each, a wheel if there is one.
@@ -301,7 +296,7 @@ class WheelFinder:
             version = str(package.get("version", "")) or version_of(file_name(url))
             if file_rank(file_name(url), tags)[0] < 0:
                 what = f"{name} {version} has no file for Python {python} on {uv.platform_of(self.target)}"
-                raise Unsolved(LockError(f"there is no solution for {self.spec.title}: {what}", hint="lock it again"))
+                raise Unsolved(f"there is no solution for {self.spec.title}: {what}", hint="lock it again")
             sha256 = str(best.get("hashes", {}).get("sha256", "")).lower()
             yield made(name, version, WHEEL, url, sha256 or hash_of_local(url))
 
