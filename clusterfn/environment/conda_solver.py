@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from clusterfn.bridge.builder.addresses import masked
-from clusterfn.environment import child_process, condarc
+from clusterfn.environment import child_process, package_sources
 from clusterfn.environment.cuda import TorchChoice
 from clusterfn.environment.lock import CONDA, LockedPackage
 from clusterfn.environment.specification import Specification
@@ -56,9 +56,9 @@ def solve(spec: Specification, target: SolveTarget, say: Say) -> list[LockedPack
     Raises:
         LockError: There is no solution with any Python, or no solver; or a channel does not answer.
     """
-    settings = condarc.settings()
+    settings = package_sources.read_condarc()
     job = {
-        "channels": [url for name in spec.channels for url in condarc.urls(name, settings)],
+        "channels": [url for name in spec.channels for url in package_sources.channel_urls(name, settings)],
         "platform": target.platform,
         "specs": [_with_address(each.text, settings) for each in spec.conda],
         "python": None if spec.wants_python else target.python,
@@ -68,7 +68,7 @@ def solve(spec: Specification, target: SolveTarget, say: Say) -> list[LockedPack
     ended = child_process.run(
         [find_interpreter(), str(_PROGRAM)],
         lambda seconds: say(f"still solving {spec.title} ({seconds:.0f} s): conda's packages"),
-        given=json.dumps(job), variables={**condarc.proxies(settings), **os.environ},
+        given=json.dumps(job), variables={**package_sources.conda_proxies(settings), **os.environ},
     )  # fmt: skip
     solved = sorted(_answer(ended, spec), key=lambda each: str(each["name"]))
     return [
@@ -97,7 +97,7 @@ def find_interpreter() -> str:
 def _with_address(text: str, settings: Mapping[str, Any]) -> str:
     """Return a spec with the address of the channel that it names: py-rattler does not read the user's .condarc."""
     channel, separator, rest = text.partition("::")
-    urls = condarc.urls(channel, settings) if separator else ()
+    urls = package_sources.channel_urls(channel, settings) if separator else ()
     return f"{urls[0]}::{rest}" if len(urls) == 1 else rest or text
 
 

@@ -21,8 +21,8 @@ from clusterfn.bridge.builder.errors import BuildFailed
 from clusterfn.bridge.builder.plan import PlannedPackage
 from clusterfn.config import places
 from clusterfn.environment import repositories
-from clusterfn.environment.index_credentials import with_credentials
 from clusterfn.environment.lock import LockedPackage, file_name
+from clusterfn.environment.package_sources import with_credentials
 from clusterfn.environment.project import GIT
 from clusterfn.errors import EnvironmentBuildError
 

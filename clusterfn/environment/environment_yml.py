@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from clusterfn.config.yamlfile import Value, parse
-from clusterfn.environment import condarc
+from clusterfn.environment import package_sources
 from clusterfn.environment.project import is_project_file, refuse_parts
 from clusterfn.environment.requirement_lines import RequirementLines
 from clusterfn.environment.specification import (
@@ -102,7 +102,7 @@ def _read(tree: Value, path: Path) -> Specification:
     written = [name for name in _texts(keys.get("channels")) if name != "nodefaults"]
     spec = Specification(
         path.name,
-        tuple(dict.fromkeys([*(written or condarc.usual_channels()), *named_channels(conda)])),
+        tuple(dict.fromkeys([*(written or package_sources.usual_channels()), *named_channels(conda)])),
         tuple(conda),
         file=path,
         sentences=(_PYTORCH_ENDED,) if "pytorch" in written else (),

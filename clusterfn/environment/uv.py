@@ -14,7 +14,7 @@ from typing import Any
 
 from clusterfn.environment.conda_solver import OLDEST_GLIBC, SolveTarget, machine_of
 from clusterfn.environment.local_packages import workspace_root
-from clusterfn.environment.pip_settings import PYPI, PipConfig
+from clusterfn.environment.package_sources import DEFAULT_INDEX, MORE_INDEXES, PYPI, PipConfig
 from clusterfn.environment.project import load_toml
 from clusterfn.errors import LockError
 
@@ -32,9 +32,6 @@ OF_CHOICE = (
     "UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE", "UV_EXCLUDE_NEWER", "UV_BUILD_CONSTRAINT", "UV_NO_BUILD",
     "UV_NO_BUILD_PACKAGE", "UV_NO_BINARY_PACKAGE",
 )  # fmt: skip
-MORE = ("UV_INDEX", "UV_EXTRA_INDEX_URL")
-_DEFAULT = ("UV_DEFAULT_INDEX", "UV_INDEX_URL")
-INDEX_VARIABLES = (*MORE, *_DEFAULT)
 _NONE_OF_PIP = PipConfig(())
 # What uv says of a server that does not answer, or not as one should.
 _NO_ANSWER = re.compile(
@@ -135,8 +132,8 @@ def names_indexes(folder: Path) -> tuple[bool, bool]:
     open_to_all = any(not each.get("explicit") and not each.get("default") for each in indexes)
     has_more = open_to_all or any("extra-index-url" in table for table in tables)
     return (
-        has_more or any(map(os.environ.get, MORE)),
-        has_default or any(map(os.environ.get, _DEFAULT)),
+        has_more or any(map(os.environ.get, MORE_INDEXES)),
+        has_default or any(map(os.environ.get, DEFAULT_INDEX)),
     )
 
 

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from clusterfn.bridge.builder.addresses import masked
-from clusterfn.environment import child_process, chosen_versions, cuda, pip_settings, repositories, source_builds, uv
-from clusterfn.environment.chosen_versions import Solve
+from clusterfn.environment import child_process, cuda, package_sources, repositories, source_distributions, uv
 from clusterfn.environment.conda_solver import MANY, Say, SolveTarget, unreachable
 from clusterfn.environment.lock import WHEEL, LockedPackage, Unsolved, file_name
 from clusterfn.environment.project import PIP_LINES, PYPROJECT, REQUIREMENTS, UV_LOCK, ProjectFile, load_toml, normalize
+from clusterfn.environment.source_distributions import Solve
 from clusterfn.environment.specification import Specification
 from clusterfn.environment.wheel_files import (
     address_of,
@@ -107,13 +107,13 @@ class WheelFinder:
     @functools.cached_property
     def _settings(self) -> tuple[list[str], dict[str, str]]:
         """The flags and variables by which uv finds packages where pip and uv do for this project."""
-        pips, pip = self.project.kind in (REQUIREMENTS, PIP_LINES), pip_settings.pip_config()
+        pips, pip = self.project.kind in (REQUIREMENTS, PIP_LINES), package_sources.pip_config()
         own = (False, False) if pips else uv.names_indexes(self.project.path.parent)
         flags = ["--no-config"] if pips else []  # pip does not read uv's settings
         flags += ["--no-index"] if not pip.indexes and not any(own) else []
         # As pip does: the best version of all its indexes. If the user names an index to uv, uv's rule stays: the
         # first index that has a package counts alone. So no stranger's package replaces a private one of its name.
-        if (pips or len(pip.indexes) > 1) and not (own[0] or any(map(os.environ.get, uv.MORE))):
+        if (pips or len(pip.indexes) > 1) and not (own[0] or any(map(os.environ.get, package_sources.MORE_INDEXES))):
             flags += ["--index-strategy", "unsafe-best-match"]
         has_default = own[1] or self.spec.replaces_index
         return flags, uv.variables_with_indexes(pip, has_indexes=own[0], has_default=has_default)
@@ -141,9 +141,9 @@ class WheelFinder:
                 constraints.write_text("\n".join([*all_limits, ""]), encoding="utf-8")
                 argv += ["--constraint", str(constraints)]
             reply = self._compile(argv, python, project.path.parent, variables, given, made)
-            if reply.status and source_builds.PKG_RESOURCES in reply.text:
+            if reply.status and source_distributions.PKG_RESOURCES in reply.text:
                 older = folder / "builds.txt"
-                older.write_text(f"{source_builds.WITH_PKG_RESOURCES}\n", encoding="utf-8")
+                older.write_text(f"{source_distributions.WITH_PKG_RESOURCES}\n", encoding="utf-8")
                 argv += ["--build-constraints", str(older)]
                 reply = self._compile(argv, python, project.path.parent, variables, given, made)
             self.extended.update(map(normalize, _NO_EXTRA.findall(reply.text)))
@@ -159,7 +159,7 @@ class WheelFinder:
             texts = [each.text for each in self.spec.pip] if self.project.kind == PYPROJECT else []
             why = solve("--no-deps", lines=texts) if texts else first
             raise self._failure(first if why.status in (0, 1) else why)
-        best, changed = chosen_versions.prefer_wheels(first.found, solve, uv.platform_of(self.target), minor)
+        best, changed = source_distributions.prefer_wheels(first.found, solve, uv.platform_of(self.target), minor)
         for sentence in changed:
             self.say(f"{self.spec.title}: {sentence}")
         return best
@@ -172,7 +172,7 @@ class WheelFinder:
             return wheel
         self.say(f"{self.spec.title}: {wheel.name} {wheel.version} has no wheel, so the host builds it once")
         flags, variables = self._settings
-        asked = source_builds.SourceDistribution(
+        asked = source_distributions.SourceDistribution(
             wheel, [self.program, "run", *flags], variables, self.project.path.parent
         )
         chosen = {each.name: each.version for each in others}
@@ -204,7 +204,7 @@ class WheelFinder:
         ours = ["--python-platform", uv.platform_of(self.target), "--python-version", python]
         reply = self._run([
             "pip", "compile", *argv, "--format", "pylock.toml", "--no-header", "--python", sys.executable,
-            "-o", str(made), *([] if chosen_versions.ANYWHERE in argv else ours),
+            "-o", str(made), *([] if source_distributions.ANYWHERE in argv else ours),
         ], folder, {name: value for name, value in variables.items() if name not in uv.OF_CHOICE}, given)  # fmt: skip
         return reply if reply.status else replace(reply, found=load_toml(made))
 
@@ -263,8 +263,8 @@ class WheelFinder:
             hint = f'{torch.text} is not on PyPI: name its index too, "--extra-index-url {index}"'
         elif self.spec.replaces_index:
             hint = "--index-url replaces PyPI, as for pip; --extra-index-url searches both"
-        hint = chosen_versions.way_to_a_wheel(reply.text) or hint
-        failed = chosen_versions.failed_build(reply.text)
+        hint = source_distributions.way_to_a_wheel(reply.text) or hint
+        failed = source_distributions.failed_build(reply.text)
         if failed:
             said = f"{title} could not be locked: {failed} has no wheel, and what it depends on cannot be read here"
             return Unsolved(said, evidence=[*reply.lines[:_FIRST], *reply.lines[_FIRST:][-MANY:]], hint=hint)

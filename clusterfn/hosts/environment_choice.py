@@ -151,16 +151,16 @@ class EnvironmentResolver:
 
     def _found_or_made(self, wanted: EnvironmentRequest, say: Say) -> ResolvedEnvironment:
         """Find the host's Python of the caller's version if it has what the function imports; else make one."""
-        from clusterfn.environment import imports
+        from clusterfn.environment import packages
 
         names = set(wanted.imports())
-        needed = imports.needed(names)
+        needed = packages.needed(names)
         try:
             own = existing.parse_existing(None, self._session.host.scheduler)
             return self.resolve_existing(own._replace(needed=tuple(needed)))
         except EnvironmentBuildError as lacking:
             say(f"{self._session.host.name}: {lacking.message}")
-            spec = imports.automatic(names, CALLER)
+            spec = packages.automatic(names, CALLER)
             try:
                 return self.resolve_made(spec, wanted.gpus, say)
             except LockError as error:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.environment import conda_solver, environment_yml, pip_settings, solver, standalone, uv, wheels
+from clusterfn.environment import conda_solver, environment_yml, package_sources, solver, standalone, uv, wheels
 from clusterfn.environment.conda_solver import SolveTarget
 from clusterfn.environment.lock import EnvironmentLock, LockedPackage, Unsolved
-from clusterfn.environment.pip_settings import PipConfig
+from clusterfn.environment.package_sources import PipConfig
 from clusterfn.environment.specification import Specification
 from clusterfn.errors import LockError
 from tests.lock.conftest import make_wheel
@@ -106,7 +106,7 @@ def shelf_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
     made = Shelf(folder / "wheels", folder / "project")
     made.folder.mkdir()
     made.project.mkdir()
-    monkeypatch.setattr(pip_settings, "pip_config", lambda: PipConfig((), (str(made.folder),)))
+    monkeypatch.setattr(package_sources, "pip_config", lambda: PipConfig((), (str(made.folder),)))
 
     def solve(spec: Specification, target: SolveTarget, say: object) -> list[LockedPackage]:
         minor = next((each.text.partition("=")[2] for each in spec.conda if each.name == "python"), target.python)
