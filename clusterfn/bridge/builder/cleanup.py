@@ -106,20 +106,16 @@ def remove_environment(root: str, env_id: str, holder: "LockHolder") -> "dict[st
             why = "jobs use it" if used_by else "it is being built"
             return {"id": env_id, "removed": False, "why": why, "used_by": used_by}
         leases.sweep_ended_leases(root, env_id)
-        _forget(root, env_id)
+        # The files of its builds go; the lock stays, as another process may wait for it.
+        for path in paths_in(build_dir(root, env_id)):
+            name = os.path.basename(path)  # logs of builders whose clients disconnected before the end
+            if name in (PLAN, PROGRESS, OUTCOME) or name.startswith("log-"):
+                try_unlink(path)
+        with contextlib.suppress(OSError):  # a job has added a lease meanwhile
+            os.rmdir(uses_dir(root, env_id))
     finally:
         own.release()
     return {"id": env_id, "removed": exists, "why": "" if exists else "there is none", "freed": freed, "used_by": []}
-
-
-def _forget(root: str, env_id: str) -> None:
-    # The files of its builds; the lock stays, as another process may wait for it.
-    for path in paths_in(build_dir(root, env_id)):
-        name = os.path.basename(path)  # logs of builders whose clients disconnected before the end
-        if name in (PLAN, PROGRESS, OUTCOME) or name.startswith("log-"):
-            try_unlink(path)
-    with contextlib.suppress(OSError):  # a job has added a lease meanwhile
-        os.rmdir(uses_dir(root, env_id))
 
 
 def remove_packages(root: str, holder: "LockHolder", unused_s: float = 0.0) -> "tuple[int, int]":

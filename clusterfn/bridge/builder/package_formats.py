@@ -80,7 +80,9 @@ def layout_of_plan(plan: "BuildPlan", prefix: str) -> Layout:
     layout = Layout(prefix, plan.python, python.facts.get("python_site_packages_path") if python else None)
     if plan.base is not None:
         _place_base(layout, plan.base)
-    _place_packages(layout, known)
+    for package, folder, manifest in known:
+        place = _place_wheel if manifest.kind == "wheel" else _place_conda
+        place(layout, manifest, package, folder)
     if python is not None and python.kind == "conda":
         layout.add(TargetFile("conda-meta/history", WRITE, known[0][1], content=_HISTORY))
     return layout
@@ -95,12 +97,6 @@ def _read_manifests(plan: "BuildPlan") -> "list[Known]":
             raise PackageDamaged(folder)
         found.append((package, folder, manifest))
     return found
-
-
-def _place_packages(layout: Layout, known: "list[Known]") -> None:
-    for package, folder, manifest in known:
-        place = _place_wheel if manifest.kind == "wheel" else _place_conda
-        place(layout, manifest, package, folder)
 
 
 def _place_base(layout: Layout, base: "BasePython") -> None:
@@ -193,8 +189,11 @@ def _place_wheel(layout: Layout, manifest: Manifest, package: "PlannedPackage", 
     placed.append(TargetFile("%s/%s/INSTALLER" % (layout.site, info), WRITE, folder, content=b"clusterfn\n"))
     for target in placed:
         layout.add(target)
-    record = "%s/%s/RECORD" % (layout.site, info)
-    content = _wheel_record([record] + [target.path for target in placed], layout.site)
+    # RECORD has paths relative to site-packages, as pip writes them; and no hashes, which may be left out.
+    record, out = "%s/%s/RECORD" % (layout.site, info), io.StringIO()
+    paths = sorted([record] + [target.path for target in placed])
+    csv.writer(out, lineterminator="\n").writerows((os.path.relpath(path, layout.site), "", "") for path in paths)
+    content = out.getvalue().encode("utf-8", "surrogateescape")
     layout.add(TargetFile(record, WRITE, folder, content=content))
 
 
@@ -236,14 +235,6 @@ def _is_python(path: str) -> bool:
             return file.read(8) == b"#!python"
     except FileNotFoundError:  # reported when it is linked
         return False
-
-
-def _wheel_record(paths: "Iterable[str]", site: str) -> bytes:
-    """Write RECORD with paths relative to site-packages, as pip does; without hashes, which may be left out."""
-    out = io.StringIO()
-    rows = ((os.path.relpath(path, site), "", "") for path in sorted(paths))
-    csv.writer(out, lineterminator="\n").writerows(rows)
-    return out.getvalue().encode("utf-8", "surrogateescape")
 
 
 def _entry_point_scripts(manifest: Manifest, layout: Layout, folder: str) -> "list[TargetFile]":

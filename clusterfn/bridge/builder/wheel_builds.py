@@ -100,7 +100,7 @@ class BuildFolder:
             BuildFailed: The build failed.
         """
         prefix = self._linked()
-        path = os.path.join(self._folder, os.path.basename(self._source.file))  # pip reads names and versions in it
+        path = os.path.join(self._folder, os.path.basename(sdist))  # pip reads names and versions in it
         os.symlink(sdist, path)
         wheels = os.path.join(self._folder, "wheels")
         words = [
@@ -115,11 +115,6 @@ class BuildFolder:
         if len(made) != 1:
             raise self._failed("it made %d wheels" % len(made), b"")
         return os.path.join(wheels, made[0])
-
-    @property
-    def _source(self) -> "PlannedPackage":
-        assert self._package.source is not None
-        return self._package.source
 
     def _linked(self) -> str:
         """Make the environment that builds, and return its prefix."""
