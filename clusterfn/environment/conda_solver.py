@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
-from clusterfn.bridge.builder.addresses import masked
+from clusterfn.bridge.builder.plan import masked
 from clusterfn.environment import child_process, package_sources
 from clusterfn.environment.cuda import TorchChoice
 from clusterfn.environment.lock import CONDA, LockedPackage

@@ -32,6 +32,7 @@ _ZSTD_TABLE = Path(__file__).with_name("zstd.yml")
 
 Progress = Callable[[int, int, int], None]
 """Called with how many packages are complete, of how many, and the bytes downloaded so far."""
+_Count = Callable[..., None]  # called with the bytes of a block, and True if a package is complete
 
 
 def download_packages(
@@ -45,7 +46,14 @@ def download_packages(
     Raises:
         EnvironmentBuildError: One cannot be downloaded, or has another hash than the lock.
     """
-    count = _Count(len(packages), progress)
+    lock, done, moved = threading.Lock(), 0, 0
+
+    def count(size: int, is_complete: bool = False) -> None:
+        nonlocal done, moved
+        with lock:
+            done, moved = done + is_complete, moved + size
+            progress(done, len(packages), moved)
+
     with ThreadPoolExecutor(AT_ONCE, "clusterfn-fetch") as pool:
         paths = pool.map(lambda package: _have(package, count, indexes), packages)
         yield from ((package.sha256, path) for package, path in zip(packages, paths))
@@ -57,21 +65,6 @@ def download_sizes(packages: Sequence[LockedPackage]) -> dict[str, int]:
     known = {each.sha256: path.stat().st_size for each in packages if (path := folder / each.sha256).exists()}
     unknown = [_planned(each) for each in packages if each.sha256 not in known]
     return {**known, **(builders.ask_sizes(unknown)[1] if unknown else {})}
-
-
-class _Count:
-    """The progress of several threads together."""
-
-    def __init__(self, packages: int, progress: Progress) -> None:
-        self._lock = threading.Lock()
-        self._of, self._progress = packages, progress
-        self._done = self._bytes = 0
-
-    def add(self, size: int, package: bool = False) -> None:
-        with self._lock:
-            self._bytes += size
-            self._done += package
-            self._progress(self._done, self._of, self._bytes)
 
 
 def _have(package: LockedPackage, count: _Count, indexes: Sequence[tuple[str, str]]) -> Path:
@@ -92,7 +85,7 @@ def _have(package: LockedPackage, count: _Count, indexes: Sequence[tuple[str, st
                     break
         _fetch(package, beside, count, indexes)
         os.replace(beside, path)
-    count.add(0, package=True)
+    count(0, True)
     return path
 
 
@@ -109,12 +102,12 @@ def _is_gone(pid: str) -> bool:
 def _fetch(package: LockedPackage, target: Path, count: _Count, indexes: Sequence[tuple[str, str]]) -> None:
     try:
         try:
-            builders.fetch_archive(_planned(package), str(target), count.add)
+            builders.fetch_archive(_planned(package), str(target), count)
         except BuildFailed as failed:
             url = with_credentials(package.url, indexes) if _DENIED.search(str(failed)) else ""
             if not url:
                 raise
-            builders.fetch_archive(_planned(package)._replace(url=url), str(target), count.add)
+            builders.fetch_archive(_planned(package)._replace(url=url), str(target), count)
     except BuildFailed as failed:
         raise EnvironmentBuildError(
             f"{failed}", stage="environment", evidence=failed.evidence,

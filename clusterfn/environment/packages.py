@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from clusterfn.bridge.builder.addresses import masked
+from clusterfn.bridge.builder.plan import masked
 from clusterfn.environment import package_sources
 from clusterfn.environment.project import normalize
 from clusterfn.environment.requirement_lines import WITH_VALUE, RequirementLines

@@ -61,16 +61,6 @@ class ProjectFile:
         """Whether its versions are fixed, so that only wheels are chosen."""
         return self.kind in (UV_LOCK, PYLOCK)
 
-    @property
-    def lock_stem(self) -> str:
-        """The beginning of the name of its lock: other extras have another lock.
-
-        Example:
-            >>> ProjectFile(PYPROJECT, Path("pyproject.toml"), ("gpu",), ("dev",)).lock_stem
-            'pyproject-gpu-group-dev'
-        """
-        return "-".join([self.path.stem, *self.extras, *(f"group-{group}" for group in self.groups)])
-
 
 def is_project_file(path: Path) -> bool:
     """Whether `project_files` reads a file of that name."""

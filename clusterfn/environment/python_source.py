@@ -99,16 +99,6 @@ class PythonSource:
     program: str = ""
     found: HostPython | None = None
 
-    @property
-    def lock_suffix(self) -> str:
-        """The end of the name of its lock: hosts with another Python have another lock.
-
-        Example:
-            >>> PythonSource(HOST, found=HostPython("/usr/bin/python3.11", "3.11.4", "2.28", "")).lock_suffix
-            '-host-python-3.11.4'
-        """
-        return f"-host-python-{self.found.version}" if self.found else ""
-
 
 def parse_source(text: str, place: str = "") -> PythonSource:
     """Parse what stands behind `python:` or `env_python:`; "" is nothing.

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from clusterfn.bridge.builder.addresses import masked
+from clusterfn.bridge.builder.plan import masked
 from clusterfn.bridge.supervisor import publish
 from clusterfn.config import places
 from clusterfn.environment.package_sources import with_credentials

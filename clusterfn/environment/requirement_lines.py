@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from clusterfn.bridge.builder.addresses import local_path, masked
+from clusterfn.bridge.builder.plan import local_path, masked
 from clusterfn.config.text_file import read_text
 from clusterfn.environment.local_packages import EXTRAS, digest_of_archive, local_packages, relative_path
 from clusterfn.environment.project import GIT, PIP_LINES, ProjectFile, normalize

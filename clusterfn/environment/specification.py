@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterfn.bridge.builder.addresses import masked
+from clusterfn.bridge.builder.plan import masked
 from clusterfn.environment.project import PIP_LINES, ProjectFile, normalize
 from clusterfn.environment.python_source import PythonSource
 from clusterfn.errors import ConfigError

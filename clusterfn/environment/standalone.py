@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from clusterfn.bridge.builder.addresses import masked
 from clusterfn.bridge.builder.fetch import make_request
+from clusterfn.bridge.builder.plan import masked
 from clusterfn.environment import conda_solver, uv
 from clusterfn.environment.conda_solver import Say
 from clusterfn.environment.lock import STANDALONE, LockedPackage, Unsolved

@@ -18,7 +18,7 @@ from packaging.markers import InvalidMarker, Marker, UndefinedComparison
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import BuildTag, InvalidWheelFilename, parse_wheel_filename
 
-from clusterfn.bridge.builder.addresses import local_path, masked
+from clusterfn.bridge.builder.plan import local_path, masked
 from clusterfn.environment.lock import LockedPackage, Unsolved
 from clusterfn.environment.project import GIT, ProjectFile, admits_release
 from clusterfn.errors import LockError

@@ -48,7 +48,10 @@ def solve_with_wheels(
             if spec.project:
                 base = [_python(spec, target, minor, before, finder)]
             else:
-                base = _of_conda(spec, replace(target, python=minor), say)
+                has_pip = any(each.name == "pip" for each in spec.conda)
+                more = () if has_pip else (conda_requirement("pip"),)  # users of a `pip:` section expect it
+                conda = replace(spec, conda=(*spec.conda, *more))
+                base = conda_solver.solve(conda, replace(target, python=minor), say)
             python = next(each.version for each in base if each.name == "python")
             if python not in tried:
                 tried.add(python)
@@ -76,12 +79,6 @@ def _wheels(finder: WheelFinder, base: Sequence[LockedPackage], python: str) -> 
         finder = replace(finder, spec=replace(finder.spec, pins=(*finder.spec.pins, *pins)))
         found = finder.find(python, stand_ins)
     return [each for each in found if each.name not in provided]
-
-
-def _of_conda(spec: Specification, target: SolveTarget, say: Say) -> list[LockedPackage]:
-    has_pip = any(each.name == "pip" for each in spec.conda)
-    more = () if has_pip else (conda_requirement("pip"),)  # users of a `pip:` section expect it
-    return conda_solver.solve(replace(spec, conda=(*spec.conda, *more)), target, say)
 
 
 def _names_on_pypi(conda: str) -> list[str]:

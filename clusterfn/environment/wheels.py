@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from clusterfn.bridge.builder.addresses import masked
+from clusterfn.bridge.builder.plan import masked
 from clusterfn.environment import child_process, cuda, package_sources, repositories, source_distributions, uv
 from clusterfn.environment.conda_solver import MANY, Say, SolveTarget, unreachable
 from clusterfn.environment.lock import WHEEL, LockedPackage, Unsolved, file_name

@@ -14,8 +14,8 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 from ..supervisor import publish
-from .addresses import local_path, masked
 from .errors import BuildFailed
+from .plan import local_path, masked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

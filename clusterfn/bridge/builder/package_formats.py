@@ -13,7 +13,6 @@ import re
 
 from ..layout import MANIFEST, package_dir
 from ..supervisor.text import native, portable
-from .addresses import masked
 from .bytecode import CACHE
 from .errors import BuildFailed
 from .link import (
@@ -30,7 +29,7 @@ from .link import (
     read_manifest,
     shebang,
 )  # fmt: skip
-from .plan import TAR_GZ, WHEEL
+from .plan import TAR_GZ, WHEEL, masked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,12 +17,11 @@ from ..agent.trusted import Trusted
 from ..layout import BLOBS, MANIFEST, PACKAGE_FILES, PACKAGES, blob, package_dir
 from ..supervisor.text import format_size
 from . import archives, fetch, permissions, stopping
-from .addresses import local_path
 from .errors import ROOM, BuildFailed
 from .link import Manifest, PackageDamaged, PackageFile, read_manifest, write_manifest
 from .locks import FolderLock
 from .package_formats import describe_package
-from .plan import CONDA, WHEEL
+from .plan import CONDA, WHEEL, local_path
 from .wheel_builds import BuildFolder
 
 TYPE_CHECKING = False
@@ -104,7 +103,7 @@ class Packages:
             try:
                 return work()
             except PackageDamaged as damaged:
-                manifest = os.path.join(damaged.package, MANIFEST)
+                manifest = os.path.join(damaged.args[0], MANIFEST)
                 if read_manifest(manifest) is not None:  # without it, it counts as not unpacked
                     os.unlink(manifest)
                 self.provide()
