@@ -155,8 +155,7 @@ def parse_existing(text: str | None, scheduler: str) -> ExistingEnvironment:
     if separator and kind in ENVIRONMENT_KINDS and value:
         return ExistingEnvironment(kind, value)
     raise ConfigError(
-        f"environment={text!r} does not name an environment that this version can use",
-        hint=CHOOSE_ENVIRONMENT,
+        f"environment={text!r} does not name an environment that this version can use", hint=CHOOSE_ENVIRONMENT
     )
 
 

@@ -121,10 +121,7 @@ def read_specification(text: str | None, packages: Sequence[str]) -> Specificati
     if packages:
         return from_packages(packages)
     if not text or not names_a_file(text):
-        raise ConfigError(
-            f"environment={text!r} does not name an environment",
-            hint=CHOOSE_ENVIRONMENT,
-        )
+        raise ConfigError(f"environment={text!r} does not name an environment", hint=CHOOSE_ENVIRONMENT)
     script = places.running_script()
     folders = [Path.cwd(), *([script.parent] if script else [])]  # where a relative path may begin
     name, parts = split_file(text)

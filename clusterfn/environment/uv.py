@@ -131,10 +131,7 @@ def names_indexes(folder: Path) -> tuple[bool, bool]:
     has_default = any(each.get("default") for each in indexes) or any("index-url" in table for table in tables)
     open_to_all = any(not each.get("explicit") and not each.get("default") for each in indexes)
     has_more = open_to_all or any("extra-index-url" in table for table in tables)
-    return (
-        has_more or any(map(os.environ.get, MORE_INDEXES)),
-        has_default or any(map(os.environ.get, DEFAULT_INDEX)),
-    )
+    return has_more or any(map(os.environ.get, MORE_INDEXES)), has_default or any(map(os.environ.get, DEFAULT_INDEX))
 
 
 def _tables(folder: Path) -> Iterator[dict[str, Any]]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterfn.bridge.builder.plan import masked
-from clusterfn.environment import child_process, cuda, package_sources, repositories, source_distributions, uv
+from clusterfn.environment import conda_solver, cuda, package_sources, repositories, source_distributions, uv
 from clusterfn.environment.conda_solver import MANY, Say, SolveTarget, unreachable
 from clusterfn.environment.lock import WHEEL, LockedPackage, Unsolved, file_name
 from clusterfn.environment.project import PIP_LINES, PYPROJECT, REQUIREMENTS, UV_LOCK, ProjectFile, load_toml, normalize
@@ -240,7 +240,7 @@ class WheelFinder:
 
     def _run(self, argv: Sequence[str], folder: Path, variables: Mapping[str, str], given: str = "") -> uv.UvResult:
         """Run uv in a folder, that of the project or another: relative paths and uv's own settings begin there."""
-        ended = child_process.run(
+        ended = conda_solver.run_program(
             [self.program, *argv], lambda seconds: self.say(f"still resolving {self.spec.title} ({seconds:.0f} s)"),
             given=given, folder=folder, variables=variables,
         )  # fmt: skip

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.environment import conda_solver, environment_yml, package_sources, solver, standalone, uv, wheels
+from clusterfn.environment import conda_solver, environment_yml, package_sources, solver, uv, wheel_solver, wheels
 from clusterfn.environment.conda_solver import SolveTarget
 from clusterfn.environment.lock import EnvironmentLock, LockedPackage, Unsolved
 from clusterfn.environment.package_sources import PipConfig
@@ -122,6 +122,6 @@ def shelf_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
         return replace(python, sha256="a" * 64)
 
     monkeypatch.setattr(conda_solver, "solve", solve)
-    monkeypatch.setattr(standalone, "find_python", find_python)
-    monkeypatch.setattr(standalone, "with_hash", with_hash)
+    monkeypatch.setattr(wheel_solver, "find_python", find_python)
+    monkeypatch.setattr(wheel_solver, "with_hash", with_hash)
     yield made

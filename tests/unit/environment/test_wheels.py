@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn.config.spec import Host
-from clusterfn.environment import child_process, download, package_sources, resolve, uv
+from clusterfn.environment import conda_solver, download, package_sources, resolve, uv
 from clusterfn.environment.cuda import GpuCapabilities
 from clusterfn.environment.lock import LockedPackage
 from clusterfn.environment.package_sources import PipConfig
@@ -360,11 +360,11 @@ def asked_of_uv(shelf: Shelf, monkeypatch) -> list[tuple[list[str], dict[str, st
     """Return what uv will have been asked: its arguments and variables. It finds nothing."""
     asked: list[tuple[list[str], dict[str, str]]] = []
 
-    def run(argv, report, *, given, folder, variables) -> child_process.Ended:
+    def run(argv, report, *, given, folder, variables) -> conda_solver.Ended:
         asked.append((list(argv), dict(variables)))
-        return child_process.Ended(1, "", "no solution")
+        return conda_solver.Ended(1, "", "no solution")
 
-    monkeypatch.setattr(child_process, "run", run)
+    monkeypatch.setattr(conda_solver, "run_program", run)
     return asked
 
 
