@@ -105,7 +105,7 @@ def digest(data: bytes) -> str:
 
 
 def digest_of_archive(path: Path) -> str:
-    """Return a hash of a wheel, which may be built again with the same version; "" if it is missing: uv says so."""
+    """Return the SHA-256 of a wheel, which may be built again with the same version; "" if it is no file."""
     try:
         now = path.stat()
         return _digest_at(path, now.st_mtime_ns, now.st_size)

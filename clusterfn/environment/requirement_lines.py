@@ -12,11 +12,11 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from clusterfn.bridge.builder.plan import local_path, masked
 from clusterfn.config.text_file import read_text
 from clusterfn.environment.local_packages import EXTRAS, digest_of_archive, local_packages, relative_path
+from clusterfn.environment.lock import file_name
 from clusterfn.environment.project import GIT, PIP_LINES, ProjectFile, normalize
 from clusterfn.environment.specification import Requirement, Specification, at, wheel_requirement
 from clusterfn.errors import ConfigError
@@ -141,8 +141,7 @@ class RequirementLines:
             self._local(line, path, place)
             return
         if "://" in address and not named:  # a wheel by its address alone
-            file = unquote(urlsplit(address).path).rpartition("/")[2]
-            wanted = Requirement(normalize(file.partition("-")[0]), bare)
+            wanted = Requirement(normalize(file_name(address).partition("-")[0]), bare)
         else:
             wanted = wheel_requirement(bare, place)
         self.wanted.append(wanted)

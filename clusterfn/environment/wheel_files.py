@@ -6,7 +6,6 @@ Writes below the folder that it is given; asks no server.
 from __future__ import annotations
 
 import functools
-import hashlib
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from packaging.markers import InvalidMarker, Marker, UndefinedComparison
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import BuildTag, InvalidWheelFilename, parse_wheel_filename
 
-from clusterfn.bridge.builder.plan import local_path, masked
+from clusterfn.bridge.builder.plan import masked
 from clusterfn.environment.lock import LockedPackage, Unsolved
 from clusterfn.environment.project import GIT, ProjectFile, admits_release
 from clusterfn.errors import LockError
@@ -133,12 +132,6 @@ def without_password(url: str) -> str:
     """
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
-
-
-def hash_of_local(url: str) -> str:
-    """Return the SHA-256 of a file on this machine, for which uv 0.12 writes none; "" for any other address."""
-    path = local_path(url)
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""
 
 
 def version_of(file: str) -> str:

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from clusterfn.bridge.builder.plan import masked
+from clusterfn.bridge.builder.plan import local_path, masked
 from clusterfn.environment import conda_solver, cuda, package_sources, repositories, source_distributions, uv
 from clusterfn.environment.conda_solver import MANY, Say, SolveTarget, unreachable
+from clusterfn.environment.local_packages import digest_of_archive
 from clusterfn.environment.lock import WHEEL, LockedPackage, Unsolved, file_name
 from clusterfn.environment.project import PIP_LINES, PYPROJECT, REQUIREMENTS, UV_LOCK, ProjectFile, load_toml, normalize
 from clusterfn.environment.source_distributions import Solve
@@ -31,7 +32,6 @@ from clusterfn.environment.wheel_files import (
     commit_of,
     file_rank,
     files_of,
-    hash_of_local,
     packages_for,
     version_of,
     wheel_tags,
@@ -298,7 +298,8 @@ class WheelFinder:
                 what = f"{name} {version} has no file for Python {python} on {uv.platform_of(self.target)}"
                 raise Unsolved(f"there is no solution for {self.spec.title}: {what}", hint="lock it again")
             sha256 = str(best.get("hashes", {}).get("sha256", "")).lower()
-            yield made(name, version, WHEEL, url, sha256 or hash_of_local(url))
+            # uv 0.12 writes none for a file on this machine.
+            yield made(name, version, WHEEL, url, sha256 or digest_of_archive(Path(local_path(url))))
 
     def _say_local(self, found: Sequence[Mapping[str, Any]]) -> None:
         """Say which packages are the user's own: they are sent as source, if they are editable or beside the script."""
