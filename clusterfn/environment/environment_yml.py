@@ -122,20 +122,15 @@ def _dependencies(value: Value, indexes: Sequence[str], file: Path) -> tuple[lis
     for item in _items(value):
         if item.kind == "map":
             for line in _items(item.mapping(("pip",))["pip"]):
-                pip.add(*_read_item(line, file))
+                pip.add(line.as_text(), f"{file.name}:{line.line + 1}")
             continue
-        text, place = _read_item(item, file)
+        text, place = item.as_text(), f"{file.name}:{item.line + 1}"
         if WITH_EXTRAS.match(text):
             raise ConfigError(
                 f"{place}: {text!r} has extras, and packages of conda have none", hint="write the line below `pip:`"
             )
         conda.append(conda_requirement(text, place))
     return conda, pip
-
-
-def _read_item(value: Value, file: Path) -> tuple[str, str]:
-    """Return a line's text and its place."""
-    return value.as_text(), f"{file.name}:{value.line + 1}"
 
 
 def _items(value: Value) -> Iterator[Value]:

@@ -181,8 +181,15 @@ def with_credentials(url: str, indexes: Sequence[tuple[str, str]]) -> str:
                 best, nearest = urlunsplit(parts._replace(netloc=f"{user}{at}{server}", path=path)), near
     if best:
         return best
-    of_netrc = _of_netrc(parts.hostname or "")
-    return urlunsplit(parts._replace(netloc=f"{of_netrc}@{parts.netloc}")) if of_netrc else ""
+    of_netrc = Path(os.environ.get("NETRC") or "~/.netrc").expanduser()
+    try:
+        found = netrc.netrc(str(of_netrc)).hosts.get(
+            parts.hostname or ""
+        )  # no default: it would be sent to every server
+    except (OSError, netrc.NetrcParseError):  # none, or one that pip cannot read either
+        return ""
+    user = f"{quote(found[0], safe='')}:{quote(found[2] or '', safe='')}" if found else ""
+    return urlunsplit(parts._replace(netloc=f"{user}@{parts.netloc}")) if user else ""
 
 
 def _addresses(indexes: Sequence[tuple[str, str]]) -> Iterator[str]:
@@ -203,12 +210,3 @@ def _addresses(indexes: Sequence[tuple[str, str]]) -> Iterator[str]:
     for channel in (*channels(conda), *custom):
         yield from map(os.path.expandvars, channel_urls(str(channel), conda))
     yield os.path.expandvars(str(conda.get("channel_alias") or ALIAS))
-
-
-def _of_netrc(host: str) -> str:
-    path = Path(os.environ.get("NETRC") or "~/.netrc").expanduser()
-    try:
-        found = netrc.netrc(str(path)).hosts.get(host)  # no default entry: it would be sent to every server
-    except (OSError, netrc.NetrcParseError):  # none, or one that pip cannot read either
-        return ""
-    return f"{quote(found[0], safe='')}:{quote(found[2] or '', safe='')}" if found else ""

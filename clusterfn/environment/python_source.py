@@ -137,17 +137,6 @@ def split_source(parts: Sequence[str]) -> tuple[PythonSource, tuple[str, ...]]:
     return parse_source(named[0][len(_PART) :].strip() if named else "", _PART), rest
 
 
-def title_with(title: str, source: PythonSource) -> str:
-    """Return the title of a specification as the user wrote it, with the source of Python.
-
-    Example:
-        >>> title_with("pyproject.toml[gpu]", PythonSource(HOST))
-        'pyproject.toml[gpu,python:host]'
-    """
-    part = _PART + (source.program or source.kind)
-    return f"{title[:-1]},{part}]" if title.endswith("]") else f"{title}[{part}]"
-
-
 def nearest_minors(project: ProjectFile, near: int) -> list[str]:
     """List the Pythons that a project admits, the one nearest to the caller's minor version first.
 

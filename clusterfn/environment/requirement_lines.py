@@ -80,33 +80,30 @@ class RequirementLines:
             self._take(line, place, ())
 
     def _take(self, line: str, place: str, seen: tuple[Path, ...]) -> None:
+        above = seen[-1].parent if seen else self.folder
         options = _options(line, place)
         for option, value in options:
             one = line if len(options) == 1 else f"{option} {value}".strip()
-            self._take_one(one, option, value, place, seen)
-
-    def _take_one(self, line: str, option: str, value: str, place: str, seen: tuple[Path, ...]) -> None:
-        above = seen[-1].parent if seen else self.folder
-        if option in WITH_VALUE and not value:
-            raise ConfigError(f"{at(place)}{option} has no value", hint=f'write "{option} VALUE" as one string')
-        if option in _OTHER_FILES:
-            self._other_file(line, option, above / Path(value).expanduser(), place, seen)
-            return
-        if option in _FIND_LINKS:
-            value = value if "://" in value else str(above / Path(value).expanduser())
-        is_git = value.startswith(GIT) and option in _EDITABLE  # an editable one of pip's is a clone; uv has none
-        given = value if is_git else f"{option} {value}".strip() if option else line
-        several = [f"{option} {each}" for each in value.split(",")] if option in _BINARY else [given]
-        self.given += several  # uv reads one name a line
-        if not option or option in _EDITABLE:
-            self._requirement(line, value or line, option, place)
-            return
-        if option in (*_INDEX_URL, *_MORE_INDEXES):
-            self.indexes.append(value)
-            self.replaces_index |= option in _INDEX_URL
-        elif option not in (*_FIND_LINKS, *_LEFT_TO_UV):
-            raise ConfigError(f'{at(place)}"{masked(line)}" cannot be locked', hint="remove this option of pip")
-        self.means.append(line)
+            if option in WITH_VALUE and not value:
+                raise ConfigError(f"{at(place)}{option} has no value", hint=f'write "{option} VALUE" as one string')
+            if option in _OTHER_FILES:
+                self._other_file(one, option, above / Path(value).expanduser(), place, seen)
+                continue
+            if option in _FIND_LINKS:
+                value = value if "://" in value else str(above / Path(value).expanduser())
+            is_git = value.startswith(GIT) and option in _EDITABLE  # an editable one of pip's is a clone; uv has none
+            given = value if is_git else f"{option} {value}".strip() if option else one
+            # uv reads one name a line.
+            self.given += [f"{option} {each}" for each in value.split(",")] if option in _BINARY else [given]
+            if not option or option in _EDITABLE:
+                self._requirement(one, value or one, option, place)
+                continue
+            if option in (*_INDEX_URL, *_MORE_INDEXES):
+                self.indexes.append(value)
+                self.replaces_index |= option in _INDEX_URL
+            elif option not in (*_FIND_LINKS, *_LEFT_TO_UV):
+                raise ConfigError(f'{at(place)}"{masked(one)}" cannot be locked', hint="remove this option of pip")
+            self.means.append(one)
 
     def _other_file(self, line: str, option: str, path: Path, place: str, seen: tuple[Path, ...]) -> None:
         if not path.is_file():

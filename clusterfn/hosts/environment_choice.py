@@ -98,9 +98,16 @@ class EnvironmentResolver:
             if self._outdated:
                 self._outdated = False
                 self._known = {key: ready for key, ready in self._known.items() if ready.made is None}
-            named = self._named(wanted)
-            found = self.resolve_existing(named) if named else self._find(wanted, say)
-            self._pythons[self._text(wanted), wanted.packages] = found.interpreter.version
+            named, text = self._named(wanted), self._text(wanted)
+            if named:
+                found = self.resolve_existing(named)
+            elif wanted.packages or not existing.is_existing(text):
+                from clusterfn.environment import resolve  # it, and what it needs, takes time to import
+
+                found = self.resolve_made(resolve.read_specification(text, wanted.packages), wanted.gpus, say)
+            else:
+                found = self._found_or_made(wanted, say)
+            self._pythons[text, wanted.packages] = found.interpreter.version
             return found
 
     def _text(self, wanted: EnvironmentRequest) -> str | None:
@@ -113,14 +120,6 @@ class EnvironmentResolver:
             return None
         named = existing.parse_existing(text, self._session.host.scheduler)
         return named if named.kind != "found" else None
-
-    def _find(self, wanted: EnvironmentRequest, say: Say) -> ResolvedEnvironment:
-        text = self._text(wanted)
-        if wanted.packages or not existing.is_existing(text):
-            from clusterfn.environment import resolve  # it, and what it needs, takes time to import
-
-            return self.resolve_made(resolve.read_specification(text, wanted.packages), wanted.gpus, say)
-        return self._found_or_made(wanted, say)
 
     def forget(self) -> None:
         """Choose again what was made for unknown GPUs: they are known now. Does not block."""
