@@ -183,9 +183,8 @@ def with_credentials(url: str, indexes: Sequence[tuple[str, str]]) -> str:
         return best
     of_netrc = Path(os.environ.get("NETRC") or "~/.netrc").expanduser()
     try:
-        found = netrc.netrc(str(of_netrc)).hosts.get(
-            parts.hostname or ""
-        )  # no default: it would be sent to every server
+        # Not its default entry, which would be sent to every server.
+        found = netrc.netrc(str(of_netrc)).hosts.get(parts.hostname or "")
     except (OSError, netrc.NetrcParseError):  # none, or one that pip cannot read either
         return ""
     user = f"{quote(found[0], safe='')}:{quote(found[2] or '', safe='')}" if found else ""
