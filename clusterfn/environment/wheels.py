@@ -18,26 +18,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from clusterfn.bridge.builder.plan import local_path, masked
+from clusterfn.bridge.builder.plan import masked
 from clusterfn.environment import conda_solver, cuda, package_sources, repositories, source_distributions, uv
 from clusterfn.environment.conda_solver import MANY, Say, SolveTarget, unreachable
-from clusterfn.environment.local_packages import digest_of_archive
-from clusterfn.environment.lock import WHEEL, LockedPackage, Unsolved, file_name
+from clusterfn.environment.lock import WHEEL, LockedPackage, Unsolved
 from clusterfn.environment.project import PIP_LINES, PYPROJECT, REQUIREMENTS, UV_LOCK, ProjectFile, load_toml, normalize
 from clusterfn.environment.source_distributions import Solve
 from clusterfn.environment.specification import Specification
-from clusterfn.environment.wheel_files import (
-    address_of,
-    check_hashes,
-    commit_of,
-    file_rank,
-    files_of,
-    packages_for,
-    version_of,
-    wheel_tags,
-    without_password,
-    write_stand_ins,
-)
+from clusterfn.environment.wheel_files import check_hashes, choose_file, commit_of, packages_for, write_stand_ins
 from clusterfn.errors import LockError
 
 _STAND_INS = "brought-by-conda"
@@ -277,7 +265,6 @@ class WheelFinder:
             folder: From which its paths count.
         """
         self._say_local(found)
-        tags = wheel_tags(python, uv.platform_of(self.target))
         made = functools.partial(LockedPackage, platform=self.target.platform)
         for package in found:
             name = normalize(str(package["name"]))
@@ -288,18 +275,10 @@ class WheelFinder:
                 packed = repositories.pack(commit, name, self.spec.addresses)
                 yield made(name, str(package.get("version", "0")), WHEEL, commit, packed)
                 continue
-            files = files_of(package)
-            if any(_STAND_INS in str(file.get("path") or file.get("url")) for file in files):
-                continue  # conda brings it
-            best = max(files, key=lambda file: file_rank(file_name(address_of(file, folder)), tags))
-            url = without_password(address_of(best, folder))
-            version = str(package.get("version", "")) or version_of(file_name(url))
-            if file_rank(file_name(url), tags)[0] < 0:
-                what = f"{name} {version} has no file for Python {python} on {uv.platform_of(self.target)}"
-                raise Unsolved(f"there is no solution for {self.spec.title}: {what}", hint="lock it again")
-            sha256 = str(best.get("hashes", {}).get("sha256", "")).lower()
-            # uv 0.12 writes none for a file on this machine.
-            yield made(name, version, WHEEL, url, sha256 or digest_of_archive(Path(local_path(url))))
+            platform = uv.platform_of(self.target)
+            version, url, sha256 = choose_file(package, folder, python, platform, self.spec.title)
+            if _STAND_INS not in url:  # conda brings those
+                yield made(name, version, WHEEL, url, sha256)
 
     def _say_local(self, found: Sequence[Mapping[str, Any]]) -> None:
         """Say which packages are the user's own: they are sent as source, if they are editable or beside the script."""

@@ -10,7 +10,7 @@ import re
 import shutil
 from typing import NamedTuple
 
-from ..layout import ABOUT, READY
+from ..layout import ABOUT, MANIFEST, READY
 from . import stopping
 from .errors import BuildFailed
 from .plan import read_document, write_document
@@ -84,6 +84,14 @@ class PackageDamaged(Exception):
 
     Its argument is the package's folder.
     """
+
+
+def manifest_of(folder: str) -> Manifest:
+    """Return the manifest of an unpacked package, or raise PackageDamaged."""
+    manifest = read_manifest(os.path.join(folder, MANIFEST))
+    if manifest is None:
+        raise PackageDamaged(folder)
+    return manifest
 
 
 class TargetFile(NamedTuple):
