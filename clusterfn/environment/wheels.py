@@ -114,7 +114,9 @@ class WheelFinder:
         more += ["--prerelease", "allow"] if "--pre" in project.lines else []
         wanted = self._wanted(folder)
         options = [text for text in project.lines if text.startswith("-") and not text.startswith(_NAMES_PACKAGES)]
-        flags, variables = self._settings
+        flags, all_variables = self._settings
+        variables = {name: value for name, value in all_variables.items() if name not in uv.OF_CHOICE}
+        ours = ["--python-platform", uv.platform_of(self.target), "--python-version", python]
 
         def solve(*words: str, lines: Sequence[str] = (), limits: Sequence[str] = ()) -> uv.UvResult:
             number = next(numbers)  # uv would keep the versions of a file that is there
@@ -123,19 +125,23 @@ class WheelFinder:
             barred = "--no-binary" if "--only-binary" in words else "\n"
             kept = [each for each in options if not each.startswith(barred)] if lines else project.lines
             given = "\n".join([*kept, *lines, ""])
-            argv = [*(["-"] if lines else wanted), *flags, *more, *words]
+            argv = [
+                "pip", "compile", *(["-"] if lines else wanted), *flags, *more, *words, "--format", "pylock.toml",
+                "--no-header", "--python", sys.executable, "-o", str(made),
+                *([] if source_distributions.ANYWHERE in words else ours),
+            ]  # fmt: skip
             all_limits = [*self.spec.pins, *brought, *limits]
             if all_limits:  # uv warns about an empty file
                 constraints.write_text("\n".join([*all_limits, ""]), encoding="utf-8")
                 argv += ["--constraint", str(constraints)]
-            reply = self._compile(argv, python, project.path.parent, variables, given, made)
+            reply = self._run(argv, project.path.parent, variables, given)
             if reply.status and source_distributions.PKG_RESOURCES in reply.text:
                 older = folder / "builds.txt"
                 older.write_text(f"{source_distributions.WITH_PKG_RESOURCES}\n", encoding="utf-8")
                 argv += ["--build-constraints", str(older)]
-                reply = self._compile(argv, python, project.path.parent, variables, given, made)
+                reply = self._run(argv, project.path.parent, variables, given)
             self.extended.update(map(normalize, _NO_EXTRA.findall(reply.text)))
-            return reply
+            return reply if reply.status else replace(reply, found=load_toml(made))
 
         return solve
 
@@ -185,16 +191,6 @@ class WheelFinder:
         extras = f"[{','.join(project.extras)}]" if project.extras else ""
         wanted.write_text(f"-e {project.path.parent.absolute()}{extras}\n", encoding="utf-8")
         return [str(wanted), *groups]
-
-    def _compile(
-        self, argv: Sequence[str], python: str, folder: Path, variables: Mapping[str, str], given: str, made: Path
-    ) -> uv.UvResult:
-        ours = ["--python-platform", uv.platform_of(self.target), "--python-version", python]
-        reply = self._run([
-            "pip", "compile", *argv, "--format", "pylock.toml", "--no-header", "--python", sys.executable,
-            "-o", str(made), *([] if source_distributions.ANYWHERE in argv else ours),
-        ], folder, {name: value for name, value in variables.items() if name not in uv.OF_CHOICE}, given)  # fmt: skip
-        return reply if reply.status else replace(reply, found=load_toml(made))
 
     @functools.cached_property
     def _locked(self) -> tuple[dict[str, Any], Path]:
