@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.files.collect import CACHE
 from benchmarks.place import MINOR, SCRIPTS
-from clusterfn.environment import environment_yml, pip_settings, uv
+from clusterfn.environment import environment_yml, package_sources, uv
 from tests.lab import Lab
 
 ROOM = 6 * 10**9  # bytes of disk that are left to others
@@ -100,7 +100,7 @@ class Place:
     def _by_pip(self, path: Path, modules: Sequence[str]) -> dict[str, str]:
         """Return why modules cannot be imported where uv has installed the same file."""
         program = str(Path(sys.executable).with_name("uv"))
-        settings = uv.variables_with_indexes(pip_settings.pip_config(), has_indexes=False, has_default=False)
+        settings = uv.variables_with_indexes(package_sources.pip_config(), has_indexes=False, has_default=False)
         with tempfile.TemporaryDirectory(prefix="by-pip-", dir=CACHE) as name:
             python = f"{name}/bin/python"
             install = ["install", "-q", "--index-strategy", "unsafe-best-match", "--python", python, "-r", path.name]
@@ -120,7 +120,7 @@ class Place:
 
 def _without_cuda(path: Path) -> Path:
     """Return the file beside this one that asks for the PyTorch without CUDA that pip finds here, if there is one."""
-    folders = map(Path, pip_settings.pip_config().find_links)
+    folders = map(Path, package_sources.pip_config().find_links)
     found = sorted(each.name.split("-")[1] for folder in folders for each in folder.glob("torch-*+cpu-*.whl"))
     if not found or path.suffix != ".txt":
         return path

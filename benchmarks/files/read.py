@@ -13,7 +13,6 @@ from benchmarks.files.collect import kind_of
 from benchmarks.files.others import Rejected
 from clusterfn.environment import environment_yml, lock
 from clusterfn.environment.conda_solver import SolveTarget
-from clusterfn.environment.lock import Unsolved
 from clusterfn.environment.specification import Specification
 from clusterfn.environment.wheel_solver import nearest_minors
 from clusterfn.environment.wheels import WheelFinder
@@ -60,9 +59,8 @@ def judge(path: Path) -> Verdict:
         theirs = rejected
     try:
         ours, told = _OURS[kind](path)
-    except (ClusterfnError, Unsolved) as error:
-        said = error.error if isinstance(error, Unsolved) else error
-        return _of_rejection(path, said, theirs)
+    except ClusterfnError as error:
+        return _of_rejection(path, error, theirs)
     except Rejected as rejected:  # pip does not read what uv is given
         return _of_accepted(path, kind, rejected)
     except Exception:  # what a user would see as one

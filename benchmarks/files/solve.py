@@ -17,8 +17,7 @@ import tomllib
 from benchmarks.files.collect import CACHE
 from benchmarks.files.others import PYTHON
 from benchmarks.files.read import BOTH, DIFFERS, HOST, RIGHTLY, SAME, TRACEBACK, WRONGLY
-from clusterfn.environment import chosen_versions, environment_yml, pip_settings, source_builds, uv, wheels
-from clusterfn.environment.lock import Unsolved
+from clusterfn.environment import environment_yml, package_sources, source_distributions, uv, wheels
 from clusterfn.environment.project import normalize
 from clusterfn.environment.uv import names_indexes
 from clusterfn.errors import ClusterfnError
@@ -60,8 +59,6 @@ def compare(path: Path) -> Solved:
         assert spec.project is not None
         found = wheels.WheelFinder(spec, spec.project, HOST, told.append).find(PYTHON)
         ours: Any = {each.name: each.version for each in found}
-    except Unsolved as unsolved:
-        ours = unsolved.error
     except ClusterfnError as error:
         ours = error
     except Exception as error:  # what a user would see as a traceback
@@ -72,20 +69,20 @@ def compare(path: Path) -> Solved:
         differing = [f"{name}: {ours.get(name)} by clusterfn, {theirs.get(name)} by uv"
                      for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]  # fmt: skip
         return Solved(DIFFERS if differing else SAME, "; ".join(differing[:12]), ours, **seconds)
-    if isinstance(ours, dict) and source_builds.PKG_RESOURCES in theirs:
+    if isinstance(ours, dict) and source_distributions.PKG_RESOURCES in theirs:
         return Solved(MORE, f"uv alone: {theirs[-300:]}", ours, **seconds)
     if isinstance(ours, dict):
         return Solved(DIFFERS, f"uv alone rejects it: {theirs[-300:]}", ours, **seconds)
     said = f"{ours.message} | {' | '.join(map(str, ours.evidence))} | next: {ours.hint}"
     if isinstance(theirs, str):
         return Solved(BOTH, said, **seconds)
-    named = chosen_versions.way_to_a_wheel(said) or "no wheel" in said
+    named = source_distributions.way_to_a_wheel(said) or "no wheel" in said
     return Solved(RIGHTLY if named and ours.hint else WRONGLY, said, **seconds)
 
 
 def plain(path: Path) -> dict[str, str] | str:
     """Return the versions that uv gives for a file, or what it says; the version of an address is ""."""
-    pip = pip_settings.pip_config()
+    pip = package_sources.pip_config()
     project = path.name == "pyproject.toml"
     own = names_indexes(path.parent) if project else (False, False)
     variables = uv.variables_with_indexes(pip, has_indexes=own[0], has_default=own[1])

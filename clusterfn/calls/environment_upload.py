@@ -178,7 +178,15 @@ def _upload(session: HostState, made: LockedEnvironment, say: Say, on_progress: 
         return EnvironmentUpload()
     wanted = json.dumps(build_plan.document(session, made, session.host.making.fetch_on != "client", {})).encode()
     lacking = environment_builder.run_builder(session, "lacking", stdin=wanted, timeout_s=_TIMEOUT_S)[-1]
-    theirs, ours = _divide(session, made, lacking)
+    # The host fetches some of what is missing, and the rest is sent.
+    wheel, lock = build_plan.zstd(session), made.lock
+    archives = [*lock.archives(made.platform), *lock.builds(made.platform), *([wheel] if wheel else [])]
+    known = {each.sha256: each for each in archives}
+    missing = [known[sha256] for sha256 in lacking["missing"]]
+    unreachable = set() if session.host.making.fetch_on == "host" else set(lacking["unreachable"])
+    unreachable |= {each.sha256 for each in missing if each.url.startswith(GIT)}
+    theirs = [each for each in missing if each.sha256 not in unreachable]
+    ours = [each for each in missing if each.sha256 in unreachable]
     sizes = download.download_sizes(ours)
     tell_download(made, theirs, ours, {**lacking["sizes"], **sizes}, say)
     sent = [*session.bridge.lay_out(), *_send(session, made, ours, sum(sizes.values()), on_progress)]
@@ -220,19 +228,6 @@ async def _see_started(session: HostState, name: str, build: RemoteBuild, submis
         build.refused(error)
         return
     build.watch_job(name)
-
-
-def _divide(
-    session: HostState, made: LockedEnvironment, lacking: BuildProgress
-) -> tuple[list[LockedPackage], list[LockedPackage]]:
-    """Divide the missing packages into those that the host fetches and those that are sent."""
-    wheel, lock = build_plan.zstd(session), made.lock
-    archives = [*lock.archives(made.platform), *lock.builds(made.platform), *([wheel] if wheel else [])]
-    wanted = {each.sha256: each for each in archives}
-    missing = [wanted[sha256] for sha256 in lacking["missing"]]
-    ours = set() if session.host.making.fetch_on == "host" else set(lacking["unreachable"])
-    ours |= {each.sha256 for each in missing if each.url.startswith(GIT)}
-    return [each for each in missing if each.sha256 not in ours], [each for each in missing if each.sha256 in ours]
 
 
 def tell_download(

@@ -7,14 +7,16 @@ import json
 import os
 import re
 import shlex
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
-from clusterfn.bridge.builder.addresses import masked
-from clusterfn.environment import child_process, condarc
+from clusterfn.bridge.builder.plan import masked
+from clusterfn.environment import package_sources
 from clusterfn.environment.cuda import TorchChoice
 from clusterfn.environment.lock import CONDA, LockedPackage
 from clusterfn.environment.specification import Specification
@@ -25,6 +27,7 @@ Say = Callable[[str], None]
 
 _PROGRAM = Path(__file__).with_name("conda_program.py")
 OLDEST_GLIBC = "2.17"
+PATIENCE_S = 15.0  # between two reports of a program that takes long
 MANY = 25  # at most so many lines of a solver's reasons
 
 TorchChooser = Callable[[str], Optional[TorchChoice]]
@@ -56,22 +59,19 @@ def solve(spec: Specification, target: SolveTarget, say: Say) -> list[LockedPack
     Raises:
         LockError: There is no solution with any Python, or no solver; or a channel does not answer.
     """
-    settings = condarc.settings()
+    settings = package_sources.read_condarc()
     job = {
-        "channels": [url for name in spec.channels for url in condarc.urls(name, settings)],
+        "channels": [url for name in spec.channels for url in package_sources.channel_urls(name, settings)],
         "platform": target.platform,
         "specs": [_with_address(each.text, settings) for each in spec.conda],
         "python": None if spec.wants_python else target.python,
         "virtual": virtual_packages(target),
         "caller": os.getpid(),
     }  # fmt: skip
-
-    def report(seconds: float) -> None:
-        say(f"still solving {spec.title} ({seconds:.0f} s): conda's packages")
-
-    ended = child_process.run(
-        [find_interpreter(), str(_PROGRAM)], report, given=json.dumps(job),
-        variables={**condarc.proxies(settings), **os.environ},
+    ended = run_program(
+        [find_interpreter(), str(_PROGRAM)],
+        lambda seconds: say(f"still solving {spec.title} ({seconds:.0f} s): conda's packages"),
+        given=json.dumps(job), variables={**package_sources.conda_proxies(settings), **os.environ},
     )  # fmt: skip
     solved = sorted(_answer(ended, spec), key=lambda each: str(each["name"]))
     return [
@@ -81,6 +81,41 @@ def solve(spec: Specification, target: SolveTarget, say: Say) -> list[LockedPack
         )
         for each in solved
     ]  # fmt: skip
+
+
+class Ended(NamedTuple):
+    """How a program ended, and what it wrote."""
+
+    status: int
+    out: str
+    err: str
+
+
+def run_program(
+    argv: Sequence[str], report: Callable[[float], None], *, given: str = "", folder: Path | None = None,
+    variables: Mapping[str, str],
+) -> Ended:  # fmt: skip
+    """Run a program that may take long, conda's solver or uv, to its end; never leave it behind.
+
+    Args:
+        report: Called every 15 s with the seconds that it has run.
+    """
+    began = time.monotonic()
+    with subprocess.Popen(
+        list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder,
+        env=variables, encoding="utf-8", errors="replace",
+    ) as process:  # fmt: skip
+        try:
+            while True:
+                try:
+                    out, err = process.communicate(given or None, timeout=PATIENCE_S)
+                    return Ended(process.returncode, out, err)
+                except subprocess.TimeoutExpired:
+                    given = ""  # is on its way
+                    report(time.monotonic() - began)
+        except BaseException:  # Ctrl-C too: it would go on without us
+            process.kill()
+            raise
 
 
 def find_interpreter() -> str:
@@ -100,7 +135,7 @@ def find_interpreter() -> str:
 def _with_address(text: str, settings: Mapping[str, Any]) -> str:
     """Return a spec with the address of the channel that it names: py-rattler does not read the user's .condarc."""
     channel, separator, rest = text.partition("::")
-    urls = condarc.urls(channel, settings) if separator else ()
+    urls = package_sources.channel_urls(channel, settings) if separator else ()
     return f"{urls[0]}::{rest}" if len(urls) == 1 else rest or text
 
 
@@ -129,7 +164,7 @@ def virtual_packages(target: SolveTarget) -> dict[str, str]:
     return {**found, "__cuda": target.cuda} if target.cuda else found
 
 
-def _answer(ended: child_process.Ended, spec: Specification) -> list[dict[str, Any]]:
+def _answer(ended: Ended, spec: Specification) -> list[dict[str, Any]]:
     try:
         answer = json.loads(ended.out)
     except ValueError:

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from clusterfn.environment.specification import Version, admits, version
+from clusterfn.environment.project import Version, admits, version
 from clusterfn.errors import EnvironmentBuildError
 
 TABLE = Path(__file__).with_name("cuda.yml")

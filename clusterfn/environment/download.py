@@ -21,8 +21,8 @@ from clusterfn.bridge.builder.errors import BuildFailed
 from clusterfn.bridge.builder.plan import PlannedPackage
 from clusterfn.config import places
 from clusterfn.environment import repositories
-from clusterfn.environment.index_credentials import with_credentials
 from clusterfn.environment.lock import LockedPackage, file_name
+from clusterfn.environment.package_sources import with_credentials
 from clusterfn.environment.project import GIT
 from clusterfn.errors import EnvironmentBuildError
 
@@ -32,6 +32,7 @@ _ZSTD_TABLE = Path(__file__).with_name("zstd.yml")
 
 Progress = Callable[[int, int, int], None]
 """Called with how many packages are complete, of how many, and the bytes downloaded so far."""
+_Count = Callable[..., None]  # called with the bytes of a block, and True if a package is complete
 
 
 def download_packages(
@@ -45,7 +46,14 @@ def download_packages(
     Raises:
         EnvironmentBuildError: One cannot be downloaded, or has another hash than the lock.
     """
-    count = _Count(len(packages), progress)
+    lock, done, moved = threading.Lock(), 0, 0
+
+    def count(size: int, is_complete: bool = False) -> None:
+        nonlocal done, moved
+        with lock:
+            done, moved = done + is_complete, moved + size
+            progress(done, len(packages), moved)
+
     with ThreadPoolExecutor(AT_ONCE, "clusterfn-fetch") as pool:
         paths = pool.map(lambda package: _have(package, count, indexes), packages)
         yield from ((package.sha256, path) for package, path in zip(packages, paths))
@@ -55,23 +63,8 @@ def download_sizes(packages: Sequence[LockedPackage]) -> dict[str, int]:
     """Return the sizes of packages by SHA-256, as far as the cache has them or their servers tell them."""
     folder = places.cache_folder() / "pkgs"
     known = {each.sha256: path.stat().st_size for each in packages if (path := folder / each.sha256).exists()}
-    unknown = [_planned(each, each.url) for each in packages if each.sha256 not in known]
+    unknown = [_planned(each) for each in packages if each.sha256 not in known]
     return {**known, **(builders.ask_sizes(unknown)[1] if unknown else {})}
-
-
-class _Count:
-    """The progress of several threads together."""
-
-    def __init__(self, packages: int, progress: Progress) -> None:
-        self._lock = threading.Lock()
-        self._of, self._progress = packages, progress
-        self._done = self._bytes = 0
-
-    def add(self, size: int, package: bool = False) -> None:
-        with self._lock:
-            self._bytes += size
-            self._done += package
-            self._progress(self._done, self._of, self._bytes)
 
 
 def _have(package: LockedPackage, count: _Count, indexes: Sequence[tuple[str, str]]) -> Path:
@@ -92,7 +85,7 @@ def _have(package: LockedPackage, count: _Count, indexes: Sequence[tuple[str, st
                     break
         _fetch(package, beside, count, indexes)
         os.replace(beside, path)
-    count.add(0, package=True)
+    count(0, True)
     return path
 
 
@@ -109,12 +102,12 @@ def _is_gone(pid: str) -> bool:
 def _fetch(package: LockedPackage, target: Path, count: _Count, indexes: Sequence[tuple[str, str]]) -> None:
     try:
         try:
-            _request(package, package.url, target, count)
+            builders.fetch_archive(_planned(package), str(target), count)
         except BuildFailed as failed:
             url = with_credentials(package.url, indexes) if _DENIED.search(str(failed)) else ""
             if not url:
                 raise
-            _request(package, url, target, count)
+            builders.fetch_archive(_planned(package)._replace(url=url), str(target), count)
     except BuildFailed as failed:
         raise EnvironmentBuildError(
             f"{failed}", stage="environment", evidence=failed.evidence,
@@ -122,13 +115,9 @@ def _fetch(package: LockedPackage, target: Path, count: _Count, indexes: Sequenc
         ) from failed  # fmt: skip
 
 
-def _request(package: LockedPackage, url: str, target: Path, count: _Count) -> None:
-    builders.fetch_archive(_planned(package, url), str(target), count.add)
-
-
-def _planned(package: LockedPackage, url: str) -> PlannedPackage:
+def _planned(package: LockedPackage) -> PlannedPackage:
     return PlannedPackage(
-        package.name, package.version, package.build, package.manager, package.file, url, package.sha256, 0
+        package.name, package.version, package.build, package.manager, package.file, package.url, package.sha256, 0
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from clusterfn.config.yamlfile import Value, parse
-from clusterfn.environment import condarc
+from clusterfn.environment import package_sources
 from clusterfn.environment.project import is_project_file, refuse_parts
 from clusterfn.environment.requirement_lines import RequirementLines
 from clusterfn.environment.specification import (
@@ -32,16 +32,7 @@ _KEYS = (
 _ADVICE = {"variables": "set them with env={…} of @cluster, or `env:` of the host in clusterfn.yml"}
 # The comment behind a line by which conda-lock limits it to systems. Hosts run Linux.
 _SELECTOR = re.compile(r"#\s*\[(\w+)(?:\s+[\w\s]+)?\]\s*$")
-_SYSTEMS = {
-    "linux": True,
-    "linux64": True,
-    "unix": True,
-    "osx": False,
-    "osx64": False,
-    "arm64": False,
-    "win": False,
-    "win64": False,
-}
+_OF_LINUX, _OF_OTHERS = ("linux", "linux64", "unix"), ("osx", "osx64", "arm64", "win", "win64")
 _BUILD = re.compile(r"(?P<name>[^=<>!\s]+)=(?P<version>[^=<>!*\s]+)=(?P<build>[^=<>!*\s]+)")
 # What an export of Windows or macOS has that no program on Linux needs: whole names, as `windrose` is not Windows' own.
 # conda writes the system of a compiler behind its name: `clang_osx-64`.
@@ -95,16 +86,12 @@ def read_file(path: Path, parts: Sequence[str] = ()) -> Specification:
             hint="name an environment.yml, pyproject.toml, uv.lock, pylock.toml or requirements.txt, or packages=[…]",
         )
     data = path.read_bytes()
-    if _is_lock(data):
+    if re.search(rb"^package:", data, re.MULTILINE) and re.search(rb"^metadata:", data, re.MULTILINE):
+        # It is a lock of conda-lock's with another name.
         return Specification(path.name, file=path, given_lock=path)
     if not data.strip():
         raise ConfigError(f"{path} is empty", hint='write "dependencies:" and the packages below it')
     return _read(parse(data, str(path)), path)
-
-
-def _is_lock(data: bytes) -> bool:
-    """Whether a file with another name is a lock of conda-lock's."""
-    return bool(re.search(rb"^package:", data, re.MULTILINE) and re.search(rb"^metadata:", data, re.MULTILINE))
 
 
 def _read(tree: Value, path: Path) -> Specification:
@@ -115,7 +102,7 @@ def _read(tree: Value, path: Path) -> Specification:
     written = [name for name in _texts(keys.get("channels")) if name != "nodefaults"]
     spec = Specification(
         path.name,
-        tuple(dict.fromkeys([*(written or condarc.usual_channels()), *named_channels(conda)])),
+        tuple(dict.fromkeys([*(written or package_sources.usual_channels()), *named_channels(conda)])),
         tuple(conda),
         file=path,
         sentences=(_PYTORCH_ENDED,) if "pytorch" in written else (),
@@ -135,20 +122,15 @@ def _dependencies(value: Value, indexes: Sequence[str], file: Path) -> tuple[lis
     for item in _items(value):
         if item.kind == "map":
             for line in _items(item.mapping(("pip",))["pip"]):
-                pip.add(*_read_item(line, file))
+                pip.add(line.as_text(), f"{file.name}:{line.line + 1}")
             continue
-        text, place = _read_item(item, file)
+        text, place = item.as_text(), f"{file.name}:{item.line + 1}"
         if WITH_EXTRAS.match(text):
             raise ConfigError(
                 f"{place}: {text!r} has extras, and packages of conda have none", hint="write the line below `pip:`"
             )
         conda.append(conda_requirement(text, place))
     return conda, pip
-
-
-def _read_item(value: Value, file: Path) -> tuple[str, str]:
-    """Return a line's text and its place."""
-    return value.as_text(), f"{file.name}:{value.line + 1}"
 
 
 def _items(value: Value) -> Iterator[Value]:
@@ -159,9 +141,9 @@ def _items(value: Value) -> Iterator[Value]:
         raise value.error(f"expected a list of packages, found {value.written}", 'start each line with "- "')
     for line in value.values:
         selector = _SELECTOR.search(line.source.lines[line.line])
-        if selector and selector[1] not in _SYSTEMS:
-            raise line.error(f"[{selector[1]}] names no system", f"write one of {', '.join(_SYSTEMS)}, or remove it")
-        if not selector or _SYSTEMS[selector[1]]:
+        if selector and selector[1] not in (known := (*_OF_LINUX, *_OF_OTHERS)):
+            raise line.error(f"[{selector[1]}] names no system", f"write one of {', '.join(known)}, or remove it")
+        if not selector or selector[1] in _OF_LINUX:
             yield line
 
 

@@ -1,10 +1,11 @@
 """Use an environment that is on the host already: an interpreter, a venv, a conda environment, or the current one.
 
-Nothing is built.
+Nothing is built. Where one that is named is not there, the error says why, and lists those that are.
 """
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import posixpath
@@ -15,13 +16,47 @@ from typing import NamedTuple
 from clusterfn.config.forms import CHOOSE_ENVIRONMENT, ENVIRONMENT_KINDS
 from clusterfn.config.host_text import reading, shaped
 from clusterfn.config.spec import Interpreter
-from clusterfn.environment import absent
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 
 CALLER = (sys.version_info[0], sys.version_info[1])
 OLDEST = (3, 9)  # that the worker runs on
 _CALLERS_PYTHON = f"python{CALLER[0]}.{CALLER[1]}"
 
+_WHY, _HOME, _THERE = "clusterfn why ", "clusterfn home ", "clusterfn there "
+_MOST, _ALIKE = 8, 0.6
+_LOCKED = "your account may not enter "
+# Says why they are not there, and which environments are.
+# Begins with the candidates in "$@", and in $beside the folders that may have others, one in a line.
+_REPORT = rf"""
+PATH=$PATH:/usr/bin:/bin
+locked() {{
+  case $1 in /*) ;; *) return 1 ;; esac
+  lock=${{1%/*}}
+  while [ -n "$lock" ] && [ ! -e "$lock" ]; do lock=${{lock%/*}}; done
+  [ -d "$lock" ] && [ ! -x "$lock" ]
+}}
+why() {{
+  folder=${{2%/bin/python}}
+  to=$(readlink -m "$2" 2>/dev/null || echo "$2")
+  if [ ! -e "$2" ] && locked "$to"; then echo "{_LOCKED}$lock, where $to is"
+  elif [ -L "$2" ] && [ ! -e "$2" ]; then echo "$1 is a link to $to, which does not exist"
+  elif [ -d "$2" ]; then echo "$1 is a folder"
+  elif [ -e "$2" ]; then echo "$1 cannot be executed"
+  elif [ "$folder" != "$2" ] && [ -d "$folder" ]; then echo "${{1%/bin/python}} has no bin/python"
+  else echo "${{1%/bin/python}} does not exist"; fi
+}}
+echo "{_HOME}$HOME"
+for p in "$@"; do
+  case $p in "~/"*) q=$HOME/${{p#??}} ;; *) q=$p ;; esac
+  printf '{_WHY}%s\n' "$(why "$p" "$q")"
+done
+{{ printf '%s\n' "$beside"; cat "$HOME/.conda/environments.txt" 2>/dev/null; }} | while IFS= read -r d; do
+  case $d in "") continue ;; "~/"*) d=$HOME/${{d#??}} ;; "~") d=$HOME ;; esac
+  for e in "$d/bin/python" "$d/.venv/bin/python" "$d"/*/bin/python "$d"/python3*; do
+    [ -x "$e" ] && [ ! -d "$e" ] && printf '{_THERE}%s\n' "$e"
+  done
+done | head -n 500
+"""
 _NONE = "none of these can be executed"  # how the program below begins its complaint
 # Tries each candidate; the first that can be executed describes itself. POSIX sh, as every login node has it.
 # `~/.conda/environments.txt:NAME` is what has that name in the list that conda keeps of all environments.
@@ -47,7 +82,7 @@ for p in "$@"; do
 done
 echo "none of these can be executed: $*" >&2
 """
-    + absent.REPORT
+    + _REPORT
     + "\nexit 127"
 )
 # Run by the environment's own Python (3.6 and up): prints its path, version, prefix and variables as JSON. Calls wait
@@ -120,8 +155,7 @@ def parse_existing(text: str | None, scheduler: str) -> ExistingEnvironment:
     if separator and kind in ENVIRONMENT_KINDS and value:
         return ExistingEnvironment(kind, value)
     raise ConfigError(
-        f"environment={text!r} does not name an environment that this version can use",
-        hint=CHOOSE_ENVIRONMENT,
+        f"environment={text!r} does not name an environment that this version can use", hint=CHOOSE_ENVIRONMENT
     )
 
 
@@ -141,7 +175,7 @@ class ExistingEnvironment(NamedTuple):
     def probe(self) -> Sequence[str]:
         """Return the command that finds its interpreter on the host and lets it describe itself."""
         program = f"needed = {list(self.needed)!r}\n{_DESCRIBE}"
-        beside = absent.folders_beside(self.kind, self.value, CONDA_PLACES)
+        beside = _folders_beside(self.kind, self.value)
         return ["/bin/sh", "-c", _FIND, "sh", program, beside, *self._candidates()]
 
     def _candidates(self) -> list[str]:
@@ -217,9 +251,76 @@ class ExistingEnvironment(NamedTuple):
                 hint=f"set environment= of the call, or environment: of the host: {CHOOSE_ENVIRONMENT}",
             )  # fmt: skip
         if _NONE.encode() in err:
-            places = (*CONDA_PLACES, CONDA_LIST)
-            return absent.explain(self.kind, self.value, places, out.decode("utf-8", "replace"))
+            return _explain_absence(self.kind, self.value, out.decode("utf-8", "replace"))
         return EnvironmentBuildError(
             f"environment '{self.kind}:{self.value}' has no interpreter that runs (exit {rc})",
             evidence=said, stage="environment", hint="find it on the host, and set the path of its python",
         )  # fmt: skip
+
+
+def _folders_beside(kind: str, value: str) -> str:
+    """Return the folders on a host that may have what was meant, one in a line."""
+    if kind == "conda":
+        return "\n".join(each for place in CONDA_PLACES for each in (place, posixpath.join(place, "envs")))
+    above = posixpath.dirname(value.rstrip("/")) or "/"
+    if kind == "python":
+        beside = posixpath.dirname(above.removesuffix("/bin"))  # of an environment: its neighbours
+        return "\n".join([above, beside or "/", "/usr/bin", "/usr/local/bin"])
+    return "\n".join([above, value, posixpath.join(value, "envs")])
+
+
+def _explain_absence(kind: str, value: str, printed: str) -> EnvironmentBuildError:
+    """Return the error for an environment that is not there, from what `_REPORT` has printed."""
+    lines = printed.splitlines()
+    home = next((line[len(_HOME) :] for line in lines if line.startswith(_HOME)), "")
+    reasons = [line[len(_WHY) :] for line in lines if line.startswith(_WHY)]
+    programs = dict.fromkeys(line[len(_THERE) :] for line in lines if line.startswith(_THERE))
+    words = dict.fromkeys(_as_written(kind, program, home) for program in programs)
+    names = sorted(filter(None, words), key=lambda each: -_likeness(each, value))
+    what = f"environment '{kind}:{value}'"
+    if kind == "conda":
+        reasons = [f"no conda on the host has an environment {value}"]
+    some = ", ".join(f"{kind}:{each}" for each in names[:_MOST])
+    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    evidence = [f"there {'are' if len(names) > 1 else 'is'} {some}{more}"]
+    if not names:
+        evidence = [f"searched {', '.join((*CONDA_PLACES, CONDA_LIST))}"] if kind == "conda" else []
+    near = names[0] if names and _likeness(names[0], value) >= _ALIKE else ""
+    if reasons and reasons[0].startswith(_LOCKED):
+        hint = "ask the owner of that folder to let you in, or use an environment of your own"
+    elif len([each for each in names if each.startswith(f"{value.rstrip('/')}/")]) > 1:
+        hint = f'choose one of them, for example environment="{kind}:{near}"'
+    elif near:
+        hint = f'did you mean environment="{kind}:{near}"?'
+    elif kind == "conda":
+        hint = 'run `conda env list` on the host, and name the folder of the environment: "prefix:/path"'
+    elif kind == "venv":
+        hint = f"create it on the host, `python3 -m venv {value}`, or correct the path"
+    else:
+        hint = "find it on the host, and correct the path"
+    message = f"{what}: {reasons[0] if reasons else 'it does not exist'}"
+    return EnvironmentBuildError(message, evidence=evidence, stage="environment", hint=hint)
+
+
+def _as_written(kind: str, program: str, home: str) -> str:
+    """Return how a user names an interpreter that exists, behind the colon; "" if it is of another kind."""
+    is_environment = program.endswith("/bin/python")
+    path = program if kind == "python" else program[: -len("/bin/python")]
+    short = f"~{path[len(home) :]}" if home and path.startswith(f"{home}/") else path
+    if kind == "python":
+        return "" if program.endswith("-config") else short
+    if not is_environment:
+        return ""
+    if kind == "conda":
+        return "base" if short in CONDA_PLACES else posixpath.basename(path)
+    return short
+
+
+def _likeness(name: str, value: str) -> float:
+    if name.startswith(f"{value.rstrip('/')}/"):  # the folder of several was named, or that of its project
+        return 1.0
+    (folder, end), (above, wanted) = (posixpath.split(each.rstrip("/").lower()) for each in (name, value))
+    pairs = [(end, wanted)]
+    if above.endswith("/bin"):  # an interpreter: every environment calls it python, so its environment counts too
+        pairs.append((posixpath.basename(folder.removesuffix("/bin")), posixpath.basename(above[: -len("/bin")])))
+    return min(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from clusterfn.environment.project import PYPROJECT, REQUIREMENTS
-from clusterfn.environment.toml_file import load_toml
+from clusterfn.environment.project import PYPROJECT, REQUIREMENTS, load_toml
 
 EXTRAS = re.compile(r"\[([^\]]*)\]$")
 # Of a local package's [project]. A new version of it changes nothing of what it depends on.
@@ -72,17 +71,22 @@ def _matches(root: Path, workspace: Mapping[str, Any], key: str) -> list[Path]:
 def _folders(folder: Path, uv: Mapping[str, Any]) -> Iterator[Path]:
     """Yield the local packages that a project names, folders and archives, and the members of its workspace."""
     of_workspace = False
-    for given in (uv.get("sources") or {}).values():
-        for each in given if isinstance(given, list) else [given]:
-            if isinstance(each, dict) and "path" in each:
-                yield folder / Path(str(each["path"])).expanduser()
-            of_workspace |= isinstance(each, dict) and bool(each.get("workspace"))
+    for _, each in source_tables(uv.get("sources") or {}):
+        if "path" in each:
+            yield folder / Path(str(each["path"])).expanduser()
+        of_workspace |= bool(each.get("workspace"))
     for root in [folder, *folder.resolve().parents] if of_workspace or "workspace" in uv else []:
         workspace = _workspace(root)
         if workspace:
             members = {place for pattern in workspace.get("members", []) for place in root.glob(str(pattern))}
             yield from sorted(place for place in members if place.is_dir())
             return
+
+
+def source_tables(sources: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield where uv takes each package from: (name, table), as one may have several tables."""
+    for name, given in sources.items():
+        yield from ((name, each) for each in (given if isinstance(given, list) else [given]) if isinstance(each, dict))
 
 
 def digests(folder: Path, pyproject: Mapping[str, Any]) -> dict[str, str]:
@@ -101,7 +105,7 @@ def digest(data: bytes) -> str:
 
 
 def digest_of_archive(path: Path) -> str:
-    """Return a hash of a wheel, which may be built again with the same version; "" if it is missing: uv says so."""
+    """Return the SHA-256 of a wheel, which may be built again with the same version; "" if it is no file."""
     try:
         now = path.stat()
         return _digest_at(path, now.st_mtime_ns, now.st_size)

@@ -34,16 +34,8 @@ _SHOWN = 100  # characters of what a message repeats
 _AGAIN = "restore it from version control, or delete it so that clusterfn solves it again"
 
 
-class Unsolved(Exception):
-    """There is no solution, but there may be one for another Python.
-
-    Attributes:
-        error: What the user sees if there is none.
-    """
-
-    def __init__(self, error: LockError) -> None:
-        super().__init__(error)
-        self.error = error
+class Unsolved(LockError):
+    """There is no solution, but there may be one for another Python. The user sees a LockError."""
 
 
 @dataclass(frozen=True)
@@ -200,6 +192,7 @@ def parse_lock(data: bytes, path: Path) -> EnvironmentLock:
             replace(each, builds_with=tuple(builds.get((each.platform, each.name), ()))) if each.is_source else each
             for each in rows
         )
+        seen: dict[tuple[str, str, str], LockedPackage] = {}
         for each in packages:
             if each.is_source and INPUT not in ours:
                 raise LockError(
@@ -207,8 +200,6 @@ def parse_lock(data: bytes, path: Path) -> EnvironmentLock:
                     "not say what builds it",
                     hint="lock it again with clusterfn, which records that; or use a version that has a wheel",
                 )
-        seen: dict[tuple[str, str, str], LockedPackage] = {}
-        for each in packages:
             other = seen.setdefault((each.platform, each.manager, each.name), each)
             if other is not each:  # a merge of two branches without a conflict may leave both
                 raise LockError(

@@ -1,22 +1,33 @@
 """A project's own file of dependencies, as one value: pyproject.toml, uv.lock, pylock.toml or requirements.txt.
 
-Pure, no I/O. `project_files` reads it, `wheels` finds its wheels with uv.
+`project_files` reads it, `wheels` finds its wheels with uv. Here is also what all readers of such files need: TOML, and
+names and versions as pip compares them.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
 import re
+import sys
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from clusterfn.config.text_file import read_text
 from clusterfn.errors import ConfigError
 
 PYPROJECT, UV_LOCK, PYLOCK, REQUIREMENTS = "pyproject.toml", "uv.lock", "pylock.toml", "requirements.txt"
 GIT = "git+"  # before the address of a repository
 PIP_LINES = "pip"  # lines of a `pip:` section or of packages=
 _GROUP = "group:"
+_PATCHES = 30  # no minor version of PyTorch has had as many
 _PYLOCK = re.compile(r"pylock(?:\.[^.]+)?\.toml")  # PEP 751
+Version = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -40,7 +51,7 @@ class ProjectFile:
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     requires_python: str = ""
-    hashes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    hashes: Mapping[str, AbstractSet[str]] = field(default_factory=dict)
     indexes: tuple[tuple[str, str], ...] = ()
     is_dynamic: bool = False
     lines: tuple[str, ...] = ()
@@ -49,16 +60,6 @@ class ProjectFile:
     def is_locked(self) -> bool:
         """Whether its versions are fixed, so that only wheels are chosen."""
         return self.kind in (UV_LOCK, PYLOCK)
-
-    @property
-    def lock_stem(self) -> str:
-        """The beginning of the name of its lock: other extras have another lock.
-
-        Example:
-            >>> ProjectFile(PYPROJECT, Path("pyproject.toml"), ("gpu",), ("dev",)).lock_stem
-            'pyproject-gpu-group-dev'
-        """
-        return "-".join([self.path.stem, *self.extras, *(f"group-{group}" for group in self.groups)])
 
 
 def is_project_file(path: Path) -> bool:
@@ -91,3 +92,74 @@ def refuse_parts(path: Path, parts: Sequence[str]) -> None:
             f"{path.name} has no extras and no groups, but {', '.join(parts)} is named",
             hint=f'write environment="{path.name}", or name a pyproject.toml or its uv.lock',
         )
+
+
+def version(text: str) -> Version:
+    """Return a version as numbers, without suffixes.
+
+    Example:
+        >>> version("2.7.1+cu128")
+        (2, 7, 1)
+    """
+    numbers = []
+    for part in text.strip().partition("+")[0].split("."):
+        if not part.isdigit():
+            break
+        numbers.append(int(part))
+    return tuple(numbers)
+
+
+def admits(versions: str, minor: tuple[int, ...]) -> bool:
+    """Return whether pip would accept some release of a minor version; a version alone means exactly that one.
+
+    Example:
+        >>> [minor for minor in range(10) if admits(">=2.4,<2.8,!=2.5.*", (2, minor))]
+        [4, 6, 7]
+    """
+    return any(admits_release(versions, (*minor[:2], patch)) for patch in range(_PATCHES))
+
+
+def admits_release(versions: str, release: tuple[int, ...]) -> bool:
+    """Return whether pip would accept one release, (3, 11, 4).
+
+    Example:
+        >>> admits_release(">=3.11.5", (3, 11, 4)), admits_release("~=3.11.2", (3, 11, 4))
+        (False, True)
+    """
+    return _specifiers(versions).contains(".".join(map(str, release)), prereleases=True)
+
+
+@functools.lru_cache(maxsize=64)
+def _specifiers(versions: str) -> SpecifierSet:
+    exact = f"=={versions}" if versions[:1].isdigit() else versions
+    try:
+        return SpecifierSet(re.sub(r"\+[\w.]+", "", exact))
+    except InvalidSpecifier:  # uv says what is wrong with it
+        return SpecifierSet()
+
+
+def load_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file, once until it changes: every call of a function reads its environment's files.
+
+    Raises:
+        ConfigError: It cannot be read, or is no TOML; with its line.
+    """
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", hint="correct its name or its mode") from error
+    return _parsed(path, stat.st_mtime_ns, stat.st_size)
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(path: Path, mtime_ns: int, size: int) -> dict[str, Any]:
+    try:
+        toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    except ImportError as error:  # Python 3.9 and 3.10 have no reader of their own
+        raise ConfigError(
+            f"reading {path.name} needs tomli on Python older than 3.11", hint="pip install 'tomli>=2'"
+        ) from error
+    try:
+        return dict(toml.loads(read_text(path, only="utf-8")))
+    except ValueError as error:
+        raise ConfigError(f"{path} is not TOML: {error}", hint="correct that line") from error

@@ -13,20 +13,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clusterfn.environment.local_packages import digest, digests, local_packages, workspace_root
+from clusterfn.environment.local_packages import digest, digests, local_packages, source_tables, workspace_root
 from clusterfn.environment.project import (
     PYLOCK,
     PYPROJECT,
     REQUIREMENTS,
     UV_LOCK,
     ProjectFile,
+    load_toml,
     normalize,
     refuse_parts,
     split_parts,
 )
 from clusterfn.environment.requirement_lines import RequirementLines
 from clusterfn.environment.specification import Requirement, Specification
-from clusterfn.environment.toml_file import load_toml
 from clusterfn.errors import ConfigError, did_you_mean
 
 _NAME = re.compile(r"\s*([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)\s*(?:\[[^\]]*\])?\s*(.*)", re.DOTALL)
@@ -80,13 +80,16 @@ def _read_pyproject(path: Path, parts: Sequence[str]) -> Specification:
     above = load_toml(root / PYPROJECT)["tool"]["uv"] if root != path.parent else {}  # uv reads both
     given = {**_table(above, "sources", root / PYPROJECT), **_table(uv, "sources", path)}
     sources = {normalize(name): value for name, value in given.items()}
-    wanted = [_requirement(line) for line in direct]
+    names = [(_NAME.match(line), line.strip()) for line in direct]
+    wanted = [Requirement(normalize(name[1]) if name else "", line) for name, line in names]
     local, dynamic = local_packages(path.parent, uv), _lines(table, "dynamic", path)
     shared = local_packages(root, {"sources": above.get("sources", {})})
     is_dynamic = bool({"dependencies", "optional-dependencies"} & set(dynamic))
     project = ProjectFile(
         PYPROJECT, path, extras, groups, str(table.get("requires-python", "")),
-        indexes=(*_indexes(uv), *_indexes(above), *_addresses(sources)),
+        # The addresses of packages and repositories have no name, as that of an index has one.
+        indexes=(*_indexes(uv), *_indexes(above), *(("", str(each[key])) for _, each in source_tables(sources)
+                                                     for key in ("git", "url") if key in each)),
         is_dynamic=is_dynamic,
     )  # fmt: skip
     wish = {"direct": sorted(direct), "python": project.requires_python, "uv": uv, "local": local}
@@ -95,7 +98,12 @@ def _read_pyproject(path: Path, parts: Sequence[str]) -> Specification:
     if dynamic:
         wish["built"] = {**digests(path.parent, tree), "tool": tree.get("tool", {}).get("setuptools", {})}
     spec = _specification(project, wanted, json.loads(json.dumps(wish, default=str)))  # TOML has dates
-    return replace(spec, indexes=tuple(_indexes_of_torch(sources, project)))
+    of_torch = [
+        url for package, each in source_tables(sources)
+        if package == "torch" and "index" in each and each.get("extra", "") in ("", *extras)
+        for name, url in project.indexes if name == each["index"]
+    ]  # fmt: skip
+    return replace(spec, indexes=tuple(of_torch))
 
 
 def _table(tree: Mapping[str, Any], key: str, path: Path) -> dict[str, Any]:
@@ -145,33 +153,10 @@ def _refuse_unknown(kind: str, names: Sequence[str], known: Mapping[str, Any], p
             raise ConfigError(f"{path.name} has no {kind} {name!r}{did_you_mean(name, known)}", hint=f"it has {has}")
 
 
-def _requirement(line: str) -> Requirement:
-    """Return what is wanted, by its name."""
-    found = _NAME.match(line)
-    name = normalize(found[1]) if found else ""
-    return Requirement(name, line.strip())
-
-
 def _indexes(uv: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for each in uv.get("index") or ():
         if isinstance(each, dict) and "url" in each:
             yield str(each.get("name", "")), str(each["url"])
-
-
-def _addresses(sources: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the addresses of packages and repositories, which have no name as an index has one."""
-    for given in sources.values():
-        for each in given if isinstance(given, list) else [given]:
-            if isinstance(each, dict):
-                yield from (("", str(each[key])) for key in ("git", "url") if key in each)
-
-
-def _indexes_of_torch(sources: Mapping[str, Any], project: ProjectFile) -> Iterator[str]:
-    """Yield the addresses of the indexes from which the project takes PyTorch, if it names some."""
-    given = sources.get("torch")
-    for each in given if isinstance(given, list) else [given] if given else []:
-        if isinstance(each, dict) and "index" in each and each.get("extra", "") in ("", *project.extras):
-            yield from (url for name, url in project.indexes if name == each["index"])
 
 
 def _read_uv_lock(path: Path, parts: Sequence[str]) -> Specification:

@@ -3,19 +3,64 @@
     environment="pyproject.toml[python:host]"     in brackets, for one function
     env_python: /usr/bin/python3.11               in clusterfn.yml, for a host
 
-Pure, no I/O. `host_python` asks the host, `standalone` finds the archive.
+`standalone` finds the archive. Of the host's interpreters one is chosen by what each says about itself: `question` is
+the command to run there, and `choose` reads what it printed. Nothing here contacts the host.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from clusterfn.config.forms import PYTHON_SOURCES, is_python_source
-from clusterfn.errors import ConfigError
+from clusterfn.config.host_text import reading, shaped
+from clusterfn.environment.existing import OLDEST
+from clusterfn.environment.project import ProjectFile, admits, admits_release
+from clusterfn.errors import ConfigError, EnvironmentBuildError, LockError
 
 STANDALONE, HOST = PYTHON_SOURCES
 _PART = "python:"
+_MINORS = range(8, 20)  # of Python 3
+_TRIES = 4  # so many of them, as uv asks the indexes each time
+_MARK = "clusterfn python "
+_SHAPE = {
+    **dict.fromkeys(("path", "given", "glibc", "abi", "implementation", "machine"), str), "version": [int],
+    "bits": int, **dict.fromkeys(("release", "free_threaded", "copied"), bool),
+}  # fmt: skip
+_MOST_LINES = 10
+_OTHER_SOURCES = "or take Python from elsewhere, env_python: standalone"
+# Starts each candidate that exists; a broken one prints its own error.
+_EACH = r"""
+code=$1; shift
+for p in "$@"; do
+  case $p in
+    "~/"*) p=$HOME/${p#??} ;;
+    /*) ;;
+    *) p=$(command -v "$p" 2>/dev/null) || continue ;;
+  esac
+  if [ -x "$p" ] && [ ! -d "$p" ]; then "$p" -I -c "$code" "$p" </dev/null || echo "$p ended with exit status $?"
+  else echo "$p cannot be executed"; fi
+done 2>&1
+"""
+# Any Python runs it, however old. A venv's bin/python is a link to the interpreter that it is made from, and only where
+# an interpreter really is does it find its library as the base of another venv.
+_DESCRIBE = r"""
+import json, os, platform, sys, sysconfig
+path, glibc = os.path.realpath(sys.executable), ""
+try:
+    glibc = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")[2]
+except (AttributeError, ValueError, OSError):
+    pass
+print(MARK + json.dumps({
+    "given": sys.argv[1], "path": path, "version": list(sys.version_info[:3]),
+    "release": sys.version_info[3] == "final", "bits": 64 if sys.maxsize > 2**32 else 32,
+    "glibc": glibc, "machine": platform.machine(),
+    "implementation": platform.python_implementation(), "abi": sysconfig.get_config_var("SOABI") or "",
+    "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
+    "copied": os.path.exists(os.path.join(os.path.dirname(os.path.dirname(path)), "pyvenv.cfg"))}))
+""".replace("MARK", repr(_MARK))
 
 
 @dataclass(frozen=True)
@@ -53,16 +98,6 @@ class PythonSource:
     kind: str = ""
     program: str = ""
     found: HostPython | None = None
-
-    @property
-    def lock_suffix(self) -> str:
-        """The end of the name of its lock: hosts with another Python have another lock.
-
-        Example:
-            >>> PythonSource(HOST, found=HostPython("/usr/bin/python3.11", "3.11.4", "2.28", "")).lock_suffix
-            '-host-python-3.11.4'
-        """
-        return f"-host-python-{self.found.version}" if self.found else ""
 
 
 def parse_source(text: str, place: str = "") -> PythonSource:
@@ -102,12 +137,80 @@ def split_source(parts: Sequence[str]) -> tuple[PythonSource, tuple[str, ...]]:
     return parse_source(named[0][len(_PART) :].strip() if named else "", _PART), rest
 
 
-def title_with(title: str, source: PythonSource) -> str:
-    """Return the title of a specification as the user wrote it, with the source of Python.
+def nearest_minors(project: ProjectFile, near: int) -> list[str]:
+    """List the Pythons that a project admits, the one nearest to the caller's minor version first.
 
-    Example:
-        >>> title_with("pyproject.toml[gpu]", PythonSource(HOST))
-        'pyproject.toml[gpu,python:host]'
+    Raises:
+        LockError: It admits none.
     """
-    part = _PART + (source.program or source.kind)
-    return f"{title[:-1]},{part}]" if title.endswith("]") else f"{title}[{part}]"
+    nearest = sorted(_MINORS, key=lambda each: (abs(each - near), -each))
+    found = [f"3.{minor}" for minor in nearest if admits(project.requires_python, (3, minor))]
+    if not found:
+        raise LockError(
+            f"{project.path.name} admits no Python 3: its requires-python is {project.requires_python!r}",
+            hint='write requires-python = ">=3.10"',
+        )
+    return found[:_TRIES]
+
+
+def question(source: PythonSource, project: ProjectFile, caller: tuple[int, int]) -> Sequence[str]:
+    """Return the command that lets the interpreters of a host describe themselves.
+
+    Raises:
+        LockError: The project admits no Python.
+    """
+    candidates = [source.program]
+    if not source.program:
+        names = [f"python{minor}" for minor in nearest_minors(project, caller[1])]
+        candidates = [*(name for name in names if tuple(map(int, name[6:].split("."))) >= OLDEST), "python3"]
+    return ["/bin/sh", "-c", _EACH, "sh", _DESCRIBE, *candidates]
+
+
+def choose(source: PythonSource, project: ProjectFile, platform: str, printed: str, host: str) -> HostPython:
+    """Return the first interpreter that fits the project and the host, from what the command of `question` printed.
+
+    Raises:
+        EnvironmentBuildError: None fits; with the reason for each.
+    """
+    lines = printed.splitlines()
+    with reading(host, "what its interpreters say of themselves"):
+        told = [shaped(json.loads(line[len(_MARK) :]), _SHAPE) for line in lines if line.startswith(_MARK)]
+    reasons = [line for line in lines if line.strip() and not line.startswith(_MARK)]
+    for each in told:
+        why_not = _why_not(each, project, platform)
+        if not why_not:
+            return HostPython(each["path"], _version(each), each["glibc"], each["abi"])
+        reasons.append(f"{each['given']} {why_not}")
+    wanted = f"the Python {source.program}" if source.program else "a Python"
+    missing = f"{host} has no {wanted[2:]}" if not source.program else f"{host} cannot use {wanted}"
+    hint = "correct the path" if source.program else "name its path, env_python: /path/to/python3.11"
+    raise EnvironmentBuildError(
+        f"{missing} for {project.path.name}", host=host, stage="environment",
+        evidence=reasons[:_MOST_LINES] or ["there is none in PATH"], hint=f"{hint}; {_OTHER_SOURCES}",
+    )  # fmt: skip
+
+
+def _version(told: Mapping[str, Any]) -> str:
+    return ".".join(map(str, told["version"]))
+
+
+def _why_not(told: Mapping[str, Any], project: ProjectFile, platform: str) -> str:
+    """Say why no environment can be built on an interpreter; "" if one can."""
+    version, machine = tuple(told["version"]), platform.partition("-")[2]
+    if told["implementation"] != "CPython":
+        return f"is {told['implementation']}, and wheels are for CPython"
+    if version[:2] < OLDEST:
+        return f"is Python {_version(told)}, and a function needs {OLDEST[0]}.{OLDEST[1]} or newer"
+    if not admits_release(project.requires_python, version):
+        return f"is Python {_version(told)}, and {project.path.name} requires {project.requires_python}"
+    if not told["release"]:
+        return f"is a test version of Python {_version(told)}, which uv finds no wheels for"
+    if told["free_threaded"]:
+        return "is built without the GIL, for which there are few wheels"
+    if told["bits"] != 64 or told["machine"] != machine:
+        return f"is a {told['bits']}-bit program of {told['machine']}, and wheels are chosen for {machine}"
+    if not told["glibc"]:
+        return "does not use glibc, for which wheels are chosen"
+    if told["copied"]:
+        return "belongs to a venv with a copy of its interpreter: name the one that it was made from"
+    return ""

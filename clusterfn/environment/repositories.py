@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from clusterfn.bridge.builder.addresses import masked
+from clusterfn.bridge.builder.plan import masked
 from clusterfn.bridge.supervisor import publish
 from clusterfn.config import places
-from clusterfn.environment.index_credentials import with_credentials
+from clusterfn.environment.package_sources import with_credentials
 from clusterfn.environment.project import GIT
 from clusterfn.environment.wheel_files import SUBDIRECTORY
 from clusterfn.errors import LockError

@@ -12,13 +12,13 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
-from clusterfn.bridge.builder.addresses import local_path, masked
+from clusterfn.bridge.builder.plan import local_path, masked
 from clusterfn.config.text_file import read_text
 from clusterfn.environment.local_packages import EXTRAS, digest_of_archive, local_packages, relative_path
+from clusterfn.environment.lock import file_name
 from clusterfn.environment.project import GIT, PIP_LINES, ProjectFile, normalize
-from clusterfn.environment.specification import Requirement, Specification, wheel_requirement
+from clusterfn.environment.specification import Requirement, Specification, at, wheel_requirement
 from clusterfn.errors import ConfigError
 
 _INDEX_URL, _MORE_INDEXES, _FIND_LINKS = ("--index-url", "-i"), ("--extra-index-url",), ("--find-links", "-f")
@@ -80,37 +80,34 @@ class RequirementLines:
             self._take(line, place, ())
 
     def _take(self, line: str, place: str, seen: tuple[Path, ...]) -> None:
+        above = seen[-1].parent if seen else self.folder
         options = _options(line, place)
         for option, value in options:
             one = line if len(options) == 1 else f"{option} {value}".strip()
-            self._take_one(one, option, value, place, seen)
-
-    def _take_one(self, line: str, option: str, value: str, place: str, seen: tuple[Path, ...]) -> None:
-        above = seen[-1].parent if seen else self.folder
-        if option in WITH_VALUE and not value:
-            raise ConfigError(f"{_at(place)}{option} has no value", hint=f'write "{option} VALUE" as one string')
-        if option in _OTHER_FILES:
-            self._other_file(line, option, above / Path(value).expanduser(), place, seen)
-            return
-        if option in _FIND_LINKS:
-            value = value if "://" in value else str(above / Path(value).expanduser())
-        is_git = value.startswith(GIT) and option in _EDITABLE  # an editable one of pip's is a clone; uv has none
-        given = value if is_git else f"{option} {value}".strip() if option else line
-        several = [f"{option} {each}" for each in value.split(",")] if option in _BINARY else [given]
-        self.given += several  # uv reads one name a line
-        if not option or option in _EDITABLE:
-            self._requirement(line, value or line, option, place)
-            return
-        if option in (*_INDEX_URL, *_MORE_INDEXES):
-            self.indexes.append(value)
-            self.replaces_index |= option in _INDEX_URL
-        elif option not in (*_FIND_LINKS, *_LEFT_TO_UV):
-            raise ConfigError(f'{_at(place)}"{masked(line)}" cannot be locked', hint="remove this option of pip")
-        self.means.append(line)
+            if option in WITH_VALUE and not value:
+                raise ConfigError(f"{at(place)}{option} has no value", hint=f'write "{option} VALUE" as one string')
+            if option in _OTHER_FILES:
+                self._other_file(one, option, above / Path(value).expanduser(), place, seen)
+                continue
+            if option in _FIND_LINKS:
+                value = value if "://" in value else str(above / Path(value).expanduser())
+            is_git = value.startswith(GIT) and option in _EDITABLE  # an editable one of pip's is a clone; uv has none
+            given = value if is_git else f"{option} {value}".strip() if option else one
+            # uv reads one name a line.
+            self.given += [f"{option} {each}" for each in value.split(",")] if option in _BINARY else [given]
+            if not option or option in _EDITABLE:
+                self._requirement(one, value or one, option, place)
+                continue
+            if option in (*_INDEX_URL, *_MORE_INDEXES):
+                self.indexes.append(value)
+                self.replaces_index |= option in _INDEX_URL
+            elif option not in (*_FIND_LINKS, *_LEFT_TO_UV):
+                raise ConfigError(f'{at(place)}"{masked(one)}" cannot be locked', hint="remove this option of pip")
+            self.means.append(one)
 
     def _other_file(self, line: str, option: str, path: Path, place: str, seen: tuple[Path, ...]) -> None:
         if not path.is_file():
-            raise ConfigError(f'{_at(place)}"{line}" names a file that is not here', hint=f"is {path} its path?")
+            raise ConfigError(f'{at(place)}"{line}" names a file that is not here', hint=f"is {path} its path?")
         # A constraint asks for no package: what it says of PyTorch is left to uv.
         into = self if option in _OTHER_FILES[:2] else RequirementLines(self.folder)
         into.read_file(path, seen)
@@ -124,7 +121,7 @@ class RequirementLines:
         address = (named[2] if named else bare).partition(" ;")[0].strip()
         if _VERSION_CONTROL.match(address):
             raise ConfigError(
-                f"{_at(place)}{masked(line)!r} is a repository of another kind than git",
+                f"{at(place)}{masked(line)!r} is a repository of another kind than git",
                 hint="clone it and name its folder, -e ./folder (clusterfn then sends it as source), or name a "
                 "released version",
             )
@@ -141,8 +138,7 @@ class RequirementLines:
             self._local(line, path, place)
             return
         if "://" in address and not named:  # a wheel by its address alone
-            file = unquote(urlsplit(address).path).rpartition("/")[2]
-            wanted = Requirement(normalize(file.partition("-")[0]), bare)
+            wanted = Requirement(normalize(file_name(address).partition("-")[0]), bare)
         else:
             wanted = wheel_requirement(bare, place)
         self.wanted.append(wanted)
@@ -168,14 +164,14 @@ class RequirementLines:
         bare = self.folder / EXTRAS.sub("", relative)
         if bare.is_dir() and not any((bare / name).is_file() for name in ("pyproject.toml", "setup.py", "setup.cfg")):
             raise ConfigError(
-                f'{_at(place)}"{line}" names a folder that has neither pyproject.toml nor setup.py',
+                f'{at(place)}"{line}" names a folder that has neither pyproject.toml nor setup.py',
                 hint=f"correct the path: it counts from {self.folder}, not from where pip was called",
             )
         if not bare.exists():
             if re.search(r"@\s*file:", line):
                 wheel_requirement(line, place)  # knows where conda builds
             raise ConfigError(
-                f'{_at(place)}"{line}" names what is not here', hint=f"correct the path: it counts from {self.folder}"
+                f'{at(place)}"{line}" names what is not here', hint=f"correct the path: it counts from {self.folder}"
             )
         if bare.is_dir():
             self.local.append(EXTRAS.sub("", relative))
@@ -196,8 +192,7 @@ class RequirementLines:
 
     def project(self, kind: str, path: Path) -> ProjectFile:
         """Return these lines as uv reads them."""
-        frozen = {name: frozenset(allowed) for name, allowed in self.hashes.items()}
-        return ProjectFile(kind, path, hashes=frozen, lines=tuple(self.given))
+        return ProjectFile(kind, path, hashes=self.hashes, lines=tuple(self.given))
 
     def added_to(self, spec: Specification) -> Specification:
         """Add these lines to a specification."""
@@ -222,7 +217,7 @@ def _options(line: str, place: str) -> list[tuple[str, str]]:
         behind = _OPTION_BEHIND.search(line)
         if behind:
             raise ConfigError(
-                f'{_at(place)}"{masked(line)}" has an option behind the requirement, where pip ignores it',
+                f'{at(place)}"{masked(line)}" has an option behind the requirement, where pip ignores it',
                 hint=f"write {behind[1]} with its value on a line of its own, or remove it",
             )
         return [("", "")]
@@ -233,7 +228,7 @@ def _options(line: str, place: str) -> list[tuple[str, str]]:
         word = words.pop(0)
         if len(word) < 2 or not word.startswith("-"):
             raise ConfigError(
-                f'{_at(place)}"{masked(line)}" is neither a requirement nor an option of pip',
+                f'{at(place)}"{masked(line)}" is neither a requirement nor an option of pip',
                 hint="write each option and each requirement on a line of its own",
             )
         option, equals, value = word.partition("=") if word.startswith("--") else (word[:2], word[2:], word[2:])
@@ -255,7 +250,3 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
             begun = ""
     if begun.strip():
         yield number, begun.strip()
-
-
-def _at(place: str) -> str:
-    return f"{place}: " if place else ""

@@ -24,7 +24,7 @@ from clusterfn.environment.conda_solver import Say, SolveTarget
 from clusterfn.environment.cuda import GpuCapabilities
 from clusterfn.environment.lock import EnvironmentLock
 from clusterfn.environment.packages import from_packages
-from clusterfn.environment.python_source import HostPython, split_source, title_with
+from clusterfn.environment.python_source import HostPython, split_source
 from clusterfn.environment.specification import Specification
 from clusterfn.errors import ConfigError
 
@@ -121,10 +121,7 @@ def read_specification(text: str | None, packages: Sequence[str]) -> Specificati
     if packages:
         return from_packages(packages)
     if not text or not names_a_file(text):
-        raise ConfigError(
-            f"environment={text!r} does not name an environment",
-            hint=CHOOSE_ENVIRONMENT,
-        )
+        raise ConfigError(f"environment={text!r} does not name an environment", hint=CHOOSE_ENVIRONMENT)
     script = places.running_script()
     folders = [Path.cwd(), *([script.parent] if script else [])]  # where a relative path may begin
     name, parts = split_file(text)
@@ -132,13 +129,15 @@ def read_specification(text: str | None, packages: Sequence[str]) -> Specificati
     spec = environment_yml.read_file(environment_yml.locate_file(name, folders), parts)
     if not source.kind:
         return spec
+    named = f"python:{source.program or source.kind}"
     if spec.project is None:
         raise ConfigError(
-            f"{spec.title} says itself which Python it wants, but python:{source.program or source.kind} is named",
+            f"{spec.title} says itself which Python it wants, but {named} is named",
             hint=f'write environment="{name}"; only pyproject.toml, uv.lock, pylock.toml and requirements.txt leave '
             "Python open",
         )
-    return replace(spec, python=source, title=title_with(spec.title, source))
+    title = f"{spec.title[:-1]},{named}]" if spec.title.endswith("]") else f"{spec.title}[{named}]"
+    return replace(spec, python=source, title=title)
 
 
 def resolve_environment(

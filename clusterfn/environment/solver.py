@@ -22,7 +22,8 @@ from clusterfn.environment import conda_solver
 from clusterfn.environment import lock as locks
 from clusterfn.environment.conda_solver import OLDEST_GLIBC, Say, SolveTarget
 from clusterfn.environment.lock import EnvironmentLock, LockedPackage
-from clusterfn.environment.specification import Specification, version
+from clusterfn.environment.project import version
+from clusterfn.environment.specification import Specification
 from clusterfn.errors import LockError
 
 Check = Callable[[EnvironmentLock], None]
@@ -105,11 +106,18 @@ def lock_path(spec: Specification, target: SolveTarget) -> Path:
 
 
 def lock_beside(spec: Specification) -> Path | None:
-    """Return the path of the lock next to the file of a specification; None if it has no file."""
+    """Return the path of the lock next to the file of a specification; None if it has no file.
+
+    Other extras have another lock, pyproject-gpu-group-dev.conda-lock.yml, and so have hosts with another Python of
+    their own, pyproject-host-python-3.11.4.conda-lock.yml.
+    """
     if spec.file is None:
         return None
-    stem = f"{spec.wheels.lock_stem}{spec.python.lock_suffix}" if spec.wheels else spec.file.stem
-    return spec.file.with_name(f"{stem}.conda-lock.yml")
+    words = [spec.file.stem]
+    if spec.wheels:
+        words = [spec.wheels.path.stem, *spec.wheels.extras, *(f"group-{group}" for group in spec.wheels.groups)]
+        words += [f"host-python-{spec.python.found.version}"] if spec.python.found else []
+    return spec.file.with_name(f"{'-'.join(words)}.conda-lock.yml")
 
 
 def why_lock_unusable(lock: EnvironmentLock, spec: Specification, target: SolveTarget) -> str:

@@ -6,7 +6,6 @@ imports, `project_files` from what uv and pip know; `solver` makes a lock of it.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import re
@@ -14,9 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
-from clusterfn.bridge.builder.addresses import masked
+from clusterfn.bridge.builder.plan import masked
 from clusterfn.environment.project import PIP_LINES, ProjectFile, normalize
 from clusterfn.environment.python_source import PythonSource
 from clusterfn.errors import ConfigError
@@ -27,14 +24,12 @@ _CONDA = re.compile(r"(?:(?P<channel>[^\s\[\]]+)::)?(?P<name>[A-Za-z0-9_][A-Za-z
 _WHEEL = re.compile(
     r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?P<extras>(?:\s*\[[\w\s,.-]*\])?)\s*(?P<rest>(?:[=<>!~@;(].*)?)"
 )
-_PATCHES = 30  # no minor version of PyTorch has had as many
 # conda's builders work in folders of many names, /croot/numpy_1682520569166/work; the time and "work" are in all.
 _BUILT_BY_CONDA = re.compile(r"([\w.-]+)(?:\[[^\]]*\])?\s*@\s*file:///\S*_\d{10,}/work(?:/|\s|$)")
 WITH_EXTRAS = re.compile(r"[\w.-]+\s*\[[\w\s,.-]+\]")  # conda's brackets hold name=value
 _ADDRESS = re.compile(r"@\s*\w+://")
 _URL = re.compile(r"\b[a-z]+://\S+")  # without the "git+" before it
 _FORMAT = 1
-Version = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -68,50 +63,6 @@ class Requirement:
     def _rest(self) -> str:
         found = _WHEEL.fullmatch(self.text)
         return found["rest"] if found else ""
-
-
-def version(text: str) -> Version:
-    """Return a version as numbers, without suffixes.
-
-    Example:
-        >>> version("2.7.1+cu128")
-        (2, 7, 1)
-    """
-    numbers = []
-    for part in text.strip().partition("+")[0].split("."):
-        if not part.isdigit():
-            break
-        numbers.append(int(part))
-    return tuple(numbers)
-
-
-def admits(versions: str, minor: tuple[int, ...]) -> bool:
-    """Return whether pip would accept some release of a minor version; a version alone means exactly that one.
-
-    Example:
-        >>> [minor for minor in range(10) if admits(">=2.4,<2.8,!=2.5.*", (2, minor))]
-        [4, 6, 7]
-    """
-    return any(admits_release(versions, (*minor[:2], patch)) for patch in range(_PATCHES))
-
-
-def admits_release(versions: str, release: tuple[int, ...]) -> bool:
-    """Return whether pip would accept one release, (3, 11, 4).
-
-    Example:
-        >>> admits_release(">=3.11.5", (3, 11, 4)), admits_release("~=3.11.2", (3, 11, 4))
-        (False, True)
-    """
-    return _specifiers(versions).contains(".".join(map(str, release)), prereleases=True)
-
-
-@functools.lru_cache(maxsize=64)
-def _specifiers(versions: str) -> SpecifierSet:
-    exact = f"=={versions}" if versions[:1].isdigit() else versions
-    try:
-        return SpecifierSet(re.sub(r"\+[\w.]+", "", exact))
-    except InvalidSpecifier:  # uv says what is wrong with it
-        return SpecifierSet()
 
 
 @dataclass(frozen=True)
@@ -198,7 +149,7 @@ def conda_requirement(text: str, place: str = "") -> Requirement:
     match = _CONDA.fullmatch(text.strip())
     if match is None:
         raise ConfigError(
-            f"{_at(place)}{text!r} is not a conda package",
+            f"{at(place)}{text!r} is not a conda package",
             hint='write "numpy>=2", "python=3.11", "channel::package", or "pip:package"',
         )
     channel, name, rest = match["channel"], match["name"].lower(), match["rest"].strip()
@@ -216,7 +167,7 @@ def wheel_requirement(text: str, place: str = "") -> Requirement:
     built_there = _BUILT_BY_CONDA.search(text)
     if built_there:
         raise ConfigError(
-            f"{_at(place)}{text!r} is the folder in which conda built {built_there[1]}: `pip freeze` wrote it in a "
+            f"{at(place)}{text!r} is the folder in which conda built {built_there[1]}: `pip freeze` wrote it in a "
             "conda environment, without a version",
             hint="write such files by `pip list --format=freeze > requirements.txt`, or name a version: "
             f"{built_there[1]}==…",
@@ -224,11 +175,12 @@ def wheel_requirement(text: str, place: str = "") -> Requirement:
     match = _WHEEL.fullmatch(text)
     if match is None or ("@" in match["rest"] and not _ADDRESS.match(match["rest"])):
         raise ConfigError(
-            f"{_at(place)}{masked(text)!r} is not a project of a package index",
+            f"{at(place)}{masked(text)!r} is not a project of a package index",
             hint='write "name==1.2", or "name @ https://…/name-1.2-py3-none-any.whl"',
         )
     return Requirement(normalize(match["name"]), text)
 
 
-def _at(place: str) -> str:
+def at(place: str) -> str:
+    """Return how a message begins that is about a place in a file."""
     return f"{place}: " if place else ""

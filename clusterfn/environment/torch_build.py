@@ -15,7 +15,8 @@ from clusterfn.environment import cuda, solver
 from clusterfn.environment.conda_solver import Say, SolveTarget
 from clusterfn.environment.cuda import GpuCapabilities
 from clusterfn.environment.lock import EnvironmentLock, LockedPackage
-from clusterfn.environment.specification import Specification, version
+from clusterfn.environment.project import version
+from clusterfn.environment.specification import Specification
 from clusterfn.errors import EnvironmentBuildError, LockError
 
 AskGpus = Callable[[], "GpuCapabilities | None"]
@@ -147,7 +148,7 @@ def lock_with_torch(
             for sentence in [explain_torch(torch, known) + same, *cuda.warnings(torch.cuda or "", known)]:
                 once(sentence)
 
-    ours = replace(_for_gpus(target, known), torch=None if fixed else narrow)
+    ours = replace(target, cuda=cuda.newest_cuda(known.driver), torch=None if fixed else narrow)
     why = f"its PyTorch {before.version} does not run on the GPUs of {host}" if before and is_needed else ""
     try:
         return solver.lock_for(spec, ours, say, "" if fixed else why, check)
@@ -163,8 +164,6 @@ def needed_target(target: SolveTarget, gpus: GpuCapabilities | None) -> SolveTar
 
     What is only assumed of GPUs is no reason to solve again what was solved for known ones.
     """
-    return target if gpus is None or gpus is UNKNOWN_GPUS else _for_gpus(target, gpus)
-
-
-def _for_gpus(target: SolveTarget, gpus: GpuCapabilities) -> SolveTarget:
+    if gpus is None or gpus is UNKNOWN_GPUS:
+        return target
     return replace(target, cuda=cuda.newest_cuda(gpus.driver))

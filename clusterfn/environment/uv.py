@@ -14,8 +14,8 @@ from typing import Any
 
 from clusterfn.environment.conda_solver import OLDEST_GLIBC, SolveTarget, machine_of
 from clusterfn.environment.local_packages import workspace_root
-from clusterfn.environment.pip_settings import PYPI, PipConfig
-from clusterfn.environment.toml_file import load_toml
+from clusterfn.environment.package_sources import DEFAULT_INDEX, MORE_INDEXES, PYPI, PipConfig
+from clusterfn.environment.project import load_toml
 from clusterfn.errors import LockError
 
 LINUX = ("linux-64", "linux-aarch64")
@@ -28,13 +28,10 @@ _NOT_PASSED = (
 )  # fmt: skip
 # They narrow what uv may choose, and no file of the project has them: its lock would depend on who makes it. The files
 # of a uv.lock have no dates, so that UV_EXCLUDE_NEWER would leave none. `uv export` needs it, as a uv.lock notes it.
-_OF_CHOICE = (
+OF_CHOICE = (
     "UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE", "UV_EXCLUDE_NEWER", "UV_BUILD_CONSTRAINT", "UV_NO_BUILD",
     "UV_NO_BUILD_PACKAGE", "UV_NO_BINARY_PACKAGE",
 )  # fmt: skip
-_MORE = ("UV_INDEX", "UV_EXTRA_INDEX_URL")
-_DEFAULT = ("UV_DEFAULT_INDEX", "UV_INDEX_URL")
-INDEX_VARIABLES = (*_MORE, *_DEFAULT)
 _NONE_OF_PIP = PipConfig(())
 # What uv says of a server that does not answer, or not as one should.
 _NO_ANSWER = re.compile(
@@ -96,11 +93,6 @@ def find_uv() -> str:
     return found
 
 
-def without_choices(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return variables without those that narrow the versions from which uv chooses."""
-    return {name: value for name, value in variables.items() if name not in _OF_CHOICE}
-
-
 def variables_with_indexes(pip: PipConfig, *, has_indexes: bool, has_default: bool) -> dict[str, str]:
     """Return this process's variables, and pip's settings as variables of uv: a command line is seen by others.
 
@@ -139,15 +131,7 @@ def names_indexes(folder: Path) -> tuple[bool, bool]:
     has_default = any(each.get("default") for each in indexes) or any("index-url" in table for table in tables)
     open_to_all = any(not each.get("explicit") and not each.get("default") for each in indexes)
     has_more = open_to_all or any("extra-index-url" in table for table in tables)
-    return (
-        has_more or has_index_variables(),
-        has_default or any(map(os.environ.get, _DEFAULT)),
-    )
-
-
-def has_index_variables() -> bool:
-    """Whether this user's variables name an index to uv that every package may come from."""
-    return any(map(os.environ.get, _MORE))
+    return has_more or any(map(os.environ.get, MORE_INDEXES)), has_default or any(map(os.environ.get, DEFAULT_INDEX))
 
 
 def _tables(folder: Path) -> Iterator[dict[str, Any]]:
@@ -165,16 +149,9 @@ def _tables(folder: Path) -> Iterator[dict[str, Any]]:
             if isinstance(table, dict):
                 yield table
                 break
-    for path in _own_files():
+    own = [os.environ.get("XDG_CONFIG_HOME") or "~/.config", "/etc"]  # this user's, and this machine's
+    if sys.platform == "win32":
+        own = [os.environ.get("APPDATA", "~"), os.environ.get("PROGRAMDATA", "C:/ProgramData")]
+    for path in (Path(each).expanduser() / "uv" / "uv.toml" for each in own):
         if path.is_file():
             yield load_toml(path)
-
-
-def _own_files() -> Iterator[Path]:
-    """Yield the files of this user and of this machine."""
-    if sys.platform == "win32":
-        yield Path(os.environ.get("APPDATA", "~")).expanduser() / "uv" / "uv.toml"
-        yield Path(os.environ.get("PROGRAMDATA", "C:/ProgramData")) / "uv" / "uv.toml"
-        return
-    yield Path(os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()) / "uv" / "uv.toml"
-    yield Path("/etc/uv/uv.toml")

@@ -6,7 +6,6 @@ Writes below the folder that it is given; asks no server.
 from __future__ import annotations
 
 import functools
-import hashlib
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -18,21 +17,16 @@ from packaging.markers import InvalidMarker, Marker, UndefinedComparison
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import BuildTag, InvalidWheelFilename, parse_wheel_filename
 
-from clusterfn.bridge.builder.addresses import local_path, masked
-from clusterfn.environment.lock import LockedPackage, Unsolved
-from clusterfn.environment.project import GIT, ProjectFile
-from clusterfn.environment.specification import admits_release
+from clusterfn.bridge.builder.plan import local_path, masked
+from clusterfn.environment.local_packages import digest_of_archive
+from clusterfn.environment.lock import LockedPackage, Unsolved, file_name
+from clusterfn.environment.project import GIT, ProjectFile, admits_release, normalize
 from clusterfn.errors import LockError
 
 _MANYLINUX = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}
 SUBDIRECTORY = "#subdirectory="
 _WHEEL = ".whl"
 _PEP_440 = re.compile(r"\d+(?:\.\d+)*(?:(?:a|b|rc)\d+)?(?:\.post\d+)?(?:\.dev\d+)?")
-
-
-def files_of(package: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the files of a package in a pylock.toml, wheels first."""
-    return [*package.get("wheels", []), *(package[key] for key in ("archive", "sdist") if key in package)]
 
 
 def packages_for(tree: Mapping[str, Any], project: ProjectFile, python: str, platform: str) -> list[Mapping[str, Any]]:
@@ -65,11 +59,11 @@ def packages_for(tree: Mapping[str, Any], project: ProjectFile, python: str, pla
     release = tuple(map(int, python.split(".")))
     others = [str(each["name"]) for each in found if not admits_release(str(each.get("requires-python", "")), release)]
     if others or (environments and not any(map(holds, environments))):
-        raise Unsolved(LockError(
+        raise Unsolved(
             f"{project.path.name} is for other machines or another Python than {python}",
             evidence=others or [f"environments: {', '.join(environments)}"],
             hint="lock the project for this one, too",
-        ))  # fmt: skip
+        )  # fmt: skip
     return found
 
 
@@ -103,6 +97,32 @@ def file_rank(file: str, tags: Mapping[Tag, int]) -> tuple[int, BuildTag]:
     return max(len(tags) - tags[each] if each in tags else -1 for each in theirs), build
 
 
+def choose_file(package: Mapping[str, Any], base: Path, python: str, platform: str, title: str) -> tuple[str, str, str]:
+    """Choose the file of a package in a pylock.toml that fits a host best; return its version, address and SHA-256.
+
+    Args:
+        base: From which paths count.
+
+    Raises:
+        Unsolved: None fits.
+    """
+    tags = wheel_tags(python, platform)
+    files = [*package.get("wheels", []), *(package[key] for key in ("archive", "sdist") if key in package)]
+    addresses = [
+        str(file["url"]) if "url" in file else Path(base.absolute(), str(file["path"])).resolve().as_uri()
+        for file in files
+    ]
+    address, file = max(zip(addresses, files), key=lambda each: file_rank(file_name(each[0]), tags))
+    url = without_password(address)
+    version = str(package.get("version", "")) or version_of(file_name(url))
+    if file_rank(file_name(url), tags)[0] < 0:
+        what = f"{normalize(str(package['name']))} {version} has no file for Python {python} on {platform}"
+        raise Unsolved(f"there is no solution for {title}: {what}", hint="lock it again")
+    sha256 = str(file.get("hashes", {}).get("sha256", "")).lower()
+    # uv 0.12 writes none for a file on this machine.
+    return version, url, sha256 or digest_of_archive(Path(local_path(url)))
+
+
 def commit_of(vcs: Mapping[str, Any], title: str) -> str:
     """Return the address of the commit that a pylock.toml names, as pip writes it; without a password.
 
@@ -120,11 +140,6 @@ def commit_of(vcs: Mapping[str, Any], title: str) -> str:
     return f"{GIT}{bare}@{vcs['commit-id']}{inside}"
 
 
-def address_of(file: Mapping[str, Any], base: Path) -> str:
-    """Return the address of a file, which a pylock.toml may give as a path."""
-    return str(file["url"]) if "url" in file else Path(base.absolute(), str(file["path"])).resolve().as_uri()
-
-
 def without_password(url: str) -> str:
     """Return an address without user, password and fragment.
 
@@ -134,12 +149,6 @@ def without_password(url: str) -> str:
     """
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
-
-
-def hash_of_local(url: str) -> str:
-    """Return the SHA-256 of a file on this machine, for which uv 0.12 writes none; "" for any other address."""
-    path = local_path(url)
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""
 
 
 def version_of(file: str) -> str:

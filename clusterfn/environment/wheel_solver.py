@@ -3,29 +3,47 @@
 The lines of pip in an environment.yml, or in `packages=`, run on packages of conda. uv sees a stand-in for each of
 those, so that it neither replaces one nor brings one twice. A project's file runs on a Python alone, from
 python-build-standalone or the host: the caller's minor version, or the nearest that has a solution.
+
+uv knows which archives python-build-standalone has; the release and the mirror are those that uv itself would take.
+The hashes are in the file SHA256SUMS beside them. Where a mirror has none, the archive is downloaded once to compute
+its hash.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import http.client
 import json
+import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
-from clusterfn.environment import conda_solver, standalone
+from clusterfn.bridge.builder.fetch import make_request
+from clusterfn.bridge.builder.plan import masked
+from clusterfn.environment import conda_solver, uv
 from clusterfn.environment import lock as locks
 from clusterfn.environment.conda_solver import Say, SolveTarget
 from clusterfn.environment.lock import EnvironmentLock, LockedPackage, Unsolved
-from clusterfn.environment.project import ProjectFile, normalize
-from clusterfn.environment.python_source import STANDALONE
-from clusterfn.environment.specification import Specification, admits, conda_requirement
-from clusterfn.environment.wheel_files import is_version
+from clusterfn.environment.project import normalize
+from clusterfn.environment.python_source import STANDALONE, nearest_minors
+from clusterfn.environment.specification import Specification, conda_requirement
+from clusterfn.environment.wheel_files import is_version, without_password
 from clusterfn.environment.wheels import WheelFinder
 from clusterfn.errors import LockError
 
-_MINORS = range(8, 20)  # of Python 3
-_TRIES = 4  # so many of them, as uv asks the indexes each time
+_SUMS = "SHA256SUMS"
+_ANSWER_S = 5.0
+_MOST = 1 << 20  # bytes of SHA256SUMS
+_BLOCK = 1 << 18
+_HINT = (
+    'take the host\'s own Python, environment="FILE[python:host]" or `env_python: host` in clusterfn.yml; or check '
+    "your network and proxy, or name a mirror with UV_PYTHON_INSTALL_MIRROR"
+)
 
 
 def solve_with_wheels(
@@ -51,33 +69,21 @@ def solve_with_wheels(
             if spec.project:
                 base = [_python(spec, target, minor, before, finder)]
             else:
-                base = _of_conda(spec, replace(target, python=minor), say)
+                has_pip = any(each.name == "pip" for each in spec.conda)
+                more = () if has_pip else (conda_requirement("pip"),)  # users of a `pip:` section expect it
+                conda = replace(spec, conda=(*spec.conda, *more))
+                base = conda_solver.solve(conda, replace(target, python=minor), say)
             python = next(each.version for each in base if each.name == "python")
             if python not in tried:
                 tried.add(python)
                 wheels = _wheels(finder, base, python)
                 if base[0].manager == STANDALONE and not base[0].sha256:  # the mirror is asked last
-                    base = [standalone.with_hash(base[0], once)]
+                    base = [with_hash(base[0], once)]
                 return [*base, *wheels]
         except Unsolved as unsolved:
-            first = first or unsolved.error
-    raise first or AssertionError("there is at least one Python to try")
-
-
-def nearest_minors(project: ProjectFile, near: int) -> list[str]:
-    """List the Pythons that a project admits, the one nearest to the caller's minor version first.
-
-    Raises:
-        LockError: It admits none.
-    """
-    nearest = sorted(_MINORS, key=lambda each: (abs(each - near), -each))
-    found = [f"3.{minor}" for minor in nearest if admits(project.requires_python, (3, minor))]
-    if not found:
-        raise LockError(
-            f"{project.path.name} admits no Python 3: its requires-python is {project.requires_python!r}",
-            hint='write requires-python = ">=3.10"',
-        )
-    return found[:_TRIES]
+            first = first or unsolved
+    assert first is not None, "there is at least one Python to try"
+    raise LockError(first.message, evidence=first.evidence, hint=first.hint)
 
 
 def _wheels(finder: WheelFinder, base: Sequence[LockedPackage], python: str) -> list[LockedPackage]:
@@ -94,12 +100,6 @@ def _wheels(finder: WheelFinder, base: Sequence[LockedPackage], python: str) -> 
         finder = replace(finder, spec=replace(finder.spec, pins=(*finder.spec.pins, *pins)))
         found = finder.find(python, stand_ins)
     return [each for each in found if each.name not in provided]
-
-
-def _of_conda(spec: Specification, target: SolveTarget, say: Say) -> list[LockedPackage]:
-    has_pip = any(each.name == "pip" for each in spec.conda)
-    more = () if has_pip else (conda_requirement("pip"),)  # users of a `pip:` section expect it
-    return conda_solver.solve(replace(spec, conda=(*spec.conda, *more)), target, say)
 
 
 def _names_on_pypi(conda: str) -> list[str]:
@@ -127,4 +127,76 @@ def _python(
         if each.name == "python" and each.manager == STANDALONE and each.version.startswith(f"{minor}."):
             return each
     folder = spec.file.parent if spec.file else Path()
-    return standalone.find_python(minor, target.platform, finder.program, folder)
+    return find_python(minor, target.platform, finder.program, folder)
+
+
+def find_python(minor: str, platform: str, program: str, folder: Path) -> LockedPackage:
+    """Return the newest Python of a minor version that uv knows; asks no server.
+
+    Args:
+        platform: conda's name of the host's.
+        folder: Of the project, where uv's settings begin.
+
+    Raises:
+        Unsolved: There is no such Python.
+    """
+    name = f"cpython-{minor}-linux-{conda_solver.machine_of(platform)}-gnu"
+    argv = [program, "python", "list", name, "--only-downloads", "--offline", "--output-format", "json"]
+    done = subprocess.run(
+        argv, stdin=subprocess.DEVNULL, capture_output=True, cwd=folder, check=False, env=uv.plain_variables(),
+        encoding="utf-8", errors="replace",
+    )  # fmt: skip
+    try:
+        told = [each for each in json.loads(done.stdout) if each.get("url")]
+    except ValueError as error:
+        lines = masked(done.stderr).strip().splitlines()
+        raise LockError("uv does not list the Pythons that it knows", evidence=lines[:10], hint=_HINT) from error
+    if platform not in uv.LINUX or not told:
+        raise Unsolved(f"python-build-standalone has no Python {minor} for {platform}", hint=_HINT)
+    return LockedPackage("python", str(told[0]["version"]), STANDALONE, str(told[0]["url"]), "", platform)
+
+
+def with_hash(python: LockedPackage, say: Say) -> LockedPackage:
+    """Return a Python with its hash, which only the mirror knows.
+
+    Raises:
+        LockError: The mirror does not answer.
+    """
+    url, version, file = python.url, python.version, python.file
+    try:
+        sha256 = _published_hash(url, file) or _computed_hash(url, say)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        why = getattr(error, "reason", None) or error
+        raise LockError(
+            f"Python {version} cannot be fetched from python-build-standalone", evidence=[f"{masked(url)}: {why}"],
+            hint=_HINT,
+        ) from error  # fmt: skip
+    say(f"Python {version} comes from python-build-standalone: {masked(url)}")
+    return replace(python, url=without_password(url), sha256=sha256)
+
+
+def _published_hash(url: str, file: str) -> str:
+    """Return the hash that stands beside the archive; "" if there is none."""
+    parts = urlsplit(url)
+    beside = urlunsplit(parts._replace(path=f"{parts.path.rpartition('/')[0]}/{_SUMS}"))
+    try:
+        with urllib.request.urlopen(make_request(beside, 0), timeout=_ANSWER_S) as answer:
+            lines = answer.read(_MOST).decode("utf-8", "replace").splitlines()
+    except urllib.error.HTTPError as error:
+        error.close()
+        return ""
+    except urllib.error.URLError:
+        if parts.scheme == "file":  # it is not there
+            return ""
+        raise
+    rows = [line.split() for line in lines]
+    return next((row[0].lower() for row in rows if len(row) == 2 and row[1].lstrip("*") == file), "")
+
+
+def _computed_hash(url: str, say: Say) -> str:
+    say(f"there is no {_SUMS} beside {masked(url)}: it is downloaded to compute its hash")
+    found = hashlib.sha256()
+    with urllib.request.urlopen(make_request(url, 0), timeout=_ANSWER_S) as answer:
+        for block in iter(lambda: answer.read(_BLOCK), b""):
+            found.update(block)
+    return found.hexdigest()

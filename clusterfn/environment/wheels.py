@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import re
 import sys
 import tempfile
@@ -17,27 +18,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from clusterfn.bridge.builder.addresses import masked
-from clusterfn.environment import child_process, chosen_versions, cuda, pip_settings, repositories, source_builds, uv
-from clusterfn.environment.chosen_versions import Solve
+from clusterfn.bridge.builder.plan import masked
+from clusterfn.environment import conda_solver, cuda, package_sources, repositories, source_distributions, uv
 from clusterfn.environment.conda_solver import MANY, Say, SolveTarget, unreachable
-from clusterfn.environment.lock import WHEEL, LockedPackage, Unsolved, file_name
-from clusterfn.environment.project import PIP_LINES, PYPROJECT, REQUIREMENTS, UV_LOCK, ProjectFile, normalize
+from clusterfn.environment.lock import WHEEL, LockedPackage, Unsolved
+from clusterfn.environment.project import PIP_LINES, PYPROJECT, REQUIREMENTS, UV_LOCK, ProjectFile, load_toml, normalize
+from clusterfn.environment.source_distributions import Solve
 from clusterfn.environment.specification import Specification
-from clusterfn.environment.toml_file import load_toml
-from clusterfn.environment.wheel_files import (
-    address_of,
-    check_hashes,
-    commit_of,
-    file_rank,
-    files_of,
-    hash_of_local,
-    packages_for,
-    version_of,
-    wheel_tags,
-    without_password,
-    write_stand_ins,
-)
+from clusterfn.environment.wheel_files import check_hashes, choose_file, commit_of, packages_for, write_stand_ins
 from clusterfn.errors import LockError
 
 _STAND_INS = "brought-by-conda"
@@ -107,13 +95,13 @@ class WheelFinder:
     @functools.cached_property
     def _settings(self) -> tuple[list[str], dict[str, str]]:
         """The flags and variables by which uv finds packages where pip and uv do for this project."""
-        pips, pip = self.project.kind in (REQUIREMENTS, PIP_LINES), pip_settings.pip_config()
+        pips, pip = self.project.kind in (REQUIREMENTS, PIP_LINES), package_sources.pip_config()
         own = (False, False) if pips else uv.names_indexes(self.project.path.parent)
         flags = ["--no-config"] if pips else []  # pip does not read uv's settings
         flags += ["--no-index"] if not pip.indexes and not any(own) else []
         # As pip does: the best version of all its indexes. If the user names an index to uv, uv's rule stays: the
         # first index that has a package counts alone. So no stranger's package replaces a private one of its name.
-        if (pips or len(pip.indexes) > 1) and not (own[0] or uv.has_index_variables()):
+        if (pips or len(pip.indexes) > 1) and not (own[0] or any(map(os.environ.get, package_sources.MORE_INDEXES))):
             flags += ["--index-strategy", "unsafe-best-match"]
         has_default = own[1] or self.spec.replaces_index
         return flags, uv.variables_with_indexes(pip, has_indexes=own[0], has_default=has_default)
@@ -126,7 +114,9 @@ class WheelFinder:
         more += ["--prerelease", "allow"] if "--pre" in project.lines else []
         wanted = self._wanted(folder)
         options = [text for text in project.lines if text.startswith("-") and not text.startswith(_NAMES_PACKAGES)]
-        flags, variables = self._settings
+        flags, all_variables = self._settings
+        variables = {name: value for name, value in all_variables.items() if name not in uv.OF_CHOICE}
+        ours = ["--python-platform", uv.platform_of(self.target), "--python-version", python]
 
         def solve(*words: str, lines: Sequence[str] = (), limits: Sequence[str] = ()) -> uv.UvResult:
             number = next(numbers)  # uv would keep the versions of a file that is there
@@ -135,19 +125,23 @@ class WheelFinder:
             barred = "--no-binary" if "--only-binary" in words else "\n"
             kept = [each for each in options if not each.startswith(barred)] if lines else project.lines
             given = "\n".join([*kept, *lines, ""])
-            argv = [*(["-"] if lines else wanted), *flags, *more, *words]
+            argv = [
+                "pip", "compile", *(["-"] if lines else wanted), *flags, *more, *words, "--format", "pylock.toml",
+                "--no-header", "--python", sys.executable, "-o", str(made),
+                *([] if source_distributions.ANYWHERE in words else ours),
+            ]  # fmt: skip
             all_limits = [*self.spec.pins, *brought, *limits]
             if all_limits:  # uv warns about an empty file
                 constraints.write_text("\n".join([*all_limits, ""]), encoding="utf-8")
                 argv += ["--constraint", str(constraints)]
-            reply = self._compile(argv, python, project.path.parent, variables, given, made)
-            if reply.status and source_builds.PKG_RESOURCES in reply.text:
+            reply = self._run(argv, project.path.parent, variables, given)
+            if reply.status and source_distributions.PKG_RESOURCES in reply.text:
                 older = folder / "builds.txt"
-                older.write_text(f"{source_builds.WITH_PKG_RESOURCES}\n", encoding="utf-8")
+                older.write_text(f"{source_distributions.WITH_PKG_RESOURCES}\n", encoding="utf-8")
                 argv += ["--build-constraints", str(older)]
-                reply = self._compile(argv, python, project.path.parent, variables, given, made)
+                reply = self._run(argv, project.path.parent, variables, given)
             self.extended.update(map(normalize, _NO_EXTRA.findall(reply.text)))
-            return reply
+            return reply if reply.status else replace(reply, found=load_toml(made))
 
         return solve
 
@@ -159,7 +153,7 @@ class WheelFinder:
             texts = [each.text for each in self.spec.pip] if self.project.kind == PYPROJECT else []
             why = solve("--no-deps", lines=texts) if texts else first
             raise self._failure(first if why.status in (0, 1) else why)
-        best, changed = chosen_versions.prefer_wheels(first.found, solve, uv.platform_of(self.target), minor)
+        best, changed = source_distributions.prefer_wheels(first.found, solve, uv.platform_of(self.target), minor)
         for sentence in changed:
             self.say(f"{self.spec.title}: {sentence}")
         return best
@@ -172,7 +166,7 @@ class WheelFinder:
             return wheel
         self.say(f"{self.spec.title}: {wheel.name} {wheel.version} has no wheel, so the host builds it once")
         flags, variables = self._settings
-        asked = source_builds.SourceDistribution(
+        asked = source_distributions.SourceDistribution(
             wheel, [self.program, "run", *flags], variables, self.project.path.parent
         )
         chosen = {each.name: each.version for each in others}
@@ -198,58 +192,42 @@ class WheelFinder:
         wanted.write_text(f"-e {project.path.parent.absolute()}{extras}\n", encoding="utf-8")
         return [str(wanted), *groups]
 
-    def _compile(
-        self, argv: Sequence[str], python: str, folder: Path, variables: Mapping[str, str], given: str, made: Path
-    ) -> uv.UvResult:
-        ours = ["--python-platform", uv.platform_of(self.target), "--python-version", python]
-        reply = self._run([
-            "pip", "compile", *argv, "--format", "pylock.toml", "--no-header", "--python", sys.executable,
-            "-o", str(made), *([] if chosen_versions.ANYWHERE in argv else ours),
-        ], folder, uv.without_choices(variables), given)  # fmt: skip
-        return reply if reply.status else replace(reply, found=load_toml(made))
-
     @functools.cached_property
     def _locked(self) -> tuple[dict[str, Any], Path]:
-        """What the lock has, as a pylock.toml would, and the folder from which its paths count."""
-        path = self.project.path
-        if self.project.kind != UV_LOCK:
-            return load_toml(path), path.parent
-        with tempfile.TemporaryDirectory(prefix="clusterfn-uv-") as name:
-            exported = self._exported(Path(name))
-            return load_toml(exported), exported.parent
-
-    def _exported(self, folder: Path) -> Path:
-        """Write what a uv.lock has as a pylock.toml.
+        """What the lock has, as a pylock.toml would, and the folder from which its paths count.
 
         Raises:
-            LockError: It is out of date.
+            LockError: A uv.lock is out of date.
         """
-        made, project = folder / "pylock.exported.toml", self.project
-        argv = [
-            "export", "--quiet", "--format", "pylock.toml", "--no-header", "--no-emit-project", "--no-default-groups",
-            *_flags("--extra", project.extras), *_flags("--group", project.groups), "-o", str(made),
-        ]  # fmt: skip
-        variables = uv.plain_variables()
-        reply = self._run([*argv, "--locked", "--python", sys.executable], project.path.parent, variables)
-        if reply.status and _STALE in reply.text:
-            raise LockError(
-                f"{project.path.name} is out of date: {PYPROJECT} has changed since", evidence=reply.lines[:MANY],
-                hint=f"run `uv lock` in {project.path.parent}",
-            )  # fmt: skip
-        if reply.status:  # uv checks with a Python that fits the project alone, and may need the network
-            frozen = self._run([*argv, "--frozen"], project.path.parent, variables)
-            if frozen.status:
-                raise self._failure(frozen)
-            self.say(f"{project.path.name} may be out of date, uv cannot check it here: {reply.lines[0]}")
-        return made
+        project, folder = self.project, self.project.path.parent
+        if project.kind != UV_LOCK:
+            return load_toml(project.path), folder
+        with tempfile.TemporaryDirectory(prefix="clusterfn-uv-") as name:
+            made, variables = Path(name) / "pylock.exported.toml", uv.plain_variables()
+            argv = [
+                "export", "--quiet", "--format", "pylock.toml", "--no-header", "--no-emit-project",
+                "--no-default-groups", *_flags("--extra", project.extras), *_flags("--group", project.groups),
+                "-o", str(made),
+            ]  # fmt: skip
+            reply = self._run([*argv, "--locked", "--python", sys.executable], folder, variables)
+            if reply.status and _STALE in reply.text:
+                raise LockError(
+                    f"{project.path.name} is out of date: {PYPROJECT} has changed since", evidence=reply.lines[:MANY],
+                    hint=f"run `uv lock` in {folder}",
+                )  # fmt: skip
+            if reply.status:  # uv checks with a Python that fits the project alone, and may need the network
+                frozen = self._run([*argv, "--frozen"], folder, variables)
+                if frozen.status:
+                    raise self._failure(frozen)
+                self.say(f"{project.path.name} may be out of date, uv cannot check it here: {reply.lines[0]}")
+            return load_toml(made), made.parent
 
     def _run(self, argv: Sequence[str], folder: Path, variables: Mapping[str, str], given: str = "") -> uv.UvResult:
         """Run uv in a folder, that of the project or another: relative paths and uv's own settings begin there."""
-
-        def waiting(seconds: float) -> None:
-            self.say(f"still resolving {self.spec.title} ({seconds:.0f} s)")
-
-        ended = child_process.run([self.program, *argv], waiting, given=given, folder=folder, variables=variables)
+        ended = conda_solver.run_program(
+            [self.program, *argv], lambda seconds: self.say(f"still resolving {self.spec.title} ({seconds:.0f} s)"),
+            given=given, folder=folder, variables=variables,
+        )  # fmt: skip
         return uv.UvResult(ended.status, masked(ended.err))
 
     def _failure(self, reply: uv.UvResult, title: str = "") -> Exception:
@@ -269,12 +247,12 @@ class WheelFinder:
             hint = f'{torch.text} is not on PyPI: name its index too, "--extra-index-url {index}"'
         elif self.spec.replaces_index:
             hint = "--index-url replaces PyPI, as for pip; --extra-index-url searches both"
-        hint = chosen_versions.way_to_a_wheel(reply.text) or hint
-        failed = chosen_versions.failed_build(reply.text)
+        hint = source_distributions.way_to_a_wheel(reply.text) or hint
+        failed = source_distributions.failed_build(reply.text)
         if failed:
             said = f"{title} could not be locked: {failed} has no wheel, and what it depends on cannot be read here"
-            return Unsolved(LockError(said, evidence=[*reply.lines[:_FIRST], *reply.lines[_FIRST:][-MANY:]], hint=hint))
-        return Unsolved(LockError(f"there is no solution for {title}", evidence=lines, hint=hint))
+            return Unsolved(said, evidence=[*reply.lines[:_FIRST], *reply.lines[_FIRST:][-MANY:]], hint=hint)
+        return Unsolved(f"there is no solution for {title}", evidence=lines, hint=hint)
 
     def _wheels(self, found: Sequence[Mapping[str, Any]], folder: Path, python: str) -> Iterator[LockedPackage]:
         """Read packages of a pylock.toml: one file for each, a wheel if there is one.
@@ -283,7 +261,6 @@ class WheelFinder:
             folder: From which its paths count.
         """
         self._say_local(found)
-        tags = wheel_tags(python, uv.platform_of(self.target))
         made = functools.partial(LockedPackage, platform=self.target.platform)
         for package in found:
             name = normalize(str(package["name"]))
@@ -294,17 +271,10 @@ class WheelFinder:
                 packed = repositories.pack(commit, name, self.spec.addresses)
                 yield made(name, str(package.get("version", "0")), WHEEL, commit, packed)
                 continue
-            files = files_of(package)
-            if any(_STAND_INS in str(file.get("path") or file.get("url")) for file in files):
-                continue  # conda brings it
-            best = max(files, key=lambda file: file_rank(file_name(address_of(file, folder)), tags))
-            url = without_password(address_of(best, folder))
-            version = str(package.get("version", "")) or version_of(file_name(url))
-            if file_rank(file_name(url), tags)[0] < 0:
-                what = f"{name} {version} has no file for Python {python} on {uv.platform_of(self.target)}"
-                raise Unsolved(LockError(f"there is no solution for {self.spec.title}: {what}", hint="lock it again"))
-            sha256 = str(best.get("hashes", {}).get("sha256", "")).lower()
-            yield made(name, version, WHEEL, url, sha256 or hash_of_local(url))
+            platform = uv.platform_of(self.target)
+            version, url, sha256 = choose_file(package, folder, python, platform, self.spec.title)
+            if _STAND_INS not in url:  # conda brings those
+                yield made(name, version, WHEEL, url, sha256)
 
     def _say_local(self, found: Sequence[Mapping[str, Any]]) -> None:
         """Say which packages are the user's own: they are sent as source, if they are editable or beside the script."""

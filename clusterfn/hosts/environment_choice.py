@@ -98,9 +98,16 @@ class EnvironmentResolver:
             if self._outdated:
                 self._outdated = False
                 self._known = {key: ready for key, ready in self._known.items() if ready.made is None}
-            named = self._named(wanted)
-            found = self.resolve_existing(named) if named else self._find(wanted, say)
-            self._pythons[self._text(wanted), wanted.packages] = found.interpreter.version
+            named, text = self._named(wanted), self._text(wanted)
+            if named:
+                found = self.resolve_existing(named)
+            elif wanted.packages or not existing.is_existing(text):
+                from clusterfn.environment import resolve  # it, and what it needs, takes time to import
+
+                found = self.resolve_made(resolve.read_specification(text, wanted.packages), wanted.gpus, say)
+            else:
+                found = self._found_or_made(wanted, say)
+            self._pythons[text, wanted.packages] = found.interpreter.version
             return found
 
     def _text(self, wanted: EnvironmentRequest) -> str | None:
@@ -113,14 +120,6 @@ class EnvironmentResolver:
             return None
         named = existing.parse_existing(text, self._session.host.scheduler)
         return named if named.kind != "found" else None
-
-    def _find(self, wanted: EnvironmentRequest, say: Say) -> ResolvedEnvironment:
-        text = self._text(wanted)
-        if wanted.packages or not existing.is_existing(text):
-            from clusterfn.environment import resolve  # it, and what it needs, takes time to import
-
-            return self.resolve_made(resolve.read_specification(text, wanted.packages), wanted.gpus, say)
-        return self._found_or_made(wanted, say)
 
     def forget(self) -> None:
         """Choose again what was made for unknown GPUs: they are known now. Does not block."""
@@ -151,16 +150,16 @@ class EnvironmentResolver:
 
     def _found_or_made(self, wanted: EnvironmentRequest, say: Say) -> ResolvedEnvironment:
         """Find the host's Python of the caller's version if it has what the function imports; else make one."""
-        from clusterfn.environment import imports
+        from clusterfn.environment import packages
 
         names = set(wanted.imports())
-        needed = imports.needed(names)
+        needed = packages.needed(names)
         try:
             own = existing.parse_existing(None, self._session.host.scheduler)
             return self.resolve_existing(own._replace(needed=tuple(needed)))
         except EnvironmentBuildError as lacking:
             say(f"{self._session.host.name}: {lacking.message}")
-            spec = imports.automatic(names, CALLER)
+            spec = packages.automatic(names, CALLER)
             try:
                 return self.resolve_made(spec, wanted.gpus, say)
             except LockError as error:

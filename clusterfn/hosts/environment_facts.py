@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor import nvidia_smi
-from clusterfn.environment import host_python, python_source, resolve, torch_build
+from clusterfn.environment import python_source, resolve, torch_build
 from clusterfn.environment.cuda import GpuCapabilities
-from clusterfn.environment.python_source import HostPython, PythonSource
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.gpus import ask_types
@@ -19,7 +18,6 @@ from clusterfn.scheduler import scheduler_for
 
 if TYPE_CHECKING:
     from clusterfn.environment.conda_solver import Say
-    from clusterfn.environment.project import ProjectFile
     from clusterfn.environment.resolve import LockedEnvironment
     from clusterfn.environment.specification import Specification
     from clusterfn.hosts.connected_host import ConnectedHost
@@ -71,27 +69,18 @@ def with_python(session: ConnectedHost, spec: Specification, caller: tuple[int, 
         return spec
     source = spec.python if spec.python.kind else python_source.parse_source(session.host.making.python)
     if source.kind == python_source.HOST:
-        return replace(spec, python=replace(source, found=_host_python(session, source, spec.project, caller)))
+        argv = python_source.question(source, spec.project, caller)
+        answer = session.connection.run(argv, unset=_MISLEADING, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
+        printed, platform = answer.out.decode("utf-8", "replace"), session.connection.facts.platform
+        found = python_source.choose(source, spec.project, platform, printed, session.host.name)
+        source = replace(source, found=found)
     return replace(spec, python=source)
-
-
-def _host_python(
-    session: ConnectedHost, source: PythonSource, project: ProjectFile, caller: tuple[int, int]
-) -> HostPython:
-    argv = host_python.question(source, project, caller)
-    answer = session.connection.run(argv, unset=_MISLEADING, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
-    printed, host = answer.out.decode("utf-8", "replace"), session.host.name
-    return host_python.choose(source, project, session.connection.facts.platform, printed, host)
 
 
 def platform_facts(session: ConnectedHost) -> dict[str, str]:
     """Return what a lock for the host depends on, and where environments are."""
     known = session.connection.facts
-    return {
-        "platform": known.platform,
-        "glibc": known.glibc,
-        "root": environments_root(session),
-    }
+    return {"platform": known.platform, "glibc": known.glibc, "root": environments_root(session)}
 
 
 def environments_root(session: ConnectedHost) -> str:

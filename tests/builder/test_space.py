@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge.builder import space
+from clusterfn.bridge.builder.packages import space_needed
 from clusterfn.bridge.builder.plan import PlannedPackage
 from tests.bridge.host import obey_modes
 from tests.builder import toys
@@ -56,7 +56,7 @@ def test_files_too_many_are_refused_before_anything_is_fetched(small: Host, shel
 def test_the_estimate_is_no_more_than_what_pytorch_for_cuda_has():
     wheels = PlannedPackage("torch", "2.8.0", "", "pip", "torch.whl", "", "0" * 64, 3_900_000_000)
 
-    size, files = space.space_needed(wheels, None)
+    size, files = space_needed(wheels, None)
 
     assert size - wheels.size <= 6_400_000_000 and files <= 16_317
 

@@ -13,7 +13,7 @@ from clusterfn import LockError
 from clusterfn.config import places
 from clusterfn.environment import conda_solver, environment_yml
 from clusterfn.environment.conda_solver import SolveTarget
-from clusterfn.environment.index_credentials import with_credentials
+from clusterfn.environment.package_sources import with_credentials
 from clusterfn.environment.packages import from_packages
 from clusterfn.environment.solver import lock_for
 from tests.lab.channel import Channel

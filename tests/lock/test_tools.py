@@ -64,7 +64,7 @@ def test_a_long_solve_says_what_it_waits_for_and_leaves_no_temporary_files(
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setattr("clusterfn.environment.child_process.PATIENCE_S", 0.02)
+    monkeypatch.setattr("clusterfn.environment.conda_solver.PATIENCE_S", 0.02)
 
     bench.lock("  - six\n")
 

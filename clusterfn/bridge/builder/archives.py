@@ -102,13 +102,6 @@ def _zip(archive: zipfile.ZipFile) -> "Iterator[Member]":
             yield PackageFile(path, info.file_size, script or bool(mode & 0o111)), content
 
 
-def unpacked_zip_size(path: str) -> "tuple[int, int]":
-    """Return how many bytes and files an unpacked wheel has."""
-    with zipfile.ZipFile(path) as archive:
-        sizes = [info.file_size for info in archive.infolist()]
-    return sum(sizes), len(sizes)
-
-
 def _inside(top: str, name: str) -> str:
     """Return a normalized path below the folder `top` of an archive; refuse any other."""
     path = native(name)

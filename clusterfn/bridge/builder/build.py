@@ -146,7 +146,9 @@ class _Build:
         except stopping.BuildStopped:
             raise
         except BaseException:  # whatever the reason: an incomplete environment must not stay
-            self._clean()
+            if os.path.islink(self._final) and os.readlink(self._final) == os.path.basename(self._aside):
+                os.unlink(self._final)
+            cleanup.delete(self._aside, self._holder)
             raise
 
     def _timed(self, name: str, step: "Any", *arguments: "Any") -> "Any":
@@ -163,9 +165,14 @@ class _Build:
         layout = package_formats.layout_of_plan(self.plan, self._final)
         maker = Linker(self._aside, self._final)
         self._timed("link", self._link, layout, maker)
-        self._clear_final_path()
+        self.check_lock()
+        if os.path.islink(self._final):
+            os.unlink(self._final)
+        elif os.path.isdir(self._final):
+            cleanup.delete(self._final, self._holder)
         os.symlink(os.path.basename(self._aside), self._final)  # without READY no job uses it
-        self._timed("compile", self._compile, layout, maker)
+        self._progress.report("compile", 0, 1)
+        self._timed("compile", lambda: maker.make_all(bytecode.compile_missing(layout)))
         messages = self._timed("scripts", programs.run_post_link_scripts, self.plan, self._final, self._progress)
         told = {"set": programs.find_activation_variables(self._final, self.plan.timeout_s)}
         self._progress.report("verify", 0, 1)
@@ -180,20 +187,9 @@ class _Build:
             for number, _ in enumerate(pool.map(maker.make_all, parts), 1):
                 self._progress.report("link", min(number * _LINKED_TOGETHER, len(targets)), len(targets))
 
-    def _compile(self, layout: "Layout", maker: Linker) -> None:
-        self._progress.report("compile", 0, 1)
-        maker.make_all(bytecode.compile_missing(layout))
-
     def check_lock(self) -> None:
         if not self._lock.is_mine():
             raise _LockLost
-
-    def _clear_final_path(self) -> None:
-        self.check_lock()
-        if os.path.islink(self._final):
-            os.unlink(self._final)
-        elif os.path.isdir(self._final):
-            cleanup.delete(self._final, self._holder)
 
     def _finish(self, facts: "dict[str, Any]") -> "dict[str, Any]":
         sizes = cleanup.list_sizes(self._aside)
@@ -216,11 +212,6 @@ class _Build:
         os.rename(self._aside, self._final)
         sync_file_system(os.path.dirname(self._final))
         return ready
-
-    def _clean(self) -> None:
-        if os.path.islink(self._final) and os.readlink(self._final) == os.path.basename(self._aside):
-            os.unlink(self._final)
-        cleanup.delete(self._aside, self._holder)
 
 
 def sync_file_system(folder: str) -> None:

@@ -6,21 +6,7 @@ Nothing that a job uses is removed. What goes is renamed, and put back if a job 
 import contextlib
 import os
 
-from ..layout import (
-    ABOUT,
-    BLOBS,
-    BUILDS,
-    ENVIRONMENTS,
-    LOCK,
-    OUTCOME,
-    PACKAGES,
-    PLAN,
-    PROGRESS,
-    READY,
-    build_dir,
-    environment_dir,
-    uses_dir,
-)
+from .. import layout
 from ..removal import PART_S, date_of, files_below, is_due, move_aside, paths_in, remove, size_of, sweep
 from . import leases
 from .locks import FolderLock, OtherHolder, beats_folder, is_held, try_unlink
@@ -55,7 +41,7 @@ def delete(path: str, holder: "LockHolder", is_needed: "Optional[Callable[[str],
 
 def sweep_leftovers(root: str, holder: "LockHolder") -> None:
     """Remove what dead builders have left."""
-    for folder in (os.path.join(root, kind) for kind in (ENVIRONMENTS, PACKAGES)):
+    for folder in (os.path.join(root, kind) for kind in (layout.ENVIRONMENTS, layout.PACKAGES)):
         sweep(folder, lambda path: _is_left(path, holder))
         for path in paths_in(folder):
             if os.path.islink(path) and not os.path.exists(path):
@@ -73,13 +59,14 @@ def _is_left(path: str, holder: "LockHolder") -> bool:
 
 def list_environments(root: str) -> "list[str]":
     """List the ids of all environments that are whole."""
-    paths = paths_in(os.path.join(root, ENVIRONMENTS))
-    return [os.path.basename(path) for path in paths if os.path.isfile(os.path.join(path, READY))]
+    paths = paths_in(os.path.join(root, layout.ENVIRONMENTS))
+    return [os.path.basename(path) for path in paths if os.path.isfile(os.path.join(path, layout.READY))]
 
 
 def last_used(root: str, env_id: str) -> float:
     """Return when it was built, or last used by a job."""
-    return max(os.stat(os.path.join(environment_dir(root, env_id), READY)).st_mtime, leases.last_used(root, env_id))
+    ready = os.path.join(layout.environment_dir(root, env_id), layout.READY)
+    return max(os.stat(ready).st_mtime, leases.last_used(root, env_id))
 
 
 def unused_environments(root: str, limit_s: float, spared: int) -> "list[str]":
@@ -91,11 +78,11 @@ def unused_environments(root: str, limit_s: float, spared: int) -> "list[str]":
 
 def remove_environment(root: str, env_id: str, holder: "LockHolder") -> "dict[str, Any]":
     """Remove an environment, unless a job uses it or a builder holds its lock."""
-    own = FolderLock(os.path.join(build_dir(root, env_id), LOCK), holder)
+    own = FolderLock(os.path.join(layout.build_dir(root, env_id), layout.LOCK), holder)
     if not own.take():
         return {"id": env_id, "removed": False, "why": "it is being built", "used_by": []}
     try:
-        final = environment_dir(root, env_id)
+        final = layout.environment_dir(root, env_id)
         exists, freed = os.path.lexists(final), size_of(final, 1)
 
         def is_needed(_: str) -> bool:  # or a builder has taken the lock of this process for that of a dead one
@@ -106,27 +93,23 @@ def remove_environment(root: str, env_id: str, holder: "LockHolder") -> "dict[st
             why = "jobs use it" if used_by else "it is being built"
             return {"id": env_id, "removed": False, "why": why, "used_by": used_by}
         leases.sweep_ended_leases(root, env_id)
-        _forget(root, env_id)
+        # The files of its builds go; the lock stays, as another process may wait for it.
+        for path in paths_in(layout.build_dir(root, env_id)):
+            name = os.path.basename(path)  # logs of builders whose clients disconnected before the end
+            if name in (layout.PLAN, layout.PROGRESS, layout.OUTCOME) or name.startswith("log-"):
+                try_unlink(path)
+        with contextlib.suppress(OSError):  # a job has added a lease meanwhile
+            os.rmdir(layout.uses_dir(root, env_id))
     finally:
         own.release()
     return {"id": env_id, "removed": exists, "why": "" if exists else "there is none", "freed": freed, "used_by": []}
-
-
-def _forget(root: str, env_id: str) -> None:
-    # The files of its builds; the lock stays, as another process may wait for it.
-    for path in paths_in(build_dir(root, env_id)):
-        name = os.path.basename(path)  # logs of builders whose clients disconnected before the end
-        if name in (PLAN, PROGRESS, OUTCOME) or name.startswith("log-"):
-            try_unlink(path)
-    with contextlib.suppress(OSError):  # a job has added a lease meanwhile
-        os.rmdir(uses_dir(root, env_id))
 
 
 def remove_packages(root: str, holder: "LockHolder", unused_s: float = 0.0) -> "tuple[int, int]":
     """Remove packages that no environment and no builder needs; return how many, and the bytes freed."""
     count = freed = 0
     kept = _packages_in_use(root, holder)
-    for path in paths_in(os.path.join(root, PACKAGES)):
+    for path in paths_in(os.path.join(root, layout.PACKAGES)):
         name = os.path.basename(path)
         if name.startswith(".") or name in kept or not is_due(date_of(path), unused_s):
             continue
@@ -140,22 +123,22 @@ def remove_packages(root: str, holder: "LockHolder", unused_s: float = 0.0) -> "
 
 def _packages_in_use(root: str, holder: "LockHolder") -> "set[str]":
     """Return the SHA-256 of the packages of all environments and of all current builds."""
-    plans = [os.path.join(environment_dir(root, env_id), ABOUT, PLAN) for env_id in list_environments(root)]
-    plans += [os.path.join(build_dir(root, name), PLAN) for name in builds_under_way(root, holder)]
-    return set().union(*map(_hashes, plans))
+    folders = [os.path.join(layout.environment_dir(root, each), layout.ABOUT) for each in list_environments(root)]
+    folders += [layout.build_dir(root, each) for each in builds_under_way(root, holder)]
+    return set().union(*(_hashes(os.path.join(folder, layout.PLAN)) for folder in folders))
 
 
 def builds_under_way(root: str, holder: "LockHolder") -> "list[str]":
     """Return the ids of the environments that living builders make or repair."""
-    paths = [path for path in paths_in(os.path.join(root, BUILDS)) if not os.path.basename(path).startswith(".")]
-    return [os.path.basename(path) for path in paths if is_held(os.path.join(path, LOCK), holder)]
+    paths = [path for path in paths_in(os.path.join(root, layout.BUILDS)) if not os.path.basename(path).startswith(".")]
+    return [os.path.basename(path) for path in paths if is_held(os.path.join(path, layout.LOCK), holder)]
 
 
 def remove_old_parts(root: str) -> int:
     """Remove abandoned downloads; return the bytes freed."""
-    paths = [path for path in paths_in(os.path.join(root, BLOBS)) if path.endswith(".part")]
+    paths = [path for path in paths_in(os.path.join(root, layout.BLOBS)) if path.endswith(".part")]
     old = {path: size_of(path) for path in paths if is_due(date_of(path), PART_S)}
-    sweep(os.path.join(root, BLOBS), old.__contains__)
+    sweep(os.path.join(root, layout.BLOBS), old.__contains__)
     return sum(old.values())
 
 

@@ -14,8 +14,8 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 from ..supervisor import publish
-from .addresses import local_path, masked
 from .errors import BuildFailed
+from .plan import local_path, masked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -109,20 +109,15 @@ def _send_request(package: "PlannedPackage", part: str, moved: "Callable[[int], 
             expected = answer.headers.get("Content-Length")
             got = 0
             for block in iter(lambda: answer.read(_BLOCK), b""):
-                _write(file.fileno(), block, part)
+                try:
+                    publish.write_all(file.fileno(), block)
+                except OSError as error:
+                    error.filename = part  # of the disk: errors of the network have none
+                    raise
                 got += len(block)
                 moved(len(block))
     if expected is not None and got < int(expected):
         raise http.client.IncompleteRead(b"", int(expected) - got)
-
-
-def _write(fd: int, block: bytes, path: str) -> None:
-    """Write a block; errors of the disk carry the file's name, those of the network do not."""
-    try:
-        publish.write_all(fd, block)
-    except OSError as error:
-        error.filename = path
-        raise
 
 
 def make_request(url: str, have: int) -> urllib.request.Request:

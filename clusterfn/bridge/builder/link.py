@@ -10,7 +10,7 @@ import re
 import shutil
 from typing import NamedTuple
 
-from ..layout import ABOUT, READY
+from ..layout import ABOUT, MANIFEST, READY
 from . import stopping
 from .errors import BuildFailed
 from .plan import read_document, write_document
@@ -82,12 +82,16 @@ def read_manifest(path: str) -> "Optional[Manifest]":
 class PackageDamaged(Exception):
     """A file of an unpacked package is missing or truncated: a purging file system, or a crash of the machine.
 
-    `package` is its folder.
+    Its argument is the package's folder.
     """
 
-    def __init__(self, package: str) -> None:
-        super().__init__(package)
-        self.package = package
+
+def manifest_of(folder: str) -> Manifest:
+    """Return the manifest of an unpacked package, or raise PackageDamaged."""
+    manifest = read_manifest(os.path.join(folder, MANIFEST))
+    if manifest is None:
+        raise PackageDamaged(folder)
+    return manifest
 
 
 class TargetFile(NamedTuple):
@@ -188,7 +192,13 @@ class Linker:
 
     def _put(self, target: TargetFile, path: str) -> None:
         if target.how == LINK:
-            _link(target, path)
+            _refuse_damaged(target)
+            try:
+                os.link(target.source, path)
+            except OSError as error:
+                if error.errno not in _REFUSED:
+                    raise
+                shutil.copy(target.source, path)
         elif target.how == SYMLINK:
             os.symlink(os.fsdecode(target.content), path)
         else:
@@ -210,16 +220,6 @@ def _refuse_damaged(target: TargetFile) -> None:
     except FileNotFoundError:
         pass
     raise PackageDamaged(target.package)
-
-
-def _link(target: TargetFile, path: str) -> None:
-    _refuse_damaged(target)
-    try:
-        os.link(target.source, path)
-    except OSError as error:
-        if error.errno not in _REFUSED:
-            raise
-        shutil.copy(target.source, path)
 
 
 def _file_content(target: TargetFile, prefix: str) -> bytes:

@@ -11,34 +11,18 @@ import json
 import os
 import re
 
-from ..layout import MANIFEST, package_dir
+from ..layout import package_dir
 from ..supervisor.text import native, portable
-from .addresses import masked
 from .bytecode import CACHE
 from .errors import BuildFailed
-from .link import (
-    LINK,
-    SCRIPT,
-    SYMLINK,
-    TEXT,
-    WRITE,
-    Layout,
-    Manifest,
-    PackageDamaged,
-    PackageFile,
-    TargetFile,
-    read_manifest,
-    shebang,
-)  # fmt: skip
-from .plan import TAR_GZ, WHEEL
+from .link import LINK, SCRIPT, SYMLINK, TEXT, WRITE, Layout, Manifest, PackageFile, TargetFile, manifest_of, shebang
+from .plan import TAR_GZ, WHEEL, masked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterable, Mapping, Optional
 
     from .plan import BasePython, BuildPlan, PlannedPackage
-
-    Known = tuple[PlannedPackage, str, Manifest]
 
 _HISTORY = b"==> made by clusterfn from a lock <==\n"
 _WHEEL_INFO = re.compile(r"[^/]+\.dist-info/WHEEL\Z")
@@ -73,34 +57,20 @@ def layout_of_plan(plan: "BuildPlan", prefix: str) -> Layout:
     Raises:
         PackageDamaged: A package is missing, or has lost its manifest.
     """
-    known = _read_manifests(plan)
-    python = next((each for _, _, each in known if each.kind != "wheel" and each.name == "python"), None)
+    folders = [package_dir(plan.root, each.sha256) for each in plan.packages]
+    manifests = list(map(manifest_of, folders))
+    python = next((each for each in manifests if each.kind != "wheel" and each.name == "python"), None)
     if plan.base is None and python is None:
         raise BuildFailed("the lock has no python", stage="plan", hint="name python in the environment's specification")
     layout = Layout(prefix, plan.python, python.facts.get("python_site_packages_path") if python else None)
     if plan.base is not None:
         _place_base(layout, plan.base)
-    _place_packages(layout, known)
-    if python is not None and python.kind == "conda":
-        layout.add(TargetFile("conda-meta/history", WRITE, known[0][1], content=_HISTORY))
-    return layout
-
-
-def _read_manifests(plan: "BuildPlan") -> "list[Known]":
-    found = []
-    for package in plan.packages:
-        folder = package_dir(plan.root, package.sha256)
-        manifest = read_manifest(os.path.join(folder, MANIFEST))
-        if manifest is None:
-            raise PackageDamaged(folder)
-        found.append((package, folder, manifest))
-    return found
-
-
-def _place_packages(layout: Layout, known: "list[Known]") -> None:
-    for package, folder, manifest in known:
+    for package, folder, manifest in zip(plan.packages, folders, manifests):
         place = _place_wheel if manifest.kind == "wheel" else _place_conda
         place(layout, manifest, package, folder)
+    if python is not None and python.kind == "conda":
+        layout.add(TargetFile("conda-meta/history", WRITE, folders[0], content=_HISTORY))
+    return layout
 
 
 def _place_base(layout: Layout, base: "BasePython") -> None:
@@ -193,8 +163,11 @@ def _place_wheel(layout: Layout, manifest: Manifest, package: "PlannedPackage", 
     placed.append(TargetFile("%s/%s/INSTALLER" % (layout.site, info), WRITE, folder, content=b"clusterfn\n"))
     for target in placed:
         layout.add(target)
-    record = "%s/%s/RECORD" % (layout.site, info)
-    content = _wheel_record([record] + [target.path for target in placed], layout.site)
+    # RECORD has paths relative to site-packages, as pip writes them; and no hashes, which may be left out.
+    record, out = "%s/%s/RECORD" % (layout.site, info), io.StringIO()
+    paths = sorted([record] + [target.path for target in placed])
+    csv.writer(out, lineterminator="\n").writerows((os.path.relpath(path, layout.site), "", "") for path in paths)
+    content = out.getvalue().encode("utf-8", "surrogateescape")
     layout.add(TargetFile(record, WRITE, folder, content=content))
 
 
@@ -236,14 +209,6 @@ def _is_python(path: str) -> bool:
             return file.read(8) == b"#!python"
     except FileNotFoundError:  # reported when it is linked
         return False
-
-
-def _wheel_record(paths: "Iterable[str]", site: str) -> bytes:
-    """Write RECORD with paths relative to site-packages, as pip does; without hashes, which may be left out."""
-    out = io.StringIO()
-    rows = ((os.path.relpath(path, site), "", "") for path in sorted(paths))
-    csv.writer(out, lineterminator="\n").writerows(rows)
-    return out.getvalue().encode("utf-8", "surrogateescape")
 
 
 def _entry_point_scripts(manifest: Manifest, layout: Layout, folder: str) -> "list[TargetFile]":

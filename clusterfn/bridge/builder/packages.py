@@ -10,17 +10,18 @@ import os
 import shutil
 import sys
 import threading
+import zipfile
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 from ..agent.trusted import Trusted
 from ..layout import BLOBS, MANIFEST, PACKAGE_FILES, PACKAGES, blob, package_dir
-from . import archives, fetch, permissions, space, stopping
-from .addresses import local_path
-from .errors import BuildFailed
+from ..supervisor.text import format_size
+from . import archives, fetch, permissions, stopping
+from .errors import ROOM, BuildFailed
 from .link import Manifest, PackageDamaged, PackageFile, read_manifest, write_manifest
 from .locks import FolderLock
 from .package_formats import describe_package
-from .plan import CONDA
+from .plan import CONDA, WHEEL, local_path
 from .wheel_builds import BuildFolder
 
 TYPE_CHECKING = False
@@ -38,6 +39,8 @@ _AT_ONCE = 4
 _SPARE_TRIES = 3  # while a purging file system takes files away
 _TURN_S = 0.2
 _END_S = 2.0
+_UNPACKED_WHEEL, _UNPACKED_CONDA = 1.6, 2.5
+_BYTES_A_FILE = 250000  # PyTorch for CUDA has 3.9 GB in 16 300 files, and others have smaller ones
 
 
 class Packages:
@@ -100,7 +103,7 @@ class Packages:
             try:
                 return work()
             except PackageDamaged as damaged:
-                manifest = os.path.join(damaged.package, MANIFEST)
+                manifest = os.path.join(damaged.args[0], MANIFEST)
                 if read_manifest(manifest) is not None:  # without it, it counts as not unpacked
                     os.unlink(manifest)
                 self.provide()
@@ -122,7 +125,7 @@ class Packages:
                 "%d archives are missing on the host: %s" % (len(lacking), names), stage="fetch",
                 hint="send them, or let the host fetch (fetch_on: host)", need=[each.sha256 for each in lacking],
             )  # fmt: skip
-        space.refuse_too_little(self.plan.root, [space.space_needed(*each) for each in found.items()])
+        _refuse_too_little(self.plan.root, [space_needed(*each) for each in found.items()])
         self._zstd = self._choose_zstd()
         self._unpack_in_parallel(sorted(self._missing, key=lambda each: -each.size))
 
@@ -256,6 +259,42 @@ def _extract(
     except archives.DAMAGED as error:
         message = "%s cannot be unpacked: %s: %s" % (package.label, type(error).__name__, error)
         raise BuildFailed(message, stage="unpack", evidence=[package.file]) from error
+
+
+def space_needed(package: "PlannedPackage", archive: "Optional[str]") -> "tuple[int, int]":
+    """Return how many bytes and files a package takes at least: unpacked, and its archive if that is missing.
+
+    A rejection must be right, so unknown sizes are estimated low. A wheel of CUDA libraries unpacks to 1.6 times its
+    archive. A conda package unpacks to 2.5 times, with a file for each 250 KB.
+    """
+    if archive is not None and package.kind == WHEEL:
+        try:
+            with zipfile.ZipFile(archive) as wheel:
+                sizes = [info.file_size for info in wheel.infolist()]
+            return sum(sizes), len(sizes)
+        except (OSError, zipfile.BadZipFile):  # it is damaged: its hash will show that
+            return 0, 0
+    there = os.stat(archive).st_size if archive is not None else 0
+    total = there or package.size
+    unpacked = int(total * (_UNPACKED_WHEEL if package.kind == WHEEL else _UNPACKED_CONDA))
+    return unpacked + total - there, total // _BYTES_A_FILE
+
+
+def _refuse_too_little(root: str, needs: "Iterable[tuple[int, int]]") -> None:
+    """Raise if the disk has too little space, before anything is fetched; name both numbers.
+
+    A disk that fills up all the same, or a quota, is reported where that happens.
+    """
+    wanted_bytes, wanted_files = [sum(each) for each in zip((0, 0), *needs)]
+    disk = os.statvfs(root)
+    free = disk.f_bavail * disk.f_frsize
+    told = ""
+    if wanted_bytes > free:
+        told = "too little room: it needs at least %s, and %s are free" % (format_size(wanted_bytes), format_size(free))
+    elif disk.f_files and wanted_files > disk.f_favail:
+        told = "room for too few files: it needs at least %d, and %d may still be made" % (wanted_files, disk.f_favail)
+    if told:
+        raise BuildFailed("%s has %s" % (root, told), stage="space", hint=ROOM)
 
 
 def find_missing_archives(plan: "BuildPlan") -> "dict[str, Any]":

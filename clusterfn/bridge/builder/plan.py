@@ -1,11 +1,13 @@
 """Read plan.json, the client's description of what to build, and check it: its names become paths.
 
 The builder's other files of JSON are read and written here, too. They appear whole or not at all, and are the group's
-if the root is.
+if the root is. The addresses of archives are read here as well, without a network.
 """
 
 import json
+import os
 import re
+import urllib.parse
 from typing import NamedTuple
 
 from ..supervisor import publish
@@ -174,6 +176,23 @@ def _matching(pattern: "re.Pattern[str]", text: str) -> str:
     if not pattern.match(text):
         raise ValueError("%r does not match %s" % (text, pattern.pattern))
     return text
+
+
+def local_path(url: str) -> str:
+    """Return the path of a file:// address; "" for others."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme != "file":
+        return ""
+    if os.name == "nt":
+        from urllib.request import url2pathname  # takes time to import
+
+        return url2pathname(parts.path)
+    return urllib.parse.unquote(parts.path)
+
+
+def masked(url: str) -> str:
+    """Return an address without its password and without the token of a channel, so that it can be shown."""
+    return re.sub(r"/t/[^/\s]+/", "/t/***/", re.sub(r"://[^/\s]*@", "://***@", url))
 
 
 def write_document(path: str, document: "Mapping[str, Any]") -> None:

@@ -199,13 +199,11 @@ def find_activation_variables(prefix: str, timeout_s: float) -> "dict[str, str]"
         raise BuildFailed(
             "the environment cannot be activated: %s" % error, stage="script", evidence=error.evidence
         ) from error
-    old, new = map(_parse_variables, output.split(_ENV_MARK, 1))
+    old, new = [
+        dict(os.fsdecode(each).split("=", 1) for each in part.split(b"\0") if b"=" in each)
+        for part in output.split(_ENV_MARK, 1)
+    ]
     return {name: value for name, value in new.items() if name not in _SHELLS_OWN and old.get(name) != value}
-
-
-def _parse_variables(printed: bytes) -> "dict[str, str]":
-    pairs = [os.fsdecode(each).partition("=") for each in printed.split(b"\0") if b"=" in each]
-    return {name: value for name, _, value in pairs}
 
 
 def verify_environment(plan: "BuildPlan", prefix: str) -> "dict[str, Any]":

@@ -99,8 +99,13 @@ class BuildFolder:
             PackageDamaged: A package of the environment, or one that builds, has lost a file.
             BuildFailed: The build failed.
         """
-        prefix = self._linked()
-        path = os.path.join(self._folder, os.path.basename(self._source.file))  # pip reads names and versions in it
+        builds = self._package.requires
+        names = {each.name for each in builds}
+        others = [each for each in self._plan.packages if each.kind != WHEEL and each.name not in names]
+        prefix = os.path.join(self._folder, "env")  # an environment that builds
+        layout = layout_of_plan(self._plan._replace(packages=others + list(builds)), prefix)
+        Linker(prefix, prefix).make_all(target for _, target in sorted(layout.targets.items()))
+        path = os.path.join(self._folder, os.path.basename(sdist))  # pip reads names and versions in it
         os.symlink(sdist, path)
         wheels = os.path.join(self._folder, "wheels")
         words = [
@@ -115,21 +120,6 @@ class BuildFolder:
         if len(made) != 1:
             raise self._failed("it made %d wheels" % len(made), b"")
         return os.path.join(wheels, made[0])
-
-    @property
-    def _source(self) -> "PlannedPackage":
-        assert self._package.source is not None
-        return self._package.source
-
-    def _linked(self) -> str:
-        """Make the environment that builds, and return its prefix."""
-        builds = self._package.requires
-        names = {each.name for each in builds}
-        others = [each for each in self._plan.packages if each.kind != WHEEL and each.name not in names]
-        prefix = os.path.join(self._folder, "env")
-        layout = layout_of_plan(self._plan._replace(packages=others + list(builds)), prefix)
-        Linker(prefix, prefix).make_all(target for _, target in sorted(layout.targets.items()))
-        return prefix
 
     def _variables(self, prefix: str) -> "dict[str, str]":
         """Return what is set for the build: conda's compilers, or those that this machine has."""

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from clusterfn.config.spec import EnvironmentSettings, Host
-from clusterfn.environment import host_python, resolve, solver
-from clusterfn.environment.host_python import choose
+from clusterfn.environment import python_source, resolve, solver
 from clusterfn.environment.project import PYPROJECT, ProjectFile
-from clusterfn.environment.python_source import HOST, HostPython, PythonSource, parse_source
+from clusterfn.environment.python_source import HOST, HostPython, PythonSource, choose, parse_source
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from tests.programs import main
 from tests.unit.environment import shelf as shelves
@@ -43,7 +42,7 @@ def said(**changes: Any) -> str:
 
 def ask(source: PythonSource, requires: str = ">=3.9", minor: int = sys.version_info[1]) -> HostPython:
     """Ask the interpreters of this machine, as a host is asked."""
-    argv = host_python.question(source, project(requires), (3, minor))
+    argv = python_source.question(source, project(requires), (3, minor))
     printed = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
     return choose(source, project(requires), HERE, printed, "tensor01")
 
@@ -82,9 +81,9 @@ def test_without_a_path_the_one_nearest_to_the_callers_is_taken(tmp_path: Path, 
     program("python3", 12)
     program("python3.12", 12)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(host_python, "OLDEST", (3, 9))
+    monkeypatch.setattr(python_source, "OLDEST", (3, 9))
 
-    argv = host_python.question(PythonSource(HOST), project("<3.13"), (3, 11))
+    argv = python_source.question(PythonSource(HOST), project("<3.13"), (3, 11))
     assert argv[5:] == ["python3.11", "python3.12", "python3.10", "python3.9", "python3"]
     assert ask(PythonSource(HOST), "==3.12.*", 11).path == "/x/python3.12"
     assert ask(PythonSource(HOST), "==3.10.*", 11).path == "/x/python3.10"

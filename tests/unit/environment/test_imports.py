@@ -13,7 +13,7 @@ import pytest
 from clusterfn import EnvironmentBuildError, LockError
 from clusterfn.calls import source_imports
 from clusterfn.config.spec import Host
-from clusterfn.environment import imports
+from clusterfn.environment import packages
 from clusterfn.hosts.environment_choice import EnvironmentRequest, EnvironmentResolver
 
 
@@ -21,7 +21,7 @@ from clusterfn.hosts.environment_choice import EnvironmentRequest, EnvironmentRe
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Make a project known to importlib.metadata."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    imports.projects_by_module.cache_clear()
+    packages.projects_by_module.cache_clear()
 
     def install(project: str, module: str, version: str = "1.0", direct_url: object = None, installer: str = "pip"):
         folder = tmp_path / f"{project}-{version}.dist-info"
@@ -33,11 +33,11 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             (folder / "direct_url.json").write_text(json.dumps(direct_url))
 
     yield install
-    imports.projects_by_module.cache_clear()
+    packages.projects_by_module.cache_clear()
 
 
 def wanted(source: str) -> list[str]:
-    return [each.text for each in imports.automatic(source_imports.imported(source), (3, 11)).pip]
+    return [each.text for each in packages.automatic(source_imports.imported(source), (3, 11)).pip]
 
 
 def test_installed_versions_of_what_is_imported_are_wanted_and_said(installed):
@@ -46,7 +46,7 @@ def test_installed_versions_of_what_is_imported_are_wanted_and_said(installed):
     installed("unused", "unused")
 
     names = source_imports.imported("import toylearn.svm, os, mine\ndef f():\n    from toytorch import nn")
-    spec = imports.automatic(names, (3, 11))
+    spec = packages.automatic(names, (3, 11))
 
     assert [each.text for each in spec.pip] == ["toy-learn==1.4.2", "toytorch==2.7.1"]
     assert [each.text for each in spec.conda] == ["python=3.11"]
@@ -58,7 +58,7 @@ def test_installed_versions_of_what_is_imported_are_wanted_and_said(installed):
 def test_an_editable_project_is_not_listed_and_that_is_said(installed):
     installed("toyproject", "toyproject", direct_url={"url": "file:///p", "dir_info": {"editable": True}})
 
-    spec = imports.automatic(source_imports.imported("import toyproject"), (3, 11))
+    spec = packages.automatic(source_imports.imported("import toyproject"), (3, 11))
 
     assert spec.pip == ()
     assert spec.sentences[1:] == ("toyproject is editable: clusterfn sends it as source, unless it is compiled",)
@@ -68,7 +68,7 @@ def test_a_project_from_a_repository_is_left_out_aloud_but_not_one_that_conda_in
     installed("toygit", "toygit", direct_url={"url": "https://e.org/x", "vcs_info": {"vcs": "git"}})
     installed("toyconda", "toyconda", direct_url={"url": "file:///croot/x", "dir_info": {}}, installer="conda\n")
 
-    spec = imports.automatic(source_imports.imported("import toygit, toyconda"), (3, 11))
+    spec = packages.automatic(source_imports.imported("import toygit, toyconda"), (3, 11))
 
     assert [each.name for each in spec.pip] == ["toyconda"]
     assert spec.sentences[1] == "toygit was installed from https://e.org/x, which a lock cannot name: it is skipped"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.environment import conda_solver, condarc
-from clusterfn.environment.pip_settings import PYPI, PipConfig, pip_config
+from clusterfn.environment import conda_solver, package_sources
+from clusterfn.environment.package_sources import PYPI, PipConfig, pip_config
 
 
 @pytest.fixture
@@ -95,12 +95,15 @@ RC = {
     ],
 )
 def test_where_a_channel_is(name: str, urls: list[str]):
-    assert condarc.urls(name, RC) == urls
+    assert package_sources.channel_urls(name, RC) == urls
 
 
 def test_without_condarc_channels_are_where_everybody_has_them():
-    assert condarc.urls("conda-forge", {}) == ["https://conda.anaconda.org/conda-forge"]
-    assert condarc.urls("defaults", {}) == ["https://repo.anaconda.com/pkgs/main", "https://repo.anaconda.com/pkgs/r"]
+    assert package_sources.channel_urls("conda-forge", {}) == ["https://conda.anaconda.org/conda-forge"]
+    assert package_sources.channel_urls("defaults", {}) == [
+        "https://repo.anaconda.com/pkgs/main",
+        "https://repo.anaconda.com/pkgs/r",
+    ]
 
 
 def test_later_files_count_and_unreadable_ones_do_not(tmp_path: Path):
@@ -109,11 +112,11 @@ def test_later_files_count_and_unreadable_ones_do_not(tmp_path: Path):
     broken.write_text("channels: [")
     last.write_text("channels: [b, nodefaults]\nproxy_servers: {https: 'http://p.example:3128'}\n")
 
-    found = condarc.settings([first, broken, tmp_path / "missing", last])
+    found = package_sources.read_condarc([first, broken, tmp_path / "missing", last])
 
-    assert condarc.channels(found) == ("b",)
+    assert package_sources.channels(found) == ("b",)
     assert found["channel_alias"] == "https://a.example"
-    assert condarc.proxies(found) == {"HTTPS_PROXY": "http://p.example:3128"}
+    assert package_sources.conda_proxies(found) == {"HTTPS_PROXY": "http://p.example:3128"}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from clusterfn.config.forms import names_a_file, split_file
 from clusterfn.config.options import parse_options
-from clusterfn.environment import resolve
+from clusterfn.environment import resolve, solver
 from clusterfn.environment.uv import names_indexes
 from clusterfn.errors import ConfigError
 from tests.unit.environment.shelf import Shelf, shelf_in
@@ -103,9 +103,11 @@ def test_a_toml_file_without_packages_is_no_pylock(shelf: Shelf):
 
 def test_each_choice_of_extras_has_a_lock_of_its_own(shelf: Shelf):
     shelf.pyproject('"base"', f"{EXTRAS}[dependency-groups]\ndev = []\n")
-    named = [shelf.read().project, shelf.read("pyproject.toml", "gpu", "group:dev").project]
+    locks = [solver.lock_beside(each) for each in (shelf.read(), shelf.read("pyproject.toml", "gpu", "group:dev"))]
 
-    assert [each.lock_stem for each in named if each] == ["pyproject", "pyproject-gpu-group-dev"]
+    assert [each.name for each in locks if each] == [
+        "pyproject.conda-lock.yml", "pyproject-gpu-group-dev.conda-lock.yml"
+    ]  # fmt: skip
 
 
 def test_what_means_the_same_keeps_the_lock(shelf: Shelf):

@@ -12,7 +12,8 @@ from clusterfn.config.forms import names_a_file
 from clusterfn.environment import existing
 from clusterfn.environment.environment_yml import locate_file, read_file
 from clusterfn.environment.packages import from_packages
-from clusterfn.environment.specification import Specification, admits
+from clusterfn.environment.project import admits
+from clusterfn.environment.specification import Specification
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from clusterfn.config.spec import Host
-from clusterfn.environment import child_process, download, pip_settings, resolve, uv
+from clusterfn.environment import conda_solver, download, package_sources, resolve, uv
 from clusterfn.environment.cuda import GpuCapabilities
 from clusterfn.environment.lock import LockedPackage
-from clusterfn.environment.pip_settings import PipConfig
+from clusterfn.environment.package_sources import PipConfig
 from clusterfn.environment.wheel_files import file_rank, wheel_tags
 from clusterfn.errors import EnvironmentBuildError, LockError
 from tests.lock.conftest import sha256
@@ -129,7 +129,7 @@ def test_a_member_of_a_workspace_has_its_dependencies_found(shelf: Shelf):
 
 def test_the_settings_of_a_workspace_find_the_wheels_of_a_member(shelf: Shelf, monkeypatch):
     shelf.wheel("toy")
-    monkeypatch.setattr(pip_settings, "pip_config", lambda: PipConfig(()))
+    monkeypatch.setattr(package_sources, "pip_config", lambda: PipConfig(()))
     shelf.write(f'[tool.uv.workspace]\nmembers = ["train"]\n{shelf.settings}')
     shelf.write(LOCAL.replace("helper", "train").format("toy") + "[tool.uv]\n", "train/pyproject.toml")
 
@@ -186,7 +186,7 @@ def test_a_line_that_uv_rejects_is_shown_with_its_own_words(shelf: Shelf):
 
 def test_an_index_that_does_not_answer_is_no_missing_solution_and_its_password_is_not_shown(shelf: Shelf, monkeypatch):
     config = PipConfig(("http://ada:sekret@127.0.0.1:9/simple",))
-    monkeypatch.setattr(pip_settings, "pip_config", lambda: config)
+    monkeypatch.setattr(package_sources, "pip_config", lambda: config)
     shelf.pyproject('"toy"')
 
     refused = shelf.refusal()
@@ -335,7 +335,7 @@ def test_the_best_version_of_all_indexes_counts_for_pips_own_indexes_alone(
     shelf: Shelf, monkeypatch, file: str, indexes: tuple[str, ...], variable: str, expected: bool
 ):
     asked = asked_of_uv(shelf, monkeypatch)
-    monkeypatch.setattr(pip_settings, "pip_config", lambda: PipConfig(indexes))
+    monkeypatch.setattr(package_sources, "pip_config", lambda: PipConfig(indexes))
     if variable:
         monkeypatch.setenv(variable, "https://ours.example/simple")
     shelf.pyproject('"toy"')
@@ -348,7 +348,7 @@ def test_the_best_version_of_all_indexes_counts_for_pips_own_indexes_alone(
 
 def test_an_index_of_the_project_is_asked_first_and_pips_further_ones_are_not(shelf: Shelf, monkeypatch):
     asked = asked_of_uv(shelf, monkeypatch)
-    monkeypatch.setattr(pip_settings, "pip_config", lambda: PipConfig(("https://a", "https://b")))
+    monkeypatch.setattr(package_sources, "pip_config", lambda: PipConfig(("https://a", "https://b")))
     shelf.pyproject('"toy"', '[[tool.uv.index]]\nurl = "https://ours.example"\n')
 
     shelf.refusal()
@@ -360,11 +360,11 @@ def asked_of_uv(shelf: Shelf, monkeypatch) -> list[tuple[list[str], dict[str, st
     """Return what uv will have been asked: its arguments and variables. It finds nothing."""
     asked: list[tuple[list[str], dict[str, str]]] = []
 
-    def run(argv, report, *, given, folder, variables) -> child_process.Ended:
+    def run(argv, report, *, given, folder, variables) -> conda_solver.Ended:
         asked.append((list(argv), dict(variables)))
-        return child_process.Ended(1, "", "no solution")
+        return conda_solver.Ended(1, "", "no solution")
 
-    monkeypatch.setattr(child_process, "run", run)
+    monkeypatch.setattr(conda_solver, "run_program", run)
     return asked
 
 
@@ -531,7 +531,7 @@ def private(shelf: Shelf) -> Iterator[str]:
 
 def test_a_password_of_pips_index_finds_wheels_and_stays_here(shelf: Shelf, private: str, monkeypatch):
     config = PipConfig((f"http://ada:sekret@{private}/simple",))
-    monkeypatch.setattr(pip_settings, "pip_config", lambda: config)
+    monkeypatch.setattr(package_sources, "pip_config", lambda: config)
     shelf.pyproject('"hidden"')
 
     lock = shelf.lock()
@@ -544,7 +544,7 @@ def test_a_password_of_pips_index_finds_wheels_and_stays_here(shelf: Shelf, priv
 def test_a_private_index_of_the_project_has_its_password_in_uvs_variables(shelf: Shelf, private: str, monkeypatch):
     monkeypatch.setenv("UV_INDEX_OUR_OWN_USERNAME", "ada")
     monkeypatch.setenv("UV_INDEX_OUR_OWN_PASSWORD", "sekret")
-    monkeypatch.setattr(pip_settings, "pip_config", lambda: PipConfig(()))
+    monkeypatch.setattr(package_sources, "pip_config", lambda: PipConfig(()))
     index = f'[[tool.uv.index]]\nname = "our-own"\nurl = "http://{private}/simple"\ndefault = true\n'
     shelf.pyproject('"hidden"', index)
 
@@ -556,7 +556,7 @@ def test_a_private_index_of_the_project_has_its_password_in_uvs_variables(shelf:
 
 
 def test_a_download_takes_the_password_from_netrc(shelf: Shelf, private: str, monkeypatch):
-    monkeypatch.setattr(pip_settings, "pip_config", lambda: PipConfig(()))
+    monkeypatch.setattr(package_sources, "pip_config", lambda: PipConfig(()))
     url = f"http://{private}/hidden-1.0-py3-none-any.whl"
     wheel = shelf.folder.parent / "site" / "hidden-1.0-py3-none-any.whl"
     package = LockedPackage("hidden", "1.0", "pip", url, sha256(wheel), "linux-64")

@@ -1,6 +1,11 @@
-"""Find what builds a source distribution: its pyproject.toml says so, and its build backend may want more.
+"""Judge what uv finds as source only: take wheels where an older version has them, else find what builds it.
 
-The lock then has all of it, with hashes, so that the host builds the same wheel at any time and without an index.
+uv resolves as pip does, so the newest version counts, even if it is only there as source. What was never published as
+a wheel is built. A version that has wheels, though none for the host, is mostly large and hard to compile (numpy 2.4 on
+an old glibc): then the newest version with a wheel for the host is better.
+
+The pyproject.toml of a source distribution says what builds it, and its build backend may want more. The lock then has
+all of it, with hashes, so that the host builds the same wheel at any time and without an index.
 """
 
 from __future__ import annotations
@@ -15,17 +20,21 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+from packaging.version import Version
 
 from clusterfn.environment import download
-from clusterfn.environment.chosen_versions import Solve
 from clusterfn.environment.lock import LockedPackage
-from clusterfn.environment.project import PYPROJECT, normalize
+from clusterfn.environment.project import PYPROJECT, load_toml, normalize
 from clusterfn.environment.specification import TORCHES
-from clusterfn.environment.toml_file import load_toml
 from clusterfn.environment.uv import UvResult
 from clusterfn.errors import LockError
 
+ANYWHERE = "--universal"
+_NO_WHEEL = re.compile(r"no (?:usable )?wheels|building from source is disabled|Wheels are required for")
+_FAILED = re.compile(r"Failed to (?:build|download and build) `([^`=@ ]+)(?:==([^`]+))?")
+_ROUNDS = 3  # another version of one package may bring another source distribution
 _LEGACY = "setuptools.build_meta:__legacy__"  # of PEP 517, for what has a setup.py alone
 _SETUPTOOLS = ("setuptools", "wheel")  # older ones need the second, and do not always say so
 _FRONTEND = "pip"
@@ -52,6 +61,85 @@ more = getattr(found, "get_requires_for_build_wheel", lambda settings: [])(None)
 with open(answer, "w") as file:
     json.dump([str(each) for each in more], file)
 """
+
+Found = dict[str, Any]
+
+
+class Solve(Protocol):
+    """Resolves the requirements of a project."""
+
+    def __call__(self, *flags: str, lines: Sequence[str] = (), limits: Sequence[str] = ()) -> UvResult:
+        """Resolve with more flags and constraints; `lines` replace the requirements."""
+
+
+def prefer_wheels(first: Found, solve: Solve, platform: str, minor: str) -> tuple[Found, list[str]]:
+    """Return a solution without source distributions of what has wheels elsewhere, and sentences about what changed.
+
+    Args:
+        platform: The host's, as uv names it.
+        minor: Of Python, "3.11".
+    """
+    older = f"3.{int(minor.split('.')[1]) - 1}"
+    best, flags = first, list[str]()
+    looked: set[str] = set()
+    for _ in range(_ROUNDS):
+        lines = [f"{name}=={each['version']}" for name, each in _by_name(best).items()
+                 if name not in looked and "sdist" in each and not each.get("wheels")]  # fmt: skip
+        if not lines:
+            break
+        looked |= {line.partition("==")[0] for line in lines}
+        # One at a time if need be: another package may want this very version, which then is compiled.
+        # uv leaves out wheels for an older Python, so it is asked for that, too: a new Python has few wheels at first.
+        everywhere = [_by_name(solve(ANYWHERE, "--no-deps", "--python-version", each, lines=lines).found)
+                      for each in (minor, older)]  # fmt: skip
+        elsewhere = sorted({name for found in everywhere for name, each in found.items() if each.get("wheels")})
+        for names in [elsewhere, *([name] for name in elsewhere if len(elsewhere) > 1)]:
+            more = [*flags, *(word for name in names for word in ("--only-binary", name))]
+            found = solve(*more).found if names and not {*names} <= {*flags} else {}
+            if found and not _prereleases(found) - _prereleases(first):
+                best, flags = found, more
+    before, after = _by_name(first), _by_name(best)
+    forced = {*flags} & before.keys()
+    sentences = []
+    for name, each in before.items():
+        if name in after and after[name]["version"] != each["version"]:
+            culprits = [name] if name in forced else sorted(forced)
+            why = " and ".join(f"{culprit} {before[culprit]['version']} has no wheel" for culprit in culprits)
+            change = f"{name} {after[name]['version']} instead of {each['version']}"
+            sentences.append(f"{change}: {why} for Python {minor} on {platform}")
+    return best, sentences
+
+
+def failed_build(text: str) -> str:
+    """Return the package that uv could not build here, to read what it depends on; "" if it says nothing of the kind.
+
+    Example:
+        >>> failed_build("error: Failed to build `gym==0.21.0`")
+        'gym==0.21.0'
+    """
+    found = _FAILED.search(text)
+    return "==".join(filter(None, found.groups())) if found else ""
+
+
+def way_to_a_wheel(text: str) -> str:
+    """Return what to do about what uv says to be only there as source; "" if it says nothing of the kind."""
+    failed = failed_build(text)
+    if not (failed or _NO_WHEEL.search(text)):
+        return ""
+    newer = "name a newer version, which pip can read; or " if failed else ""
+    return (
+        f"{newer}build its wheel once, `pip wheel --no-deps {failed or 'NAME'} -w wheels`, and add the line "
+        "`--find-links wheels` (in pyproject.toml, `find-links` below [tool.uv]); or take conda's package of it, in an "
+        "environment.yml"
+    )
+
+
+def _by_name(found: Found) -> dict[str, Mapping[str, Any]]:
+    return {normalize(str(each["name"])): each for each in found.get("packages", []) if "version" in each}
+
+
+def _prereleases(found: Found) -> set[str]:
+    return {name for name, each in _by_name(found).items() if Version(str(each["version"])).is_prerelease}
 
 
 @dataclass(frozen=True)

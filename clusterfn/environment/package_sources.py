@@ -1,0 +1,211 @@
+"""Where this user's packages come from: what pip and conda are set to, and credentials for servers.
+
+Credentials are those that pip, uv and conda would use: in an address that the user's file names, in that of an index or
+a channel in their settings, in uv's variables, or in a netrc file. With them this machine downloads what a host cannot.
+They are sent to that server alone: no lock, no plan and no error has them.
+"""
+
+from __future__ import annotations
+
+import configparser
+import netrc
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import yaml
+
+from clusterfn.environment.specification import USUAL_CHANNEL
+
+PYPI = "https://pypi.org/simple"
+_FOR_REQUESTS = {"REQUESTS_CA_BUNDLE": "cert", "HTTPS_PROXY": "proxy", "HTTP_PROXY": "proxy"}
+_SECTIONS = ("global", "download", "install")  # the later count
+ALIAS = "https://conda.anaconda.org"
+DEFAULTS = ("https://repo.anaconda.com/pkgs/main", "https://repo.anaconda.com/pkgs/r")
+MORE_INDEXES = ("UV_INDEX", "UV_EXTRA_INDEX_URL")  # variables of uv
+DEFAULT_INDEX = ("UV_DEFAULT_INDEX", "UV_INDEX_URL")
+
+
+@dataclass(frozen=True)
+class PipConfig:
+    """pip's settings as far as they say where packages are.
+
+    Attributes:
+        indexes: The first is pip's own; none with no-index.
+        variables: A certificate and a proxy, as requests names them.
+    """
+
+    indexes: tuple[str, ...] = (PYPI,)
+    find_links: tuple[str, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
+
+
+def pip_config() -> PipConfig:
+    """Read where pip finds packages from its files and variables, in the order in which it reads them itself."""
+    values: dict[str, str] = {}
+    parsers = list(map(_read_pip_file, _pip_files()))
+    for section in _SECTIONS:
+        for parser in parsers:
+            pairs = parser.items(section) if parser.has_section(section) else []
+            values.update((key.replace("_", "-"), value) for key, value in pairs if value)
+    variables = ((name[4:], value) for name, value in os.environ.items() if name.startswith("PIP_") and value)
+    values.update((name.lower().replace("_", "-"), value) for name, value in variables)
+    has_none = values.get("no-index", "").lower() in ("1", "true", "yes", "on")
+    indexes = [values.get("index-url", PYPI), *values.get("extra-index-url", "").split()] if not has_none else []
+    return PipConfig(
+        tuple(dict.fromkeys(url.rstrip("/") for url in indexes)),
+        tuple(dict.fromkeys(values.get("find-links", "").split())),
+        tuple((name, values[key]) for name, key in _FOR_REQUESTS.items() if values.get(key)),
+    )
+
+
+def _read_pip_file(path: Path) -> configparser.RawConfigParser:
+    """Read one of pip's files; nothing from one that pip itself rejects."""
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read(path, encoding="utf-8")
+    except (configparser.Error, UnicodeDecodeError):
+        return configparser.RawConfigParser()
+    return parser
+
+
+def _pip_files() -> Iterator[Path]:
+    """Yield the files that pip reads, the strongest last."""
+    named = os.environ.get("PIP_CONFIG_FILE", "")
+    if named == os.devnull:
+        return
+    home, config = Path("~").expanduser(), Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
+    name, hidden, shared = "pip.conf", ".pip", os.environ.get("XDG_CONFIG_DIRS") or "/etc/xdg"
+    if sys.platform == "win32":
+        name, hidden, shared = "pip.ini", "pip", os.environ.get("PROGRAMDATA", "C:/ProgramData")
+        config = Path(os.environ.get("APPDATA", home))
+    elif sys.platform == "darwin":
+        shared, support = "/Library/Application Support", home / "Library" / "Application Support"
+        config = support if (support / "pip").is_dir() else config
+    yield from (Path(folder) / "pip" / name for folder in shared.split(os.pathsep))
+    yield Path("/etc") / name
+    if not (named and Path(named).exists()):
+        yield from (home / hidden / name, config / "pip" / name)
+    yield Path(sys.prefix) / name
+    if named:
+        yield Path(named)
+
+
+def read_condarc(places: Iterable[Path] | None = None) -> dict[str, Any]:
+    """Merge all files of conda's settings; a later one wins. Conda itself complains about a file that is not YAML."""
+    found: dict[str, Any] = {}
+    for path in _condarcs() if places is None else places:
+        try:
+            read = yaml.safe_load(path.read_bytes())  # by its byte order mark
+        except (OSError, yaml.YAMLError):
+            continue
+        found.update(read if isinstance(read, dict) else {})
+    return found
+
+
+def channels(found: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the channels that conda is set to; empty if there are none."""
+    return tuple(str(name) for name in found.get("channels") or () if name != "nodefaults")
+
+
+def usual_channels() -> tuple[str, ...]:
+    """Return the channels that count where none are named: this user's own, else conda-forge."""
+    return channels(read_condarc()) or (USUAL_CHANNEL,)
+
+
+def channel_urls(name: str, found: Mapping[str, Any]) -> list[str]:
+    """Return the addresses of a channel; `defaults` and those of custom_multichannels have several.
+
+    Example:
+        >>> channel_urls("conda-forge/label/dev", {"channel_alias": "https://mirror.example"})
+        ['https://mirror.example/conda-forge/label/dev']
+    """
+    if "://" in name:
+        return [os.path.expandvars(name)]
+    several = found.get("custom_multichannels") or {}
+    if name == "defaults":
+        several = {"defaults": found.get("default_channels") or several.get("defaults") or DEFAULTS}
+    if name in several:
+        return [url for part in several[name] for url in channel_urls(str(part), {**found, "custom_multichannels": {}})]
+    if Path(name).is_absolute():
+        return [Path(name).as_uri()]
+    customs = (found.get("custom_channels") or {}).items()
+    bases = [base for known, base in customs if name == known or name.startswith(f"{known}/")]
+    base = bases[0] if bases else found.get("channel_alias") or ALIAS
+    return [os.path.expandvars(str(base)).rstrip("/") + f"/{name}"]
+
+
+def conda_proxies(found: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables that mean the same as proxy_servers of conda."""
+    servers = found.get("proxy_servers") or {}
+    return {f"{kind.upper()}_PROXY": str(servers[kind]) for kind in ("http", "https") if servers.get(kind)}
+
+
+def _condarcs() -> Iterator[Path]:
+    """Yield the files that conda reads, the strongest last."""
+    system = Path("C:/ProgramData/conda") if sys.platform == "win32" else Path("/etc/conda")
+    home = Path("~").expanduser()
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+    yield from (system / ".condarc", system / "condarc")
+    yield from (config / "conda" / ".condarc", config / "conda" / "condarc")
+    yield from (home / ".conda" / ".condarc", home / ".conda" / "condarc", home / ".condarc")
+    if os.environ.get("CONDA_PREFIX"):
+        yield Path(os.environ["CONDA_PREFIX"]) / ".condarc"
+    if os.environ.get("CONDARC"):
+        yield Path(os.environ["CONDARC"])
+
+
+def with_credentials(url: str, indexes: Sequence[tuple[str, str]]) -> str:
+    """Return an address with the user's name and password for its server; "" if none are known.
+
+    Args:
+        indexes: (name, address) of what a project names: indexes by their names, a package or a repository without.
+    """
+    parts = urlsplit(url)
+    best, nearest = "", -1
+    for address in _addresses(indexes):
+        known = urlsplit(address)
+        user, at, server = known.netloc.rpartition("@")
+        token = re.match(r"/t/[^/]+(?=/)", f"{known.path}/")
+        if (user or token) and (server, known.scheme) == (parts.netloc, parts.scheme):
+            beneath = known.path[len(token[0]) if token else 0 :]
+            # Of several, that of the package's own channel, or of the index beside whose page it lies.
+            near = len(os.path.commonprefix([beneath.split("/"), parts.path.split("/")]))
+            if near > nearest:
+                path = (token[0] if token else "") + parts.path
+                best, nearest = urlunsplit(parts._replace(netloc=f"{user}{at}{server}", path=path)), near
+    if best:
+        return best
+    of_netrc = Path(os.environ.get("NETRC") or "~/.netrc").expanduser()
+    try:
+        # Not its default entry, which would be sent to every server.
+        found = netrc.netrc(str(of_netrc)).hosts.get(parts.hostname or "")
+    except (OSError, netrc.NetrcParseError):  # none, or one that pip cannot read either
+        return ""
+    user = f"{quote(found[0], safe='')}:{quote(found[2] or '', safe='')}" if found else ""
+    return urlunsplit(parts._replace(netloc=f"{user}@{parts.netloc}")) if user else ""
+
+
+def _addresses(indexes: Sequence[tuple[str, str]]) -> Iterator[str]:
+    for name, address in indexes:
+        words = re.sub(r"[^A-Z0-9]", "_", name.upper())
+        user, password = (os.environ.get(f"UV_INDEX_{words}_{each}", "") for each in ("USERNAME", "PASSWORD"))
+        if name and (user or password):
+            parts = urlsplit(address)
+            server = parts.netloc.rpartition("@")[2]
+            yield urlunsplit(parts._replace(netloc=f"{quote(user, safe='')}:{quote(password, safe='')}@{server}"))
+        yield os.path.expandvars(address)
+    for variable in (*MORE_INDEXES, *DEFAULT_INDEX):
+        for word in os.environ.get(variable, "").split():
+            yield re.sub(r"^[\w-]+=", "", word)  # name=address
+    yield from pip_config().indexes
+    conda = read_condarc()
+    custom = [*(conda.get("custom_channels") or ()), *(conda.get("custom_multichannels") or ()), "defaults"]
+    for channel in (*channels(conda), *custom):
+        yield from map(os.path.expandvars, channel_urls(str(channel), conda))
+    yield os.path.expandvars(str(conda.get("channel_alias") or ALIAS))
