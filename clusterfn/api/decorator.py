@@ -56,7 +56,7 @@ class ClusterFunction(Generic[P, R]):
         functools.update_wrapper(self, function)
         self.__wrapped__ = function
         self.options = options
-        self._mark = _mark(function, options, self)
+        self._mark: Any = _anchor(function, options, self)
 
     @public_api
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -219,7 +219,7 @@ class ClusterFunction(Generic[P, R]):
 
         def __getattr__(self, name):
             """Find the function late: unpickled as a part of it, this object exists before the function is complete."""
-            if "__wrapped__" in vars(self) or "function" not in vars(vars(self).get("_mark", _mark)):
+            if "__wrapped__" in vars(self) or "function" not in vars(vars(self).get("_mark", _anchor)):
                 instead = f": call {_INSTEAD[name]}" if name in _INSTEAD else ""
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{instead}")
             self._fill()
@@ -235,7 +235,6 @@ class ClusterFunction(Generic[P, R]):
 
     __name__: str
     __qualname__: str
-    _mark: Any
 
 
 class BoundFunction(ClusterFunction[P, R]):
@@ -266,30 +265,30 @@ def _begin_first_call(
         first_call.connect(function, args, kwargs, options)
 
 
-def _mark(function: Callable[..., Any], options: Options, decorated: ClusterFunction[Any, Any]) -> Any:
+def _anchor(function: Callable[..., Any], options: Options, decorated: ClusterFunction[Any, Any]) -> Any:
     """Make an empty function that is found at `name._mark`, where `name` is the decorated function's.
 
     Every pickler treats it as it treats functions of that module, and so the decorated one that refers to it.
     """
 
-    def mark() -> None: ...
+    def anchor() -> None: ...
 
-    mark.__module__ = getattr(function, "__module__", None) or __name__
-    mark.__qualname__ = f"{getattr(function, '__qualname__', '<none>')}._mark"
-    mark.__dict__.update(function=function, options=options, decorated=decorated)
-    return mark
+    anchor.__module__ = getattr(function, "__module__", None) or __name__
+    anchor.__qualname__ = f"{getattr(function, '__qualname__', '<none>')}._mark"
+    anchor.__dict__.update(function=function, options=options, decorated=decorated)
+    return anchor
 
 
-def _unpickled(mark: Any, options: Options | None) -> ClusterFunction[Any, Any]:
-    """Return the decorated function of that mark; with options, a variant of it that has them."""
-    known: ClusterFunction[Any, Any] | None = None if options else vars(mark).get("decorated")
+def _unpickled(anchor: Any, options: Options | None) -> ClusterFunction[Any, Any]:
+    """Return the decorated function of that anchor; with options, a variant of it that has them."""
+    known: ClusterFunction[Any, Any] | None = None if options else vars(anchor).get("decorated")
     made: ClusterFunction[Any, Any] = known or ClusterFunction.__new__(ClusterFunction)
-    made._mark = mark
+    made._mark = anchor
     if options is None:
-        mark.decorated = made
+        anchor.decorated = made
     else:
         made.options = options
-    if "function" in vars(mark) and "__wrapped__" not in vars(made):
+    if "function" in vars(anchor) and "__wrapped__" not in vars(made):
         made._fill()
     return made
 

@@ -236,7 +236,8 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
 
         try:
             job_display.result(call, f"{kind.name} as an actor in a session on {call.host}", "stop")
-        except BaseException:  # such as a signal's: nobody has the actor, which may be constructed all the same
+        except BaseException:
+            # A signal's exception may come here: the caller gets no actor, although the session may construct it.
             if call.state not in (RAISED, DIED, CANCELLED):
                 abandon(call.tracker.number)  # a call that comes before the thread closes it
                 exit_flush.run_in_thread(ActorHandle(kind, call, send).release, "clusterfn-actor")

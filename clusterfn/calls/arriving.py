@@ -79,10 +79,10 @@ class Arriving(MemorySink):
         except ValueError:  # reported when the outcome is taken
             self._size, self._is_announced, self._is_void = 0, True, self._is_early
 
-    def expect(self, told: Mapping[str, Any]) -> None:
+    def expect(self, fields: Mapping[str, Any]) -> None:
         """Take the outcome itself; raises as `announce`."""
-        about = told.get("value") or {}
-        self.kind = told.get("kind", "")
+        about = fields.get("value") or {}
+        self.kind = fields.get("kind", "")
         self._size, self._crc = about.get("size") or 0, about.get("crc")
         self._is_announced = True
         came, self._small = bytes(self._small), bytearray()

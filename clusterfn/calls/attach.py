@@ -209,17 +209,17 @@ def jobs(host: str | None = None) -> list[JobInfo]:
     known = config_file.load()
     chosen, _ = known.resolve(host)
     session = open_session(chosen)
-    told = list_host_jobs(session)
-    say_why_they_wait(session, told)
+    listed = list_host_jobs(session)
+    say_why_they_wait(session, listed)
     with reading(chosen.name, "its list of jobs"):
-        hosts = [job["host"] if job["host"] in known.hosts else chosen.name for job in told]
-        found = [JobInfo(**{**by_own_clock(session, job), "host": name}) for job, name in zip(told, hosts)]
+        hosts = [job["host"] if job["host"] in known.hosts else chosen.name for job in listed]
+        found = [JobInfo(**{**by_own_clock(session, job), "host": name}) for job, name in zip(listed, hosts)]
     return JobList(sorted(found, key=lambda job: job.started, reverse=True))
 
 
-def say_why_they_wait(session: HostState, told: Sequence[dict[str, Any]]) -> None:
+def say_why_they_wait(session: HostState, listed: Sequence[dict[str, Any]]) -> None:
     """Add to the jobs that wait in a scheduler's queue why they do, in the words that a waiting call shows."""
-    waiting = [job for job in told if job.get("state") == PENDING]
+    waiting = [job for job in listed if job.get("state") == PENDING]
     if not waiting or not session.scheduler.has_nodes:
         return
     states = session.watch.last_look(_SCHEDULER_S)
@@ -239,7 +239,7 @@ def say_why_they_wait(session: HostState, told: Sequence[dict[str, Any]]) -> Non
 
 def list_host_jobs(session: HostState) -> list[dict[str, Any]]:
     """Ask the host for its jobs, a page at a time."""
-    told: list[dict[str, Any]] = []
+    listed: list[dict[str, Any]] = []
     after = ""
     while True:
         answer = session.bridge.supervise("list", session.root, *([after] if after else [])).result(_TIMEOUT_S)
@@ -252,16 +252,16 @@ def list_host_jobs(session: HostState) -> list[dict[str, Any]]:
             if following and not page:
                 raise ValueError("a page without jobs that promises more")  # it could do so for ever
             page = [checked_job(each) for each in page]
-        told += page
+        listed += page
         if following <= after:  # the last page names no job after which to continue
-            return told
+            return listed
         after = following
 
 
-def by_own_clock(session: HostState, told: Mapping[str, Any]) -> dict[str, Any]:
+def by_own_clock(session: HostState, job: Mapping[str, Any]) -> dict[str, Any]:
     """Return a job of a host's list with its times by the clock of this machine: that of the host may be another."""
-    known = {name: told[name] for name in ("started", "since", "ended") if told.get(name) is not None}
-    return {**told, **{name: session.here(when) for name, when in known.items()}}
+    known = {name: job[name] for name in ("started", "since", "ended") if job.get(name) is not None}
+    return {**job, **{name: session.here(when) for name, when in known.items()}}
 
 
 _TEXTS, _NUMBERS = ("id", "name", "host", "state", "message"), ("started", "gpus", "ran_s", "since", "ended")
@@ -269,24 +269,24 @@ _MOST = 1 << 63  # bytes of memory
 _LATEST = 1 << 40  # seconds since 1970: a time that `time.localtime` takes
 
 
-def checked_job(told: dict[str, Any]) -> dict[str, Any]:
+def checked_job(job: dict[str, Any]) -> dict[str, Any]:
     """Return a job of a host's list.
 
     Raises:
         ValueError, KeyError, TypeError: The host has sent something else.
     """
-    numbers = [told["started"], *(told[name] for name in _NUMBERS if told.get(name) is not None)]
+    numbers = [job["started"], *(job[name] for name in _NUMBERS if job.get(name) is not None)]
     if not all(type(each) in (int, float) and -_LATEST < each < _LATEST for each in numbers):
         raise ValueError("a number")
-    texts = [*(told[name] for name in _TEXTS), *told.get("inputs", ()), told.get("arguments", "")]
+    texts = [*(job[name] for name in _TEXTS), *job.get("inputs", ()), job.get("arguments", "")]
     if not all(type(each) is str for each in texts):
         raise ValueError("a text")
-    asked, usage = told.get("asked") or {}, told.get("usage") or {}
+    asked, usage = job.get("asked") or {}, job.get("usage") or {}
     if not all(type(each) in (int, float) and 0 <= each < _MOST for each in asked.values()):
         raise ValueError("what it asked for")
     if not outcome.is_usage(usage):
         raise ValueError("what it uses")
-    return told
+    return job
 
 
 def find_job(job_id: str, host: str | None) -> tuple[HostState, str]:

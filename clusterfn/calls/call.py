@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 Pack = Callable[["tuple[int, int] | None", Place], payloads.Payload]
-_told: set[str | Path] = set()  # sentences and files that users of this process have read of
+_reported: set[str | Path] = set()  # sentences and files that users of this process have read of
 _NAMED = 5  # large files
 # Names of variables whose values are secrets.
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CRED|AUTH", re.IGNORECASE)
@@ -280,8 +280,8 @@ def tell_decisions(payload: payloads.Payload, is_in_place: bool) -> None:
         for each in left
     )
     for sentence in (*payload.decided_here, *compiled):
-        if sentence not in _told:
-            _told.add(sentence)
+        if sentence not in _reported:
+            _reported.add(sentence)
             console.tell(sentence)
 
 
@@ -290,14 +290,14 @@ def tell_left_out(payload: payloads.Payload) -> None:
 
     Such files that the user passed are sent, and named too.
     """
-    large = sorted(own_modules.too_large - _told)
+    large = sorted(own_modules.too_large - _reported)
     if large:
         more = f" and {len(large) - _NAMED} more" if len(large) > _NAMED else ""
         console.warn(
             f"not sent, because data files of your packages are limited to {format_size(own_modules.MAX_DATA_FILE)}: "
             f"{', '.join(map(str, large[:_NAMED]))}{more}. To send one, pass clusterfn.File(PATH)"
         )
-    withheld = sorted(own_modules.withheld - _told)
+    withheld = sorted(own_modules.withheld - _reported)
     if withheld:
         console.warn(
             f"not sent, because they look like keys or passwords: {', '.join(map(str, withheld))}. "
@@ -305,9 +305,9 @@ def tell_left_out(payload: payloads.Payload) -> None:
         )
     folders = [each for each in payload.shipments if each.is_directory]
     sent = [path for each in folders for _, path in each.members if files.holds_credentials(path)]
-    for path in [each for each in dict.fromkeys(sent) if each not in _told]:
+    for path in [each for each in dict.fromkeys(sent) if each not in _reported]:
         console.warn(f"{path} looks like a key or a password, and is sent with its Directory")
-    _told.update(large, withheld, sent)
+    _reported.update(large, withheld, sent)
 
 
 def send_call(
@@ -412,7 +412,7 @@ def secret_values(options: Options) -> dict[str, str]:
 
 
 def whom_to_tell(host: Host, options: Options) -> dict[str, Any]:
-    """Return whom to notify of the end of a job, with the address of the webhook; {} for nobody.
+    """Return whom to notify of the end of a job, with the address of the webhook; {} without a recipient.
 
     Raises:
         ConfigError: The variable that holds the address is not set here.

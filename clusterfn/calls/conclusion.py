@@ -117,7 +117,7 @@ def parse_conclusion(answer: Completed, host: Host, folder: str, what: str = "jo
     """
     said = (answer.out + answer.err).decode("utf-8", "replace").splitlines()[-5:]
     try:
-        told: dict[str, Any] = dict(json.loads(answer.out.splitlines()[-1]))
+        published: dict[str, Any] = dict(json.loads(answer.out.splitlines()[-1]))
     except (ValueError, TypeError, IndexError, RecursionError):
         log = posixpath.join(folder, layout.SCHEDULER_LOG)
         ended = f"exit status {answer.rc}" if answer.rc is not None else f"signal {answer.signal}"
@@ -126,10 +126,10 @@ def parse_conclusion(answer: Completed, host: Host, folder: str, what: str = "jo
             f"the host could not conclude the {what}", host=host.name, stage="supervisor", evidence=said, log=log,
             hint=f"read the log on {host.name}, and call again",
         ) from None  # fmt: skip
-    if "full" in told:
+    if "full" in published:
         with reading(host.name, "why its disk is full"):
-            raise error_of(host, told["full"])
-    return told
+            raise error_of(host, published["full"])
+    return published
 
 
 async def fail_unfinished_items(

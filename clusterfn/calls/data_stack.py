@@ -73,7 +73,7 @@ class DataStack:
         self.cost.fill(target, keys, put, self.at)
 
 
-# marks and the memo
+# levels and the memo
 
 
 def _proto(of: DataStack) -> None:
@@ -87,7 +87,7 @@ def _frame(of: DataStack) -> None:
         raise DamagedPickle(f"a frame of the pickle claims {size} bytes, and there are {len(of.data) - of.at}")
 
 
-def _mark(of: DataStack) -> None:
+def _open(of: DataStack) -> None:
     of.below.append(of.stack)
     of.stack = []
 
@@ -99,7 +99,7 @@ def _pop(of: DataStack) -> None:
         of.marked()
 
 
-def _pop_mark(of: DataStack) -> None:
+def _drop(of: DataStack) -> None:
     of.marked()
 
 
@@ -236,7 +236,7 @@ def _made(make: Callable[[], Any]) -> Callable[[DataStack], None]:
 
 # What takes each opcode that our pickler writes, apart from those that name or call anything.
 PLAIN: Mapping[bytes, Callable[[DataStack], None]] = {
-    pickle.PROTO: _proto, pickle.FRAME: _frame, pickle.MARK: _mark, pickle.POP: _pop, pickle.POP_MARK: _pop_mark,
+    pickle.PROTO: _proto, pickle.FRAME: _frame, pickle.MARK: _open, pickle.POP: _pop, pickle.POP_MARK: _drop,
     pickle.MEMOIZE: _memoize, pickle.BINGET: _get(1), pickle.LONG_BINGET: _get(4),
     pickle.TUPLE: _tuple, pickle.TUPLE1: _tuple1, pickle.TUPLE2: _tuple2, pickle.TUPLE3: _tuple3,
     pickle.APPEND: _append, pickle.APPENDS: _appends, pickle.SETITEM: _set_item, pickle.SETITEMS: _set_items,

@@ -44,10 +44,10 @@ class Entry:
     def note_silence(self) -> None:
         """Record that no heartbeat has come for `SILENT_AFTER_S`; that is said again while it lasts."""
 
-    def note_quiet(self, told: str, item: str = "") -> None:
+    def note_quiet(self, why: str, item: str = "") -> None:
         """Record, in words, that it has made no progress for long; "" once it makes progress again."""
 
-    def note_retry(self, told: str) -> None:
+    def note_retry(self, message: str) -> None:
         """Show that an attempt failed for a transient cause, and another begins."""
 
     def show_transfer(self, transfer: Transfer) -> None:

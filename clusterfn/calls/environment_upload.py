@@ -82,7 +82,7 @@ class EnvironmentUpload:
             cannot_have: Called with the message, evidence and hint of a build that failed.
         """
         if self.build is not None:
-            ended = self.build.listen(lambda told: waits_for(_in_words(told)))
+            ended = self.build.listen(lambda progress: waits_for(_in_words(progress)))
             loop.begin(_report_end(waits_for, cannot_have, ended))
 
 
@@ -92,28 +92,30 @@ async def _report_end(waits_for: Callable[[str], None], cannot_have: CannotHave,
         await asyncio.wrap_future(ended)
     waits_for("")
     error = ended.exception()
-    told = ended.result() if error is None else {}
+    progress = ended.result() if error is None else {}
     if isinstance(error, (SubmitError, Unsatisfiable)):
         cannot_have(f"its builder was rejected: {error.message}", error.evidence, error.hint or "")
-    elif told.get("stage") == "failed" and told.get("at") != "stopped":
-        cannot_have(environment_builder.message(told), environment_builder.evidence(told), told.get("hint") or "")
+    elif progress.get("stage") == "failed" and progress.get("at") != "stopped":
+        cannot_have(
+            environment_builder.message(progress), environment_builder.evidence(progress), progress.get("hint") or ""
+        )
 
 
 def upload_for(session: HostState, made: LockedEnvironment, job: Entry | GroupState, say: Say) -> EnvironmentUpload:
     """Upload it as `upload` does; show progress before the job is shown, then make it part of the job's state."""
     with BuildDisplay() as display:
 
-        def show(told: BuildProgress) -> None:
-            if told["stage"] == FETCHING:
-                display.show(told)
+        def show(progress: BuildProgress) -> None:
+            if progress["stage"] == FETCHING:
+                display.show(progress)
             else:
-                job.set_state(job.state, _in_words(told))
+                job.set_state(job.state, _in_words(progress))
 
         return upload(session, made, say, show)
 
 
-def _in_words(told: BuildProgress) -> str:
-    return f"environment: {in_words(told)}"
+def _in_words(progress: BuildProgress) -> str:
+    return f"environment: {in_words(progress)}"
 
 
 def build(session: HostState, made: LockedEnvironment, say: Say, on_progress: Progress) -> bool:
@@ -135,9 +137,9 @@ def build(session: HostState, made: LockedEnvironment, say: Say, on_progress: Pr
     ended = shipped.build.listen(on_progress)
     for reply in shipped.before:
         reply.result(None)
-    told = ended.result()
-    if told["stage"] == "failed":
-        raise environment_builder.build_error(told, session.host.name)
+    progress = ended.result()
+    if progress["stage"] == "failed":
+        raise environment_builder.build_error(progress, session.host.name)
     return True
 
 
@@ -297,9 +299,9 @@ def _seldom(on_progress: Progress) -> Progress:
     """Return a function that reports at most twice a second, and the end."""
     due = [0.0]
 
-    def tell(told: BuildProgress) -> None:
-        if told["done"] == told["of"] or time.monotonic() >= due[0]:
+    def tell(progress: BuildProgress) -> None:
+        if progress["done"] == progress["of"] or time.monotonic() >= due[0]:
             due[0] = time.monotonic() + _OFTEN_S
-            on_progress(told)
+            on_progress(progress)
 
     return tell

@@ -128,9 +128,9 @@ def _installed_from(module: str) -> str:
     known: Mapping[str, list[str]] = getattr(metadata, "packages_distributions", dict)()  # from Python 3.10 on
     for project in known.get(module) or [module]:
         with contextlib.suppress(metadata.PackageNotFoundError, ValueError):
-            told = json.loads(metadata.distribution(project).read_text("direct_url.json") or "{}")
-            if "dir_info" in told and str(told.get("url")).startswith("file://"):
-                return str(url2pathname(urlsplit(told["url"]).path))
+            origin = json.loads(metadata.distribution(project).read_text("direct_url.json") or "{}")
+            if "dir_info" in origin and str(origin.get("url")).startswith("file://"):
+                return str(url2pathname(urlsplit(origin["url"]).path))
     return ""
 
 

@@ -214,9 +214,9 @@ class Follower(FollowedJob):
         """Take the outcome of the present attempt; return what brings that of the next one, None if it is final."""
         job = self.entry
         try:
-            told = outcome.read(data)
-            if told["kind"] in layout.NOT_FINAL:
-                return self._open_next(told)
+            fields = outcome.read(data)
+            if fields["kind"] in layout.NOT_FINAL:
+                return self._open_next(fields)
         except ValueError as unreadable:
             message = f"the job has ended, but its {layout.OUTCOME} is damaged: {unreadable}"
             hint = "read job.logs()"
@@ -227,37 +227,39 @@ class Follower(FollowedJob):
             self._lose(ended)
             return None
         self.end()
-        if told["kind"] == layout.ENVIRONMENT and told.get("stage") == "start":  # the bridge there is gone or damaged
+        if (
+            fields["kind"] == layout.ENVIRONMENT and fields.get("stage") == "start"
+        ):  # the bridge there is gone or damaged
             self.session.bridge.distrust()
-        elif told["kind"] in (layout.PAYLOAD_BROKEN, layout.ENVIRONMENT):
+        elif fields["kind"] in (layout.PAYLOAD_BROKEN, layout.ENVIRONMENT):
             self.session.contents.forget()
-            if told.get("stage") == layout.CARDS_STAGE:  # it was made for other GPUs than the job has seen
+            if fields.get("stage") == layout.CARDS_STAGE:  # it was made for other GPUs than the job has seen
                 self.session.environments.forget()
-        if self.doubt is not None and told.get("stage") == "submit":  # it was not submitted: nothing of it stays
+        if self.doubt is not None and fields.get("stage") == "submit":  # it was not submitted: nothing of it stays
             job.fail(self.doubt)
             self.cancel_at_scheduler()
             exit_flush.remove_folder(self.connection, self.folder)
             return None
         self.has_outcome = True
         arriving, self.arriving_outcome = self.arriving_outcome, None
-        exit_flush.run_in_thread(lambda: _hand_over(job, told, arriving), "clusterfn-outcome")
+        exit_flush.run_in_thread(lambda: _hand_over(job, fields, arriving), "clusterfn-outcome")
         return None
 
-    def _open_next(self, told: dict[str, Any]) -> Reply[bytes]:
+    def _open_next(self, fields: dict[str, Any]) -> Reply[bytes]:
         """Follow the attempt that comes after the present one."""
         job = self.entry
         self._ended.add(self.attempt)
-        following = told.get("superseded_by") or self.attempt + 1
+        following = fields.get("superseded_by") or self.attempt + 1
         if following in self._ended:  # each has one outcome, which never changes
             raise ValueError(f"attempts {sorted(self._ended)} name one another as the next")
-        if told.get("requeued"):
-            message = str(told.get("message") or "the job is requeued")
+        if fields.get("requeued"):
+            message = str(fields.get("message") or "the job is requeued")
             job.tell("note", message)
             job.set_state(PENDING, message)
-        elif told["kind"] == layout.PREEMPTED:
+        elif fields["kind"] == layout.PREEMPTED:
             job.set_state(PENDING, f"preempted, queued again (attempt {following})")
-        elif told.get("retried"):
-            job.note_retry(told.get("message") or "the job is retried")
+        elif fields.get("retried"):
+            job.note_retry(fields.get("message") or "the job is retried")
         elif following > self.attempt:
             why = f"attempt {self.attempt} left no result; the scheduler has restarted the job ({following})"
             job.note_retry(why)
@@ -295,16 +297,16 @@ class Follower(FollowedJob):
             awaited.cancel()
 
 
-def _hand_over(job: Entry, told: dict[str, Any], arriving: Arriving | None) -> None:
+def _hand_over(job: Entry, fields: dict[str, Any], arriving: Arriving | None) -> None:
     """Give the outcome to the job, and the value; this thread keeps no name for it."""
     try:
         value = [arriving.value if arriving is not None else None]
     except ResultError as error:
-        job.fail(error, told["kind"])
+        job.fail(error, fields["kind"])
         return
     if arriving is not None:
         arriving.drop()
-    job.settle(told, value.pop())
+    job.settle(fields, value.pop())
 
 
 def _lost(error: BaseException, job: Entry) -> ClusterfnError:
@@ -336,10 +338,10 @@ def _output_files(folder: str, on_output: Callable[[str, bytes], Any], heard: Ma
 def _event(line: bytes) -> dict[str, str]:
     """Return the texts in a line of events.jsonl; {} for a damaged line."""
     try:
-        told = json.loads(line)
+        parsed = json.loads(line)
     except (ValueError, RecursionError):
         return {}
-    facts = told if isinstance(told, dict) else {}
+    facts = parsed if isinstance(parsed, dict) else {}
     return {name: str(fact) for name, fact in facts.items() if isinstance(fact, str) or name == _WHEN}
 
 

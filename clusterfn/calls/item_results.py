@@ -170,12 +170,12 @@ class ItemResults:
 
     def _send_for(self, stream: ItemStream, line: dict[str, Any]) -> None:
         """Have the value of an item come, unless it has none that is to be read; then take the line."""
-        told, value = line.get("value") or {}, bytearray()
+        described, value = line.get("value") or {}, bytearray()
         is_unread = line.get("kind") != layout.RETURNED and self._place.results.data_only
-        if not told or is_unread or outcome.is_too_large(line, self._place.results):
+        if not described or is_unread or outcome.is_too_large(line, self._place.results):
             self._records.put(ItemRecord(stream.element, stream.attempt, line, None))
             return
-        coming = self._fetch(stream.values, value.extend, line["at"], line["at"] + told["size"])
+        coming = self._fetch(stream.values, value.extend, line["at"], line["at"] + described["size"])
         loop.begin(self._receive(coming, ItemRecord(stream.element, stream.attempt, line, value)))
 
     async def _receive(self, coming: Reply[int], record: ItemRecord) -> None:

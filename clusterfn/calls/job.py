@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _MOMENT_S, _ANSWER_S = 5.0, 30.0  # for an answer, where the job seems not to have begun, and where it has
-_CARD_S = 5.0  # how often a notebook asks what a running job uses
+_LIVE_USAGE_S = 5.0  # how often a notebook asks what a running job uses
 _STREAMS = (layout.STDOUT, layout.STDERR, "scheduler")
 
 
@@ -311,7 +311,7 @@ class Job(concurrent.futures.Future[R], JobArgument, NotebookDisplay):
         entry = self._entry
         usage, live = entry.published.get("usage") or {}, entry.live_usage
         if entry.is_watched and live is not None:
-            live.refresh(_CARD_S)
+            live.refresh(_LIVE_USAGE_S)
             usage = live.last
         waited_s = time.monotonic() - entry.submitted_at if entry.sent_here else None
         return Summary(

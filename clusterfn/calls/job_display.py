@@ -36,7 +36,7 @@ R = TypeVar("R")
 Output = Callable[[Callable[[str, bytes], Any]], AbstractContextManager[Callable[[], None]]]
 _TICK_S = 1.0
 _SECOND_INTERRUPT_S = 3.0
-STANDS_STILL_S = 60.0  # without a byte of what is still sent when the program ends
+STALLED_S = 60.0  # without a byte of what is still sent when the program ends
 _LOOK_S = 0.2
 PREPARING_S = 2.0
 _IDLE_LOOKS = 25
@@ -255,7 +255,7 @@ def _what_goes_on(job: JobEntry | GroupState) -> str:
 
 
 def _tell_of_end(job: JobEntry | GroupState) -> None:
-    """Say of a job that nobody waited for any more that it was sent, and how to get what became of it."""
+    """Say that a job was sent and has ended, and how to get its result, once no call waits for it."""
     how = _how_to_get(job).replace("ID", job.id[:SHORT])
     console.warn(f"{job.id} was sent, and has ended: {job.status} ({how})")
 
@@ -273,7 +273,7 @@ def finish_sending() -> None:
     """Send what has not left this machine, as long as any of it moves and until Ctrl-C; then drop it."""
     due, moved, moved_at, unsent = 0.0, -1, time.monotonic(), _all_unsent()
     try:
-        while unsent and time.monotonic() - moved_at < STANDS_STILL_S:
+        while unsent and time.monotonic() - moved_at < STALLED_S:
             now, before, moved = time.monotonic(), moved, sum(sending.moved for _, sending in unsent)
             moved_at = now if moved != before else moved_at
             far = [(job, sending.amounts()) for job, sending in unsent]
@@ -295,13 +295,13 @@ def finish_sending() -> None:
 
 
 def finish_submitting() -> None:
-    """Wait for schedulers that do not take jobs for now, which nobody else would submit; at Ctrl-C drop these jobs."""
-    told = ""
+    """Wait for schedulers that take no jobs now: only this program can submit these jobs. Ctrl-C drops them."""
+    shown = ""
     try:
         while waiting := [job for job in list(open_jobs) if job.waits_here]:
             line = f"{_count(waiting)} in this program until submitted (Ctrl-C drops them): {waiting[0].reason}"
-            if line != told:
-                told = line
+            if line != shown:
+                shown = line
                 console.tell(line)
             time.sleep(_LOOK_S)
     except KeyboardInterrupt:

@@ -211,15 +211,15 @@ class JobStatus(Entry):
         self._silence = self._silence.noticed()
         self.tell("state", self.state)
 
-    def note_quiet(self, told: str, item: str = "") -> None:
-        where = f"{told}: clusterfn stack {self.id[:SHORT]} shows where it waits" if told else ""
+    def note_quiet(self, why: str, item: str = "") -> None:
+        where = f"{why}: clusterfn stack {self.id[:SHORT]} shows where it waits" if why else ""
         if where:
             self.tell("note", f"{self.id[:SHORT]} has {where}")
         self.set_state(self.state, where)
 
-    def note_retry(self, told: str) -> None:
-        self.tell("note", told)
-        self.set_state(STARTING, told)
+    def note_retry(self, message: str) -> None:
+        self.tell("note", message)
+        self.set_state(STARTING, message)
 
     def show_transfer(self, transfer: Transfer) -> None:
         self.transfer = transfer

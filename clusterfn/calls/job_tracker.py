@@ -149,13 +149,13 @@ class Tracker(Follower, JobBackend):
     def remove(self) -> None:
         """Remove the job, which has ended, from the host with its value and its files."""
         job, until = posixpath.basename(self.folder), time.monotonic() + _TIMEOUT_S
-        told = remote_state.remove_jobs(self.session, [job])
+        removal = remote_state.remove_jobs(self.session, [job])
         # Its supervisor ends a moment after it has published the outcome.
         with spoken_wait.speaking(lambda: f"waiting for the supervisor of {self.scheduler_name} to end"):
-            while [each["why"] for each in told["kept"]] in _PUBLISHED and time.monotonic() < until:
+            while [each["why"] for each in removal["kept"]] in _PUBLISHED and time.monotonic() < until:
                 time.sleep(_AGAIN_S)
-                told = remote_state.remove_jobs(self.session, [job])
-        for each in told["kept"]:
+                removal = remote_state.remove_jobs(self.session, [job])
+        for each in removal["kept"]:
             raise ClusterfnError(
                 f"{self.scheduler_name} was not removed: {each['why']}", host=self.session.host.name, job=each["id"],
                 hint="remove it once it has ended, and no job needs its value that waits or runs",
@@ -272,8 +272,8 @@ class Tracker(Follower, JobBackend):
         withdrawal.check_removed(self.session, self.scheduler_name, asked.result(_TIMEOUT_S))
 
 
-def _script_id(told: str) -> str:
+def _script_id(started: str) -> str:
     """Return the process of job.sh, written as in the claim; "" if it never began."""
-    boot, _, stat = told.partition(" ")
+    boot, _, stat = started.partition(" ")
     fields = stat.rpartition(")")[2].split()
     return f"{boot}:{stat.split(' ')[0]}:{fields[19]}" if len(fields) > 19 else ""

@@ -66,8 +66,8 @@ class LiveUsage:
         if reply.exception(timeout_s) is not None:  # no file: nothing has been measured yet
             return
         try:
-            told = json.loads(out.getvalue().partition(b"\n")[0])  # the rest of a longer line may follow it
+            usage = json.loads(out.getvalue().partition(b"\n")[0])  # the rest of a longer line may follow it
         except (ValueError, RecursionError):  # it is being written
             return
-        if isinstance(told, dict) and outcome.is_usage(told):
-            self.last = told
+        if isinstance(usage, dict) and outcome.is_usage(usage):
+            self.last = usage

@@ -85,7 +85,7 @@ def _show_all(group: GroupState, counter: CallProgress, until: float | None) -> 
             errors[index] = ended.error
         if fresh:
             group.shown = given + 1
-            counter.add(group.label(index), mark_of(ended), ended.error is not None, group.id[:SHORT], group)
+            counter.add(group.label(index), result_in_words(ended), ended.error is not None, group.id[:SHORT], group)
         else:
             counter.skip(ended.error is not None)
         if ended.error is not None and group.raises:
@@ -123,19 +123,19 @@ class CallProgress(console.StatusLine):
         self._ended += 1
         self._failed += failed
 
-    def add(self, label: str, mark: str, failed: bool, note: str, group: GroupState | None = None) -> None:
+    def add(self, label: str, result: str, failed: bool, note: str, group: GroupState | None = None) -> None:
         """Show that a call has ended.
 
         Args:
             label: What a person calls it.
-            mark: Its result in a few words.
+            result: Its result in a few words.
             failed: Whether it has none.
             note: What ends the line that is redrawn.
             group: Knows how many calls run now.
         """
         self.skip(failed)
         self._told_at = self._clock()
-        text = f"[{self._ended}/{self.total}] {label} {mark}"
+        text = f"[{self._ended}/{self.total}] {label} {result}"
         if not self.redrawn or (failed and self._failed <= _NAMED):
             console.say(f"{text}\n")
         if self.redrawn and (self._clock() - self._drawn_at >= _REDRAW_S or self._ended == self.total):
@@ -186,7 +186,7 @@ def say_how_it_ended(total: int, errors: Mapping[int, BaseException], took_s: fl
             console.say(f"  {cause}\n", level)
 
 
-def mark_of(ended: ItemOutcome) -> str:
+def result_in_words(ended: ItemOutcome) -> str:
     """Return how an item ended in a few words, such as "✓ 3.2, 0.1s"."""
     if ended.error is not None:
         return shortened(f"✗ failed: {outcome.in_a_line(ended.error)}", _CAUSE)

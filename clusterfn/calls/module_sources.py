@@ -164,9 +164,9 @@ def _installed(folders: tuple[tuple[str, int], ...]) -> list[tuple[Path, str, fr
 def _project(direct_url: str) -> str:
     """Return the folder of an editable installation, as the installer wrote it (PEP 610); "" for any other."""
     try:
-        told = json.loads(direct_url or "{}")
-        if told.get("dir_info", {}).get("editable"):
-            path = urllib.parse.unquote(urllib.parse.urlsplit(told["url"]).path)
+        origin = json.loads(direct_url or "{}")
+        if origin.get("dir_info", {}).get("editable"):
+            path = urllib.parse.unquote(urllib.parse.urlsplit(origin["url"]).path)
             return os.path.realpath(path.lstrip("/") if os.name == "nt" else path)
     except (ValueError, KeyError, AttributeError):  # by another installer
         return ""

@@ -37,47 +37,50 @@ def read(data: bytes) -> dict[str, Any]:
         raise ValueError("it is nested too deeply") from None
 
 
-def checked(told: Any) -> dict[str, Any]:
+def checked(fields: Any) -> dict[str, Any]:
     """Check the type of every field of an outcome, which the function itself may have written.
 
     Raises:
         ValueError: One has another; the message names it.
     """
-    if not isinstance(told, dict) or told.get("kind") is None:
+    if not isinstance(fields, dict) or fields.get("kind") is None:
         raise ValueError("it has no valid kind of outcome")
     for name, (wanted, each) in _TYPES.items():
-        found = told.get(name)
+        found = fields.get(name)
         if found is not None and not (_is(found, wanted) and all(_entry_is(*entry, each) for entry in _entries(found))):
             raise ValueError(f"its {name!r} is {_shown(found)}")
-    for name, found in [*told.items(), *(told.get("value") or {}).items()]:
+    for name, found in [*fields.items(), *(fields.get("value") or {}).items()]:
         if isinstance(found, (int, float)) and not -_MOST < found < _MOST:
             raise ValueError(f"its {name!r} is {_shown(found)}")
-    if not is_usage(told.get("usage") or {}):
-        raise ValueError(f"its 'usage' is {_shown(told['usage'])}")
-    if (told.get("value") or {}).get("size", 0) < 0:
+    if not is_usage(fields.get("usage") or {}):
+        raise ValueError(f"its 'usage' is {_shown(fields['usage'])}")
+    if (fields.get("value") or {}).get("size", 0) < 0:
         raise ValueError("its value has a negative size")
-    cause, depth = told.get("cause"), 0
+    cause, depth = fields.get("cause"), 0
     while isinstance(cause, dict):
         cause, depth = cause.get("cause"), depth + 1
         if depth > _DEEPEST_CAUSE:
             raise ValueError("its causes are nested too deeply")
-    return told
+    return fields
 
 
 def _shown(found: Any) -> str:
-    return reprlib.repr(found).encode("ascii", "backslashreplace").decode()[:80]  # nobody knows how deep it is
+    # `reprlib` limits the depth: a value from the host may be nested deeply enough to exhaust the stack of `repr`.
+    return reprlib.repr(found).encode("ascii", "backslashreplace").decode()[:80]
 
 
-def is_usage(told: Any) -> bool:
+def is_usage(usage: Any) -> bool:
     """Whether what a job used, or uses now, is in numbers, for which people and tables take it."""
-    return _has_numbers(told, _USED, _USED_OF_GPU) and _has_numbers(told.get("now") or {}, _USED_NOW, _USED_NOW_OF_GPU)
+    return _has_numbers(usage, _USED, _USED_OF_GPU) and _has_numbers(
+        usage.get("now") or {}, _USED_NOW, _USED_NOW_OF_GPU
+    )
 
 
-def _has_numbers(told: Any, names: Sequence[str], names_of_gpu: Sequence[str]) -> bool:
-    gpus = (told.get("gpus") or []) if isinstance(told, dict) else None
+def _has_numbers(usage: Any, names: Sequence[str], names_of_gpu: Sequence[str]) -> bool:
+    gpus = (usage.get("gpus") or []) if isinstance(usage, dict) else None
     if not (isinstance(gpus, list) and all(isinstance(each, dict) for each in gpus)):
         return False
-    used = [told.get(name) for name in names] + [each.get(name) for each in gpus for name in names_of_gpu]
+    used = [usage.get(name) for name in names] + [each.get(name) for each in gpus for name in names_of_gpu]
     return all(each is None or (type(each) in (int, float) and -_MOST < each < _MOST) for each in used)
 
 

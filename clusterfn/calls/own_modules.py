@@ -25,7 +25,7 @@ _LEFT_OUT = frozenset(["__pycache__", "node_modules", "build", "dist"])
 # This program, its clusterfn and its cloudpickle: the bridge brings them.
 _NEVER = frozenset(["__main__", "__mp_main__", "clusterfn", "_clusterfn", "_clusterfn_wire", "cloudpickle"])
 _seen: dict[Path, tuple[int, int]] = {}
-_told: set[tuple[Path, tuple[int, int]]] = set()
+_reported: set[tuple[Path, tuple[int, int]]] = set()
 withheld: set[Path] = set()  # what looks like a key or a password and was left out
 too_large: set[Path] = set()  # data that was left out
 
@@ -172,8 +172,8 @@ def edited(imported: Iterable[str]) -> list[str]:
             before = _seen.setdefault(path, now)
             in_byte_code = (int(stat.st_mtime) & 0xFFFFFFFF, stat.st_size & 0xFFFFFFFF)
             is_new = before != now if compiled is None else compiled != in_byte_code
-            if is_new and (path, now) not in _told:
-                _told.add((path, now))
+            if is_new and (path, now) not in _reported:
+                _reported.add((path, now))
                 changed.append(name)
             _seen[path] = now
     return changed

@@ -193,10 +193,10 @@ def keep_registrations() -> None:
 
 def reduce_decorated(function: Callable[..., Any]) -> tuple[Any, ...]:
     """Reduce a decorated function for pickling: by its name if its module travels, else as the plain function."""
-    stand_ins = serialization.part("stand_ins")
+    reducers = serialization.part("stand_ins")
     if found_by_name(function) is not None:
-        return stand_ins.by_name, (function.__module__, function.__qualname__)
-    return stand_ins.Inside, (), {"function": function}
+        return reducers.by_name, (function.__module__, function.__qualname__)
+    return reducers.Inside, (), {"function": function}
 
 
 def found_by_name(function: Any) -> Any:

@@ -23,7 +23,7 @@ _MOST_FILES = 20_000
 _KEEP_THERE = "list large files in .gitignore, and keep data on the host: pass its path to the script"
 _LARGEST = 5
 _LEFT_OUT = frozenset(["__pycache__", "node_modules", "venv", "env"])
-_told: set[pathlib.Path] = set()
+_reported: set[pathlib.Path] = set()
 
 
 class Project(Directory):
@@ -48,8 +48,8 @@ class Project(Directory):
             if len(found) > _MOST_FILES:  # at once: there may be a whole disk below
                 raise ConfigError(f"the project {root} has more than {_MOST_FILES} files", hint=_KEEP_THERE)
         withheld = {path for path in found if path != self.always and _holds_credentials(path)}
-        if new := sorted(withheld - _told):
-            _told.update(new)
+        if new := sorted(withheld - _reported):
+            _reported.update(new)
             shown = ", ".join(path.relative_to(root).as_posix() for path in new)
             console.warn(f"not sent, because they look like keys or passwords: {shown}")
         sent = sorted((found - withheld) | ({self.always} if self.always else set()))

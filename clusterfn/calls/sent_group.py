@@ -52,12 +52,12 @@ def track(
 
 def limits_of(session: HostState, gpus: int, host: Host) -> SchedulerLimits:
     """Ask what the scheduler allows, once for each host; `host` has the options of the call."""
-    told: list[str] | None = session.limits
-    if told is None:
+    answers: list[str] | None = session.limits
+    if answers is None:
         scheduler = session.scheduler
         asked = [session.connection.run(argv, unset=scheduler.unset) for argv in scheduler.limits(gpus).commands]
-        told = session.limits = [_output(reply) for reply in asked]
-    return scheduler_for(host).limits(gpus).read(told)
+        answers = session.limits = [_output(reply) for reply in asked]
+    return scheduler_for(host).limits(gpus).read(answers)
 
 
 def _output(reply: Reply[Any]) -> str:
@@ -89,10 +89,10 @@ def _attached(session: HostState, spec: Mapping[str, Any], results: ResultPolicy
     count = cast(Group, job.group).count
     folder = layout.job_dir(job.root, job.id)
     paths = [posixpath.join(folder, name) for name in (layout.LABELS, layout.ARGUMENTS, layout.RETRIED)]
-    told, arguments, of = remote_files.read_each(session.connection, paths)
+    label_data, arguments, of = remote_files.read_each(session.connection, paths)
     with reading(session.host.name, f"the items of {job.id[:SHORT]}"):
         earlier = dict(json.loads(of)) if of else None
-        labels = list(map(str, json.loads(told))) if told else []
+        labels = list(map(str, json.loads(label_data))) if label_data else []
         shown = [dict(each) for each in json.loads(arguments)] if arguments else []
     retried = _retried(session, job, earlier) if earlier is not None else None
     if retried is None:
@@ -109,10 +109,10 @@ def _attached(session: HostState, spec: Mapping[str, Any], results: ResultPolicy
     return made
 
 
-def _retried(session: HostState, job: JobSpec, told: Mapping[str, Any]) -> Retried | None:
+def _retried(session: HostState, job: JobSpec, earlier: Mapping[str, Any]) -> Retried | None:
     """Attach to the try before this one; None if the host has deleted it: then the items are numbered from 0."""
     with reading(session.host.name, f"the items of {job.id[:SHORT]}"):
-        of, items = str(told["of"]), list(map(int, told["items"]))
+        of, items = str(earlier["of"]), list(map(int, earlier["items"]))
     folder = layout.job_dir(job.root, of)
     (spec,) = remote_files.read_each(session.connection, [posixpath.join(folder, layout.SPEC)])
     if spec is None:
@@ -137,9 +137,9 @@ def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
         raise PayloadError("the items are no longer on the host", host=group.host, job=group.id, hint="call map again")
     job = old.job._replace(id=secrets.token_hex(8), group=_share_again(old.spec, len(failed)))
     with reading(group.host, SPEC_OF_JOB):
-        told, ends = read_spec(spec.replace(group.id.encode(), job.id.encode())), list(map(int, json.loads(index)))
+        fields, ends = read_spec(spec.replace(group.id.encode(), job.id.encode())), list(map(int, json.loads(index)))
     files = {
-        layout.SPEC: json.dumps({**told, "group": asdict(cast(Group, job.group))}).encode(),
+        layout.SPEC: json.dumps({**fields, "group": asdict(cast(Group, job.group))}).encode(),
         layout.SCRIPT: script.replace(group.id.encode(), job.id.encode()),
         layout.PAYLOAD: payload,
         layout.LABELS: json.dumps([group.label(each) for each in failed]).encode(),
@@ -147,14 +147,14 @@ def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
         layout.RETRIED: json.dumps({"of": group.id, "items": list(failed)}).encode(),
         **_select(data, ends, old.item_results.on_host(failed)),
     }
-    if told["secrets"]:  # from this process: the host has deleted its own
-        left = _names_of_secrets(old, told["secrets"])
+    if fields["secrets"]:  # from this process: the host has deleted its own
+        left = _names_of_secrets(old, fields["secrets"])
         files[layout.SECRETS] = json.dumps(secret_values(Options(secrets=tuple(left)))).encode()
     notify = old.job.notify or whom_to_tell(old.session.host, Options())  # the file of the first try is gone
     if notify:
         files[layout.NOTIFY] = json.dumps(dict(notify)).encode()
     made = group.with_items_again(failed, job.id, layout.job_dir(job.root, job.id))
-    history.remember(made, config_file.load().path, job.results, told["secrets"])
+    history.remember(made, config_file.load().path, job.results, fields["secrets"])
     counted = in_words(cast(Group, job.group))
     console.tell(f"{job.id[:SHORT]} {job.name} on {group.host} (again, of {group.id[:SHORT]}): {counted}")
     tracker = track(old.session, job, made, old.limits, Retried(failed, group))
@@ -165,20 +165,20 @@ def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
     return made
 
 
-def _names_of_secrets(old: GroupTracker, told: Sequence[str]) -> set[str]:
+def _names_of_secrets(old: GroupTracker, names: Sequence[str]) -> set[str]:
     """Return which variables of this process to send again.
 
     Raises:
         PayloadError: The host names one that neither this machine has sent with the group, nor `secrets:` means.
     """
-    group, by_host = old.group, set(host_secrets(old.session.host, told))
-    unknown = set(told) - by_host - set(old.job.secrets) - history.secrets_of(group.id)
+    group, by_host = old.group, set(host_secrets(old.session.host, names))
+    unknown = set(names) - by_host - set(old.job.secrets) - history.secrets_of(group.id)
     if unknown:
         raise PayloadError(
             f"the host asks for the variable {in_one_line(min(unknown))!r:.80} of this process, which this machine "
             "did not send with the group; nothing was sent", host=group.host, job=group.id, hint="call map again",
         )  # fmt: skip
-    return set(told) - (by_host - set(os.environ))
+    return set(names) - (by_host - set(os.environ))
 
 
 def _share_again(group: Group, count: int) -> Group:

@@ -270,7 +270,8 @@ class SessionJob:
         """Await the arrival of a call that was sent as files, or fail it."""
         error = await sent.error()
         self._sending.discard(sent)
-        # What was cancelled here may have arrived all the same, and run: whoever stops its sending finds that out.
+        # A cancelled request may have reached the host all the same, and the call may run. The code that cancels the
+        # request finds that out.
         if error is not None and not isinstance(error, concurrent.futures.CancelledError):
             self._refuse(call, error)
 

@@ -37,7 +37,7 @@ class StreamedCall(Protocol):
     def append(self, file: str, data: bytes) -> None:
         """Take what was appended to its file of this name."""
 
-    def conclude(self, told: bytes, value: bytes | None) -> None:
+    def conclude(self, content: bytes, value: bytes | None) -> None:
         """Take its outcome, and its value unless that is too large to come with it."""
 
     def go_on_with_files(self, has_arrived: bool) -> None:

@@ -171,7 +171,7 @@ class SessionCallTracker(Follower, JobBackend):
         else:
             self._on_events(data)
 
-    def conclude(self, told: bytes, value: bytes | None) -> None:
+    def conclude(self, content: bytes, value: bytes | None) -> None:
         """Take its outcome, and its value if that came with it; fetch it otherwise."""
         if self.is_closed:
             return
@@ -181,14 +181,14 @@ class SessionCallTracker(Follower, JobBackend):
         if value is not None and not self.is_fetched_apart:
             arriving = Arriving(self.place)
             try:
-                arriving.announce(told)
+                arriving.announce(content)
                 arriving.write(value)
             except ResultError as error:
                 self.entry.fail(error, arriving.kind)
                 self.end()
                 return
             self.arriving_outcome = arriving
-        waiting = self._take_outcome(told)
+        waiting = self._take_outcome(content)
         if waiting is not None:
             loop.begin(self._see_through(waiting))
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _log = logging.getLogger("clusterfn")
-_told: set[tuple[str, str]] = set()  # of which host, and what: a site may say the same about each job
+_reported: set[tuple[str, str]] = set()  # of which host, and what: a site may say the same about each job
 _FIRST_S, _LONGEST_S, _SLOWING = 2.0, 60.0, 2.0  # until the first is sent again; the scheduler serves everybody
 _RENEW_S = layout.REFUSED_FOR_S / 5
 _NOTES_AT_ONCE = 500  # words of one command
@@ -161,8 +161,8 @@ class PendingSubmission(Reply[Optional[Started]]):
     def _tell(self, notes: Iterable[str]) -> None:
         host = self._session.host.name
         for note in notes:
-            if (host, note) not in _told:
-                _told.add((host, note))
+            if (host, note) not in _reported:
+                _reported.add((host, note))
                 console.tell(note)
 
     def ask_job(self, question: Callable[[WaitingJob], T], otherwise: T) -> T:
@@ -261,9 +261,9 @@ class SubmissionLine:
             self.waiting.extendleft(reversed(both))
         else:
             self.waiting.extend(both)
-        told = list(self.waiting) if reason != self._reason else both
+        notified = list(self.waiting) if reason != self._reason else both
         self._reason = reason
-        for each in told:
+        for each in notified:
             each.tell_refused(reason)
         return rest is not None
 

@@ -42,16 +42,16 @@ if TYPE_CHECKING:
     from clusterfn.hosts.host_state import HostState
 
 _WORTH_ASKING = 64 << 10  # what is smaller is sooner sent than asked for; what is there already is left as it is
-TOLD_S = 10.0
+REPORT_AFTER_S = 10.0
 _EXECUTABLE, _READABLE, _PRIVATE = 0o700, 0o400, 0o600
 
 
 def await_room(session: HostState) -> None:
     """Wait while much that was submitted has not left this machine: the host, or the way to it, takes no more."""
-    connection, has_told = session.connection, False
-    while not connection.has_room(TOLD_S):
-        if not has_told:
-            has_told, state = True, connection.state
+    connection, has_reported = session.connection, False
+    while not connection.has_room(REPORT_AFTER_S):
+        if not has_reported:
+            has_reported, state = True, connection.state
             why = f"no connection ({state.cause})" if state.name != "connected" else "it takes them slowly"
             console.tell(f"waiting to send more calls to {session.host.name}: {why}")
 

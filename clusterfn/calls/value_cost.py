@@ -1,7 +1,7 @@
 """What a value of a host that is not trusted may cost here: time and memory that grow with its bytes, and no faster.
 
-Whoever chooses the keys of a set or dict can make each one collide with all before it: 700 kB of integers then take a
-minute, and 7 MB more than an hour, in one call of C that Ctrl-C does not end. What collides is hard to see: keys with
+A host that chooses the keys of a set or dict can make each one collide with all before it: 700 kB of integers then take
+a minute, and 7 MB more than an hour, in one call of C that Ctrl-C does not end. Collisions are hard to see: keys with
 different hashes can meet in the same places of a table. So the time is measured, and compared with that of reading the
 keys. What is in several places is counted in each: six bytes can copy a megabyte. And one byte can make a set of 216.
 """

@@ -25,7 +25,7 @@ _JOBS = 50  # in one request, and in the words of one command
 _LOOK_S = 5.0  # for the numbers of the jobs in the queue
 _TIMEOUT_S = 60.0
 _WITHDRAWAL_S = 300.0  # a shared file system may need seconds for each
-_TOLD = [{"id": str, "name": str}]
+_WITHDRAWN_JOBS = [{"id": str, "name": str}]
 
 
 class WithdrawnJob(NamedTuple):
@@ -64,8 +64,8 @@ class Withdrawal(NamedTuple):
             "withdraw", session.root, session.host.name, stdin=asked, timeout_s=_WITHDRAWAL_S
         ).result(_WITHDRAWAL_S + _TIMEOUT_S)
         with reading(session.host.name, "which jobs it has withdrawn"):
-            told = shaped([json.loads(line) for line in answer.out.splitlines()], _TOLD)
-            names = {each["id"]: each["name"] for each in told if each["id"] in self.ids}
+            withdrawn = shaped([json.loads(line) for line in answer.out.splitlines()], _WITHDRAWN_JOBS)
+            names = {each["id"]: each["name"] for each in withdrawn if each["id"] in self.ids}
         errors = self._remove_from_queue({job_id: layout.job_name(name, job_id) for job_id, name in names.items()})
         return [WithdrawnJob(job_id, name, errors.get(job_id)) for job_id, name in names.items()]
 

@@ -80,9 +80,9 @@ def _reduce_other(obj: Any) -> Any:
 def _facts_of_errstate(obj: Any) -> dict[str, Any]:
     """Return the arguments of `numpy.errstate`, which numpy 1 and 2 keep in other ways."""
     names = ("all", "divide", "over", "under", "invalid")
-    told = obj.kwargs if hasattr(obj, "kwargs") else {name: getattr(obj, f"_{name}") for name in names}
+    arguments = obj.kwargs if hasattr(obj, "kwargs") else {name: getattr(obj, f"_{name}") for name in names}
     call = obj.call if hasattr(obj, "kwargs") else obj._call
-    given = {name: value for name, value in told.items() if value is not None}
+    given = {name: value for name, value in arguments.items() if value is not None}
     return given if type(call).__name__ == "_unspecified" else {**given, "call": call}
 
 
@@ -123,11 +123,11 @@ def ufunc(function: Any, inputs: int, outputs: int, identity: Any) -> Any:
     return numpy.frompyfunc(function, inputs, outputs, **({} if identity is None else {"identity": identity}))
 
 
-def errstate(told: dict[str, Any]) -> Any:
+def errstate(arguments: dict[str, Any]) -> Any:
     """Make what sets how numpy treats errors of floating point."""
     import numpy
 
-    return numpy.errstate(**told)
+    return numpy.errstate(**arguments)
 
 
 def aligned(fields: Any, metadata: Any) -> Any:

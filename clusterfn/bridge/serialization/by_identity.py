@@ -70,12 +70,12 @@ class Reducers:
         self._own = {id(cls): (cls, reduce) for cls, reduce in own.items()}
 
     def __getitem__(self, cls: type) -> Any:
-        found = self._own.get(id(cls), (cls, None))[1] or told(cls)
+        found = self._own.get(id(cls), (cls, None))[1] or registered(cls)
         if found is None:
             raise KeyError(id(cls))
         return found
 
 
-def told(cls: type) -> Any:
+def registered(cls: type) -> Any:
     """Return what is registered with `copyreg` for a class, or None."""
     return next((reduce for each, reduce in list(copyreg.dispatch_table.items()) if each is cls), None)

@@ -25,7 +25,7 @@ def reduce(obj: Any) -> Any:
     kind: Any = type(obj)
     if not kind.__flags__ & classes.HEAP or issubclass(kind, (BaseException, enum.Enum)):
         return NotImplemented
-    if by_identity.told(kind):
+    if by_identity.registered(kind):
         return NotImplemented
     plain = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
     by_python = type(kind.__new__) is types.FunctionType
@@ -65,11 +65,11 @@ def _package(cls: type) -> str:
 
 def _called(obj: Any, teller: type, args: tuple[Any, ...], rest: list[Any]) -> tuple[Any, ...]:
     state, items, pairs = rest
-    told = (type(obj), _place(teller, type(obj)), args)
+    call = (type(obj), _place(teller, type(obj)), args)
     own = {} if isinstance(state, dict) else _own_state(obj)
     if not own:  # else the class leaves out the attributes of others
-        return called, told, state, items, pairs
-    return called, told, (state, own), items, pairs, fill
+        return called, call, state, items, pairs
+    return called, call, (state, own), items, pairs, fill
 
 
 def _own_state(obj: Any) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def reduce_guarded(obj: Any) -> Any:
         return NotImplemented
     if kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not object.__reduce__:
         return NotImplemented
-    if by_identity.told(kind) or not kind.__flags__ & classes.HEAP:
+    if by_identity.registered(kind) or not kind.__flags__ & classes.HEAP:
         return NotImplemented
     reduction = _reduction_of(obj) if asked else obj.__reduce_ex__(5)
     if not isinstance(reduction, tuple) or len(reduction) < 3:
@@ -187,18 +187,18 @@ def called(cls: Any, place: int, args: tuple[Any, ...]) -> Any:
     return cls(*args) if broken else made
 
 
-def fill(obj: Any, told: tuple[Any, dict[str, Any]]) -> None:
+def fill(obj: Any, states: tuple[Any, dict[str, Any]]) -> None:
     """Give an object the state that its class knows, and its other attributes."""
-    state, own = told
+    state, own = states
     if hasattr(type(obj), "__setstate__") and state is not None:
         obj.__setstate__(state)
     for name, value in own.items():
         object.__setattr__(obj, name, value)
 
 
-def fill_container(obj: Any, told: tuple[Any, list[Any], list[Any]]) -> None:
+def fill_container(obj: Any, content: tuple[Any, list[Any], list[Any]]) -> None:
     """Give a list, deque or dict its attributes, and then what it holds."""
-    state, items, pairs = told
+    state, items, pairs = content
     stand_ins.set_state(obj, state)
     if items:
         built_in(type(obj), "extend")(obj, items)

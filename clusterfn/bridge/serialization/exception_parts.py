@@ -106,7 +106,7 @@ def reduce(error: BaseException) -> Any:
     if pickles_itself(cls):
         reduction = error.__reduce_ex__(5)
         known = isinstance(reduction, tuple) and isinstance(cls.__str__, types.WrapperDescriptorType)
-        given = (*reduction[:2], text_of(error), marks_of(error.args))
+        given = (*reduction[:2], text_of(error), descriptions_of(error.args))
         return (remade, given, *reduction[2:]) if known else NotImplemented
     written_in_python = [isinstance(made, types.FunctionType) for made in (cls.__init__, cls.__new__)]
     if not any(written_in_python) and type(cls).__call__ is type.__call__:
@@ -115,15 +115,15 @@ def reduce(error: BaseException) -> Any:
     return make_exception, (cls, error.args), {**state_of(error), **notes}, None, None, fill
 
 
-def remade(make: Callable[..., Any], args: tuple[Any, ...], text: str, marks: Sequence[str]) -> Any:
-    """Make an exception in its own way, which may lose its text with some of its `args` (see `marks_of`)."""
+def remade(make: Callable[..., Any], args: tuple[Any, ...], text: str, descriptions: Sequence[str]) -> Any:
+    """Make an exception in its own way, which may lose its text with some of its `args` (see `descriptions_of`)."""
     error = make(*args)
-    if marks_of(getattr(error, "args", ())) != marks:
+    if descriptions_of(getattr(error, "args", ())) != descriptions:
         give_text(error, text)
     return error
 
 
-def marks_of(args: Sequence[Any]) -> list[str]:
+def descriptions_of(args: Sequence[Any]) -> list[str]:
     """Describe arguments, by which those that arrived are known: plain ones by their text, others by their types."""
     return [repr(each)[:100] if any(type(each) is plain for plain in _PLAIN) else name_of(type(each)) for each in args]
 

@@ -19,9 +19,9 @@ from .exception_parts import (
     CannotRebuild,
     attempt,
     built_in,
+    descriptions_of,
     give_text,
     make_exception,
-    marks_of,
     name_of,
     notes_of,
     pickles_itself,
@@ -268,7 +268,9 @@ def _best(record: dict[str, Any], args: list[Any]) -> BaseException:
         reasons += [reason] if reason is not None else []
     if found:
         best = next((each for each in found if text_of(each) == record["message"]), found[0])
-        if marks_of(best.args) != marks_of(args):  # else an object among them may show itself by its address
+        if descriptions_of(best.args) != descriptions_of(
+            args
+        ):  # else an object among them may show itself by its address
             give_text(best, record["message"])
         return best
     for base in record.get("bases") or ():

@@ -53,7 +53,7 @@ def reduce(obj: Any) -> Any:
         return field, (factories.dataclass_field(obj), of_class)
     if cls.__module__ in ("ast", "_ast") and isinstance(obj, ast.AST):
         return node, (cls.__qualname__,), dict(vars(obj)), None, None, fill_node
-    if by_identity.told(cls) or not _facts_of(cls):
+    if by_identity.registered(cls) or not _facts_of(cls):
         return NotImplemented
     base = next((each for each in cls.__mro__ if each.__module__ == "configparser"), object)
     if base.__qualname__ in ("ConfigParser", "RawConfigParser"):
@@ -193,13 +193,13 @@ def parser(
     return made
 
 
-def fill(obj: Any, told: tuple[Any, ...]) -> None:
+def fill(obj: Any, parts: tuple[Any, ...]) -> None:
     """Give an object its state, and the other attributes that constructors of this version set.
 
     Raises:
         OtherState: It would lack something, or this version has no place for a part of its state.
     """
-    state, version, facts, *unchanged = told
+    state, version, facts, *unchanged = parts
     unset = unchanged[0] if unchanged else ()
     dropped = [name for name in _set_state(obj, state) if name not in unset]
     there = dict(facts)

@@ -98,10 +98,10 @@ def note(
 
 def of(error: BaseException) -> LoadFailure:
     """Describe why loading raised this error."""
-    told = vars(error).pop(_KEY, None) if hasattr(error, "__dict__") else None
-    if told is None:
+    noted = vars(error).pop(_KEY, None) if hasattr(error, "__dict__") else None
+    if noted is None:
         return LoadFailure()
-    data, buffers, packages, make = told
+    data, buffers, packages, make = noted
     name = _in_traceback(error) or (_in_c(error, bytes(data), buffers, make) if len(data) <= _LARGEST else "")
     there = _plain(packages) if isinstance(packages, dict) else {}
     here = {package: version_of(package) or _installed(package) for package in there}

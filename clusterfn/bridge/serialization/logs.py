@@ -109,11 +109,11 @@ def show(facts: dict[str, Any]) -> None:
     logging.disable(facts.get("disable", logging.NOTSET))
     if facts.get("warnings"):
         logging.captureWarnings(True)
-    for name, told in facts.get("loggers", {}).items():
+    for name, settings in facts.get("loggers", {}).items():
         logger = logging.getLogger(name)
-        logger.setLevel(told.get("level", 0))
-        logger.disabled, logger.propagate = told.get("disabled", False), told.get("propagate", True)
-        _add_handler(logger, told)
+        logger.setLevel(settings.get("level", 0))
+        logger.disabled, logger.propagate = settings.get("disabled", False), settings.get("propagate", True)
+        _add_handler(logger, settings)
     root.setLevel(facts["level"])
     handler = _add_handler(root, facts)
     if handler is None:
