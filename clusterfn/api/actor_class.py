@@ -108,7 +108,9 @@ class ActorFunction:
         self._name = name
         self._plain = plain
         self.is_async = inspect.iscoroutinefunction(plain)
-        self._first = () if isinstance(found, staticmethod) else (None,)  # for the object itself
+        # The placeholder fills the parameter `self` or `cls` when a call is checked against the signature. A static
+        # method has neither.
+        self._first = () if isinstance(found, staticmethod) else (None,)
         self._signature = signature_of(plain) if isinstance(plain, types.FunctionType) else None
 
     def check_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

@@ -215,7 +215,8 @@ def make_command(
         raise ConfigError("there is no command", hint='write it as ["python", "train.py"], or "python train.py"')
     if options.get("cwd") is None:
         words, script, project = _find_project(text)
-    else:  # all of it is there
+    else:
+        # With `cwd` the script and its project are already on the host, so nothing is looked for here.
         words, script, project = text.words, None, None
     _reject_what_cannot_run(words or tuple(text.line.split()), options, bool(text.line), stdin is not None)
     sbatch = _sbatch_lines(script, options) if script is not None and text.words[0].endswith(script.name) else None
@@ -226,11 +227,13 @@ def make_command(
         sent = sent._replace(first=True, env=sbatch.env, signal=sbatch.signal, alone=sbatch.alone)
         options = {**sbatch.options, **{name: value for name, value in options.items() if value is not None}}
         names = (*names, ARRAY_VARIABLE) if sbatch.array else names
-        options["name"] = job_name(options.get("name") or script.stem)  # those of sbatch may have any sign
+        # The name in a #SBATCH line may have characters that job names here may not have.
+        options["name"] = job_name(options.get("name") or script.stem)
     called: Any = functools.partial(_runner(), sent._asdict(), names)
+    # `jobs` shows the command line; a sweep rejects a command that returns no value.
     called.__name__ = called.__qualname__ = _name_of(words, text.line, script)
-    called.command_line = command_as_shown(text)  # which `jobs` shows
-    called.is_without_value = result is None  # which a sweep rejects
+    called.command_line = command_as_shown(text)
+    called.is_without_value = result is None
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     called.__signature__ = inspect.Signature(parameters)
     made: ClusterFunction[..., Any] = cluster(**options)(called)
@@ -259,7 +262,8 @@ def _runner() -> Callable[..., Any]:
     """Return the function that a job calls."""
 
     def command(sent: Mapping[str, Any], names: Sequence[str], *args: Any, **kwargs: Any) -> Any:
-        try:  # the function travels by value, and finds the worker's own modules there
+        # The function is pickled by value. In the job, the worker's own modules have this name.
+        try:
             from _clusterfn.bridge.worker import command as worker  # type: ignore[import-not-found]
         except ImportError:
             raise RuntimeError('a command runs only in a job: call it, or use host="local"') from None

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     Q = ParamSpec("Q")
     _Async: TypeAlias = "ClusterFunction[..., Coroutine[Any, Any, T]]"
 else:
-    P = TypeVar("P")  # typing.ParamSpec is of Python 3.10
+    # `typing.ParamSpec` needs Python 3.10, and only type checkers need the real one.
+    P = TypeVar("P")
 R = TypeVar("R")
 T = TypeVar("T")
 IN_JOB_INSTEAD = "call the function directly, it runs in this process"
@@ -65,7 +66,9 @@ class ClusterFunction(Generic[P, R]):
             return self.__wrapped__(*args, **kwargs)
         if inspect.iscoroutinefunction(self.__wrapped__):
             called: Any = self._run_awaited(*args, **kwargs)
-            called.__qualname__ = self.__qualname__  # of the warning that it was never awaited
+            # Python names the coroutine in its warning that a coroutine was never awaited: the user knows only this
+            # name.
+            called.__qualname__ = self.__qualname__
             return called  # type: ignore[no-any-return]
         _begin_first_call(self.__wrapped__, args, kwargs, self.options)
         from clusterfn.calls import call
@@ -76,8 +79,9 @@ class ClusterFunction(Generic[P, R]):
     async def _run_awaited(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         return await self.submit(*args, **kwargs)
 
+    # mypy also asks for this overload where the function is decorated below @classmethod.
     @overload
-    def __get__(self, instance: None, owner: type | None = None) -> Any: ...  # mypy asks this below @classmethod too
+    def __get__(self, instance: None, owner: type | None = None) -> Any: ...
     @overload
     def __get__(
         self: ClusterFunction[Concatenate[T, Q], R], instance: T, owner: type | None = None
@@ -205,7 +209,8 @@ class ClusterFunction(Generic[P, R]):
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...] | str:
         """Pickle as the plain function would: by name; by value where a pickler such as cloudpickle does that."""
-        if protocol < 4:  # has no dotted names
+        # Protocols before 4 cannot pickle a name with dots.
+        if protocol < 4:
             return self.__qualname__
         return _unpickled, (self._mark, None if self._mark.__dict__["decorated"] is self else self.options)
 
@@ -215,7 +220,8 @@ class ClusterFunction(Generic[P, R]):
 
         return payload.reduce_decorated(self.__wrapped__)
 
-    if not TYPE_CHECKING:  # type checkers still find misspelled names
+    # A type checker that saw `__getattr__` would accept every misspelled attribute.
+    if not TYPE_CHECKING:
 
         def __getattr__(self, name):
             """Find the function late: unpickled as a part of it, this object exists before the function is complete."""
@@ -327,7 +333,9 @@ def cluster(function: Callable[P, R]) -> ClusterFunction[P, R]: ...
 def cluster(
     function: None = None, **options: Unpack[CallOptions]
 ) -> Callable[[Callable[P, R]], ClusterFunction[P, R]]: ...
-@show_options(CallOptions)  # above, so that `parse_options` rejects a keyword that is unknown
+# `show_options` is the outer one, so that a call with an unknown keyword reaches `parse_options`, which suggests the
+# right one.
+@show_options(CallOptions)
 @public_api
 def cluster(function: Any = None, **options: Any) -> Any:
     """Run a function on a host of clusterfn.yml; without a host, on this machine in a process of its own.
@@ -356,7 +364,8 @@ def cluster(function: Any = None, **options: Any) -> Any:
         example = f'host="{function}"' if named else 'cores=2, host="tensor01"'
         raise ConfigError(f"@cluster({function!r}): options are keywords", hint=f"write @cluster({example})")
     parsed = parse_options(options)
-    if redirected := os.environ.get(HOST_VARIABLE):  # what the code names, but not what `.on()` chooses while it runs
+    # The variable replaces the host that the code names, but not one that `.on()` chooses while the code runs.
+    if redirected := os.environ.get(HOST_VARIABLE):
         parsed = parsed._replace(host=redirected)
 
     @public_api

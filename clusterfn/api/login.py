@@ -58,7 +58,8 @@ def hold(host: str | None) -> tuple[HeldConnection, bool]:
     wanted, marker = boot.wanted_python(chosen), secrets.token_hex(16)
     held, is_new = shared_login.log_in(chosen, prompts.person())
     if boot.own_python():
-        with contextlib.suppress(OSError):  # without what waits, the next program only starts more slowly
+        # Without this standby process the next program only starts more slowly.
+        with contextlib.suppress(OSError):
             first = boot.preface(wanted, marker)
             shared_login.keep_standby(chosen, held, boot.standby_name(wanted), boot.COMMAND, first, marker)
     return held, is_new

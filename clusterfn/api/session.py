@@ -41,11 +41,14 @@ if TYPE_CHECKING:
     from clusterfn.calls.session_tracker import SessionCallJob
 
 R = TypeVar("R")
-_MOMENT_S = 1.0  # of waiting without a word
+# Waits that are shorter than this are not reported.
+_MOMENT_S = 1.0
 # Of these the session must have as much; its time ends all of its calls together.
 _AMOUNTS = ("cores", "memory_bytes", "gpus", "time_s")
-_SHARED = ("cores", "memory_bytes", "gpus")  # by the workers
-_OF_EACH_CALL = ("host", "name", "on_interrupt")  # all others are the session's
+# The workers of a session share these.
+_SHARED = ("cores", "memory_bytes", "gpus")
+# A call may have these options of its own; all others are the session's.
+_OF_EACH_CALL = ("host", "name", "on_interrupt")
 _NO_OPTIONS = Options()
 _SHOWN: dict[str, Callable[[Any], Any]] = {
     "memory_bytes": exact_memory, "gpu_memory_bytes": exact_memory, "time_s": exact_time, "stall_s": exact_time,
@@ -209,7 +212,8 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             ...     model = session.actor(Classifier, "weights.pt")
             ...     labels = model.predict(batch)
         """
-        from clusterfn.api.actor import Actor, ActorHandle  # here: most sessions have none
+        # Most sessions have no actors, and these imports take time.
+        from clusterfn.api.actor import Actor, ActorHandle
         from clusterfn.api.actor_class import ActorClass
         from clusterfn.calls.session_actor import ActorCall, actor_lost
 
@@ -239,7 +243,9 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         except BaseException:
             # A signal's exception may come here: the caller gets no actor, although the session may construct it.
             if call.state not in (RAISED, DIED, CANCELLED):
-                abandon(call.tracker.number)  # a call that comes before the thread closes it
+                # A call that comes before the thread runs closes the actor itself, because it may need the actor's
+                # worker.
+                abandon(call.tracker.number)
                 exit_flush.run_in_thread(ActorHandle(kind, call, send).release, "clusterfn-actor")
             raise
         return Actor(kind, call, send, abandon)
@@ -265,7 +271,8 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
                     if self._closed:
                         raise RuntimeError("cannot schedule new futures after shutdown: create another Session")
                     return send(holding() if holding is not None else self._going(own))
-            except NotEnded as open_one:  # without the lock: other calls go on, and it may be one that waits for it
+            except NotEnded as open_one:
+                # Wait without the lock: other calls continue, and what this call waits for may be one of them.
                 _await_end(open_one)
 
     def _check_process(self) -> None:
@@ -290,7 +297,8 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         _refuse_what_it_lacks(wanted, self._options, prepared.job._replace(resources=resources), self._workers)
         if holding is not None:
             console.tell(f"the session on {holding.job.host} has ended ({holding.why_over}): starting another")
-        from clusterfn.calls.session_job import SessionJob  # here: it does not travel with jobs, which have no sessions
+        # Only a session that starts a job needs this module.
+        from clusterfn.calls.session_job import SessionJob
 
         serving = SessionSpec(self._idle_s, CALLER, self._workers)
         job = prepared.job._replace(name="session", serving=serving, resources=resources)
@@ -303,7 +311,8 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         Raises:
             ActorLost: The actor is gone, or its job has ended. A session that starts again has no actors.
         """
-        from clusterfn.calls.session_actor import actor_lost  # as above: most sessions have none
+        # Most sessions have no actors.
+        from clusterfn.calls.session_actor import actor_lost
 
         holding = self._holding
         if holding is None or holding.job is not held or held.done():
@@ -336,7 +345,8 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             wait: Whether to wait for that.
             cancel_futures: Whether to withdraw those that have not started.
         """
-        if os.getpid() != self._pid:  # a child that leaves the block must not end its parent's session
+        # A forked child that leaves the `with` block must not end the session of its parent.
+        if os.getpid() != self._pid:
             return
         with self._lock:
             self._closed = True
@@ -344,7 +354,8 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         if holding is None:
             return
         holding.close(wait, cancel_futures)
-        if wait and self._holding is not None:  # its last calls may have gone to another session
+        # Calls that arrived as this job ended may have gone to another job of the session.
+        if wait and self._holding is not None:
             self._holding.await_end()
 
     @public_api

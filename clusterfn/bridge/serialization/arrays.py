@@ -24,13 +24,15 @@ def reduce(obj: Any) -> Any:
         from . import numpy_random
 
         return numpy_random.reduce(obj)
-    if home.startswith("numpy.lib.") and "index_tricks" in home:  # `r_`, `mgrid`, ...: of one kind, one object
+    # `r_`, `mgrid` and the like are each the only object of their kind, so the name is enough to find them.
+    if home.startswith("numpy.lib.") and "index_tricks" in home:
         named = {id(value): name for name, value in vars(numpy).items()}.get(id(obj))
         return (stand_ins.by_name, ("numpy", named)) if named else NotImplemented
     return _reduce_other(obj) if home in ("numpy", "numpy.dtypes") else NotImplemented
 
 
-BOUND = (types.BuiltinFunctionType, types.MethodType)  # a function of numpy's own generator is a bound method
+# A function of numpy's own generator is a bound method.
+BOUND = (types.BuiltinFunctionType, types.MethodType)
 
 
 def reduce_class(cls: type) -> Any:
@@ -50,7 +52,8 @@ def _reduce_array(obj: Any) -> Any:
         return array, (flat, dtype, obj.shape, order)
     if isinstance(obj, numpy.generic) and dtype is not None:
         return scalar, (obj.tobytes(), dtype)
-    if isinstance(obj, (numpy.str_, numpy.bytes_)):  # an empty one
+    # An empty text has a dtype of size 0, which `_portable` does not describe.
+    if isinstance(obj, (numpy.str_, numpy.bytes_)):
         return type(obj), ()
     # Arrays of objects and numpy's subclasses go as numpy reduces them, but for a name that numpy 1 lacks.
     if not isinstance(obj, numpy.ndarray) or type(obj).__reduce_ex__ is not numpy.ndarray.__reduce_ex__:
@@ -70,7 +73,8 @@ def _reduce_other(obj: Any) -> Any:
         # `numpy.char` is no module in numpy 1, and `numpy.strings` in 2, where some of it are other functions of numpy.
         return stand_ins.by_name, ("numpy", f"char.{name}")
     if type(obj) is numpy.ufunc and not classes.has_a_home(obj):
-        made = [part for part in gc.get_referents(obj) if callable(part)]  # of `frompyfunc`: nothing else tells it
+        # A ufunc from `frompyfunc` names its function nowhere; only the garbage collector knows what it refers to.
+        made = [part for part in gc.get_referents(obj) if callable(part)]
         return (ufunc, (made[0], obj.nin, obj.nout, obj.identity)) if made else NotImplemented
     if isinstance(obj, numpy.dtype) and obj.isalignedstruct:
         return (numpy.dtype, (obj.subdtype,)) if obj.subdtype else _reduce_aligned(obj)

@@ -20,7 +20,8 @@ from typing import Any
 
 from .exception_parts import attempt
 
-SHOWN = "_clusterfn_shown"  # the attribute of an exception with what was displayed before it
+# An exception carries under this name what was displayed before it.
+SHOWN = "_clusterfn_shown"
 _BACKEND = "module://%s.cell_figures" % __package__
 _WAYS = {
     "_repr_html_": "text/html", "_repr_markdown_": "text/markdown", "_repr_svg_": "image/svg+xml",
@@ -28,7 +29,8 @@ _WAYS = {
     "_repr_json_": "application/json", "_repr_javascript_": "application/javascript",
 }  # fmt: skip
 _shown: list[dict[str, Any]] = []
-_figures: list[Any] = []  # those that have been displayed
+# pyplot keeps a figure open after the cell has displayed it: this list prevents that it appears twice.
+_figures: list[Any] = []
 
 
 def run_cell(source: str, file: str, values: dict[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
@@ -55,7 +57,8 @@ def run_cell(source: str, file: str, values: dict[str, Any], wanted: Sequence[st
         if value is not None:
             display(value)
         show_figures()
-    except BaseException as error:  # the cell is the user's
+    except BaseException as error:
+        # The cell is the user's code, which may raise anything.
         attempt(show_figures)
         if _shown:
             attempt(object.__setattr__, error, SHOWN, _shown)
@@ -77,9 +80,11 @@ def _run(source: str, file: str, scope: dict[str, Any]) -> Any:
             code = compile(part, file, mode, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
             value = eval(code, scope)
             if code.co_flags & inspect.CO_COROUTINE:
-                import asyncio  # few cells await, and it takes 60 ms
+                # Few cells await, and the import takes 60 ms.
+                import asyncio
 
-                loop = loop or asyncio.new_event_loop()  # one for both: tasks of the body run on in the last line
+                # Both parts of the cell share one loop: tasks that the body starts continue while the last line runs.
+                loop = loop or asyncio.new_event_loop()
                 value = loop.run_until_complete(value)
     finally:
         if loop is not None:
@@ -147,7 +152,8 @@ def _collect_displays(source: str) -> None:
     if "IPython" in source and importlib.util.find_spec("IPython") is not None:
         for module in ("IPython.core.display_functions", "IPython.display"):
             importlib.import_module(module).display = display  # type: ignore[attr-defined]
-    if "inline" in os.environ.get("MPLBACKEND", "inline"):  # that of a notebook whose own machine runs the job
+    # A job on the notebook's own machine inherits the notebook's backend, which displays figures there.
+    if "inline" in os.environ.get("MPLBACKEND", "inline"):
         os.environ["MPLBACKEND"] = _BACKEND
 
 

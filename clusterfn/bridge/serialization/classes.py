@@ -18,7 +18,8 @@ else:
 
 from . import stand_ins
 
-HEAP = 1 << 9  # a flag of types that a class statement made, and of some others
+# CPython sets this flag (Py_TPFLAGS_HEAPTYPE) on types that a class statement made, and on some others.
+HEAP = 1 << 9
 
 
 def is_of_script(cls: type) -> bool:
@@ -37,8 +38,10 @@ def goes_by_value(module: types.ModuleType) -> bool:
     return bool(_core._is_registered_pickle_by_value(module))
 
 
-_unfilled: dict[int, type] = {}  # by their ids: a metaclass may compare its classes, or raise
-_functions: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()  # those that came by value
+# The keys are ids: a metaclass may define how its classes compare, and that may raise.
+_unfilled: dict[int, type] = {}
+# The set holds the functions that came by value.
+_functions: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
 
 
 _of_annotations: dict[str, Any] = {}
@@ -86,7 +89,8 @@ def remake_class(module: str | None, qualname: str, make: Callable[..., type], a
 
 def known_class(module: str | None, qualname: str, tracker: str) -> type | None:
     """Return the class of that name in this process's `__main__`, or the one pickled or loaded under that id."""
-    if module == "__main__" and "<locals>" not in qualname:  # a worker's `__main__` is empty
+    # A worker's `__main__` is empty, so it has the class only if the script itself runs here.
+    if module == "__main__" and "<locals>" not in qualname:
         found: Any = sys.modules.get("__main__")
         for part in qualname.split("."):
             found = getattr(found, part, None)
@@ -102,7 +106,8 @@ def fill_class(cls: type, state: Any) -> None:
         remember(named)
     if _unfilled.pop(id(cls), None) is not None:
         _core._class_setstate(cls, state[:2])
-        members: Any = cls  # of an enumeration; others have none
+        # Only members of an enumeration have such attributes; the dict is empty for other classes.
+        members: Any = cls
         for name, own in state[1].items():
             members[name].__dict__.update(own)
 
@@ -130,8 +135,10 @@ def is_made_by_library(cls: type) -> bool:
     return any(map(is_installed, {each.__module__ for each in made}))
 
 
-_OF_TYPE = ("__class__", "__dict__", "__name__", "__qualname__", "__module__", "__bases__", "__mro__")  # not to be set
-_PARTS = 20  # of a tuple or dict; they are mostly of one kind
+# Setting one of these on a class changes the class itself: only its statement can give it a property of such a name.
+_OF_TYPE = ("__class__", "__dict__", "__name__", "__qualname__", "__module__", "__bases__", "__mro__")
+# The parts of a tuple or dict are mostly of one kind, so the first ones are enough.
+_PARTS = 20
 
 
 def is_installed(module: object) -> bool:

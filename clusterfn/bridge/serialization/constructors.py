@@ -39,7 +39,8 @@ def reduce(obj: Any) -> Any:
         wants = by_python and _wants_arguments(kind.__new__)
         reduction = _without_arguments(obj) if wants else obj.__reduce_ex__(5) if more else NotImplemented
         return _with_items(reduction) if more else reduction
-    more = more and teller.__module__ == "collections"  # one of the script's own says itself how it is filled
+    # A class of the script says itself how it is filled; only those of `collections` need help.
+    more = more and teller.__module__ == "collections"
     owner = next(each for each in kind.__mro__ if "__new__" in vars(each) or (not plain and "__init__" in vars(each)))
     own = classes.is_of_script(owner)
     if not more and (issubclass(teller, owner) or not (own or _package(owner) != _package(teller))):
@@ -67,7 +68,9 @@ def _called(obj: Any, teller: type, args: tuple[Any, ...], rest: list[Any]) -> t
     state, items, pairs = rest
     call = (type(obj), _place(teller, type(obj)), args)
     own = {} if isinstance(state, dict) else _own_state(obj)
-    if not own:  # else the class leaves out the attributes of others
+    # A class that describes its state with a dict has described all of it. Any other leaves out the attributes of its
+    # subclasses.
+    if not own:
         return called, call, state, items, pairs
     return called, call, (state, own), items, pairs, fill
 
@@ -119,7 +122,8 @@ def reduce_guarded(obj: Any) -> Any:
     `__setstate__`; a frozen class with slots refuses its state.
     """
     kind: Any = type(obj)
-    if getattr(getattr(kind, "__getstate__", None), "__module__", "") == "dataclasses":  # frozen, with slots
+    # This `__getstate__` is the one that `dataclasses` gives a frozen class with slots.
+    if getattr(getattr(kind, "__getstate__", None), "__module__", "") == "dataclasses":
         state = {name: getattr(obj, name) for name in kind.__dataclass_fields__ if hasattr(obj, name)}
         return _NEW, (kind,), state, None, None, stand_ins.set_state
     asked = hasattr(kind, "__getattr__")
@@ -132,10 +136,12 @@ def reduce_guarded(obj: Any) -> Any:
     reduction = _reduction_of(obj) if asked else obj.__reduce_ex__(5)
     if not isinstance(reduction, tuple) or len(reduction) < 3:
         return NotImplemented
-    if reduction[2] is None:  # there is no state to set
+    # The object has no state to set.
+    if reduction[2] is None:
         return reduction if asked else NotImplemented
     make, *rest = reduction
-    if any("__class__" in vars(each) for each in kind.__mro__[:-1]):  # a proxy, which pickle takes for another class
+    # A proxy answers for `__class__` itself, so pickle would take it for an object of the other class.
+    if any("__class__" in vars(each) for each in kind.__mro__[:-1]):
         make = stand_ins.new
     return (make, *rest, None, None)[:5] + (stand_ins.set_state,)
 
@@ -143,7 +149,8 @@ def reduce_guarded(obj: Any) -> Any:
 def _reduction_of(obj: Any) -> Any:
     """Return what `object.__reduce_ex__` does, without asking the object itself for `__getstate__`."""
     kind: Any = type(obj)
-    usual = getattr(object, "__getstate__", None)  # Python 3.11 and up
+    # Before Python 3.11 `object` has no `__getstate__`.
+    usual = getattr(object, "__getstate__", None)
     if getattr(kind, "__getstate__", None) is not usual or any(hasattr(kind, way) for way in _WAYS[2:]):
         return obj.__reduce_ex__(5)
     slots = {}
@@ -158,7 +165,8 @@ def _reduction_of(obj: Any) -> Any:
 
 def has_state(obj: Any) -> bool:
     try:
-        return bool(object.__getattribute__(obj, "__dict__"))  # past a __getattr__ of the user's
+        # `object.__getattribute__` does not call the user's `__getattr__`, which may raise anything or never end.
+        return bool(object.__getattribute__(obj, "__dict__"))
     except AttributeError:
         return False
 
@@ -183,7 +191,8 @@ def called(cls: Any, place: int, args: tuple[Any, ...]) -> Any:
             base.__init__(made, *args)
         return made
 
-    made, broken = attempt(make)  # a class below it may need what its own constructor sets
+    # A subclass may need what its own constructor sets, so the call of the base alone can fail.
+    made, broken = attempt(make)
     return cls(*args) if broken else made
 
 

@@ -23,7 +23,9 @@ from . import c_types, classes, factories, library_state, newer_syntax, pickler,
 from .by_identity import ByIdentity
 from .pickler import HERE, Version
 from .source import NoSource, Snippet
-from .stand_ins import method_of as method_of  # pickles of earlier versions look for it here
+
+# Pickles of earlier versions refer to `method_of` in this module.
+from .stand_ins import method_of as method_of
 
 if TYPE_CHECKING:
     import pickle
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
 else:
     from .cloudpickle import cloudpickle as _core
 
-_UNION: Any = getattr(types, "UnionType", None)  # Python 3.10 and up
+# `types.UnionType` exists from Python 3.10 on.
+_UNION: Any = getattr(types, "UnionType", None)
 R = TypeVar("R")
 _OF_A_MODULE = ("__package__", "__name__", "__path__", "__file__")
 
@@ -105,14 +108,17 @@ class TextPickler(pickler.Pickler):
         self.target = target
         self._same_python = target == HERE
         self._late = late
-        self._begun: ByIdentity[Mapping[str, Any]] = ByIdentity()  # classes that go as statements -> their globals
-        self._made: ByIdentity[bool] = ByIdentity()  # those of them that are made before what is pickled now
+        # Classes that go as statements, with the globals of each.
+        self._begun: ByIdentity[Mapping[str, Any]] = ByIdentity()
+        # Those of these classes that are made before what is pickled now.
+        self._made: ByIdentity[bool] = ByIdentity()
         self._registers = registers.Registers(classes.is_of_script) if late else None
 
     def whole(self, obj: Any) -> Any:
         whole = obj if self._registers is None else self._registers.in_call(obj)
         if self._hints is not None and "sqlalchemy.orm" in sys.modules:
-            from . import mapped_tables  # here: few scripts have one
+            # Few scripts have mapped tables.
+            from . import mapped_tables
 
             whole = mapped_tables.WithTables(whole, self._begun, self._hints)
         return whole if self._registers is None else registers.Whole(whole)
@@ -209,7 +215,8 @@ class TextPickler(pickler.Pickler):
         after = {name: value for name, value in {**of_script, **every}.items() if name not in before}
         modules = [stand_ins.Submodule(name) for name in statement.submodules(snippet, every.values())]
         known = (cls.__module__, cls.__qualname__, _core._get_or_create_tracker_id(cls), *modules)
-        registered: list[type] = []  # with an abstract class
+        # Classes that were registered with an abstract class are subclasses of it, but no statement names them.
+        registered: list[type] = []
         if isinstance(cls, abc.ABCMeta):
             found = (reference() for reference in abc._get_dump(cls)[0])  # type: ignore[attr-defined]
             registered = [each for each in found if each is not None]
@@ -316,13 +323,15 @@ def make_function(
 def fill_function(function: types.FunctionType, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
     """Give a function its attributes, globals and closure variables."""
     names, slots = function.__code__.co_freevars, state[1]
-    if slots["__closure__"] is not None:  # from an earlier version: variables that no other function shares
+    # An earlier version sent the variables by name, because no other function shared them.
+    if slots["__closure__"] is not None:
         slots["__closure__"] = tuple(slots["__closure__"].get(name, types.CellType()) for name in names) or None
     slots["_contents"] = [slots.get("_contents", {}).get(name, []) for name in names]
     classes.fill_function(function, state)
 
 
-_unfilled: dict[int, type] = {}  # as that of `classes`
+# As in `classes`, the keys are ids: a metaclass may define how its classes compare.
+_unfilled: dict[int, type] = {}
 
 
 def make_class(
@@ -333,7 +342,8 @@ def make_class(
     outer: Mapping[str, Any],
 ) -> type:
     """Return the caller's own class, or the one made before, or the one that the statement makes."""
-    module, qualname, tracker, *_ = known  # and what loading has imported
+    # The rest of `known` are modules. Unpickling has imported them already.
+    module, qualname, tracker, *_ = known
     cls = classes.known_class(module, qualname, tracker)
     if cls is None:
         scope.update(stand_ins.present(names))

@@ -26,7 +26,8 @@ def attempt(call: Callable[..., Any], *args: Any) -> tuple[Any, BaseException | 
         return call(*args), None
     except KeyboardInterrupt:
         raise
-    except BaseException as reason:  # noqa: BLE001 - the user's code; the caller has another way, or reports it
+    except BaseException as reason:  # noqa: BLE001
+        # The caller has another way to do it, or reports the reason.
         return None, reason
 
 
@@ -51,7 +52,8 @@ def state_of(error: BaseException) -> dict[str, Any]:
 
 
 def notes_of(error: BaseException) -> list[str]:
-    kept, _ = attempt(object.__getattribute__, error, "__notes__")  # past a __getattr__ of the user's
+    # `object.__getattribute__` does not call the user's `__getattr__`.
+    kept, _ = attempt(object.__getattribute__, error, "__notes__")
     notes, _ = attempt(list, kept or ())
     return [text_of(note) for note in notes or ()]
 
@@ -74,14 +76,16 @@ def make_exception(cls: type, args: Sequence[Any]) -> BaseException:
     """
     error: object = None
     reason: BaseException | None = None
-    for make in _built_ins(cls, "__new__"):  # of several built-in bases, only the one with most fields makes it
+    # Of several built-in bases, only the one with the most fields can make the object.
+    for make in _built_ins(cls, "__new__"):
         error, reason = attempt(make, cls, *args)
         if isinstance(error, BaseException):
             break
     if not isinstance(error, BaseException):
         raise CannotRebuild(f"{name_of(cls)} refused to be made: {reason!r}") from reason
     attempt(built_in(cls, "__init__"), error, *args)
-    attempt(set_attribute, error, "args", tuple(args))  # a class may have a property of that name
+    # A class may have a property named `args`.
+    attempt(set_attribute, error, "args", tuple(args))
     return error
 
 

@@ -76,7 +76,8 @@ def masked(value: Any, secrets: Sequence[str]) -> Any:
 
 
 def _bytes_of(secret: str) -> bytes:
-    return secret.encode("utf-8", "surrogatepass")  # as in a pickle
+    # Pickle encodes texts this way too, so a secret is found in its bytes.
+    return secret.encode("utf-8", "surrogatepass")
 
 
 def _dumps_without(secrets: Sequence[str], dumps: _Dumps, value: object) -> bytes:
@@ -132,7 +133,9 @@ def from_records(records: Sequence[dict[str, Any]]) -> BaseException:
         if isinstance(error, (NameError, AttributeError)):
             attempt(set_attribute, error, "name", None)
         elif isinstance(error, ImportError):
-            attempt(set_attribute, error, "name_from", None)  # Python 3.12: it would import the module here
+            # From Python 3.12 on, the traceback imports the module that this names to suggest a name, and would do so
+            # on this machine.
+            attempt(set_attribute, error, "name_from", None)
     return made[0]
 
 
@@ -148,7 +151,8 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def _members(error: BaseException) -> Sequence[BaseException]:
-    group: Any = getattr(builtins, "BaseExceptionGroup", ())  # Python 3.11 and up
+    # `BaseExceptionGroup` exists from Python 3.11 on.
+    group: Any = getattr(builtins, "BaseExceptionGroup", ())
     return error.exceptions if isinstance(error, group) else ()
 
 
@@ -268,9 +272,9 @@ def _best(record: dict[str, Any], args: list[Any]) -> BaseException:
         reasons += [reason] if reason is not None else []
     if found:
         best = next((each for each in found if text_of(each) == record["message"]), found[0])
-        if descriptions_of(best.args) != descriptions_of(
-            args
-        ):  # else an object among them may show itself by its address
+        # An object among the arguments may show its address in the text, which differs here in any case. Only lost
+        # arguments need the text.
+        if descriptions_of(best.args) != descriptions_of(args):
             give_text(best, record["message"])
         return best
     for base in record.get("bases") or ():

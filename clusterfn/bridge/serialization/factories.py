@@ -23,7 +23,8 @@ def reduce(cls: Any) -> tuple[Callable[..., type], tuple[Any, ...], dict[str, An
     own = vars(cls)
     if "__attrs_attrs__" in own:
         return attrs_class, _attrs_facts(cls), dict(added(cls, {each.name for each in own["__attrs_attrs__"]}))
-    if cls.__bases__ == (tuple,) and cls.__name__.endswith("Attributes"):  # what `attrs.fields` returns
+    # `attrs.fields` returns an object of such a class, which no import finds.
+    if cls.__bases__ == (tuple,) and cls.__name__.endswith("Attributes"):
         names = [name for name, value in own.items() if type(value) is property]
         return tuple_class, (cls.__name__, names, cls.__module__), {}
     if type(cls).__name__ == "StructMeta" and hasattr(cls, "__struct_config__"):
@@ -49,13 +50,15 @@ def added(cls: type, made: Collection[str]) -> Iterator[tuple[str, Any]]:
         if name in made:
             continue
         inner = getattr(value, "__func__", getattr(value, "fget", value))
-        inner = inspect.unwrap(inner) if callable(inner) else inner  # `__repr__` is wrapped since Python 3.13
+        # From Python 3.13 on, the library wraps `__repr__`.
+        inner = inspect.unwrap(inner) if callable(inner) else inner
         code = getattr(inner, "__code__", None)
         if code is not None:
             library = code.co_filename.startswith("<") or inner.__globals__.get("__name__") in _LIBRARIES
             if not library or not name.startswith("__"):
                 yield name, value
-        elif name == "__doc__":  # it may have been given later
+        elif name == "__doc__":
+            # The text may have been set after the class was made.
             yield from [(name, value)] if isinstance(value, str) else []
         elif not name.startswith("__") and not inspect.ismemberdescriptor(value):
             yield name, value
@@ -143,7 +146,8 @@ def _hook_of_all(setter: Any) -> Any:
     return next((hook for field, hook in hooks.values() if field.on_setattr is None), None)
 
 
-_HOOKS = ("__attrs_pre_init__", "__attrs_post_init__")  # the constructor calls them if they are there when it is made
+# The constructor calls these only if they exist when it is made. The functions themselves arrive later.
+_HOOKS = ("__attrs_pre_init__", "__attrs_post_init__")
 
 
 def _attrs_field(field: Any) -> dict[str, Any]:
@@ -203,7 +207,9 @@ def _dataclass_facts(cls: Any, fields: Any) -> tuple[Any, ...]:
         for name in _DATACLASS
         if getattr(parameters, name, usual.get(name, False)) != usual.get(name, False)
     }
-    if "__post_init__" in vars(cls):  # the constructor calls it if it is there when it is made; it comes later
+    # The constructor calls `__post_init__` only if it exists when the constructor is made. The function itself arrives
+    # later.
+    if "__post_init__" in vars(cls):
         options["namespace"] = {"__post_init__": None}
     given = [(each.name, each.type, dataclass_field(each)) for each in fields]
     return cls.__name__, given, cls.__bases__, options, cls.__module__

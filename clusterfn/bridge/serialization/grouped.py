@@ -18,7 +18,8 @@ def reduce(obj: Any) -> Any:
         return _reduce_groups(obj)
     if name in _WINDOWS:
         return _reduced(obj, _WINDOWS[name], obj)
-    plain = name[: -len("Groupby")] if name.lower().endswith("groupby") else ""  # `GroupBy` from pandas 3 on
+    # pandas 3 writes `GroupBy` in these names, and earlier versions `Groupby`.
+    plain = name[: -len("Groupby")] if name.lower().endswith("groupby") else ""
     if plain in _WINDOWS:
         return _reduce_windows_of_groups(obj, _WINDOWS[plain])
     if plain == "DatetimeIndexResampler":
@@ -34,7 +35,8 @@ def reduce(obj: Any) -> Any:
 _OF_GROUPER = (
     "key", "level", "freq", "sort", "closed", "label", "convention", "origin", "offset", "dropna", "group_keys",
 )  # fmt: skip
-_GONE = ("axis", "squeeze")  # arguments that pandas 3 has no more, which are left out where they say nothing
+# pandas 3 no longer takes these arguments, so they are left out where they have no effect.
+_GONE = ("axis", "squeeze")
 
 
 def grouper(facts: dict[str, Any]) -> Any:
@@ -66,7 +68,8 @@ def _reduce_resampler(obj: Any) -> tuple[Any, ...]:
 def _reduce_resampled_groups(obj: Any) -> Any:
     groups = obj._groupby
     make, (table, method, given, selection) = _reduce_resampler(obj)
-    if groups.obj.ndim < table.ndim:  # a column was selected of the groups too, and the call needs the others
+    # A column was also selected from the groups, and the call needs the other columns.
+    if groups.obj.ndim < table.ndim:
         table = _in_order_of(groups.obj.index, table, given)
         keys = None if table is None else _key_columns(_grouper_of(groups), table.index)
         if keys is None:
@@ -96,7 +99,8 @@ def _reduce_windows_of_groups(obj: Any, method: str) -> Any:
 
 
 def _grouper_of(groups: Any) -> Any:
-    return groups._grouper if hasattr(groups, "_grouper") else groups.grouper  # before pandas 2.2
+    # pandas before 2.2 calls it `grouper`.
+    return groups._grouper if hasattr(groups, "_grouper") else groups.grouper
 
 
 def _key_columns(grouper: Any, index: Any) -> Any:
@@ -104,14 +108,16 @@ def _key_columns(grouper: Any, index: Any) -> Any:
     import pandas
 
     keys = [_keys_of(each) for each in grouper.groupings]
-    if _are_bins(grouper) or any(map(_are_bins, keys)):  # bins of times may be empty
+    # Bins of times may be empty, and the keys of the rows do not show an empty bin.
+    if _are_bins(grouper) or any(map(_are_bins, keys)):
         return None
     return [pandas.Series(key, index, name=each.name) for key, each in zip(keys, grouper.groupings)]
 
 
 def _reduce_groups(obj: Any) -> Any:
     by, level = obj.keys, obj.level
-    if level is None and (by is None or obj.obj.ndim == 1):  # a column of a grouped table lacks the others
+    # A column of a grouped table lacks the columns by which the table was grouped.
+    if level is None and (by is None or obj.obj.ndim == 1):
         columns = _key_columns(_grouper_of(obj), obj.obj.index)
         if columns is None:
             return NotImplemented

@@ -23,7 +23,8 @@ _DEEPEST = 10
 def attribute(value: Any, name: str) -> Any:
     try:
         return getattr(value, name, None)
-    except Exception:  # noqa: BLE001 - the user's own metaclass or object, which may raise anything
+    except Exception:  # noqa: BLE001
+        # The metaclass or object is the user's, and may raise anything.
         return None
 
 
@@ -105,11 +106,13 @@ def _texts(value: Any, depth: int = 0) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=4096)
 def _names(text: str) -> tuple[str, ...]:
-    import ast  # here: most of what is pickled has no annotation
+    # Most of what is pickled has no annotation.
+    import ast
 
     try:
         tree = ast.parse(text, mode="eval")
-    except (SyntaxError, ValueError, RecursionError):  # a note for people
+    except (SyntaxError, ValueError, RecursionError):
+        # An annotation may be any text, such as a note for people.
         return ()
     inner = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
@@ -119,7 +122,8 @@ def _names(text: str) -> tuple[str, ...]:
 def _travels(value: Any, goes_by_name: Callable[[Any], bool]) -> bool:
     kind = type(value)
     if kind.__module__ == "typing" or kind is getattr(types, "UnionType", None):
-        return True  # an alias such as List[Node], or a type variable
+        # The value is an alias such as List[Node], or a type variable.
+        return True
     if issubclass(type(value), types.ModuleType):
         return _is_of_library(value)
     if not issubclass(type(value), type):

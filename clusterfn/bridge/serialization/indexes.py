@@ -41,7 +41,8 @@ def _written(obj: Any, note: Note, serialize: Callable[[Any], Any], to_cpu: str)
         copy = getattr(sys.modules["faiss"], to_cpu)(obj)
         note("a faiss %s was on a GPU: it was sent as a copy in CPU memory" % type(obj).__name__)
         return serialize(copy)
-    except (AttributeError, RuntimeError):  # faiss without GPUs, or an index that is on none
+    except (AttributeError, RuntimeError):
+        # This faiss has no GPU support, or the index is not on a GPU.
         return serialize(_as_flat(obj, reason, note))
 
 

@@ -20,7 +20,8 @@ from typing import Any, Optional
 
 from . import by_identity, stand_ins, standard_library
 
-Facts = tuple[tuple[str, tuple[str, ...]], ...]  # of each class of the library: its name, what its constructor sets
+# For each class of the library, its name and the attributes that its constructor sets.
+Facts = tuple[tuple[str, tuple[str, ...]], ...]
 _LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
 _MADE: Any = copyreg.__newobj__  # type: ignore[attr-defined]
 # Classes that keep the same in other ways -> the attributes that make one again, in the order of its arguments.
@@ -84,7 +85,8 @@ def frame_summary(filename: str, lineno: Any, name: str, line: Any, variables: A
 def _reduce_timer(timer: Any) -> tuple[Any, ...]:
     inner, code = timer.inner, timer.inner.__code__
     names = code.co_varnames[: code.co_argcount]
-    given = dict(zip(reversed(names), reversed(inner.__defaults__ or ())))  # functions in place of texts
+    # A timer of functions, instead of texts, has them as defaults of this inner function.
+    given = dict(zip(reversed(names), reversed(inner.__defaults__ or ())))
     used = {name: inner.__globals__[name] for name in code.co_names if name in inner.__globals__}
     return timer_of, (timer.src, timer.timer, given, used)
 
@@ -164,7 +166,8 @@ def fill_node(made: Any, parts: dict[str, Any]) -> None:
 def _reduce_parser(obj: Any, base: type) -> tuple[Any, ...]:
     names = ("delimiters", "strict", "allow_no_value", "empty_lines_in_values", "interpolation")
     options = {name: getattr(obj, "_" + name) for name in names}
-    prefixes = getattr(obj, "_prefixes", None)  # Python 3.13 and up
+    # From Python 3.13 on, the parser keeps both kinds of prefixes in one object.
+    prefixes = getattr(obj, "_prefixes", None)
     options["comment_prefixes"] = prefixes.full if prefixes else obj._comment_prefixes
     options["inline_comment_prefixes"] = prefixes.inline if prefixes else obj._inline_comment_prefixes
     options.update(dict_type=obj._dict, default_section=obj.default_section)
@@ -174,7 +177,8 @@ def _reduce_parser(obj: Any, base: type) -> tuple[Any, ...]:
     sections = {name: dict(content) for name, content in obj._sections.items()}
     made: Any = base
     known = {*vars(made()), "_comment_prefixes", "_inline_comment_prefixes"}
-    own = {name: value for name, value in vars(obj).items() if name not in known}  # as `optionxform`
+    # The user may have set attributes of his own, such as `optionxform`.
+    own = {name: value for name, value in vars(obj).items() if name not in known}
     args = (base.__qualname__, options, dict(obj._defaults), sections, type(obj))
     return parser, args, own or None, None, None, stand_ins.set_state
 
@@ -294,7 +298,8 @@ def _assigned_by(cls: type, function: types.FunctionType) -> dict[str, ast.expr]
     """Return the attributes that a constructor sets in any case, and to what."""
     try:
         tree: Any = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, SyntaxError):  # a library without its source
+    except (OSError, SyntaxError):
+        # The library may be installed without its source.
         return {}
     private = "_%s__" % cls.__name__.lstrip("_")
     return {private + name[2:] if name[:2] == "__" else name: value for name, value in _assignments(tree.body[0].body)}

@@ -18,10 +18,12 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-_LARGEST = 16 << 20  # of a pickle that is read again, by an unpickler written in Python
+# A pickle is read again by an unpickler written in Python, which is slow: a larger one is not.
+_LARGEST = 16 << 20
 _MOST = 3
 _KEY = "_clusterfn_load_failure"
-_PROJECTS = {"attr": "attrs"}  # modules without a version whose project has another name
+# These modules have no version, and their projects have other names.
+_PROJECTS = {"attr": "attrs"}
 
 
 class LoadFailure(NamedTuple):
@@ -57,14 +59,16 @@ def versions(kinds: Iterable[type]) -> dict[str, str]:
     """Return the versions of the installed packages that have these classes, as far as they are cheap to find."""
     homes: set[object] = set()
     for kind in kinds:
-        with contextlib.suppress(AttributeError):  # it has no module
+        # A class may have no module.
+        with contextlib.suppress(AttributeError):
             homes.add(_module_of(kind))
     packages = sorted({home.partition(".")[0] for home in homes if isinstance(home, str)})
     found = ((name, version_of(name)) for name in packages)
     return {name: version for name, version in found if version}
 
 
-_module_of: Callable[[type], object] = vars(type)["__module__"].__get__  # past what a metaclass says
+# The getter of `type` itself is used, because a metaclass may answer otherwise.
+_module_of: Callable[[type], object] = vars(type)["__module__"].__get__
 
 
 def version_of(name: str) -> str:
@@ -92,7 +96,8 @@ def note(
     error: Exception, data: Any, buffers: Sequence[Any], packages: object, make: Callable[..., pickle.Unpickler]
 ) -> None:  # fmt: skip
     """Keep with an error what `of` needs: the pickle, the versions that it says, and what can find its objects."""
-    with contextlib.suppress(Exception):  # the user's own class, whose attributes may be set by none
+    # The exception's class is the user's, and may not let anyone set attributes.
+    with contextlib.suppress(Exception):
         object.__setattr__(error, _KEY, _Noted(data, buffers, packages, make))
 
 
@@ -120,7 +125,8 @@ _NAME, _VERSION = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII), re.compile(r"\d[\w
 
 
 def _installed(package: str) -> str:
-    from importlib import metadata  # here: only errors need it
+    # Only errors need this module, and its import is slow.
+    from importlib import metadata
 
     try:
         return metadata.version(_PROJECTS.get(package, package))
@@ -150,7 +156,8 @@ def _called(frame: types.FrameType) -> str:
     if code.co_name == "find_class":
         return "%s.%s" % tuple(given[1:3])
     if home.startswith("%s." % __package__):
-        names = first if isinstance(first, tuple) else given  # a module, and a name in it
+        # The first argument is a tuple of a module and a name in it.
+        names = first if isinstance(first, tuple) else given
         if names and isinstance(names[0], str):
             return ".".join(each for each in names[:2] if isinstance(each, str))
         return _named(first) if isinstance(first, type) or type(first).__module__ != "builtins" else ""
@@ -191,7 +198,8 @@ def _in_c(error: BaseException, data: bytes, buffers: Sequence[Any], make: Calla
                 return
             try:
                 load(self)
-            except BaseException as again:  # whatever C raises
+            except BaseException as again:
+                # Code in C may raise anything.
                 failed.append((_named(made), again))
                 raise
 
@@ -205,12 +213,14 @@ def _in_c(error: BaseException, data: bytes, buffers: Sequence[Any], make: Calla
     def find_class(module: str, name: str) -> Any:
         try:
             return finder.find_class(module, name)
-        except BaseException as again:  # a module of the user's, which may raise anything
+        except BaseException as again:
+            # The module is the user's, and may raise anything.
             failed.append(("%s.%s" % (module, name), again))
             raise
 
     reader.find_class = find_class
-    with contextlib.suppress(Exception):  # the same as before, or what an object that was not made leads to
+    # The same error as before comes again, or one that follows from an object that was not made.
+    with contextlib.suppress(Exception):
         reader.load()
     same = (name for name, again in failed if type(again) is type(error) and str(again) == str(error))
     return next(same, "")

@@ -62,7 +62,8 @@ def reduce_function(function: types.FunctionType, hints_of: Callable[[Any], Mapp
         return NotImplemented
     for cell in function.__closure__ or ():
         held = cell.cell_contents
-        held = getattr(held, "__self__", held)  # its bound __call__, in newer versions
+        # Newer versions of pydantic keep its bound `__call__`.
+        held = getattr(held, "__self__", held)
         if type(held).__name__ == "ValidateCallWrapper":
             returns = getattr(held, "__return_pydantic_validator__", None) or getattr(held, "validate_return", None)
             return validated, (plain, _settings(held), bool(returns), hints_of(plain))
@@ -74,7 +75,8 @@ def _settings(held: Any) -> dict[str, Any]:
 
     if hasattr(held, "config_wrapper"):
         return dict(held.config_wrapper.config_dict)
-    _, (_, core) = held.__pydantic_validator__.__reduce__()  # before pydantic 2.10, which keeps no others
+    # pydantic before 2.10 has no `config_wrapper` here, and keeps only these settings.
+    _, (_, core) = held.__pydantic_validator__.__reduce__()
     return {name: value for name, value in (core or {}).items() if name in pydantic.ConfigDict.__annotations__}
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from . import classes, container
 
-INPUTS_FILE = "CLUSTERFN_INPUTS"  # the variable with the path of inputs.json
+# The variable holds the path of inputs.json.
+INPUTS_FILE = "CLUSTERFN_INPUTS"
 _loaded: dict[tuple[str, int | None], Any] = {}
 _inputs: dict[str, Any] = {}
 _loads = True
@@ -96,7 +97,8 @@ def _load(label: str, path: str, offset: int, size: int, failed: dict[str, Any] 
         return container.load(path, _no_blob, part=[offset, size], any_python=True, shared=True)
     except FileNotFoundError as error:
         raise InputUnavailable("payload", f"the value of {label} was removed: {path}", "call both again") from error
-    except Exception as error:  # loading runs code of the user's, which may raise anything
+    except Exception as error:
+        # Loading runs the user's code, which may raise anything.
         hint = f"give both the same {'Python' if 'byte code' in str(error) else 'environment'}"
         if isinstance(error, ModuleNotFoundError):
             hint = f"install the package that provides {error.name!r} in the environment"

@@ -36,7 +36,9 @@ class Registers:
 
     def __init__(self, is_of_script: Callable[[type], bool]) -> None:
         self._is_of_script = is_of_script
-        self._known: dict[int, tuple[Any, Any]] = {}  # the id of a register -> it, and the empty one that goes for it
+        # Each register by its id, with the empty one that goes in its place. It is held, so that no other object gets
+        # its id.
+        self._known: dict[int, tuple[Any, Any]] = {}
         self._waiting: list[tuple[Any, Any]] = []
 
     def empty(self, value: Any) -> Any:

@@ -24,7 +24,8 @@ from typing import Any, Union
 Definition = Union[ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef]
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _LAMBDA = "<lambda>"
-_NESTED = 0x10  # a flag of code that says where it was; it changes nothing
+# CPython sets this flag (CO_NESTED) on code inside a function. It changes nothing about how the code runs.
+_NESTED = 0x10
 _AROUND = "around"
 
 
@@ -125,7 +126,8 @@ def texts(file: str) -> Iterator[Text]:
     linecache.checkcache(file)
     try:
         text = "".join(linecache.getlines(file))
-    except SyntaxError:  # up to Python 3.9, for a file that is no text
+    except SyntaxError:
+        # Up to Python 3.9 `linecache` raises this for a file that is not text.
         text = ""
     whole = _whole(file, text) if text else None
     if whole is not None:
@@ -137,7 +139,8 @@ def texts(file: str) -> Iterator[Text]:
 def _whole(file: str, text: str) -> Text | None:
     try:
         tree = quietly(ast.parse, text)
-    except (SyntaxError, ValueError):  # not Python, or of a newer one: parts of it may have arrived
+    except (SyntaxError, ValueError):
+        # The file is not Python, or needs a newer Python. Parts of it may have arrived all the same.
         return None
     return Text(Snippet("", file, 1, 1, text, imported=tuple(sorted(set(_imports(tree))))), tree)
 
@@ -146,7 +149,8 @@ def _imports(tree: ast.AST) -> Iterator[str]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.Name) and node.id == "super":  # a module that has it turns `super().f()` into calls
+        elif isinstance(node, ast.Name) and node.id == "super":
+            # A module that uses `super` as a name compiles `super().f()` in another way, as ordinary calls.
             yield node.id
         elif not isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
             yield from _imports(node)
@@ -166,7 +170,8 @@ def arrive(snippet: Snippet) -> None:
         known[snippet] = Text(snippet, tree)
 
 
-_filters = threading.Lock()  # two threads that change and restore them at once would leave them changed
+# Two threads that change and restore the filters at the same time would leave them changed.
+_filters = threading.Lock()
 
 
 def quietly(work: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -207,7 +212,8 @@ def _snippet(text: Text, found: FoundDefinition, code: types.CodeType) -> Snippe
             found.inside, found.scope, tuple(name for name in text.imported if name in names),
         )  # fmt: skip
         return snippet if same(_compile(snippet), code) else None
-    except (SyntaxError, ValueError, LookupError):  # its text alone means something else
+    except (SyntaxError, ValueError, LookupError):
+        # The text alone means something else than in its file.
         return None
 
 
@@ -310,7 +316,8 @@ def _renamed(code: types.CodeType, before: str, after: str) -> types.CodeType:
         else each
         for last, each in zip((None, *code.co_consts), code.co_consts)
     )  # fmt: skip
-    same_ones = all(map(operator.is_, consts, code.co_consts))  # equal codes may have other qualified names
+    # Codes that compare as equal may have other qualified names, so identity decides.
+    same_ones = all(map(operator.is_, consts, code.co_consts))
     changed: dict[str, Any] = {} if same_ones else {"co_consts": consts}
     name = getattr(code, "co_qualname", "")
     if f"{name}.".startswith(before):
@@ -373,7 +380,8 @@ def same(one: object, other: object) -> bool:
     if isinstance(one, tuple) and isinstance(other, tuple):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, (float, complex)):
-        return repr(one) == repr(other)  # 0.0 and -0.0 differ, and nan is itself
+        # This tells 0.0 from -0.0, and finds nan equal to itself.
+        return repr(one) == repr(other)
     return one == other
 
 

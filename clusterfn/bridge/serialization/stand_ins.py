@@ -103,13 +103,15 @@ def homes_of(kind: type, modules: int) -> dict[int, list[tuple[str, str]]]:
     known: tuple[int, dict[int, list[tuple[str, str]]]] = _homes.get(kind, (-1, {}))
     if known[0] == modules:
         return known[1]
-    home: object = kind.__module__  # whatever its module says that it is
+    # `__module__` may be any object.
+    home: object = kind.__module__
     package = home.partition(".")[0] if isinstance(home, str) else None
     every = [(name, module) for name, module in list(sys.modules.items()) if name not in ("__main__", "__mp_main__")]
     loaded = every if kind is object else [each for each in every if each[0].partition(".")[0] == package]
     found: dict[int, list[tuple[str, str]]] = {}
     for name, module in loaded:
-        for key, value in list(getattr(module, "__dict__", {}).items()):  # a module may be None, or any object
+        # An entry of `sys.modules` may be None, or any object.
+        for key, value in list(getattr(module, "__dict__", {}).items()):
             if type(value) is kind:
                 found.setdefault(id(value), []).append((name, key))
     _homes[kind] = (modules, found)
@@ -211,7 +213,8 @@ class Inside:
 
     def __getattr__(self, name: str) -> Any:
         """Take its name and attributes from the function, which may get them only later."""
-        if name == "function":  # not yet: it is being loaded
+        # While the object is loaded, it has no function yet: without this check the lookup would recurse.
+        if name == "function":
             raise AttributeError(name)
         return getattr(self.function, name)
 

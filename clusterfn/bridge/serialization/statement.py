@@ -90,14 +90,16 @@ def _snippet(text: Text, found: FoundDefinition, cls: type, codes: list[types.Co
         )  # fmt: skip
         snippet = replace(snippet, free=_outer_names(snippet, found.functions), scope=found.scope)
         return snippet if _fits(snippet, found.node, cls, own) else None
-    except (SyntaxError, ValueError, LookupError):  # its text alone means something else
+    except (SyntaxError, ValueError, LookupError):
+        # The text alone means something else than in its file.
         return None
 
 
 def _is_bare(found: FoundDefinition, cls: type) -> bool:
     """Return whether a decorator made something else of a class: a class below it, a function, an object."""
     value: Any = types.SimpleNamespace(**home(cls))
-    for name in (found.scope + found.name).split("."):  # in a function, it is found nowhere
+    # A class that was made in a function has no name in its module.
+    for name in (found.scope + found.name).split("."):
         value = vars(value).get(name, cls) if hasattr(value, "__dict__") else cls
     return bool(getattr(found.node, "decorator_list", ())) and value is not cls
 
@@ -281,7 +283,8 @@ def outer_values(cls: type, names: tuple[str, ...]) -> dict[str, Any] | None:
 def _content(cell: Any) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # empty
+    except ValueError:
+        # The variable has no value yet.
         return None
 
 
@@ -301,7 +304,8 @@ def attributes(cls: Any, snippet: Snippet) -> dict[str, Any]:
     node = source.parse(snippet)
     text = inspect.cleandoc(ast.get_docstring(node) or "") if isinstance(node, ast.ClassDef) else ""
     simple = type(cls) is type or type(cls) is abc.ABCMeta
-    made = issubclass(cls, (enum.Enum, tuple))  # what its statement says are members or fields
+    # The statement itself makes members of an enumeration, and fields of a tuple.
+    made = issubclass(cls, (enum.Enum, tuple))
     members = getattr(cls, "__members__", ()) if issubclass(cls, enum.Enum) else ()
 
     def is_set(name: str, value: object) -> bool:
@@ -323,7 +327,8 @@ def attributes(cls: Any, snippet: Snippet) -> dict[str, Any]:
     }
 
 
-_PLAIN = {id(each) for each in (str, bytes, int, float, bool)}  # a metaclass may compare its classes as it likes
+# The keys are ids: a metaclass may define how its classes compare.
+_PLAIN = {id(each) for each in (str, bytes, int, float, bool)}
 _OF_STATEMENT = ("__module__", "__qualname__", "__firstlineno__", "__slots__")
 
 

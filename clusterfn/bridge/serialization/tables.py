@@ -19,7 +19,8 @@ from . import stand_ins
 def reduce(obj: Any) -> Any:
     """Reduce an object whose class is of pandas; return NotImplemented if pandas' own way will do."""
     pandas = sys.modules.get("pandas")
-    if not hasattr(pandas, "DataFrame"):  # it is being imported
+    # pandas is being imported.
+    if not hasattr(pandas, "DataFrame"):
         return NotImplemented
     if obj is pandas.NaT:  # type: ignore[union-attr]
         return stand_ins.by_name, ("pandas", "NaT")
@@ -47,7 +48,8 @@ def _zone(zone: Any) -> Any:
         made = pandas.Timestamp(0, tz=name).tz
         # A fixed offset may have any name, even that of another one.
         return name if type(made) is type(zone) and (made == zone or type(zone) is not datetime.timezone) else zone
-    except (LookupError, ValueError, TypeError, OSError):  # no name of a zone
+    except (LookupError, ValueError, TypeError, OSError):
+        # The text is not the name of a time zone.
         return zone
 
 
@@ -102,7 +104,8 @@ def index_of_moments(array: Any, name: Any, freq: Any) -> Any:
 
     made = pandas.Index(array, name=name, copy=False)
     holder = made.array if hasattr(made.array, "freq") else made
-    holder._freq = freq  # the public setter would make all values again, to compare them
+    # The public setter would calculate all values again, to compare them.
+    holder._freq = freq
     return made
 
 
@@ -260,9 +263,11 @@ def dtype_of_text(storage: str | None, missing: str, natural: str) -> Any:
     for place in dict.fromkeys([storage or preferred, "python"]):
         try:
             return pandas.StringDtype(place, *([numpy.nan] if missing == "nan" else []))
-        except TypeError:  # before pandas 2.3
+        except TypeError:
+            # pandas before 2.3 does not take the second argument.
             return pandas.StringDtype("pyarrow_numpy") if place == "pyarrow" else numpy.dtype(object)
-        except ImportError:  # no Arrow here
+        except ImportError:
+            # This Python has no pyarrow.
             continue
     raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
 
@@ -272,7 +277,8 @@ def _reduce_dtype_of_text(dtype: Any) -> tuple[Any, ...]:
 
 
 def _reduce_index(index: Any) -> Any:
-    if not hasattr(index.dtype, "isbuiltin"):  # not of numpy
+    # A dtype without `isbuiltin` is not numpy's.
+    if not hasattr(index.dtype, "isbuiltin"):
         return NotImplemented
     return index_of_array, (index.to_numpy(), index.name, _made_here()[0])
 
@@ -326,7 +332,8 @@ def manager(cls: Any, parts: Sequence[tuple[Any, Any]], axes: Sequence[Any], nat
             blocks.append(internals._unpickle_block(row, place, len(axes)))
         if rest is not None:
             values, places = rest
-            if len(axes) > values.ndim and isinstance(values, _array_of_numpy()):  # was no array of numpy there
+            # The values were not an array of numpy in the other pandas, so they lack a dimension that this one needs.
+            if len(axes) > values.ndim and isinstance(values, _array_of_numpy()):
                 values = values.reshape(1, -1)
             blocks.append(internals._unpickle_block(values, places, len(axes)))
     return cls(blocks[0], axes[0]) if len(axes) == 1 else cls(tuple(blocks), list(axes))

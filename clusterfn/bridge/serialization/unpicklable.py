@@ -16,7 +16,8 @@ from . import crossing, library_state, pickler
 from .exception_parts import attempt
 
 LIMIT_S = 1.5
-_TOO_DEEP = ("maximum recursion depth exceeded", "Could not pickle object as excessively deep")  # Python, cloudpickle
+# The first text is Python's, the second cloudpickle's.
+_TOO_DEEP = ("maximum recursion depth exceeded", "Could not pickle object as excessively deep")
 _SHOWN = 60
 
 
@@ -44,7 +45,8 @@ def find(
     deadline = time.monotonic() + LIMIT_S
     if reason is not None and reason.startswith(_TOO_DEEP):
         return f"{name}: it is nested too deep to pickle: at least {_depth(value, deadline)} levels", value
-    passed = [value]  # held, so that no id is used twice
+    # The list holds the values, so that no new object gets the id of an earlier one.
+    passed = [value]
     while time.monotonic() < deadline:
         seen = {id(each) for each in passed}
         parts = [(step, part) for step, part in _readable_parts(value) if id(part) not in seen]
@@ -175,7 +177,8 @@ def _why(reason: BaseException) -> str:
 def _name_of_code(frame: types.FrameType) -> str:
     code = frame.f_code
     owner = type(frame.f_locals.get("self")).__name__ + "." if "self" in code.co_varnames[:1] else ""
-    name = str(getattr(code, "co_qualname", owner + code.co_name))  # Python 3.11 and up
+    # `co_qualname` exists from Python 3.11 on.
+    name = str(getattr(code, "co_qualname", owner + code.co_name))
     return name.rpartition("<locals>.")[2]
 
 
@@ -188,7 +191,9 @@ def _readable_parts(value: object) -> list[tuple[str, Any]]:
 
 def is_future(value: object) -> bool:
     """Whether it is a Future, of concurrent.futures, asyncio or a library: its parts are locks that say nothing."""
-    kinds = type.__dict__["__mro__"].__get__(type(value))  # past a class that hides it; a Job says itself what to pass
+    # The getter of `type` itself is used, because a class may hide its bases. A Job has `_as_argument`, which says what
+    # to pass instead.
+    kinds = type.__dict__["__mro__"].__get__(type(value))
     names = [type.__dict__["__name__"].__get__(kind) for kind in kinds]
     return "Future" in names and not hasattr(type(value), "_as_argument")
 

@@ -29,7 +29,8 @@ class Unpickler(pickle.Unpickler):
         try:
             return super().find_class(module, name)
         except (ImportError, AttributeError) as missing:
-            from . import moved  # here: nearly every pickle finds what it names
+            # Nearly every pickle finds what it names.
+            from . import moved
 
             return moved.search(super().find_class, module, name, missing)
 
