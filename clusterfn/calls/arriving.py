@@ -15,7 +15,8 @@ from clusterfn.hosts.landing import Landing, Value
 from clusterfn.hosts.rpc.requests import MemorySink
 
 RECEIVING = "receiving its value:"
-_SMALL = 1 << 20  # bytes for which any machine has room; the first line of a value that comes early is no longer
+# Any machine has room for this many bytes. The first line of a value that comes early is no longer than that.
+_SMALL = 1 << 20
 
 
 class Arriving(MemorySink):
@@ -36,7 +37,8 @@ class Arriving(MemorySink):
         self.kind = ""
         self._place = place
         self._size = 0
-        self._crc: int | None = None  # that the outcome has
+        # The checksum that the outcome announces.
+        self._crc: int | None = None
         self._small = bytearray()
         self._landing: Landing | None = None
         self._is_early = self._is_announced = self._is_void = False
@@ -76,7 +78,8 @@ class Arriving(MemorySink):
         """
         try:
             self.expect(outcome.read(content))
-        except ValueError:  # reported when the outcome is taken
+        except ValueError:
+            # The same damage is reported when the outcome is taken.
             self._size, self._is_announced, self._is_void = 0, True, self._is_early
 
     def expect(self, fields: Mapping[str, Any]) -> None:
@@ -98,7 +101,8 @@ class Arriving(MemorySink):
     @property
     def is_in_memory(self) -> bool:
         """Whether `write` only copies bytes into memory that is reserved."""
-        landing = self._landing  # another thread may drop it
+        # Another thread may drop it between the two tests below.
+        landing = self._landing
         return landing is not None and landing.folder is None
 
     def write(self, piece: bytes) -> None:
@@ -108,7 +112,8 @@ class Arriving(MemorySink):
             ResultError: That is more than was announced, or it fits nowhere.
         """
         if self._is_void or not (self._size if self._is_announced else self._is_early):
-            return  # it failed, and what it left is not read
+            # The value has failed, and what is left of it is not read.
+            return
         try:
             self._keep(piece)
             if not self._is_announced and self._landing is None:
@@ -143,7 +148,8 @@ class Arriving(MemorySink):
             return
         try:
             self._make_room(container.size_by_header(bytes(self._small[:end])))
-        except container.Damaged:  # the outcome decides what that was
+        except container.Damaged:
+            # The outcome decides later what these bytes were.
             self.drop()
         if self._landing is not None:
             came, self._small = bytes(self._small), bytearray()
@@ -161,7 +167,8 @@ class Arriving(MemorySink):
         if free is not None:
             free -= landing.awaited()
         if free is not None and size > free:
-            if not self._place.results.data_only:  # a host that is not trusted may not fill the disk either
+            # A host that is not trusted may fill neither the memory nor the disk.
+            if not self._place.results.data_only:
                 folder = landing.folder_for(size)
             if folder is None:
                 raise self._refused(

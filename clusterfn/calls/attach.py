@@ -49,14 +49,18 @@ if TYPE_CHECKING:
     from clusterfn.config.spec import Host
 
 _HEX = frozenset("0123456789abcdef")
-_PART = re.compile(r"\.part-\d+-\d+$")  # as the agent names what is on its way
+# The agent names files that are on their way like this.
+_PART = re.compile(r"\.part-\d+-\d+$")
 _TIMEOUT_S = 60.0
-_SCHEDULER_S = 5.0  # for its reasons; the list is shown without them after that
-ON_ITS_WAY_S = 15.0  # after it was sent from here, a job may not be there yet
+# Without an answer of the scheduler within this time, the list is shown without its reasons.
+_SCHEDULER_S = 5.0
+# The folder of a job may appear on the host only this long after the job was sent from here.
+ON_ITS_WAY_S = 15.0
 _LOOK_S, _LOOK_LAST_S = 0.2, 2.0
-UNTOLD_S = 1.0  # most jobs arrive sooner
+# Most jobs arrive sooner, and a message about them would be noise.
+UNTOLD_S = 1.0
 _LATELY_S = 3600.0
-_NAMED = 5  # hosts in a sentence
+_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -164,7 +168,8 @@ def attach(
     session, folder = _where_sent(spec, session, folder)
     accepted = _results_of(session.host, _digits(job_id), given)
     if spec.get("group"):
-        from clusterfn.calls import sent_group  # takes time to import
+        # The module takes time to import, and most jobs are no groups.
+        from clusterfn.calls import sent_group
 
         return sent_group.attach(session, spec, accepted)
     keeps = spec.get("keep_value", False)
@@ -230,7 +235,8 @@ def say_why_they_wait(session: HostState, listed: Sequence[dict[str, Any]]) -> N
         elif seen is None or seen.phase != base.PENDING:
             continue
         elif job.get("inputs") and seen.waits_for_jobs:
-            continue  # the host has named them
+            # The host has already named the jobs that this one waits for.
+            continue
         else:
             why = seen.in_words
         known = "" if job["message"] == HAS_NOT_STARTED else job["message"]
@@ -250,10 +256,12 @@ def list_host_jobs(session: HostState) -> list[dict[str, Any]]:
             page = [dict(json.loads(line)) for line in answer.out.splitlines()]
             following = str(page.pop()["after"]) if page and "after" in page[-1] else ""
             if following and not page:
-                raise ValueError("a page without jobs that promises more")  # it could do so for ever
+                # A host could promise more pages for ever.
+                raise ValueError("a page without jobs that promises more")
             page = [checked_job(each) for each in page]
         listed += page
-        if following <= after:  # the last page names no job after which to continue
+        # The last page names no job after which to continue. A smaller id would begin the list again, without end.
+        if following <= after:
             return listed
         after = following
 
@@ -265,8 +273,10 @@ def by_own_clock(session: HostState, job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _TEXTS, _NUMBERS = ("id", "name", "host", "state", "message"), ("started", "gpus", "ran_s", "since", "ended")
-_MOST = 1 << 63  # bytes of memory
-_LATEST = 1 << 40  # seconds since 1970: a time that `time.localtime` takes
+# Bytes of memory.
+_MOST = 1 << 63
+# Seconds since 1970 that `time.localtime` still takes.
+_LATEST = 1 << 40
 
 
 def checked_job(job: dict[str, Any]) -> dict[str, Any]:

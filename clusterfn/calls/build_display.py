@@ -38,7 +38,8 @@ class BuildDisplay(console.StatusLine):
             done, of = progress.get("done") or 0, progress.get("of") or 0
         if progress["stage"] != self._stage:
             self._stage, self._pace = progress["stage"], Pace(self._clock, self._began)
-        left = "" if progress.get("text") else self._pace.left(done, of)  # that of files says it itself
+        # The text of a transfer has the remaining time already.
+        left = "" if progress.get("text") else self._pace.left(done, of)
         if console.can_redraw():
             share = (done, of) if of > 1 else None
             self.redraw(", ".join(filter(None, [words, self._pace.elapsed(), left])), share)

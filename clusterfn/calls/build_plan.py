@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from clusterfn.environment.resolve import LockedEnvironment
     from clusterfn.hosts.host_state import HostState
 
-_FORMAT = 1  # of the hash of a wheel that is built
+# The version of what goes into the hash of a built wheel: a change here builds all of them again.
+_FORMAT = 1
 
 
 def document(session: HostState, made: LockedEnvironment, fetch: bool, sizes: Mapping[str, int]) -> dict[str, Any]:
@@ -82,5 +83,6 @@ def _entry(package: LockedPackage, sizes: Mapping[str, int] | None = None) -> di
     names = ("name", "version", "build", "manager", "file", "url", "sha256")
     entry = {name: getattr(package, name) for name in names}
     if package.url.startswith(GIT):
-        entry["url"] = ""  # only this machine reads repositories
+        # The host never reads repositories: this machine sends what it reads from them.
+        entry["url"] = ""
     return entry if sizes is None else {**entry, "size": sizes.get(package.sha256, 0)}

@@ -48,8 +48,9 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 Pack = Callable[["tuple[int, int] | None", Place], payloads.Payload]
-_reported: set[str | Path] = set()  # sentences and files that users of this process have read of
-_NAMED = 5  # large files
+# Sentences and files that users of this process have already read about.
+_reported: set[str | Path] = set()
+_NAMED = 5
 # Names of variables whose values are secrets.
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CRED|AUTH", re.IGNORECASE)
 
@@ -72,7 +73,8 @@ def run_call(
         console.tell(f"{error.message} ({'; '.join(error.evidence)}): choosing again")
         before, prepared = prepared.ready.made, prepare(function, args, kwargs, options, imports)
         again = prepared.ready.made
-        if before and again and before.id == again.id:  # what does not run on these GPUs is not sent to them again
+        # The environment does not run on these GPUs, so the same one would fail there again.
+        if before and again and before.id == again.id:
             error.hint = (
                 "ask for a build that has code for these GPUs: pin cuda-version=…, or take torch from PyPI (pip:)"
             )
@@ -168,7 +170,8 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
             )  # fmt: skip
         name = options.name or job_name(str(attribute(function, "__name__", "function")))
         secret, usual = _variables_of(host, options)
-        session.capacity.enough(resources)  # before an environment for it is solved, which takes minutes
+        # Solving an environment takes minutes, so a job that can never fit is rejected before it.
+        session.capacity.enough(resources)
         payload, ready = _pack_for_environment(session, pack, options, resources, name)
         for warning in session.capacity.warnings(resources):
             console.warn(warning)
@@ -348,12 +351,14 @@ def _send_now(prepared: Prepared, entry: JobEntry, tracker: Tracker, in_turn: bo
     """Send the call, start it, and follow it."""
     session, spec = prepared.session, prepared.job
     submission.await_room(session)
-    inputs = submission.inputs_of(prepared.payload)  # before anything is sent: one of them may be held back
+    # An input may be held back, and that must raise before anything is sent.
+    inputs = submission.inputs_of(prepared.payload)
     entry.submitted_at = time.monotonic()
     history.remember(entry, prepared.config, spec.results, spec.secrets)
     needs, environment = send_needs(prepared, entry)
     submission.submit_job(session, spec, prepared.payload, needs, tracker, inputs)
-    if environment and session.scheduler.has_nodes:  # elsewhere the job begins at once, and follows its builder itself
+    # Without a scheduler the job begins at once, and follows its builder itself.
+    if environment and session.scheduler.has_nodes:
         environment.report_to(tracker.waits_for, tracker.cannot_have)
     tracker.follow(in_turn)
     job_display.remember_going(entry)
@@ -370,7 +375,8 @@ def send_needs(
     environment, made = None, prepared.ready.made
     with job_display.nothing_runs():
         if made is not None:
-            from clusterfn.calls import environment_upload  # takes time to import
+            # The module takes time to import, and many calls make no environment.
+            from clusterfn.calls import environment_upload
 
             environment = environment_upload.upload_for(prepared.session, made, job, console.tell)
         needs = submission.send_needs(prepared.session, prepared.payload, prepared.ready.folders)
@@ -430,7 +436,8 @@ def whom_to_tell(host: Host, options: Options) -> dict[str, Any]:
     return {**wanted._asdict(), "webhook": address}
 
 
-@functools.lru_cache  # of a function that is called often it is made once
+# A function that is called often gets its name only once.
+@functools.lru_cache
 def job_name(name: str) -> str:
     """Return a name that `name=` would take: in letters of any script, beginning with one or "_", of at most 64.
 

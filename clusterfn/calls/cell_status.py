@@ -18,10 +18,12 @@ from clusterfn.bridge.supervisor.text import shortened
 GREY = "var(--jp-ui-font-color2, var(--vscode-descriptionForeground, #808080))"
 FONT = "var(--jp-code-font-family, var(--vscode-editor-font-family, monospace))"
 _SHOWN = 5
-_EVERY_S = 0.1  # between two updates for a line that is only replaced
-_WIDTH = 400  # characters of a line
+# A line that is only replaced changes no more often than this.
+_EVERY_S = 0.1
+_WIDTH = 400
 _FAILED = "#d9534f"
-Progress = Optional[tuple[int, ...]]  # how many calls have ended, of how many, and how many have failed
+# How many calls have ended, of how many, and how many have failed.
+Progress = Optional[tuple[int, ...]]
 
 
 class CellStatus:

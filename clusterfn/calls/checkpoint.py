@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from clusterfn.scheduler.base import Scheduler
 
 _TIMEOUT_S = 60.0
-STOPPING_S = 60.0  # a job that is stopped has its grace period before it is killed
+# A job that is stopped has its grace period before it is killed, so its end may take this long.
+STOPPING_S = 60.0
 LOOK_S = 0.5
 _IDS = frozenset("0123456789abcdef")
 # One JSON object for each job whose id begins so: what is in its checkpoint, whether it was asked to stop, and how its

@@ -19,10 +19,13 @@ if TYPE_CHECKING:
 
 SEQUENTIAL_UP_TO = 2
 LOCAL_AT_ONCE = 4
-AIM_S = 1800.0  # of work that an element claims at a time
+# An element of an array claims about this much work at a time.
+AIM_S = 1800.0
 _CHUNKS_EACH = 4
-_MOST_JOBS = 10_000  # of a scheduler that does not say
-_MARGIN_S = 60.0  # SLURM is asked for a minute more
+# A scheduler that states no limit is assumed to take this many jobs.
+_MOST_JOBS = 10_000
+# A job asks SLURM for one minute more than its work takes, so the work must leave that minute free.
+_MARGIN_S = 60.0
 _MANY = 500
 _MOST_BLOCKS = 1000
 
@@ -100,7 +103,8 @@ def in_arrays(count: int, how: MapOptions, item_s: float | None, limits: Schedul
     asked = how.chunk
     chunk = asked or math.ceil(count / (_CHUNKS_EACH * at_once))
     longest_s = None if item_s is None else _longest_s(item_s, limits)
-    if asked is None and item_s and longest_s and longest_s < math.inf:  # infinity has no whole part
+    # `int` raises for infinity.
+    if asked is None and item_s and longest_s and longest_s < math.inf:
         chunk = max(1, min(chunk, int(longest_s // item_s)))
     chunks = math.ceil(count / chunk)
     elements = min(at_once, chunks) if asked is None and item_s is None else min(chunks, limits.jobs or _MOST_JOBS)

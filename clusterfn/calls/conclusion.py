@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from clusterfn.hosts.host_state import HostState
 
 _TRIES = 2
-_ROOM_S = 5.0  # between two tries on a full disk
-_GROUP_TIMEOUT_S = 600.0  # thousands of items
+# The pause between two tries on a full disk.
+_ROOM_S = 5.0
+# A group may have thousands of items.
+_GROUP_TIMEOUT_S = 600.0
 STOPPED = SchedulerVerdict(layout.CANCELLED, "the group was stopped on request", stage="queue")
 WITHDRAWN = SchedulerVerdict(layout.CANCELLED, "the item was withdrawn before it started", stage="queue")
 NEVER_BEGAN = SchedulerVerdict(layout.LOST, "the items were sent but never started", hint="group.retry_failed()")
@@ -100,7 +102,8 @@ class Conclusion:
         if job.is_closed or self._failed > _TRIES:
             return
         if self._failed < _TRIES:
-            job.session.contents.forget()  # the bridge may be what is gone
+            # The bridge itself may be missing on the host: without this the next try would not send it again.
+            job.session.contents.forget()
             loop.begin(self._look_again(_ROOM_S if isinstance(error, HostDiskFull) else 0.0))
             return
         lost = await lost_files.find_loss(job.session, job.folder, job.scheduler_name)

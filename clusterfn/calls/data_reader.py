@@ -50,12 +50,14 @@ def load(data: bytes | memoryview, buffers: Iterable[Any] = ()) -> Any:
         value = reader.read()
     except (DamagedPickle, NotData, ImportError, MemoryError):
         raise
-    except Exception as error:  # noqa: BLE001 - makers of the standard library, numpy and torch say in their own ways what is wrong
+    except Exception as error:  # noqa: BLE001
+        # Makers of the standard library, numpy and torch raise their own errors for arguments that are wrong.
         raise DamagedPickle(f"{type(error).__name__}: {error}"[:_SHOWN]) from None
     names = reader.names
     del reader
     for each in names:
-        if (left := each()) is not None:  # a class itself, as a value
+        # Something still refers to the name, so a class or function itself is a part of the value.
+        if (left := each()) is not None:
             raise NotData(left.shown)
     return value
 
@@ -137,7 +139,8 @@ class _Reader(data_stack.DataStack):
 
     def _class_by_value(self) -> str:
         """Name a class of the user's own, which comes by value: its module and its name follow; "" if they do not."""
-        self.stack.append(None)  # for the memo
+        # The opcodes that follow memoize the object, so the stack needs one.
+        self.stack.append(None)
         while self.at < len(self.data) and self.data[self.at] in _BEFORE_A_NAME:
             take = _TAKES[self.data[self.at]]
             self.at += 1
@@ -169,7 +172,8 @@ class _Reader(data_stack.DataStack):
             raise NotData(next(each.shown for each in args if type(each) is _Name))
         self.cost.charge_copy(args)
         made = called.make(*args)
-        if type(made) is collections.Counter:  # it copies no dict itself: that takes as long as filling the dict
+        # A Counter that copies a dict takes as long as filling it, but without the limit on the cost.
+        if type(made) is collections.Counter:
             self.put_entries(made, list(args[0]), list(args[0].values()))
         self.stack.append(made)
 

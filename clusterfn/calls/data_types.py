@@ -40,7 +40,8 @@ def _need(true: bool, what: str) -> None:
         raise DamagedPickle(what)
 
 
-_MOST_AXES = 64  # as numpy and torch allow
+# numpy and torch allow no more.
+_MOST_AXES = 64
 _LONGEST_PATH = 1 << 16
 _LONGEST_FRACTION_BITS = 1 << 16
 
@@ -128,7 +129,8 @@ def _fraction(*given: Any) -> Any:
 
 def _counter(*given: Any) -> Any:
     _need(len(given) == 1 and type(given[0]) is dict, "the counts of a Counter")
-    return collections.Counter()  # the reader fills it
+    # The reader fills it, at a cost that is measured.
+    return collections.Counter()
 
 
 def _ordered(*given: Any) -> Any:
@@ -182,7 +184,8 @@ _PATHS: Mapping[str, Maker] = {
     "PureWindowsPath": _path(pathlib.PureWindowsPath),
 }
 
-_EARLIER = "_clusterfn_wire.pickler"  # where earlier versions have what jobs of theirs write
+# Jobs of earlier versions write this module's name.
+_EARLIER = "_clusterfn_wire.pickler"
 _OF_ARRAYS = ("_clusterfn_wire.arrays", _EARLIER)
 
 # module and name, as a pickle writes them -> what makes the object

@@ -34,7 +34,8 @@ class Place(NamedTuple):
 class JobArgument:
     """A Job, a JobGroup or a part of one: as an argument of a call it means its value."""
 
-    _value = ".result()"  # what gives the value on this machine
+    # The expression that gives the value on this machine, for messages.
+    _value = ".result()"
 
     def _reference(self) -> Reference:
         raise NotImplementedError
@@ -54,7 +55,8 @@ def _no_value(self: JobArgument, *_: object) -> NoReturn:
     raise TypeError(f"{self!r:.100} is not the value itself: call {self._value}")
 
 
-for _name in (*_BINARY, *(f"r{each}" for each in _BINARY), *_OTHER):  # in a loop: type checkers still find the mistake
+# The methods are set in a loop so that type checkers do not see them, and still report the mistake.
+for _name in (*_BINARY, *(f"r{each}" for each in _BINARY), *_OTHER):
     setattr(JobArgument, f"__{_name}__", _no_value)
 
 

@@ -70,4 +70,5 @@ class Entry:
         """End it with the error after which nothing more can be received; the job may continue. Does not wait."""
 
 
-ENDED = Entry()  # in place of one that has ended: what is still said of it changes nothing
+# The entry replaces one that has ended: reports that come late change nothing.
+ENDED = Entry()

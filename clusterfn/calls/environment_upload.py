@@ -46,12 +46,15 @@ Say = Callable[[str], None]
 Progress = Callable[[BuildProgress], None]
 CannotHave = Callable[[str, Sequence[str], str], None]
 
-FETCHING, SENDING = "download", "send"  # stages in addition to those of the builder
+# These stages come in addition to those of the builder.
+FETCHING, SENDING = "download", "send"
 
-_GROUP_READS = 0o640  # the root of environments may be a group's
+# The folder of environments may be shared with a Unix group.
+_GROUP_READS = 0o640
 _TIMEOUT_S = 120.0
 _OFTEN_S = 0.5
-MUCH = 10**9  # bytes of which the user hears
+# The user hears of uploads of this many bytes and more.
+MUCH = 10**9
 _LARGEST = 3
 
 

@@ -41,7 +41,8 @@ def about_gpus(outcome: Mapping[str, Any], host: str) -> str | None:
     text = (outcome.get("exception") or {}).get("message") or ""
     if not re.search(_OF_GPUS, text):
         return None
-    from clusterfn.bridge.worker import cuda_table  # late: few errors are of GPUs, and it costs some milliseconds
+    # Few errors are about GPUs, and the import takes some milliseconds.
+    from clusterfn.bridge.worker import cuda_table
 
     known = cuda_table.find_known_error(text)
     if known is None:
@@ -57,7 +58,8 @@ def about_gpus(outcome: Mapping[str, Any], host: str) -> str | None:
 
 
 _OF_GPUS = r"CUDA|NCCL|NVLink|GPU|NVIDIA|NVML|libcuda|libnvidia|\bcu[A-Z]|CU[A-Z]+_STATUS|kernel image"
-_ONE_EACH = "the number of tasks per node configured in"  # Lightning on SLURM, to devices=2 on several nodes
+# Lightning raises this under SLURM with devices=2 on several nodes.
+_ONE_EACH = "the number of tasks per node configured in"
 _NO_GPU = ("cudaErrorNoDevice", "no NVIDIA driver", "PyTorch without CUDA")
 
 
@@ -102,7 +104,8 @@ def about_missing_module(outcome: Mapping[str, Any], host: str) -> str | None:
     package = PACKAGES.get(top, top)
     lacking = f"No module named {name!r} in {python} on {host}"
     found: list[Path] = []
-    with contextlib.suppress(OSError):  # the working directory was removed
+    # The working directory may have been removed.
+    with contextlib.suppress(OSError):
         found = [path for below in (f"{top}.py", f"{top}/__init__.py") for path in Path().glob(f"*/{below}")]
     if found:
         return (
@@ -125,7 +128,8 @@ def _installed_from(module: str) -> str:
     from urllib.parse import urlsplit
     from urllib.request import url2pathname
 
-    known: Mapping[str, list[str]] = getattr(metadata, "packages_distributions", dict)()  # from Python 3.10 on
+    # `packages_distributions` exists from Python 3.10 on.
+    known: Mapping[str, list[str]] = getattr(metadata, "packages_distributions", dict)()
     for project in known.get(module) or [module]:
         with contextlib.suppress(metadata.PackageNotFoundError, ValueError):
             origin = json.loads(metadata.distribution(project).read_text("direct_url.json") or "{}")

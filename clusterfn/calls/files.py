@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 from clusterfn.errors import PayloadError
 
 _CHUNK = 1 << 20
-_PROGRAM = "\0x"  # follows the digest of the content
+# This suffix follows the digest of the content of a program.
+_PROGRAM = "\0x"
 _digests: dict[tuple[str, int, int, int, int], tuple[str, int]] = {}
 _CREDENTIALS = (
     r"\.env(?:\.(?!example|sample|template|dist).+)?|[._]netrc|\.(?:pypirc|npmrc|pgpass|git-credentials|htpasswd)"
@@ -28,7 +29,8 @@ _CREDENTIALS = (
     r"|(?:credentials|client_secret.*|service[-_]account.*)(?:\.json|\.ini|\.csv)?|secrets?\.(?:json|ya?ml|toml|ini)"
 )
 _PRIVATE_KEY = re.compile(rb"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----")
-_HEAD = 4096  # bytes, in which the first line of a private key is looked for
+# The first line of a private key is looked for in this many bytes.
+_HEAD = 4096
 
 
 class File(type(pathlib.Path())):  # type: ignore[misc]
@@ -86,7 +88,8 @@ def holds_credentials(path: pathlib.Path) -> bool:
         try:
             with path.open("rb") as file:
                 return _PRIVATE_KEY.search(file.read(_HEAD)) is not None
-        except OSError:  # reading it whole gives the error
+        except OSError:
+            # The error appears when the file is read whole.
             return False
     return re.fullmatch(_CREDENTIALS, path.name, re.IGNORECASE) is not None
 
@@ -108,7 +111,8 @@ class _Giving:
 
     def __init__(self, given: Mapping[str, pathlib.PurePath]) -> None:
         self._given = given
-        self._seen: dict[int, Any] = {}  # by id: held, so that no id is used twice
+        # Results by the ids of the values. The values are held, so that no new object gets the id of an earlier one.
+        self._seen: dict[int, Any] = {}
 
     def of(self, value: Any) -> Any:
         kind = type(value)
@@ -147,7 +151,8 @@ def shipment(path: File | Directory) -> FileUpload:
     """
     try:
         return _directory(path) if isinstance(path, Directory) else _file(path)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+    except (OSError, ValueError) as error:
+        # A path with a NUL raises ValueError.
         raise PayloadError(
             f"{type(path).__name__}({str(path)!r}) cannot be read: {error}",
             hint=f"the path is relative to {pathlib.Path.cwd()}",

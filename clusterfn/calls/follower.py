@@ -38,8 +38,10 @@ if TYPE_CHECKING:
     from clusterfn.hosts.host_state import HostState
 
 R = TypeVar("R")
-_LATEST = 4e9  # a time that a clock may show
-_REST_S = 15.0  # for the last of what a job has printed, after its outcome
+# The latest time that a clock may show, in seconds since 1970.
+_LATEST = 4e9
+# The last of what a job prints may come this long after its outcome.
+_REST_S = 15.0
 
 
 class Follower(FollowedJob):
@@ -78,7 +80,8 @@ class Follower(FollowedJob):
     def follow(self) -> None:
         """Follow it from its first attempt on. Does not wait."""
         loop.begin(self._see_through(self._open_attempt(1)))
-        if self.is_closed:  # it was refused in this moment
+        # A refusal may have closed it in the meantime, before there was a request to cancel.
+        if self.is_closed:
             self.end()
 
     def _open_attempt(self, attempt: int) -> Reply[bytes]:
@@ -134,8 +137,10 @@ class Follower(FollowedJob):
             on_output(stream, data)
 
         def await_last() -> None:
-            if self.has_outcome:  # else there is none to wait for: it was refused, or moved to another session
-                with contextlib.suppress(Unreachable):  # the outcome is known, and the output stays on the host
+            # Without an outcome there is no output to wait for: the job was rejected, or moved to another session.
+            if self.has_outcome:
+                # The outcome is known, and the output stays on the host.
+                with contextlib.suppress(Unreachable):
                     last.exception(_REST_S)
 
         last = self.watch_output(heard)
@@ -193,16 +198,19 @@ class Follower(FollowedJob):
                 following = self._take_outcome(data) if not self.is_closed else None
             except asyncio.CancelledError:
                 raise
-            except BaseException as error:  # noqa: BLE001 - such as no memory for its value: who waits must get it
+            except BaseException as error:  # noqa: BLE001
+                # For example, there may be no memory for the value. The caller that waits must get the error.
                 following = None
                 self._lose(error, arriving.kind if arriving is not None else "")
             if following is None and arriving is not None and self.arriving_outcome is arriving:
-                arriving.drop()  # else it is on its way to the job
+                # Otherwise the value is on its way to the job, and must stay.
+                arriving.drop()
             arriving = None
 
     def _lose(self, error: BaseException, kind: str = "") -> None:
         """Report that no outcome comes; `kind` is that of one whose value cannot be received."""
-        if self.is_closed:  # which has cancelled the request
+        # Closing has cancelled the request, which ends with an error here.
+        if self.is_closed:
             return
         if isinstance(error, ResultError):
             self.entry.fail(error, kind)
@@ -223,19 +231,21 @@ class Follower(FollowedJob):
             job.fail(JobError(message, host=job.host, job=job.id, stage="result", hint=hint, log=job.folder))
             self.end()
             return None
-        except HostError as ended:  # the connection has ended meanwhile
+        except HostError as ended:
+            # The connection has ended in the meantime.
             self._lose(ended)
             return None
         self.end()
-        if (
-            fields["kind"] == layout.ENVIRONMENT and fields.get("stage") == "start"
-        ):  # the bridge there is gone or damaged
+        # The bridge on the host is missing or damaged, so the next job must check it.
+        if fields["kind"] == layout.ENVIRONMENT and fields.get("stage") == "start":
             self.session.bridge.distrust()
         elif fields["kind"] in (layout.PAYLOAD_BROKEN, layout.ENVIRONMENT):
             self.session.contents.forget()
-            if fields.get("stage") == layout.CARDS_STAGE:  # it was made for other GPUs than the job has seen
+            # The environment was chosen for other GPUs than the job has, so the next call must look again.
+            if fields.get("stage") == layout.CARDS_STAGE:
                 self.session.environments.forget()
-        if self.doubt is not None and fields.get("stage") == "submit":  # it was not submitted: nothing of it stays
+        # The scheduler never took the job, so nothing of it may stay on the host.
+        if self.doubt is not None and fields.get("stage") == "submit":
             job.fail(self.doubt)
             self.cancel_at_scheduler()
             exit_flush.remove_folder(self.connection, self.folder)
@@ -250,7 +260,8 @@ class Follower(FollowedJob):
         job = self.entry
         self._ended.add(self.attempt)
         following = fields.get("superseded_by") or self.attempt + 1
-        if following in self._ended:  # each has one outcome, which never changes
+        # Each attempt has one outcome, which never changes: outcomes that name one another would be followed for ever.
+        if following in self._ended:
             raise ValueError(f"attempts {sorted(self._ended)} name one another as the next")
         if fields.get("requeued"):
             message = str(fields.get("message") or "the job is requeued")
@@ -293,7 +304,8 @@ class Follower(FollowedJob):
         if unwatch is not None:
             unwatch()
         self.liveness.end()
-        if awaited is not None and not awaited.done():  # no outcome comes of what was refused
+        # A job that was rejected has no outcome to wait for.
+        if awaited is not None and not awaited.done():
             awaited.cancel()
 
 

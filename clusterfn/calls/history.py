@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from clusterfn.calls.job_entry import JobEntry
 
 
-LARGEST_BYTES = 4 << 20  # bytes: some thirty thousand jobs
+# About thirty thousand jobs.
+LARGEST_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ def remember(
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if path.exists() and path.stat().st_size > LARGEST_BYTES:
-            path.replace(_before(path))  # the one before it goes: hosts know their jobs without it
+            # An older file is lost: hosts know their jobs without it.
+            path.replace(_before(path))
         entry: dict[str, Any] = {
             "id": job.id,
             "host": job.host,

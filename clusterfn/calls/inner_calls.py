@@ -16,10 +16,13 @@ from clusterfn.calls import own_modules
 from clusterfn.errors import ConfigError
 
 _SENDING = ("map", "script", "submit")
-_PLAIN = ("local",)  # what means the same in a job
+# These attributes mean the same in a job.
+_PLAIN = ("local",)
 _SKIPPED = ("CACHE", "COPY_FREE_VARS", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "RESUME")
-_AT_ONCE = ("<dictcomp>", "<genexpr>", "<listcomp>", "<setcomp>")  # code of its own that the code around it runs
-_MOST = 300  # functions that are read
+# The code around these runs them at once, so a call in them is as certain as one beside them.
+_AT_ONCE = ("<dictcomp>", "<genexpr>", "<listcomp>", "<setcomp>")
+# At most this many functions are read.
+_MOST = 300
 
 
 class _Use(NamedTuple):
@@ -37,7 +40,8 @@ class _Use(NamedTuple):
 
 class _Found(NamedTuple):
     uses: tuple[_Use, ...]
-    assigned: tuple[tuple[str, str], ...]  # a function, and a global that it sets
+    # A function, and a global that it sets.
+    assigned: tuple[tuple[str, str], ...]
 
 
 def notes(function: Any, host: str) -> list[str]:
@@ -108,7 +112,8 @@ def _scope(function: types.FunctionType) -> dict[str, Any]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         try:
             scope[name] = cell.cell_contents
-        except ValueError:  # not assigned yet
+        except ValueError:
+            # The variable has no value yet.
             continue
     return scope
 

@@ -138,7 +138,8 @@ class ItemResults:
         """Take more bytes of a journal."""
         for line in stream.lines(data):
             if max(line.get(name, 0) for name in ("begin", "retry", "index")) >= len(self._numbers):
-                continue  # there is no such item
+                # The group has no such item: the line is damaged or false.
+                continue
             if "begin" in line:
                 self._places[line["begin"]] = (stream.element, stream.attempt, line)
                 self._group.begin_item(self._numbers[line["begin"]])
@@ -187,7 +188,8 @@ class ItemResults:
         while record is not None:
             try:
                 self._take(record)
-            except Exception as error:  # noqa: BLE001 - the outermost frame of its thread: those who wait must get an error
+            except Exception as error:  # noqa: BLE001
+                # This is the outermost frame of its thread: those who wait must get an error.
                 self._give_up(record, error)
             record = self._records.get() if not self._group.done() else None
         self._when_all()

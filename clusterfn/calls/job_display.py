@@ -36,7 +36,8 @@ R = TypeVar("R")
 Output = Callable[[Callable[[str, bytes], Any]], AbstractContextManager[Callable[[], None]]]
 _TICK_S = 1.0
 _SECOND_INTERRUPT_S = 3.0
-STALLED_S = 60.0  # without a byte of what is still sent when the program ends
+# At the end of the program, sending is given up after this time without a byte.
+STALLED_S = 60.0
 _LOOK_S = 0.2
 PREPARING_S = 2.0
 _IDLE_LOOKS = 25
@@ -99,7 +100,8 @@ class _JobDisplay(console.StatusLine):
         self.in_cell = f"clusterfn: {job.id} {where}" if where and console.cell_status() is not None else ""
         if where and not self.in_cell:
             console.tell(f"{job.id} {where}")
-        tell = self.queue.put  # not self, which holds the job: they would keep each other
+        # A bound method of `self` would keep the display and its job alive in a cycle.
+        tell = self.queue.put
         self.unlisten = job.listen(lambda kind, what: tell((kind, what)))
 
     def until_done(self) -> None:
@@ -130,7 +132,8 @@ class _JobDisplay(console.StatusLine):
                 self._output(kind, what)
 
     def _output(self, name: str, data: bytes) -> None:
-        if not self.in_cell:  # where the status line has a place of its own
+        # In a notebook the status line has a place of its own.
+        if not self.in_cell:
             self.clear()
         text = self.decoders[name].decode(data)
         self.spoken, self.within_a_line = True, not text.endswith("\n")
@@ -224,7 +227,8 @@ def forget_going(job: JobEntry | GroupState) -> None:
 
 @functools.cache
 def _tell_at_exit() -> None:
-    exit_flush.finish_at_exit()  # runs after it, as what is registered last runs first
+    # atexit runs what was registered last first: this must run after `_tell_what_goes_on`.
+    exit_flush.finish_at_exit()
     atexit.register(_tell_what_goes_on)
 
 
@@ -232,7 +236,8 @@ def _tell_what_goes_on() -> None:
     """Print how to get back to jobs that keep running; first wait for what may still be refused."""
     late = [job for job, _ in _all_unsent()]
     finish_sending()
-    sent = exit_flush.finish_all()  # first: an answer may be that the scheduler has no room
+    # This comes first, because an answer may be that the scheduler has no room for a job.
+    sent = exit_flush.finish_all()
     finish_submitting()
     sent = exit_flush.finish_all() and sent
     for job in late:
@@ -350,7 +355,8 @@ def interrupted(job: JobEntry | GroupState, on_interrupt: str, how: str = "resul
                 logging.WARNING,
             )
         else:
-            open_jobs.discard(job)  # the lines below say what becomes of it
+            # The lines below say what becomes of the job, so the end of the program must not repeat it.
+            open_jobs.discard(job)
             console.say(
                 f"\nclusterfn: {job.id} {_what_goes_on(job)}. It is {job.status_since}.\n"
                 f"{get}\n"
@@ -361,7 +367,8 @@ def interrupted(job: JobEntry | GroupState, on_interrupt: str, how: str = "resul
     except KeyboardInterrupt:
         _stop(job)
         return
-    if sending is not None and not sending.unsent:  # otherwise a line says so when the program ends
+    # Otherwise a line appears when the program ends.
+    if sending is not None and not sending.unsent:
         open_jobs.discard(job)
         if job.done():
             _tell_of_end(job)
@@ -380,7 +387,8 @@ def _leave_value(job: JobEntry) -> None:
     """Say at Ctrl-C where the value stays. To stop such a job would save nothing, and lose the value."""
     open_jobs.discard(job)
     how = f"clusterfn result {job.id[:SHORT]}   or  clusterfn.attach({job.id!r}).result()"
-    if "/" in job.id:  # of a session, whose calls only the program that made them knows
+    # Only the program that made the calls of a session knows them.
+    if "/" in job.id:
         how = f"it is in {job.folder}, but only this program could load it"
     console.say(
         f"\nclusterfn: the function of {job.id} has ended, and its value stays on {job.host}.\n"
@@ -423,7 +431,8 @@ class _Preparations:
     def forget(self) -> None:
         """Drop all calls in a forked child: they are the parent's, and the lock may be held for ever."""
         self._lock = threading.Lock()
-        self._open: dict[object, tuple[float, str]] = {}  # when to say so, and the name
+        # When to report the call, and its name.
+        self._open: dict[object, tuple[float, str]] = {}
         self._count = 0
         self._is_watched = False
 
@@ -436,7 +445,9 @@ class _Preparations:
         if not was_watched:
             try:
                 threading.Thread(target=self._watch, name="clusterfn-preparing", daemon=True).start()
-            except RuntimeError:  # the interpreter is ending, or may have no more threads: this is only news
+            except RuntimeError:
+                # The interpreter is ending, or may have no more threads. The message is not important enough to fail
+                # the call.
                 self._is_watched = False
 
     def end(self, call: object) -> None:
@@ -486,7 +497,8 @@ def _again() -> str:
 
 
 def _stop(job: JobEntry | GroupState) -> None:
-    open_jobs.discard(job)  # the lines below say what becomes of it
+    # The lines below say what becomes of the job, so the end of the program must not repeat it.
+    open_jobs.discard(job)
     sending = job.transfer
     try:
         if not job.done():
