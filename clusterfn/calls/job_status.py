@@ -167,7 +167,8 @@ class JobStatus(Entry):
 
     def tell(self, kind: str, what: Any) -> None:
         """Pass it on to the listeners; the first one also gets what was printed before."""
-        if kind in _OUTPUT and what and self.state == PENDING:  # output may arrive before the event that it has begun
+        # Output may arrive before the event that reports the start.
+        if kind in _OUTPUT and what and self.state == PENDING:
             self.set_state(STARTING)
         if kind == "note":
             self._shown_notes |= {what}
@@ -185,7 +186,8 @@ class JobStatus(Entry):
         future = self._future
         if future is None or future.done():
             return
-        if state == UNKNOWN:  # only because no heartbeat has come
+        # No heartbeat has come, and that alone is no news: the last state stays.
+        if state == UNKNOWN:
             state = self._now[0]
         if state in (STARTING, RUNNING):
             self._begin(future)

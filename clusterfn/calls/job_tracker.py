@@ -91,11 +91,13 @@ class Tracker(Follower, JobBackend):
 
     async def _take_turn(self) -> None:
         """Follow it, which has a place among those that are followed, over the connection by which it was sent."""
-        if self.is_closed:  # in this moment: the place is the next one's
+        # The job may have ended at this moment: its place goes to the next one.
+        if self.is_closed:
             self.end()
             return
         try:
-            if self._through is not None and not self._through.usable():  # a later one knows nothing of the job
+            # A later connection knows nothing of the job, whose requests were lost with the connection that sent it.
+            if self._through is not None and not self._through.usable():
                 raise HostError(f"the connection to {self.session.host.name} was closed", host=self.session.host.name)
             self.follow()
         except ClusterfnError as ended:
@@ -114,7 +116,8 @@ class Tracker(Follower, JobBackend):
         """Watch the job, which was started, in its scheduler's queue and by its heartbeat."""
         self.scheduler_id = self.scheduler_id or scheduler_id
         self._note_acceptance()
-        if self.is_closed:  # its outcome has come with this answer
+        # The outcome came together with this answer.
+        if self.is_closed:
             return
         self._is_started = True
         if self.session.scheduler.knows_all:
@@ -182,7 +185,9 @@ class Tracker(Follower, JobBackend):
             if job.state == PENDING and seen.phase == base.PENDING:
                 self._turn = seen.in_words
                 if seen.waits_for_jobs:
-                    self._held_until = time.monotonic()  # its time in the queue begins when its inputs are complete
+                    # The time in the queue begins when the inputs are complete, because `queue_timeout` is about the
+                    # scheduler.
+                    self._held_until = time.monotonic()
                     self._turn = describe_open(self.inputs) or self._turn
                 self._waits()
                 limit_s = self.session.host.queue_timeout_s if self.session.scheduler.knows_all else None
@@ -234,7 +239,8 @@ class Tracker(Follower, JobBackend):
             loop.begin(each._take_turn())
         self.inputs = ()
         self.session.unwatch(self.scheduler_name)
-        if isinstance(self.submission, PendingSubmission):  # cancelled by another program before SLURM had room for it
+        # Another program may have cancelled the job before SLURM had room for it.
+        if isinstance(self.submission, PendingSubmission):
             self.submission.withdraw()
 
     def withdraw(self) -> bool:

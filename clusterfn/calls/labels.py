@@ -46,8 +46,10 @@ _IN_COMMAND = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-_PLAIN = {id(each) for each in (bool, int, float, complex, range, slice)}  # a metaclass may have no hash
-_BY_STR = ("datetime", "uuid", "ipaddress", "pandas._libs.tslibs.timestamps")  # whose repr is longer, and says no more
+# The keys are ids: a metaclass may define no hash.
+_PLAIN = {id(each) for each in (bool, int, float, complex, range, slice)}
+# The `repr` of these types is longer than their text, and has no more to say.
+_BY_STR = ("datetime", "uuid", "ipaddress", "pandas._libs.tslibs.timestamps")
 Row = Sequence[tuple[str, Any]]
 
 
@@ -161,7 +163,8 @@ def plain(value: Any) -> Any:
         return str(value)
     if issubclass(type(value), Enum) or not is_a(value, numbers.Number):
         return shown(value, _LONG)
-    if is_a(value, numbers.Integral):  # of numpy too
+    # This includes integers of numpy.
+    if is_a(value, numbers.Integral):
         return int(value)
     if is_a(value, numbers.Real) and not is_a(value, numbers.Rational):
         return float(value)
@@ -229,7 +232,8 @@ def _leave_out_beginning(key: tuple[int, str], parts: Sequence[dict[Any, str]], 
 def _text(value: object) -> str:
     try:
         return in_one_line(_described(value, _DEPTH))
-    except Exception:  # noqa: BLE001 - the user's own `__repr__` or property may raise anything
+    except Exception:  # noqa: BLE001
+        # The `__repr__` or property is the user's, and may raise anything.
         return type(value).__name__
 
 
@@ -310,7 +314,8 @@ def _fields(value: Any) -> dict[str, Any] | None:
         names = [each.name for each in kind.__attrs_attrs__ if each.repr is not False]
     elif issubclass(type(value), tuple):
         names = getattr(kind, "_fields", None)
-    elif isinstance(getattr(kind, "model_fields", None), dict):  # of pydantic
+    elif isinstance(getattr(kind, "model_fields", None), dict):
+        # Models of pydantic have this attribute.
         names = kind.model_fields
     elif not _has_repr(kind) or issubclass(type(value), (types.SimpleNamespace, argparse.Namespace)):
         names = [name for name in attribute(value, "__dict__", {}) if not name.startswith("_")] or None

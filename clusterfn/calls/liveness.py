@@ -32,10 +32,12 @@ if TYPE_CHECKING:
 
 SILENT_AFTER_S = job_states.SILENT_AFTER_S
 LOOKS = 2
-LOOKS_UNSEEN = 4  # of a job that another process may be submitting at this moment: for more than a minute
+# Another process may be submitting the job at this moment, which may take it more than a minute.
+LOOKS_UNSEEN = 4
 _BEGIN_S = 15.0
 _ENDS_S, _ENDS_TIMES = 2.0, 8
-_EVIDENCE_S = 60.0  # between two questions to a controller about one silent element
+# A controller is asked about one silent element no more often than this.
+_EVIDENCE_S = 60.0
 _FORGOTTEN = SchedulerVerdict(
     layout.LOST, "the scheduler no longer knows the group's elements, and they never started",
     hint="group.retry_failed()", stage="submit",
@@ -74,7 +76,8 @@ class LivenessMonitor:
         """Watch for the heartbeat of the present attempt to stop."""
         if self._still is not None:
             self._still.cancel()
-        ended = posixpath.join(self._tracker.attempt_folder, layout.OUTCOME)  # whose news may be on its way
+        # With an outcome, the job has ended, and only the news of that is still on its way.
+        ended = posixpath.join(self._tracker.attempt_folder, layout.OUTCOME)
         self._still = self._tracker.connection.still(
             self._heartbeat, SILENT_AFTER_S, self._silent,
             unless=ended, within=self._tracker.folder, on_gone=lambda: loop.begin(self._give_up_if_lost()),

@@ -38,7 +38,8 @@ class Compiled(NamedTuple):
     folder: Path
 
 
-_compiled: dict[str, tuple[Compiled, ...]] = {}  # by the top-level name of each that was looked at
+# What is compiled, by the top-level name of each module that was looked at.
+_compiled: dict[str, tuple[Compiled, ...]] = {}
 
 
 def compiled_in(name: str) -> tuple[Compiled, ...]:
@@ -68,7 +69,8 @@ def collect(wanted: Iterable[str]) -> tuple[FileBundle | None, tuple[Compiled, .
         own = dict(_source_members(name, MAX_ALL_BYTES - total))
         files.update(own)
         total += sum(path.stat().st_size for path in own.values())
-        if total > MAX_ALL_BYTES:  # at once: there may be a whole disk below
+        # The check comes at once, because the folder may contain a whole disk.
+        if total > MAX_ALL_BYTES:
             raise _too_large(files)
         waiting |= {each for path in own.values() for each in _imports(path)} - done
     files.update({f"{path.parent.name}/{path.name}": path for path in _metadata_of(files)})
@@ -81,7 +83,8 @@ def _source_members(name: str, most: int) -> Iterator[tuple[str, Path]]:
     members: dict[str, Path] = {}
     total = 0
     for relative, path in own_modules.source_files(name):
-        members.setdefault(relative, path)  # of two folders of a namespace package the first wins, as in an import
+        # The first of two folders of a namespace package wins, as in an import.
+        members.setdefault(relative, path)
         total += 0 if own_modules.is_compiled(path) else path.stat().st_size
         if total > most:
             break
@@ -168,7 +171,8 @@ def _project(direct_url: str) -> str:
         if origin.get("dir_info", {}).get("editable"):
             path = urllib.parse.unquote(urllib.parse.urlsplit(origin["url"]).path)
             return os.path.realpath(path.lstrip("/") if os.name == "nt" else path)
-    except (ValueError, KeyError, AttributeError):  # by another installer
+    except (ValueError, KeyError, AttributeError):
+        # Another installer may write the file in another way.
         return ""
     return ""
 
@@ -176,5 +180,6 @@ def _project(direct_url: str) -> str:
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, ValueError):  # most have none
+    except (OSError, ValueError):
+        # Most projects have no such file.
         return ""

@@ -102,7 +102,8 @@ def too_large(outcome: Mapping[str, Any], place: JobLocation, how: str = "") -> 
         return None
     size, most = outcome["value"]["size"], place.results.max_bytes or 0
     facts = _facts(outcome, place)
-    by_id = "job" if "/" in place.job else f"clusterfn.attach({place.job!r})"  # a call of a session has its Job alone
+    # A call of a session cannot be attached to: only its Job can fetch the value.
+    by_id = "job" if "/" in place.job else f"clusterfn.attach({place.job!r})"
     how = f"{how or by_id + '.result('}max_result={_rounded_up(size)!r})"
     facts.update(stage="result", hint=f"it stays on the host; to fetch it: {how}")
     error = errors.ResultTooLarge(
@@ -221,7 +222,8 @@ def _load(outcome: Mapping[str, Any], value: Value | None, place: JobLocation) -
     other: tuple[type[NotData], ...] = ()
     damaged: tuple[type[Exception], ...] = (container.Damaged,)
     if place.results.data_only:
-        from clusterfn.calls import data_reader  # it loads the modules of all types that are data
+        # The module loads those of all types that are data, and most hosts are trusted.
+        from clusterfn.calls import data_reader
 
         read, other, damaged = data_reader.load, (data_reader.NotData,), (*damaged, data_reader.DamagedPickle)
     try:
@@ -235,7 +237,8 @@ def _load(outcome: Mapping[str, Any], value: Value | None, place: JobLocation) -
             ' with outputs=; if you trust the host, set results="objects"',
         ) from None  # fmt: skip
     except ModuleNotFoundError as error:
-        if sys.modules.get((error.name or "").partition(".")[0]):  # another version of an installed package has it
+        # The package is installed here, so the module is part of another version of it.
+        if sys.modules.get((error.name or "").partition(".")[0]):
             raise _cannot_be_loaded(error, outcome, place) from error
         raise _result_error(
             f"the value needs the module {error.name or error}, which is not installed on this machine", outcome, place,
@@ -256,7 +259,8 @@ def _load(outcome: Mapping[str, Any], value: Value | None, place: JobLocation) -
             f"the value was {error}", outcome, place,
             hint="attach to the job from Python {}.{}".format(*error.wanted),
         ) from None  # fmt: skip
-    except BaseException as error:  # unpickling runs code of the user's, which may raise anything, SystemExit included
+    except BaseException as error:
+        # Unpickling runs the user's code, which may raise anything, SystemExit included.
         raise _cannot_be_loaded(error, outcome, place) from error
 
 
@@ -311,7 +315,8 @@ def _raised(outcome: Mapping[str, Any], value: Value | None, place: JobLocation)
 
 def _equip(error: BaseException, traceback: str, outcome: Mapping[str, Any], place: JobLocation) -> None:
     """Add notes and the remote traceback to an exception, whose class may have properties that raise anything."""
-    home = os.path.join(os.path.expanduser("~"), "")  # of this machine's user, which says nothing on another machine
+    # A path in the home directory of this machine's user means nothing on another machine.
+    home = os.path.join(os.path.expanduser("~"), "")
     file = attribute(error, "filename")
     if isinstance(error, FileNotFoundError) or (
         isinstance(error, PermissionError) and isinstance(file, str) and file.startswith(home)
@@ -319,12 +324,14 @@ def _equip(error: BaseException, traceback: str, outcome: Mapping[str, Any], pla
         failure_hints.hint_at_file(error, file, place.host)
     earlier = [*outcome["earlier"], _count(outcome)] if outcome.get("earlier") else []
     note = printable("\n".join(filter(None, [*earlier, failure_hints.note_on(error, outcome, place.host)])))
-    text = f"{traceback}\n{note}" if note and sys.version_info < (3, 11) else traceback  # which prints no notes
+    # Before Python 3.11 a traceback shows no notes, so this one gets them as text.
+    text = f"{traceback}\n{note}" if note and sys.version_info < (3, 11) else traceback
     remote = RemoteTraceback(f'"""on {_where(outcome, place)}, job {place.job}\n{text}\n"""')
     if note:
         notes = [*getattr(error, "__notes__", ()), note]
         object.__setattr__(error, "__notes__", notes)
-    object.__setattr__(_end_of_chain(error), "__cause__", remote)  # past a __setattr__ of the user's
+    # `object.__setattr__` does not call the user's own `__setattr__`.
+    object.__setattr__(_end_of_chain(error), "__cause__", remote)
 
 
 def _rebuilt(outcome: Mapping[str, Any], value: Value | None) -> BaseException | None:

@@ -22,7 +22,8 @@ _USED = ("wall_s", "cpu_s", "peak_memory_bytes", "items", "longest_s")
 _USED_OF_GPU = ("peak_memory_bytes", "mean_use_percent")
 _USED_NOW, _USED_NOW_OF_GPU = ("cores", "memory_bytes"), ("memory_bytes", "use_percent")
 _DEEPEST_CAUSE = 20
-_MOST = 1 << 63  # of any number: what is larger is no count, and cannot be divided or shown as a time
+# A larger number is no count, and cannot be divided or shown as a time.
+_MOST = 1 << 63
 
 
 def read(data: bytes) -> dict[str, Any]:
@@ -95,6 +96,7 @@ def _is(found: Any, wanted: type) -> bool:
 
 
 def _entry_is(name: Any, found: Any, wanted: type | None) -> bool:
-    if wanted is list:  # the name and size of a file
+    # A list here is the name and size of a file.
+    if wanted is list:
         return isinstance(found, list) and len(found) == 2
     return wanted is None or name == "missing" or _is(found, wanted)

@@ -19,15 +19,18 @@ from pathlib import Path
 from clusterfn.calls.files import holds_credentials
 
 MAX_DATA_FILE = 1 << 20
-_LOOKED_AT = 20_000  # entries of a folder without Python files: it holds data
+# A folder that has no Python file among so many entries holds data.
+_LOOKED_AT = 20_000
 _EXTENSIONS = (".so", ".pyd", ".dylib")
 _LEFT_OUT = frozenset(["__pycache__", "node_modules", "build", "dist"])
 # This program, its clusterfn and its cloudpickle: the bridge brings them.
 _NEVER = frozenset(["__main__", "__mp_main__", "clusterfn", "_clusterfn", "_clusterfn_wire", "cloudpickle"])
 _seen: dict[Path, tuple[int, int]] = {}
 _reported: set[tuple[Path, tuple[int, int]]] = set()
-withheld: set[Path] = set()  # what looks like a key or a password and was left out
-too_large: set[Path] = set()  # data that was left out
+# What looks like a key or a password, and was left out.
+withheld: set[Path] = set()
+# Data files that were left out.
+too_large: set[Path] = set()
 
 
 def is_own(name: str) -> bool:
@@ -45,7 +48,8 @@ def _locations(name: str) -> list[Path]:
     places: list[str] = []
     if spec.submodule_search_locations is not None:
         places = list(spec.submodule_search_locations)
-        if not spec.has_location:  # without an __init__.py: any folder of that name, as ./wandb with the logs of runs
+        # Without an __init__.py, any folder of that name counts as a package, such as ./wandb with the logs of runs.
+        if not spec.has_location:
             places = [place for place in places if _holds_code(place)]
     elif spec.origin and spec.has_location:
         places = [spec.origin]
@@ -65,7 +69,8 @@ def _holds_code(folder: str) -> bool:
     return False
 
 
-_foreign_places: set[Path] = set()  # as modules name them: each call of a function looks at the same ones
+# The places are kept as modules name them, because each call of a function looks at the same ones.
+_foreign_places: set[Path] = set()
 
 
 def _is_foreign_place(place: Path) -> bool:
@@ -135,12 +140,14 @@ def _is_part(folder: Path) -> bool:
         return True
     if not (folder / "__init__.py").is_file() or _is_foreign(os.path.realpath(folder)):
         return False
-    real = folder.resolve()  # links may also lead to each other
+    # Links may also lead to each other.
+    real = folder.resolve()
     return not any(above.resolve().is_relative_to(real) for above in folder.parents)
 
 
 def travels(path: Path) -> bool:
-    if path.suffix in (".pyc", ".pyo") or not path.is_file():  # an editor's lock is a link that leads nowhere
+    # An editor's lock is a link that leads nowhere.
+    if path.suffix in (".pyc", ".pyo") or not path.is_file():
         return False
     if path.suffix == ".py" or is_compiled(path):
         return True
@@ -187,7 +194,8 @@ def _module_file(name: str) -> Path | None:
 def _compiled_from(name: str) -> tuple[int, int] | None:
     """Return time and size of the source that a module's byte code file was made from."""
     cached = getattr(sys.modules[name].__spec__, "cached", None)
-    if not cached or sys.dont_write_bytecode:  # then an old one may be there
+    # Python that writes no byte code may have left an old file there.
+    if not cached or sys.dont_write_bytecode:
         return None
     try:
         with Path(cached).open("rb") as file:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _LARGE = 1 << 20
 _MAX_SOURCE = 1 << 20
-_LEAF = 4 << 20  # bytes that are hashed at once
+_LEAF = 4 << 20
 _HASHING_THREADS = 8
 # What was noted of functions that were sent before, by their host: most are sent often.
 _read_code: weakref.WeakKeyDictionary[types.FunctionType, dict[str, list[str]]] = weakref.WeakKeyDictionary()
@@ -136,9 +136,11 @@ def name_of(view: memoryview) -> tuple[str, int]:
             crc = pool.submit(_crc, leaves, interrupted := threading.Event())
             try:
                 digests, checksum = list(pool.map(_sha256, leaves)), crc.result()
-            finally:  # after Ctrl-C, the pool would wait for the whole checksum
+            finally:
+                # After Ctrl-C the pool would otherwise wait for the whole checksum.
                 interrupted.set()
-    except RuntimeError:  # the program is ending, and starts no more threads
+    except RuntimeError:
+        # The program is ending, and starts no more threads.
         digests, checksum = list(map(_sha256, leaves)), zlib.crc32(view)
     return hashlib.sha256(b"clusterfn pieces of 4 MB\0" + b"".join(digests)).hexdigest(), checksum
 
@@ -169,7 +171,8 @@ def pack_object(
         return serialization.part("container").pack(obj, needs.look, target)
     except (PayloadError, DependencyFailed, NotEnded):
         raise
-    except (Exception, SystemExit) as error:  # __reduce__ of the user's may raise anything
+    except (Exception, SystemExit) as error:
+        # `__reduce__` may be the user's, and may raise anything.
         raise cannot_travel(*call, target, error, needs) from error
 
 
@@ -188,7 +191,8 @@ def keep_registrations() -> None:
     theirs = sys.modules.get("cloudpickle")
     wanted = {"__mp_main__", *(theirs.list_registry_pickle_by_value() if theirs else ())}
     ours.update(wanted)
-    ours.intersection_update(wanted)  # what was taken back
+    # The user may have taken back a registration.
+    ours.intersection_update(wanted)
 
 
 def reduce_decorated(function: Callable[..., Any]) -> tuple[Any, ...]:
@@ -224,7 +228,8 @@ class Large:
 
     def of(self, value: Any) -> Any:
         """Return what to pickle instead; the same for the same object, so that it stays one."""
-        kind = type(value)  # compared by identity: a metaclass may say that its classes are equal to others, or raise
+        # Types are compared by identity: a metaclass may define how its classes compare, and that may raise.
+        kind = type(value)
         if (kind is not bytes and kind is not bytearray) or len(value) < _LARGE:
             return value
         return self._apart.setdefault(id(value), _Apart(value))
@@ -250,8 +255,10 @@ class Needs:
     def __init__(self, place: Place | None = None) -> None:
         self.place = place
         self.inputs: dict[str, Reference] = {}
-        self.items: dict[str, set[int] | None] = {}  # of each of them; None for all
-        self.taken: list[tuple[str, int | None]] = []  # the id and the item of each reference, in order
+        # The items that are needed of each input; None for all.
+        self.items: dict[str, set[int] | None] = {}
+        # The id and the item of each reference, in order.
+        self.taken: list[tuple[str, int | None]] = []
         self.sent_along: list[str] = []
         self.of_code: Sequence[str] = ()
         self.modules: set[str] = set()
@@ -296,7 +303,8 @@ class Needs:
             return
         read = _read_code.setdefault(function, {}) if isinstance(function, types.FunctionType) else {}
         if self.place.host not in read:
-            from clusterfn.calls import inner_calls  # does not travel with jobs, where results are pickled too
+            # Jobs pickle results with this module too, in a copy of clusterfn without `inner_calls`.
+            from clusterfn.calls import inner_calls
 
             read[self.place.host] = inner_calls.notes(function, self.place.host)
         self.of_code = read[self.place.host]
@@ -304,7 +312,8 @@ class Needs:
     def decided_here(self) -> Iterator[str]:
         """Yield what the function would find otherwise on the host, as its module was run on this machine only."""
         for name, (value, file, scope) in self._flags.items():
-            cells = [each for each in scope.get("In") or () if isinstance(each, str)]  # of a notebook
+            # A notebook keeps the text of its cells in `In`.
+            cells = [each for each in scope.get("In") or () if isinstance(each, str)]
             found = (source_imports.guarded(text).get(name) for text in (self.texts.get(file, ""), *cells))
             missing = next((module for each in found if each and (module := each.missing(value))), "")
             if missing:
@@ -314,7 +323,8 @@ class Needs:
                 )
 
     def look(self, obj: Any) -> Any:
-        kind = type(obj)  # what `obj.__class__` says may be anything, and may raise
+        # `obj.__class__` may be anything, and may raise.
+        kind = type(obj)
         if issubclass(kind, (File, Directory)):
             item = shipment(obj)
             self.shipments[item.digest, item.name] = item
@@ -330,7 +340,8 @@ class Needs:
         else:
             home = attribute(kind, "__module__")
             self.note(home)
-            if kind is contextvars.ContextVar:  # it knows no module
+            # A context variable does not know its module.
+            if kind is contextvars.ContextVar:
                 found = serialization.part("standard_library").home_of(obj)
                 self.note(found[0] if found else None)
             if home in _NAMED_ELSEWHERE or issubclass(kind, type):
@@ -358,13 +369,15 @@ class Needs:
             where, hint = "in a session", "call both on the same host, or wait and pass its value: job.result()"
             if wanted.place:
                 where = f"on {wanted.host}"
-            elif wanted.source.items_left() is not None:  # its values are in the folders of two groups
+            elif wanted.source.items_left() is not None:
+                # The values of a retried group are in the folders of two groups.
                 where, hint = "again after retry_failed()", "wait for it first: group.wait()"
             message = f"{wanted.label} is an argument of a call on {place.host}, but runs {where} and has not ended"
             raise PayloadError(message, stage="submit", hint=hint)
         try:
             value = wanted.source.value_here(wanted.item)
-        except Exception as error:  # what the function raised
+        except Exception as error:
+            # The function of the other job raised it.
             message = f"{wanted.label} has no value: {type(error).__name__}"
             raise DependencyFailed(message, host=wanted.host, job=wanted.id, stage="submit") from error
         for key in wanted.keys:
@@ -435,7 +448,8 @@ def _globals_of(code: types.CodeType) -> Iterator[str]:
 def imports_inside(code: types.CodeType) -> frozenset[str]:
     """Return what a function and those inside it import in their bodies; "" for a relative import."""
     found: set[str] = set()
-    before: list[Any] = [0, 0]  # what was put on the stack: the level of the import, and the names that it wants
+    # What the last two instructions put on the stack: the level of the import, and the names that it takes.
+    before: list[Any] = [0, 0]
     for instruction in dis.get_instructions(code):
         if instruction.opname == "IMPORT_NAME":
             found.add("" if before[0] else instruction.argval)
@@ -472,7 +486,8 @@ def cannot_travel(
     find = serialization.part("unpicklable").find
     parts = [(attribute(function, "__name__", "function"), function), ("args", args), ("kwargs", dict(kwargs))]
     for name, part in parts:
-        path, found = find(part, name, target, needs.look if needs.inputs else reject_proxy)  # jobs can be taken
+        # With inputs in the call, jobs may be among the arguments, and only `look` accepts those.
+        path, found = find(part, name, target, needs.look if needs.inputs else reject_proxy)
         if not path.endswith(": cannot be pickled"):
             return PayloadError(f"the call cannot be sent: {path}", stage="submit", hint=_instead_of(found))
     return PayloadError(f"the call cannot be sent: {type(error).__name__}: {error}", stage="submit")
@@ -480,7 +495,8 @@ def cannot_travel(
 
 def _instead_of(found: object) -> str:
     """Say what to pass instead of a part that cannot be sent."""
-    if issubclass(type(found), io.IOBase):  # a proxy class may say that it is another one
+    # A proxy may say that it has another class, so its real type decides.
+    if issubclass(type(found), io.IOBase):
         return _A_FILE
     if _is_proxy(found):
         return _A_PROXY

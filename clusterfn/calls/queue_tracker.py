@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 60.0
 _DROP_S = 15.0
-_ENDS_ITSELF_S, _KILLED_AFTER_S = 3.0, 8.0  # after a request to stop it; a scheduler gives it some seconds itself
-_TAKES_S = 3.0  # most hosts and schedulers take a job sooner
+# After a request to stop, a job gets the first time to end itself. It gets the second under a scheduler, which takes
+# some seconds of its own.
+_ENDS_ITSELF_S, _KILLED_AFTER_S = 3.0, 8.0
+# Most hosts and schedulers take a job sooner, so that no note about it is needed.
+_TAKES_S = 3.0
 
 
 class FollowedJob:
@@ -126,7 +129,7 @@ class QueueTracker:
         starting: What sees its submissions through.
     """
 
-    _is_refused = False  # for now
+    _is_refused = False
     _unsent: tuple[Callable[[], bool], str] | None = None
 
     def __init__(self, session: HostState, folder: str, scheduler_name: str) -> None:
@@ -184,7 +187,8 @@ class QueueTracker:
         """Say on the host why it is not in the queue, for others who look for it there."""
         self._turn = reason
         self._is_refused = True
-        after = [self.laid_out] if self.laid_out is not None else []  # else this would be all of its folder
+        # Without this order the note could be the only file in the folder of the job.
+        after = [self.laid_out] if self.laid_out is not None else []
         with contextlib.suppress(HostError):
             self.connection.put(posixpath.join(self.folder, layout.REFUSED), reason.encode(), after=after)
 
@@ -265,7 +269,8 @@ class QueueTracker:
             else:
                 left = _left_by(await self.session.bridge.supervise("end", self.folder))
         except (ClusterfnError, concurrent.futures.CancelledError) as error:
-            if not self.session.is_connected:  # it cannot be asked any more
+            # The host cannot be asked any more.
+            if not self.session.is_connected:
                 return
             left = [] if kill else [error.message if isinstance(error, ClusterfnError) else str(error)]
         if kill:
@@ -312,5 +317,6 @@ def _left_by(answer: Completed) -> list[str]:
     """Return the processes that `supervise.py end` could not end."""
     try:
         return [printable(str(name)) for name in json.loads(answer.out.splitlines()[-1])["left"]]
-    except (ValueError, IndexError, KeyError, TypeError):  # the disk is full, say, so that it could not begin
+    except (ValueError, IndexError, KeyError, TypeError):
+        # The program may not have begun, for example because the disk is full.
         return []

@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from clusterfn.hosts.host_state import HostState
 
 _TIMEOUT_S = 60.0
-_CATCH_UP_S = 15.0  # large values may take longer, and come afterwards
+# Large values may take longer, and come afterwards.
+_CATCH_UP_S = 15.0
 _REMOVAL = {"removed": [{"id": str, "bytes": int}], "kept": [{"id": str, "why": str}]}
 _LOOK_S = 0.01
 _STACK_LOOK_S = 0.1
-_REMOVAL_S = 3600.0  # a shared file system removes some thousand files a second at best
+# A shared file system removes some thousand files a second at best.
+_REMOVAL_S = 3600.0
 
 
 def ask_sizes(connection: HostConnection, folder: str, depth: int, *names: str) -> Reply[Completed]:

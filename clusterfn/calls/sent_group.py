@@ -147,10 +147,12 @@ def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
         layout.RETRIED: json.dumps({"of": group.id, "items": list(failed)}).encode(),
         **_select(data, ends, old.item_results.on_host(failed)),
     }
-    if fields["secrets"]:  # from this process: the host has deleted its own
+    # The host has deleted the secrets of the first try, so this process sends its own.
+    if fields["secrets"]:
         left = _names_of_secrets(old, fields["secrets"])
         files[layout.SECRETS] = json.dumps(secret_values(Options(secrets=tuple(left)))).encode()
-    notify = old.job.notify or whom_to_tell(old.session.host, Options())  # the file of the first try is gone
+    # The file of the first try is gone.
+    notify = old.job.notify or whom_to_tell(old.session.host, Options())
     if notify:
         files[layout.NOTIFY] = json.dumps(dict(notify)).encode()
     made = group.with_items_again(failed, job.id, layout.job_dir(job.root, job.id))

@@ -73,7 +73,8 @@ def _forget(call: Any) -> None:
     call.payload = None
     if call.tracker.sending is not None:
         call.tracker.sending.on_dropped = None
-    call.tracker.end()  # the files of one that was refused or withdrawn may never say that it has ended
+    # The files of a call that was rejected or withdrawn may never say that it has ended.
+    call.tracker.end()
 
 
 class SessionCallTracker(Follower, JobBackend):
@@ -93,7 +94,8 @@ class SessionCallTracker(Follower, JobBackend):
         self, holder: Tracker, number: int, name: str, live: bool, stream: CallStream, of_actor: ActorCall | None = None
     ) -> None:  # fmt: skip
         folder = layout.call_dir(holder.folder, number)
-        scheduler_name = f"{holder.scheduler_name}/{number}"  # the scheduler is only asked about the session
+        # The scheduler itself is only ever asked about the session.
+        scheduler_name = f"{holder.scheduler_name}/{number}"
         JobBackend.__init__(self, holder.session, folder, scheduler_name)
         Follower.__init__(self, holder.session, folder, scheduler_name, live, results=holder.results)
         self.number, self.name, self.of_actor = number, name, of_actor
@@ -132,7 +134,8 @@ class SessionCallTracker(Follower, JobBackend):
     def withdraw(self) -> bool:
         """Keep it from ever starting; false if it has started."""
         if not self.connection.answers_here():
-            self._stream.await_taken(self.number, _TIMEOUT_S)  # what follows looks for its folder
+            # The command below looks for the folder of the call, which exists once the session has taken it.
+            self._stream.await_taken(self.number, _TIMEOUT_S)
         if self._stop_sending():
             return True
         return self.connection.run(["/bin/sh", "-c", _WITHDRAW, "sh", self.taken]).result(_TIMEOUT_S).rc == 0
@@ -195,13 +198,15 @@ class SessionCallTracker(Follower, JobBackend):
     def go_on_with_files(self, has_arrived: bool) -> None:
         """Follow its files, as its stream is lost; send it as files too, unless it has arrived."""
         entry, send_files = self.entry, self._send_files
-        if self.is_closed or send_files is None:  # it has ended, or was moved to another session
+        # The call has ended, or was moved to another session.
+        if self.is_closed or send_files is None:
             return
         try:
             if not has_arrived:
                 send_files()
             self._follow_rest()
-        except ClusterfnError as error:  # the connection has ended in this moment
+        except ClusterfnError as error:
+            # The connection has ended at this moment.
             lost = copy.copy(error)
             lost.job = entry.id
             entry.lose(lost)
@@ -217,7 +222,8 @@ class SessionCallTracker(Follower, JobBackend):
 
     def _follow_files(self, shown_by: Sequence[Callable[[str, bytes], Any]], heard: Mapping[str, int]) -> Reply[bytes]:
         waiting = super()._follow_files(shown_by, heard)
-        if self.is_closed:  # it was refused in this moment
+        # A refusal may have closed it in the meantime, before there was a request to cancel.
+        if self.is_closed:
             self.end()
         return waiting
 

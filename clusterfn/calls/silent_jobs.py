@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     from clusterfn.hosts.connection import HostConnection
     from clusterfn.hosts.host_state import HostState
 
-_AT_ONCE = 500  # jobs in one question: their paths are the words of a command
-_CONCLUDED_AT_ONCE = 4  # each by a process of its own
+# One question names this many jobs: their paths are the words of a command, whose length is limited.
+_AT_ONCE = 500
+# Each of these is concluded by a process of its own on the host.
+_CONCLUDED_AT_ONCE = 4
 _LOG_TAIL = 4000
-AGAIN_S = 15.0  # after a question that the host could not answer, such as one that took too long
+# The pause after a question that the host could not answer, for example because it took too long.
+AGAIN_S = 15.0
 _ID = re.compile(rf"/{layout.JOBS}/([0-9a-f]{{16}})(?=/|$)")
 
 
@@ -80,7 +83,8 @@ class SilentJobs:
         try:
             claimed = await _read_claims(session, silent)
             gone = await _ask_scheduler(session, claimed) if claimed else []
-        except Unreachable:  # the connection has ended
+        except Unreachable:
+            # The connection has ended.
             return
         except (ClusterfnError, concurrent.futures.CancelledError):
             if session.is_connected:
@@ -132,9 +136,11 @@ async def _conclude_unseen(silent: Conclusion) -> None:
         else:
             spec, message = posixpath.join(job.folder, layout.SPEC), "the job was sent but never started"
             if not (await job.connection.run(["find", spec, "-mmin", "+1"])).out:
-                return  # younger ones may be about to start
+                # A younger job may be about to start.
+                return
     except (ClusterfnError, concurrent.futures.CancelledError):
-        return  # the next missed heartbeat asks again
+        # The next missed heartbeat asks again.
+        return
     await silent.conclude_or_give_up(
         SchedulerVerdict(layout.LOST, message, hint="call the function again", stage="submit", withdraw=True)
     )

@@ -62,7 +62,8 @@ def guarded(source: str) -> Mapping[str, Guarded]:
     found: dict[str, Guarded] = {}
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError):  # a cell of a notebook with magics
+    except (SyntaxError, ValueError):
+        # A cell of a notebook may have magics, which are not Python.
         return found
     for node in tree.body:
         if isinstance(node, ast.Try) and any(map(_catches_import, node.handlers)):

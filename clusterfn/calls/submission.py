@@ -32,10 +32,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _log = logging.getLogger("clusterfn")
-_reported: set[tuple[str, str]] = set()  # of which host, and what: a site may say the same about each job
-_FIRST_S, _LONGEST_S, _SLOWING = 2.0, 60.0, 2.0  # until the first is sent again; the scheduler serves everybody
+# The host and the note: a site may print the same note about each job.
+_reported: set[tuple[str, str]] = set()
+# The pause before a job is submitted again grows, because the scheduler serves other users too.
+_FIRST_S, _LONGEST_S, _SLOWING = 2.0, 60.0, 2.0
 _RENEW_S = layout.REFUSED_FOR_S / 5
-_NOTES_AT_ONCE = 500  # words of one command
+# The notes are the words of one command, whose length is limited.
+_NOTES_AT_ONCE = 500
 
 
 class Started(NamedTuple):
@@ -107,7 +110,8 @@ class PendingSubmission(Reply[Optional[Started]]):
             return
         try:
             sent = self._send()
-        except ClusterfnError as error:  # the connection was closed
+        except ClusterfnError as error:
+            # The connection was closed.
             self.reject(error)
             return
         await_at_exit(loop.start(self._line.admit(self, sent)))
@@ -142,7 +146,8 @@ class PendingSubmission(Reply[Optional[Started]]):
                 self.request, self._after, sent = other, (), None
         except (ClusterfnError, concurrent.futures.CancelledError) as error:
             self.reject(error)
-        except Exception as error:  # noqa: BLE001 - of what a scheduler says: others wait behind this one
+        except Exception as error:  # noqa: BLE001
+            # The scheduler may answer anything, and other jobs wait behind this one.
             _log.exception("a submission failed")
             self.reject(SubmitError(f"the scheduler's answer was not understood: {error!r}", stage="submit"))
         return ""
@@ -169,7 +174,8 @@ class PendingSubmission(Reply[Optional[Started]]):
         """Ask the job that waits; what that raises ends this submission alone, and not those that wait beside it."""
         try:
             return question(self.job)
-        except Exception as error:  # noqa: BLE001 - of what shows the job
+        except Exception as error:  # noqa: BLE001
+            # Code that shows the job may raise anything, and other jobs wait beside this one.
             _log.exception("a job that waits to be submitted failed")
             if self.is_waiting:
                 self._line.waiting.remove(self)
@@ -200,7 +206,8 @@ class PendingSubmission(Reply[Optional[Started]]):
 
     def renew(self, notes: Sequence[str]) -> None:
         """Renew the dates of these notes on its host: others believe them only for a while."""
-        with contextlib.suppress(ClusterfnError):  # the connection was closed
+        # The connection was closed.
+        with contextlib.suppress(ClusterfnError):
             self._session.connection.run(["touch", "-c", "--", *notes])
 
 
@@ -210,7 +217,8 @@ async def _answer(sent: Reply[Completed]) -> Answer:
     except HostError as error:
         if error.kind != "timeout":
             raise
-        return Answer(None, "", error.message)  # killed because it took too long: it may have submitted
+        # The command was killed because it took too long, and may have submitted the job.
+        return Answer(None, "", error.message)
     return Answer(ran.rc, ran.out.decode("utf-8", "replace"), ran.err.decode("utf-8", "replace"))
 
 
@@ -295,7 +303,9 @@ class SubmissionLine:
         self.waiting.remove(submission)
         self._is_trying = True
         trying = loop.start(submission.try_once())
-        await_at_exit(trying)  # and not the submission: what waits is waited for with its reason (`finish_submitting`)
+        # The program waits at its end for this try, and not for the submission: `finish_submitting` waits for those
+        # with their reasons.
+        await_at_exit(trying)
         try:
             return await asyncio.wrap_future(trying)
         finally:

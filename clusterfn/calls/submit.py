@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from clusterfn.config.spec import Host, Interpreter
     from clusterfn.hosts.host_state import HostState
 
-_WORTH_ASKING = 64 << 10  # what is smaller is sooner sent than asked for; what is there already is left as it is
+# A smaller file is sent sooner than the host answers whether it has it. The host leaves a file that it has as it is.
+_WORTH_ASKING = 64 << 10
 REPORT_AFTER_S = 10.0
 _EXECUTABLE, _READABLE, _PRIVATE = 0o700, 0o400, 0o600
 
@@ -120,7 +121,8 @@ def _end_refused(tracker: Tracker, error: BaseException) -> None:
     tracker.entry.fail(refused)
     tracker.end()
     if is_from_host(error) and not isinstance(refused, Cancelled):
-        with contextlib.suppress(HostError):  # the connection was closed
+        # The connection was closed.
+        with contextlib.suppress(HostError):
             remove_folder(tracker.connection, tracker.folder)
 
 
@@ -175,7 +177,8 @@ async def await_script(session: HostState, spawned: SpawnReply) -> ScriptEnd:
     try:
         status = await spawned.exited
     except (ClusterfnError, concurrent.futures.CancelledError):
-        return ScriptEnd(False, False)  # a connection that was closed on purpose must not be opened again to ask
+        # A connection that was closed on purpose must not be opened again to ask.
+        return ScriptEnd(False, False)
     # None: it ends, or waits, without a word from now on.
     waits = status is not None and status == session.scheduler.queued_status
     return ScriptEnd(status is None or waits, not waits)
@@ -245,7 +248,8 @@ def _needed(session: HostState, needs: Uploads) -> Needed:
             sent = [session.contents.send(path, needs.uploads[path]) for path in paths]
             errors = [reply.exception(None) for replies in sent for reply in replies]
             error = next((each for each in errors if each is not None), None)
-        except (ClusterfnError, OSError, concurrent.futures.CancelledError) as ended:  # a file here may be gone, too
+        except (ClusterfnError, OSError, concurrent.futures.CancelledError) as ended:
+            # A file on this machine may be gone, too.
             error = ended
         if error is not None and not isinstance(error, HostError):
             error = HostError(f"it was not sent again: {error}", host=session.host.name)
@@ -267,7 +271,8 @@ def module_folders(spec: JobSpec, payload: Payload) -> tuple[str, ...]:
     sent = (layout.sources_dir(spec.root, payload.sources.digest),) if payload.sources else ()
     if not payload.compiled or not is_in_place(spec.host, spec.interpreter):
         return sent
-    known = {os.path.realpath(each) for each in sys.path}  # else a hook finds it, of this interpreter's own
+    # Only folders of `sys.path` are passed on. Elsewhere a hook of this interpreter finds the module, in the job too.
+    known = {os.path.realpath(each) for each in sys.path}
     folders = dict.fromkeys(os.path.realpath(each.folder) for each in payload.compiled)
     return (*sent, *(folder for folder in folders if folder in known))
 
@@ -304,7 +309,8 @@ def job_files(job: JobSpec, payload: Payload) -> list[TreeFile]:
     ]
     if job.secrets:
         files.append(TreeFile(layout.SECRETS, json.dumps(dict(job.secrets)).encode(), _PRIVATE))
-    if job.notify and job.serving is None and job.kernel is None:  # a session ends when its program does
+    # A session ends when its program does, so its end is no news.
+    if job.notify and job.serving is None and job.kernel is None:
         files.append(TreeFile(layout.NOTIFY, json.dumps(dict(job.notify)).encode(), _PRIVATE))
     return files
 

@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from clusterfn.hosts.host_state import HostState
 
 WITHDRAWN = SchedulerVerdict(layout.CANCELLED, "the job was withdrawn before it started", stage="queue", withdraw=True)
-_JOBS = 50  # in one request, and in the words of one command
-_LOOK_S = 5.0  # for the numbers of the jobs in the queue
+# One request, and one command, names so many jobs.
+_JOBS = 50
+# The time for a look at the queue, which gives the numbers of its jobs.
+_LOOK_S = 5.0
 _TIMEOUT_S = 60.0
-_WITHDRAWAL_S = 300.0  # a shared file system may need seconds for each
+# A shared file system may need seconds for each job.
+_WITHDRAWAL_S = 300.0
 _WITHDRAWN_JOBS = [{"id": str, "name": str}]
 
 
@@ -95,14 +98,16 @@ class Withdrawal(NamedTuple):
         try:
             if self._run(argv).result(_TIMEOUT_S).rc == 0:
                 return []
-        except ClusterfnError:  # by name it is asked again, and that error is reported
+        except ClusterfnError:
+            # The jobs are withdrawn again by their names, and that error is reported.
             return numbers
         half = len(numbers) // 2
         return self._not_removed(numbers[:half]) + self._not_removed(numbers[half:]) if half else numbers
 
     def _run(self, argv: Sequence[str]) -> Reply[Completed]:
         reply = self.session.connection.run(argv, unset=self.session.scheduler.unset)
-        exit_flush.await_at_exit(reply)  # after Ctrl-C too: what is withdrawn must not keep its place in the queue
+        # The program waits for this after Ctrl-C too: a withdrawn job must not keep its place in the queue.
+        exit_flush.await_at_exit(reply)
         return reply
 
 

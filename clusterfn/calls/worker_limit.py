@@ -42,7 +42,8 @@ class WorkerLimit:
         self._pid = os.getpid()
         self._going: set[Job[Any]] = set()
         self._waiting: collections.OrderedDict[Job[Any], tuple[Tracker, Send]] = collections.OrderedDict()
-        self._order = threading.Lock()  # held while a call is sent
+        # A thread holds it while it sends a call, so that the calls keep their order.
+        self._order = threading.Lock()
         self._changed = threading.Condition()
         self._is_sending = False
         self._has_thread = False
@@ -50,7 +51,8 @@ class WorkerLimit:
 
     def send(self, job: Job[Any], tracker: Tracker, send: Send) -> None:
         """Call `send` now, or when fewer calls are in progress; then an error of it is the job's."""
-        if os.getpid() != self._pid:  # a forked child has none of the threads, and its parent sends what waits
+        # A forked child has none of the threads, and its parent sends the calls that wait.
+        if os.getpid() != self._pid:
             self._begin()
         entry_of(job).set_state(PENDING, f"not sent yet: {_calls(self.most)} in progress (max_workers={self.most})")
         job.add_done_callback(self._ended)
@@ -63,7 +65,8 @@ class WorkerLimit:
             try:
                 entry_of(job).set_state(PENDING)
                 send()
-            except BaseException:  # Ctrl-C too: its place would stay taken
+            except BaseException:
+                # Ctrl-C comes here too: the place of the call would stay taken.
                 self._ended(job)
                 raise
 
@@ -114,7 +117,8 @@ class WorkerLimit:
                 return False
         with self._order:
             with self._changed:
-                if not self._waiting or len(self._going) >= self.most:  # another thread was faster
+                # Another thread was faster.
+                if not self._waiting or len(self._going) >= self.most:
                     return True
                 job, (tracker, send) = self._waiting.popitem(last=False)
                 self._going.add(job)
@@ -122,7 +126,8 @@ class WorkerLimit:
             try:
                 entry_of(job).set_state(PENDING)
                 send()
-            except BaseException as error:  # of a call whose caller has gone on: it is the call's own
+            except BaseException as error:
+                # The caller has continued, so the error belongs to the call.
                 self._refuse(job, error)
                 if not isinstance(error, Exception):
                     raise
@@ -141,7 +146,8 @@ class WorkerLimit:
 
     def _withdraw(self, job: Job[Any]) -> bool:
         """Take a call out of those that wait; false if it has been sent."""
-        with self._order, self._changed:  # one that is being sent is withdrawn as one that was sent
+        # With this lock, a call that is being sent counts as sent, and is withdrawn as such.
+        with self._order, self._changed:
             if self._waiting.pop(job, None) is None:
                 return False
             self._changed.notify_all()
