@@ -66,10 +66,10 @@ class ActorClass:
 
     def method(self, name: str) -> ActorFunction:
         """Return what the class has under this name, as it was at the first call."""
-        known = self._methods.get(name)
-        if known is None:
-            known = self._methods[name] = ActorFunction(f"{self.name}.{name}", self._found(name))
-        return known
+        method = self._methods.get(name)
+        if method is None:
+            method = self._methods[name] = ActorFunction(f"{self.name}.{name}", self._found(name))
+        return method
 
     def closing(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
         """Return what ends an actor of it: its own `close`, or nothing if it has none.

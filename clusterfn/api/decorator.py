@@ -287,8 +287,8 @@ def _anchor(function: Callable[..., Any], options: Options, decorated: ClusterFu
 
 def _unpickled(anchor: Any, options: Options | None) -> ClusterFunction[Any, Any]:
     """Return the decorated function of that anchor; with options, a variant of it that has them."""
-    known: ClusterFunction[Any, Any] | None = None if options else vars(anchor).get("decorated")
-    made: ClusterFunction[Any, Any] = known or ClusterFunction.__new__(ClusterFunction)
+    existing: ClusterFunction[Any, Any] | None = None if options else vars(anchor).get("decorated")
+    made: ClusterFunction[Any, Any] = existing or ClusterFunction.__new__(ClusterFunction)
     made._mark = anchor
     if options is None:
         anchor.decorated = made
@@ -369,22 +369,22 @@ def cluster(function: Any = None, **options: Any) -> Any:
         parsed = parsed._replace(host=redirected)
 
     @public_api
-    def decorate(wanted: Any) -> Any:
-        if isinstance(wanted, ClusterFunction):
-            raise ConfigError(f"{wanted.__name__} is already decorated", hint="use .with_options(…) on it")
-        if isinstance(wanted, (classmethod, staticmethod, property, functools.cached_property)):
-            name = type(wanted).__name__
+    def decorate(target: Any) -> Any:
+        if isinstance(target, ClusterFunction):
+            raise ConfigError(f"{target.__name__} is already decorated", hint="use .with_options(…) on it")
+        if isinstance(target, (classmethod, staticmethod, property, functools.cached_property)):
+            name = type(target).__name__
             raise ConfigError(
                 f"@cluster is above @{name}, which does not return a function", hint=f"put @{name} above @cluster"
             )
-        if not callable(wanted) or isinstance(wanted, type):
+        if not callable(target) or isinstance(target, type):
             hint = "write it on the line above a `def`"
-            if isinstance(wanted, type):
+            if isinstance(target, type):
                 hint = "decorate one of its methods, or a function that creates an instance and works with it"
-            raise ConfigError(f"@cluster goes on a function, not on {wanted!r}", hint=hint)
+            raise ConfigError(f"@cluster goes on a function, not on {target!r}", hint=hint)
         hint = "return a list, or call `.map()` on a function of one item: its results arrive one by one"
-        reject_generator(wanted, hint=hint)
-        return ClusterFunction(wanted, parsed)
+        reject_generator(target, hint=hint)
+        return ClusterFunction(target, parsed)
 
     return decorate if function is None else decorate(function)
 

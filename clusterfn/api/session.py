@@ -240,8 +240,8 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
 
         try:
             job_display.result(call, f"{kind.name} as an actor in a session on {call.host}", "stop")
-        except BaseException:
-            # A signal's exception may come here: the caller gets no actor, although the session may construct it.
+        except BaseException:  # a handler of a signal may raise anything
+            # The caller gets no actor, although the session may construct it.
             if call.state not in (RAISED, DIED, CANCELLED):
                 # A call that comes before the thread runs closes the actor itself, because it may need the actor's
                 # worker.
@@ -283,18 +283,18 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
                 "make a Session here"
             )
 
-    def _going(self, wanted: Options) -> SessionJob:
+    def _going(self, options: Options) -> SessionJob:
         """Return the session's job; start it if it has not begun or has ended."""
         holding = self._holding
         if holding is not None and not holding.job.done():
-            _refuse_what_it_lacks(wanted, self._options, holding.spec, self._workers)
+            _refuse_what_it_lacks(options, self._options, holding.spec, self._workers)
             holding.close_unheld()
             return holding
         prepared = prepare_packed(len, lambda target, _: payloads.pack(len, ((),), {}, target), self._options)
         resources = prepared.job.resources
         if self._options.cores is None:
             resources = resources._replace(cores=max(resources.cores, self._workers))
-        _refuse_what_it_lacks(wanted, self._options, prepared.job._replace(resources=resources), self._workers)
+        _refuse_what_it_lacks(options, self._options, prepared.job._replace(resources=resources), self._workers)
         if holding is not None:
             console.tell(f"the session on {holding.job.host} has ended ({holding.why_over}): starting another")
         # Only a session that starts a job needs this module.
@@ -305,7 +305,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         self._holding = SessionJob(prepared._replace(job=job), self._again)
         return self._holding
 
-    def _having(self, held: Job[Any], actor: int, name: str, wanted: Options) -> SessionJob:
+    def _having(self, held: Job[Any], actor: int, name: str, options: Options) -> SessionJob:
         """Return the session's job if it is the one that has the actor.
 
         Raises:
@@ -319,7 +319,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             why = f" ({holding.why_over})" if holding is not None and holding.job is held else ""
             raise actor_lost(name, f"its session has ended{why}", held.host, held.id)
         holding.actors.check(actor, name)
-        _refuse_what_it_lacks(wanted, self._options, holding.spec, self._workers)
+        _refuse_what_it_lacks(options, self._options, holding.spec, self._workers)
         return holding
 
     def _again(self, left: list[SessionCallJob[Any]]) -> None:
@@ -432,33 +432,33 @@ def _parse_workers(workers: object, options: Options) -> int:
     return workers
 
 
-def _refuse_what_it_lacks(wanted: Options, own: Options, session: JobSpec, workers: int) -> None:
+def _refuse_what_it_lacks(options: Options, own: Options, session: JobSpec, workers: int) -> None:
     """Reject a decorated function that asks for what the session, or one of its workers, does not have."""
-    if wanted == _NO_OPTIONS:
+    if options == _NO_OPTIONS:
         return
     for name in _AMOUNTS:
-        asked, held = getattr(wanted, name), getattr(session.resources, name)
+        requested, held = getattr(options, name), getattr(session.resources, name)
         if workers > 1 and name in _SHARED and held is not None:
             held //= workers
-        if asked is not None and held is not None and asked > held:
+        if requested is not None and held is not None and requested > held:
             is_shared = workers > 1 and name in _SHARED
-            raise _lacks(name, asked, held, "each worker of the session" if is_shared else "the session")
-    if wanted.host is not None and wanted.host != session.host.name:
-        raise _lacks("host", wanted.host, session.host.name)
+            raise _lacks(name, requested, held, "each worker of the session" if is_shared else "the session")
+    if options.host is not None and options.host != session.host.name:
+        raise _lacks("host", options.host, session.host.name)
     for name, silent in _NO_OPTIONS._asdict().items():
-        asked = getattr(wanted, name)
-        if name not in (*_AMOUNTS, *_OF_EACH_CALL) and asked not in (silent, getattr(own, name)):
+        requested = getattr(options, name)
+        if name not in (*_AMOUNTS, *_OF_EACH_CALL) and requested not in (silent, getattr(own, name)):
             word, hint = keyword_of(name), "send the undecorated function: session.call(f.__wrapped__, …)"
             why = "which only a whole job can have"
             if word in JobOptions.__annotations__:
                 why, hint = "which the Session was not given", f"Session({word}=…, …), or {hint}"
-            raise ConfigError(f"the function asks for {word}={_shown(name, asked)}, {why}", hint=hint)
+            raise ConfigError(f"the function asks for {word}={_shown(name, requested)}, {why}", hint=hint)
 
 
-def _lacks(name: str, asked: Any, held: Any, whose: str = "the session") -> ConfigError:
+def _lacks(name: str, requested: Any, held: Any, whose: str = "the session") -> ConfigError:
     word = keyword_of(name)
     return ConfigError(
-        f"the function asks for {word}={_shown(name, asked)}, {whose} has {_shown(name, held)}",
+        f"the function asks for {word}={_shown(name, requested)}, {whose} has {_shown(name, held)}",
         hint=f"give the session {word}=…, or send the undecorated function: session.call(f.__wrapped__, …)",
     )
 

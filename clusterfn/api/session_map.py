@@ -50,9 +50,8 @@ class SessionMap:
         self._sent: collections.deque[Job[Any]] = collections.deque()
         try:
             self._send(buffersize)
-        except BaseException:
-            # An iterable may raise anything, and a call may be impossible to send. The caller has no handle of the
-            # calls already sent.
+        except BaseException:  # the user's iterable may raise anything
+            # The caller has no handle of the calls already sent.
             self._withdraw()
             raise
 

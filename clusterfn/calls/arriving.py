@@ -88,15 +88,15 @@ class Arriving(MemorySink):
         self.kind = fields.get("kind", "")
         self._size, self._crc = about.get("size") or 0, about.get("crc")
         self._is_announced = True
-        came, self._small = bytes(self._small), bytearray()
+        early, self._small = bytes(self._small), bytearray()
         if self._landing is None:
             self._make_room(self._size)
-        if len(came) > self._size or (self._landing is not None and self._landing.size != self._size):
+        if len(early) > self._size or (self._landing is not None and self._landing.size != self._size):
             self._is_void = True
         if self._is_void:
             self._landing = None
-        elif came:
-            self.write(came)
+        elif early:
+            self.write(early)
 
     @property
     def is_in_memory(self) -> bool:
@@ -124,10 +124,10 @@ class Arriving(MemorySink):
             self.drop()
 
     def _keep(self, piece: bytes) -> None:
-        came, most = len(self._small), self._size if self._is_announced else _SMALL
+        received, most = len(self._small), self._size if self._is_announced else _SMALL
         if self._landing is not None:
-            came, most = self._landing.came, self._landing.size
-        if came + len(piece) > most:
+            received, most = self._landing.came, self._landing.size
+        if received + len(piece) > most:
             raise self._refused(
                 f"the value is damaged: more bytes arrived than the {most} that were written",
                 f"check what else writes to {self._place.folder} on {self._place.host}",
@@ -152,8 +152,8 @@ class Arriving(MemorySink):
             # The outcome decides later what these bytes were.
             self.drop()
         if self._landing is not None:
-            came, self._small = bytes(self._small), bytearray()
-            self._keep(came)
+            early, self._small = bytes(self._small), bytearray()
+            self._keep(early)
 
     def _make_room(self, size: int) -> None:
         """Prepare for so many bytes.

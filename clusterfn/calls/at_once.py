@@ -52,10 +52,10 @@ def at_once(things: Sequence[T], work: Callable[[T], R], doing: str, most: int =
                 if time.monotonic() >= due:
                     due = time.monotonic() + TELL_EVERY_S
                     console.tell(f"{doing}: {number} of {len(answers)} done")
-            given = time.monotonic()
+            yielded_at = time.monotonic()
             yield answer
             # The caller shows its own progress while it has the answer, so that time does not count.
-            due += time.monotonic() - given
+            due += time.monotonic() - yielded_at
     finally:
         is_over.set()
 
@@ -63,7 +63,7 @@ def at_once(things: Sequence[T], work: Callable[[T], R], doing: str, most: int =
 def _answer(answer: Future[R], thing: T, work: Callable[[T], R]) -> None:
     try:
         answer.set_result(work(thing))
-    except BaseException as error:
+    except BaseException as error:  # `work` may raise anything
         # This is the outermost frame of a thread: the caller that waits for the answer gets the error.
         answer.set_exception(error)
         if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():

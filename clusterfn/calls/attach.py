@@ -155,7 +155,7 @@ def attach(
     Example:
         >>> clusterfn.attach("7f3a").result()
     """
-    given = parse_options({"results": results, "max_result": max_result})
+    options = parse_options({"results": results, "max_result": max_result})
     session, folder = find_job(job_id, host)
     attempts = posixpath.join(folder, layout.ATTEMPTS)
     asked = remote_state.ask_sizes(session.connection, attempts, 2, layout.OUTCOME, layout.EVENTS)
@@ -166,7 +166,7 @@ def attach(
     with reading(session.host.name, SPEC_OF_JOB):
         spec = read_spec(sent)
     session, folder = _where_sent(spec, session, folder)
-    accepted = _results_of(session.host, _digits(job_id), given)
+    accepted = _results_of(session.host, _digits(job_id), options)
     if spec.get("group"):
         # The module takes time to import, and most jobs are no groups.
         from clusterfn.calls import sent_group
@@ -187,11 +187,11 @@ def attach(
     return job
 
 
-def _results_of(host: Host, digits: str, given: Options) -> ResultPolicy:
+def _results_of(host: Host, digits: str, options: Options) -> ResultPolicy:
     """Return what is accepted of a job's value. Its spec.json says nothing of that: the host could have changed it."""
     sent = history.results_of(digits, host.result_policy())
-    data_only = sent.data_only if given.results is None else given.results == DATA
-    return ResultPolicy(data_only, given.max_result_bytes or sent.max_bytes)
+    data_only = sent.data_only if options.results is None else options.results == DATA
+    return ResultPolicy(data_only, options.max_result_bytes or sent.max_bytes)
 
 
 def _digits(job_id: object) -> str:
@@ -211,13 +211,13 @@ def jobs(host: str | None = None) -> list[JobInfo]:
     Raises:
         ConfigError, HostError: The host is unknown or cannot be reached.
     """
-    known = config_file.load()
-    chosen, _ = known.resolve(host)
+    config = config_file.load()
+    chosen, _ = config.resolve(host)
     session = open_session(chosen)
     listed = list_host_jobs(session)
     say_why_they_wait(session, listed)
     with reading(chosen.name, "its list of jobs"):
-        hosts = [job["host"] if job["host"] in known.hosts else chosen.name for job in listed]
+        hosts = [job["host"] if job["host"] in config.hosts else chosen.name for job in listed]
         found = [JobInfo(**{**by_own_clock(session, job), "host": name}) for job, name in zip(listed, hosts)]
     return JobList(sorted(found, key=lambda job: job.started, reverse=True))
 
@@ -239,8 +239,8 @@ def say_why_they_wait(session: HostState, listed: Sequence[dict[str, Any]]) -> N
             continue
         else:
             why = seen.in_words
-        known = "" if job["message"] == HAS_NOT_STARTED else job["message"]
-        job["message"] = "; ".join(filter(None, [known, why]))
+        message = "" if job["message"] == HAS_NOT_STARTED else job["message"]
+        job["message"] = "; ".join(filter(None, [message, why]))
 
 
 def list_host_jobs(session: HostState) -> list[dict[str, Any]]:
@@ -250,8 +250,8 @@ def list_host_jobs(session: HostState) -> list[dict[str, Any]]:
     while True:
         answer = session.bridge.supervise("list", session.root, *([after] if after else [])).result(_TIMEOUT_S)
         if answer.rc != 0:
-            said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
-            raise ClusterfnError("the host could not list its jobs", host=session.host.name, evidence=said)
+            evidence = answer.err.decode("utf-8", "replace").splitlines()[-5:]
+            raise ClusterfnError("the host could not list its jobs", host=session.host.name, evidence=evidence)
         with reading(session.host.name, "its list of jobs"):
             page = [dict(json.loads(line)) for line in answer.out.splitlines()]
             following = str(page.pop()["after"]) if page and "after" in page[-1] else ""
@@ -268,8 +268,8 @@ def list_host_jobs(session: HostState) -> list[dict[str, Any]]:
 
 def by_own_clock(session: HostState, job: Mapping[str, Any]) -> dict[str, Any]:
     """Return a job of a host's list with its times by the clock of this machine: that of the host may be another."""
-    known = {name: job[name] for name in ("started", "since", "ended") if job.get(name) is not None}
-    return {**job, **{name: session.here(when) for name, when in known.items()}}
+    times = {name: job[name] for name in ("started", "since", "ended") if job.get(name) is not None}
+    return {**job, **{name: session.here(when) for name, when in times.items()}}
 
 
 _TEXTS, _NUMBERS = ("id", "name", "host", "state", "message"), ("started", "gpus", "ran_s", "since", "ended")
@@ -291,8 +291,8 @@ def checked_job(job: dict[str, Any]) -> dict[str, Any]:
     texts = [*(job[name] for name in _TEXTS), *job.get("inputs", ()), job.get("arguments", "")]
     if not all(type(each) is str for each in texts):
         raise ValueError("a text")
-    asked, usage = job.get("asked") or {}, job.get("usage") or {}
-    if not all(type(each) in (int, float) and 0 <= each < _MOST for each in asked.values()):
+    request, usage = job.get("asked") or {}, job.get("usage") or {}
+    if not all(type(each) in (int, float) and 0 <= each < _MOST for each in request.values()):
         raise ValueError("what it asked for")
     if not outcome.is_usage(usage):
         raise ValueError("what it uses")
@@ -497,8 +497,8 @@ def _candidates(job_id: str, name: str | None) -> tuple[list[Host], list[Host]]:
     present = list(config_file.load().hosts.values())
     remembered = []
     for entry in sorted(history.entries(job_id), key=lambda entry: entry.host):
-        known = _hosts_of(entry)
-        remembered += [known[entry.host]] if entry.host in known else []
+        hosts = _hosts_of(entry)
+        remembered += [hosts[entry.host]] if entry.host in hosts else []
     return (remembered, [host for host in present if host not in remembered]) if remembered else (present, [])
 
 

@@ -137,8 +137,8 @@ def prepare(
         function, lambda target, place: payloads.pack(function, args, kwargs, target, imports, place), options
     )
     # Of a command without values, its own words.
-    said = labels.labels(payload_items.rows_to_show(function, [args], kwargs))[0]
-    arguments = said or labels.cut(str(attribute(function, "command_line", "")))
+    label = labels.labels(payload_items.rows_to_show(function, [args], kwargs))[0]
+    arguments = label or labels.cut(str(attribute(function, "command_line", "")))
     return prepared._replace(job=prepared.job._replace(arguments=arguments))
 
 
@@ -249,7 +249,7 @@ def resources_of(options: Options, host: Host, scheduler: Scheduler) -> Resource
     """
     defaults = host.defaults
     gpus = defaults.gpus if options.gpus is None else options.gpus
-    asked = Resources(
+    resources = Resources(
         cores=options.cores or defaults.cores,
         memory_bytes=options.memory_bytes or defaults.memory_bytes,
         gpus=gpus,
@@ -259,15 +259,15 @@ def resources_of(options: Options, host: Host, scheduler: Scheduler) -> Resource
         allow_cpu=bool(options.allow_cpu),
     )
     if gpus:
-        asked = asked._replace(
+        resources = resources._replace(
             gpu_memory_bytes=options.gpu_memory_bytes or defaults.gpu_memory_bytes,
             gpu_type=options.gpu_type or defaults.gpu_type,
         )
-    for word, given in (("gpu_type", options.gpu_type), ("gpu_memory", options.gpu_memory_bytes)):
-        if given is not None and not gpus:
+    for word, value in (("gpu_type", options.gpu_type), ("gpu_memory", options.gpu_memory_bytes)):
+        if value is not None and not gpus:
             message = f"{word}= selects GPUs, but the call asks for none"
             raise ConfigError(message, hint=f"add gpus=1, or remove {word}=")
-    return scheduler.resolve_resources(asked)
+    return scheduler.resolve_resources(resources)
 
 
 def tell_decisions(payload: payloads.Payload, is_in_place: bool) -> None:

@@ -100,17 +100,17 @@ def in_arrays(count: int, how: MapOptions, item_s: float | None, limits: Schedul
         Group(count=1000, chunk=5, elements=50, at_once=50, per_element=None, element_s=None, aim_s=1800.0, block=None)
     """
     at_once = 1 if how.asks_for_turns(count) else min(count, how.max_parallel)
-    asked = how.chunk
-    chunk = asked or math.ceil(count / (_CHUNKS_EACH * at_once))
+    fixed = how.chunk
+    chunk = fixed or math.ceil(count / (_CHUNKS_EACH * at_once))
     longest_s = None if item_s is None else _longest_s(item_s, limits)
     # `int` raises for infinity.
-    if asked is None and item_s and longest_s and longest_s < math.inf:
+    if fixed is None and item_s and longest_s and longest_s < math.inf:
         chunk = max(1, min(chunk, int(longest_s // item_s)))
     chunks = math.ceil(count / chunk)
-    elements = min(at_once, chunks) if asked is None and item_s is None else min(chunks, limits.jobs or _MOST_JOBS)
+    elements = min(at_once, chunks) if fixed is None and item_s is None else min(chunks, limits.jobs or _MOST_JOBS)
     element_s = None if item_s is None or longest_s is None else max(item_s, min(chunk * item_s, longest_s))
-    per_element = 1 if asked is not None and elements == chunks else None
-    aim_s = AIM_S if asked is None else None
+    per_element = 1 if fixed is not None and elements == chunks else None
+    aim_s = AIM_S if fixed is None else None
     return Group(count, chunk, elements, min(at_once, elements), per_element, element_s, aim_s)
 
 

@@ -53,8 +53,8 @@ class Conclusion:
     def ask(self, verdict: SchedulerVerdict) -> Reply[Completed]:
         """Ask the host to publish this verdict, unless the job has an outcome; `parse_conclusion` reads the answer."""
         self.job.skip_turn()
-        asked = json.dumps(verdict.as_dict()).encode()
-        return self.job.session.bridge.supervise("conclude", self.job.folder, bridge=self.job.bridge, stdin=asked)
+        request = json.dumps(verdict.as_dict()).encode()
+        return self.job.session.bridge.supervise("conclude", self.job.folder, bridge=self.job.bridge, stdin=request)
 
     def conclude_and_cancel(self, verdict: SchedulerVerdict) -> None:
         """Have this published, and the job taken out of the queue; if it has begun meanwhile it continues.
@@ -118,15 +118,15 @@ def parse_conclusion(answer: Completed, host: Host, folder: str, what: str = "jo
         HostDiskFull: The host had no disk space to write it.
         ClusterfnError: The answer cannot be read.
     """
-    said = (answer.out + answer.err).decode("utf-8", "replace").splitlines()[-5:]
+    output = (answer.out + answer.err).decode("utf-8", "replace").splitlines()[-5:]
     try:
         published: dict[str, Any] = dict(json.loads(answer.out.splitlines()[-1]))
     except (ValueError, TypeError, IndexError, RecursionError):
         log = posixpath.join(folder, layout.SCHEDULER_LOG)
         ended = f"exit status {answer.rc}" if answer.rc is not None else f"signal {answer.signal}"
-        said = said or [f"its program printed nothing and ended with {ended}"]
+        output = output or [f"its program printed nothing and ended with {ended}"]
         raise ClusterfnError(
-            f"the host could not conclude the {what}", host=host.name, stage="supervisor", evidence=said, log=log,
+            f"the host could not conclude the {what}", host=host.name, stage="supervisor", evidence=output, log=log,
             hint=f"read the log on {host.name}, and call again",
         ) from None  # fmt: skip
     if "full" in published:
@@ -139,9 +139,11 @@ async def fail_unfinished_items(
     session: HostState, group: GroupState, folder: str, bridge: str, verdict: SchedulerVerdict
 ) -> None:
     """Give every item without an element this verdict, in the journal of the element in that folder."""
-    asked = json.dumps(verdict.as_dict()).encode()
+    request = json.dumps(verdict.as_dict()).encode()
     try:
-        answer = await session.bridge.supervise("bury", folder, bridge=bridge, stdin=asked, timeout_s=_GROUP_TIMEOUT_S)
+        answer = await session.bridge.supervise(
+            "bury", folder, bridge=bridge, stdin=request, timeout_s=_GROUP_TIMEOUT_S
+        )
         if answer.rc != 0:
             parse_conclusion(answer, session.host, group.folder, "group")
     except ClusterfnError as error:

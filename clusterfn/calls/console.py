@@ -228,8 +228,8 @@ def is_shown(level: int) -> bool:
 
     $CLUSTERFN_QUIET, or else `quiet:` in clusterfn.yml, hides progress. So does a level of the logger "clusterfn".
     """
-    given = os.environ.get(_QUIET)
-    hidden = quiet.in_file if given is None else is_on(given)
+    value = os.environ.get(_QUIET)
+    hidden = quiet.in_file if value is None else is_on(value)
     least = max(_log.level, logging.WARNING if hidden else logging.NOTSET)
     return level >= least and level > _log.manager.disable
 

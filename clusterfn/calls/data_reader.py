@@ -50,8 +50,8 @@ def load(data: bytes | memoryview, buffers: Iterable[Any] = ()) -> Any:
         value = reader.read()
     except (DamagedPickle, NotData, ImportError, MemoryError):
         raise
-    except Exception as error:  # noqa: BLE001
-        # Makers of the standard library, numpy and torch raise their own errors for arguments that are wrong.
+    except Exception as error:  # noqa: BLE001 - makers of numpy and torch may raise anything
+        # For wrong arguments, each of these libraries raises its own errors.
         raise DamagedPickle(f"{type(error).__name__}: {error}"[:_SHOWN]) from None
     names = reader.names
     del reader

@@ -233,8 +233,8 @@ def _divide(
     """Divide the missing packages into those that the host fetches and those that are sent."""
     wheel, lock = build_plan.zstd(session), made.lock
     archives = [*lock.archives(made.platform), *lock.builds(made.platform), *([wheel] if wheel else [])]
-    wanted = {each.sha256: each for each in archives}
-    missing = [wanted[sha256] for sha256 in lacking["missing"]]
+    by_hash = {each.sha256: each for each in archives}
+    missing = [by_hash[sha256] for sha256 in lacking["missing"]]
     ours = set() if session.host.making.fetch_on == "host" else set(lacking["unreachable"])
     ours |= {each.sha256 for each in missing if each.url.startswith(GIT)}
     return [each for each in missing if each.sha256 not in ours], [each for each in missing if each.sha256 in ours]

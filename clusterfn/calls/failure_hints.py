@@ -44,15 +44,15 @@ def about_gpus(outcome: Mapping[str, Any], host: str) -> str | None:
     # Few errors are about GPUs, and the import takes some milliseconds.
     from clusterfn.bridge.worker import cuda_table
 
-    known = cuda_table.find_known_error(text)
-    if known is None:
+    cuda_error = cuda_table.find_known_error(text)
+    if cuda_error is None:
         return None
-    if known.name in _NO_GPU:
+    if cuda_error.name in _NO_GPU:
         if (outcome.get("usage") or {}).get("gpus"):
             return f"the job had GPUs: `clusterfn check {host} --gpus 1` shows why PyTorch cannot use them"
         return "a job sees no GPU unless it asks for one: @cluster(gpus=1)"
-    advice = f"{known.name}: {known.advice}"
-    if outcome.get("earlier") or known.retry == "never":
+    advice = f"{cuda_error.name}: {cuda_error.advice}"
+    if outcome.get("earlier") or cuda_error.retry == "never":
         return advice
     return f"{advice}; this may be transient: @cluster(retries=2) retries such a job in a new process, on another GPU"
 
@@ -129,8 +129,8 @@ def _installed_from(module: str) -> str:
     from urllib.request import url2pathname
 
     # `packages_distributions` exists from Python 3.10 on.
-    known: Mapping[str, list[str]] = getattr(metadata, "packages_distributions", dict)()
-    for project in known.get(module) or [module]:
+    projects: Mapping[str, list[str]] = getattr(metadata, "packages_distributions", dict)()
+    for project in projects.get(module) or [module]:
         with contextlib.suppress(metadata.PackageNotFoundError, ValueError):
             origin = json.loads(metadata.distribution(project).read_text("direct_url.json") or "{}")
             if "dir_info" in origin and str(origin.get("url")).startswith("file://"):

@@ -198,8 +198,8 @@ class Follower(FollowedJob):
                 following = self._take_outcome(data) if not self.is_closed else None
             except asyncio.CancelledError:
                 raise
-            except BaseException as error:  # noqa: BLE001
-                # For example, there may be no memory for the value. The caller that waits must get the error.
+            except BaseException as error:  # noqa: BLE001 - such as no memory for the value
+                # The caller that waits must get the error.
                 following = None
                 self._lose(error, arriving.kind if arriving is not None else "")
             if following is None and arriving is not None and self.arriving_outcome is arriving:

@@ -88,10 +88,10 @@ def entries(job_id: str) -> set[LedgerEntry]:
 
 def results_of(job_id: str, default: ResultPolicy) -> ResultPolicy:
     """Return what is accepted of the value of a job that was sent from this machine, and never less strictly."""
-    known = [entry.results for entry in (_read(line) for line in _lines() if f'"id": "{job_id}' in line) if entry]
-    sizes = [each.max_bytes for each in known if each.max_bytes is not None]
+    policies = [entry.results for entry in (_read(line) for line in _lines() if f'"id": "{job_id}' in line) if entry]
+    sizes = [each.max_bytes for each in policies if each.max_bytes is not None]
     return ResultPolicy(
-        default.data_only or any(each.data_only for each in known), min(sizes, default=default.max_bytes)
+        default.data_only or any(each.data_only for each in policies), min(sizes, default=default.max_bytes)
     )
 
 
@@ -116,10 +116,10 @@ def hosts(config: Path | None) -> list[str]:
 
 def hosts_of(name: str) -> list[str]:
     """List the hosts to which jobs of that name were sent from this machine, the last one first."""
-    wanted, found = unicodedata.normalize("NFC", name), []
+    normalized, found = unicodedata.normalize("NFC", name), []
     for line in _lines():
         entry = _read(line)
-        if entry is not None and unicodedata.normalize("NFC", entry.name) == wanted:
+        if entry is not None and unicodedata.normalize("NFC", entry.name) == normalized:
             found.append(entry.host)
     return list(dict.fromkeys(reversed(found)))
 

@@ -54,8 +54,8 @@ def notes(function: Any, host: str) -> list[str]:
     if plain is None:
         return []
     found = _read(plain)
-    said = [f"{outer} sets the global {name} in its job only: no other call finds it, return it instead"
-            for outer, name in found.assigned]  # fmt: skip
+    lines = [f"{outer} sets the global {name} in its job only: no other call finds it, return it instead"
+             for outer, name in found.assigned]  # fmt: skip
     for use in found.uses:
         name, options = attribute(use.inner, "__name__", "a function"), use.inner.options
         if use.attribute in _SENDING:
@@ -63,10 +63,10 @@ def notes(function: Any, host: str) -> list[str]:
             hint = f"call {name}(…), which runs in the same job, or send it from your own machine"
             if use.certain:
                 raise ConfigError(message, stage="submit", hint=hint)
-            said.append(f"{message}: {hint}")
+            lines.append(f"{message}: {hint}")
         elif options.host not in (None, host):
-            said.append(f"{use.outer} calls {name}, which then runs in the same job on {host}, not on {options.host}")
-    return list(dict.fromkeys(said))
+            lines.append(f"{use.outer} calls {name}, which then runs in the same job on {host}, not on {options.host}")
+    return list(dict.fromkeys(lines))
 
 
 def _plain(function: Any) -> types.FunctionType | None:

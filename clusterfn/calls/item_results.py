@@ -188,7 +188,7 @@ class ItemResults:
         while record is not None:
             try:
                 self._take(record)
-            except Exception as error:  # noqa: BLE001
+            except Exception as error:  # noqa: BLE001 - loading a value runs the user's code
                 # This is the outermost frame of its thread: those who wait must get an error.
                 self._give_up(record, error)
             record = self._records.get() if not self._group.done() else None
@@ -313,5 +313,5 @@ def _read_entry(line: bytes) -> dict[str, Any]:
         return {}
     value = entry.get("value")
     numbers = [entry[name] for name in ("begin", "retry", "index") if name in entry]
-    wanted = numbers if value is None else [*numbers, entry.get("at"), value.get("size") if type(value) is dict else -1]
-    return entry if numbers and all(type(number) is int and number >= 0 for number in wanted) else {}
+    values = numbers if value is None else [*numbers, entry.get("at"), value.get("size") if type(value) is dict else -1]
+    return entry if numbers and all(type(number) is int and number >= 0 for number in values) else {}

@@ -196,18 +196,18 @@ class Job(concurrent.futures.Future[R], JobArgument, NotebookDisplay):
         Raises:
             ClusterfnError: The job does not run, or does not answer.
         """
-        said = remote_state.request_stack_dump(
+        dump = remote_state.request_stack_dump(
             self._entry.tracker.connection,
             self.folder,
             lambda waited_s: not self.done() and waited_s < (_MOMENT_S if self.state == PENDING else _ANSWER_S),
         )
-        if said is None:
+        if dump is None:
             not_now = self.done() or self.state == PENDING
             raise ClusterfnError(
                 f"there are no stacks of job {self.id}: it is {self.status}", host=self.host, job=self.id,
                 hint="ask while it is running" if not_now else "try again; then check its machine",
             )  # fmt: skip
-        return said
+        return dump
 
     @public_api
     def stop(self) -> None:

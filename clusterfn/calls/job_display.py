@@ -320,8 +320,8 @@ def _count(jobs: Sequence[JobEntry | GroupState]) -> str:
 
 
 def _sum(parts: Iterable[tuple[int, int] | None]) -> tuple[int, int]:
-    known = [part for part in parts if part]
-    return sum(done for done, _ in known), sum(total for _, total in known)
+    shares = [part for part in parts if part]
+    return sum(done for done, _ in shares), sum(total for _, total in shares)
 
 
 def _all_unsent() -> list[tuple[JobEntry | GroupState, Sending]]:

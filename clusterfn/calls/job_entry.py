@@ -103,7 +103,7 @@ class JobEntry(JobStatus):
                 return
             try:
                 self._settle(published, value)
-            except BaseException as error:
+            except BaseException as error:  # loading runs the user's code, which may raise anything
                 # This is the outermost frame of its thread: those who wait must get an error.
                 if self.done():
                     raise
@@ -203,7 +203,7 @@ class JobEntry(JobStatus):
                 "the value is not on the host any more", host=self.host, job=self.id, stage="result",
                 hint="it was removed, or was there for longer than the host's `keep:`; call the function again",
             ) from None  # fmt: skip
-        except BaseException:
+        except BaseException:  # a handler of a signal may raise anything
             # After Ctrl-C the rest of the value would come all the same.
             receiving.cancel()
             raise

@@ -272,10 +272,10 @@ class Tracker(Follower, JobBackend):
 
     def _leave_queue(self) -> None:
         """Take the job out of the queue, and wait for that: a program that ends now must leave no waiting job."""
-        asked = self.cancel_at_scheduler()
-        if asked is None:
+        reply = self.cancel_at_scheduler()
+        if reply is None:
             return
-        withdrawal.check_removed(self.session, self.scheduler_name, asked.result(_TIMEOUT_S))
+        withdrawal.check_removed(self.session, self.scheduler_name, reply.result(_TIMEOUT_S))
 
 
 def _script_id(started: str) -> str:

@@ -232,8 +232,7 @@ def _leave_out_beginning(key: tuple[int, str], parts: Sequence[dict[Any, str]], 
 def _text(value: object) -> str:
     try:
         return in_one_line(_described(value, _DEPTH))
-    except Exception:  # noqa: BLE001
-        # The `__repr__` or property is the user's, and may raise anything.
+    except Exception:  # noqa: BLE001 - the user's `__repr__` or property may raise anything
         return type(value).__name__
 
 
@@ -253,10 +252,10 @@ def _described(value: Any, depth: int) -> str:
     if issubclass(type(value), PurePath) or is_a(value, numbers.Number) or kind.__module__ in _BY_STR:
         return str(value)
     if issubclass(type(value), functools.partial):
-        given = [_described(each, depth - 1) for each in value.args] if depth else []
+        arguments = [_described(each, depth - 1) for each in value.args] if depth else []
         named = value.keywords.items() if depth else ()
-        given += [f"{key}={_described(_open(key, each), depth - 1)}" for key, each in named]
-        return f"{_described(value.func, 1)}({', '.join(given)})"
+        arguments += [f"{key}={_described(_open(key, each), depth - 1)}" for key, each in named]
+        return f"{_described(value.func, 1)}({', '.join(arguments)})"
     if callable(value) and isinstance(getattr(value, "__name__", None), str):
         return str(value.__name__)
     if hasattr(kind, "shape"):

@@ -57,13 +57,13 @@ class LiveUsage:
         self._asked_at, out = time.monotonic(), io.BytesIO()
         # There may be no connection now.
         with contextlib.suppress(ClusterfnError):
-            asked = self._connection().get(self._path(), out.write, until=_MOST_BYTES)
-            self._asked = asked, out
-            loop.begin(self._receive(asked, out))
+            reply = self._connection().get(self._path(), out.write, until=_MOST_BYTES)
+            self._asked = reply, out
+            loop.begin(self._receive(reply, out))
 
-    async def _receive(self, asked: Reply[Any], out: io.BytesIO) -> None:
-        await asked.error()
-        self._take(asked, out)
+    async def _receive(self, reply: Reply[Any], out: io.BytesIO) -> None:
+        await reply.error()
+        self._take(reply, out)
 
     def _take(self, reply: Reply[Any], out: io.BytesIO, timeout_s: float | None = None) -> None:
         # Without the file, nothing has been measured yet.

@@ -182,8 +182,8 @@ async def explain_unstarted(
     verdict: SchedulerVerdict | None = _never_submitted(doubt) if doubt else _FORGOTTEN
     try:
         for scheduler_id in scheduler_ids:
-            said = await session.connection.run(scheduler.evidence_command(scheduler_id), unset=scheduler.unset)
-            text = (said.out + said.err).decode("utf-8", "replace")
+            answer = await session.connection.run(scheduler.evidence_command(scheduler_id), unset=scheduler.unset)
+            text = (answer.out + answer.err).decode("utf-8", "replace")
             verdict = scheduler.explain(Evidence(text, "", scheduler_id, silent_jobs.job_of(folder)))
             if verdict is None:
                 return None

@@ -47,11 +47,11 @@ def compiled_in(name: str) -> tuple[Compiled, ...]:
     return _compiled.get(name, ())
 
 
-def collect(wanted: Iterable[str]) -> tuple[FileBundle | None, tuple[Compiled, ...]]:
-    """Collect the files of the user's own modules among `wanted`, and of those that they import; None if none.
+def collect(names: Iterable[str]) -> tuple[FileBundle | None, tuple[Compiled, ...]]:
+    """Collect the files of the user's own modules among `names`, and of those that they import; None if none.
 
     Args:
-        wanted: Names of modules; only the part before the first dot matters.
+        names: Names of modules; only the part before the first dot matters.
 
     Returns:
         The files, and which of these modules are not among them because they are compiled.
@@ -59,7 +59,7 @@ def collect(wanted: Iterable[str]) -> tuple[FileBundle | None, tuple[Compiled, .
     Raises:
         PayloadError: They are larger than 50 MB.
     """
-    waiting = {name.partition(".")[0] for name in wanted}
+    waiting = {name.partition(".")[0] for name in names}
     done: set[str] = set()
     files: dict[str, Path] = {}
     total = 0

@@ -259,16 +259,15 @@ def _load(outcome: Mapping[str, Any], value: Value | None, place: JobLocation) -
             f"the value was {error}", outcome, place,
             hint="attach to the job from Python {}.{}".format(*error.wanted),
         ) from None  # fmt: skip
-    except BaseException as error:
-        # Unpickling runs the user's code, which may raise anything, SystemExit included.
+    except BaseException as error:  # unpickling runs the user's code, which may raise SystemExit too
         raise _cannot_be_loaded(error, outcome, place) from error
 
 
 def _cannot_be_loaded(error: BaseException, outcome: Mapping[str, Any], place: JobLocation) -> errors.ResultError:
     failure = serialization.part("load_failure").of(error)
     is_state = type(error).__name__ == "OtherState"
-    said = str(error) if is_state else f"{type(error).__name__}: {error}"
-    message = f"the value cannot be loaded on this machine: {said}{failure.where()}"
+    reason = str(error) if is_state else f"{type(error).__name__}: {error}"
+    message = f"the value cannot be loaded on this machine: {reason}{failure.where()}"
     return _result_error(message, outcome, place, hint=_instead_of_loading(error, failure))
 
 
@@ -276,15 +275,17 @@ def _instead_of_loading(error: BaseException, failure: Any) -> str:
     if "on a CUDA device" in str(error):
         return "the function saved tensors of a GPU itself: call .cpu() before saving, or return the tensors"
     if failure.differing:
-        wanted = " ".join(f"{failure_hints.PACKAGES.get(name, name)}=={there}" for name, there, _ in failure.differing)
-        return f"install the same versions on this machine (pip install {wanted}), or return plain data"
+        requirements = " ".join(
+            f"{failure_hints.PACKAGES.get(name, name)}=={there}" for name, there, _ in failure.differing
+        )
+        return f"install the same versions on this machine (pip install {requirements}), or return plain data"
     return f"return the data that {failure.name or 'the value'} is made from, as plain data or arrays"
 
 
 def _whole(outcome: Mapping[str, Any], value: Value | None, container: Any) -> Value:
-    wanted = (outcome.get("value") or {}).get("size")
-    if value is None or len(value) != wanted:
-        raise container.Damaged(f"{0 if value is None else len(value)} bytes arrived, {wanted} were written")
+    size = (outcome.get("value") or {}).get("size")
+    if value is None or len(value) != size:
+        raise container.Damaged(f"{0 if value is None else len(value)} bytes arrived, {size} were written")
     return value
 
 
@@ -349,8 +350,8 @@ def _function_error(what: Mapping[str, str], facts: dict[str, Any]) -> errors.Fu
     facts["evidence"] = what["traceback"].splitlines()
     if what["type"] == "SystemExit":
         facts["hint"] = facts.get("hint") or "return to end the function early; raise an exception to report a failure"
-    said = f": {what['message']}" if what["message"] else ""
-    error = errors.FunctionError(f"the function raised {what['type']}{said}", **facts)
+    message = f": {what['message']}" if what["message"] else ""
+    error = errors.FunctionError(f"the function raised {what['type']}{message}", **facts)
     error.type_name, error.traceback = what["type"], what["traceback"]
     return error
 

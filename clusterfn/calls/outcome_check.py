@@ -46,9 +46,11 @@ def checked(fields: Any) -> dict[str, Any]:
     """
     if not isinstance(fields, dict) or fields.get("kind") is None:
         raise ValueError("it has no valid kind of outcome")
-    for name, (wanted, each) in _TYPES.items():
+    for name, (expected, each) in _TYPES.items():
         found = fields.get(name)
-        if found is not None and not (_is(found, wanted) and all(_entry_is(*entry, each) for entry in _entries(found))):
+        if found is not None and not (
+            _is(found, expected) and all(_entry_is(*entry, each) for entry in _entries(found))
+        ):
             raise ValueError(f"its {name!r} is {_shown(found)}")
     for name, found in [*fields.items(), *(fields.get("value") or {}).items()]:
         if isinstance(found, (int, float)) and not -_MOST < found < _MOST:
@@ -91,12 +93,12 @@ def _entries(found: Any) -> Iterable[tuple[Any, Any]]:
     return enumerate(found) if isinstance(found, list) else ()
 
 
-def _is(found: Any, wanted: type) -> bool:
-    return isinstance(found, wanted) and not (wanted is int and isinstance(found, bool))
+def _is(found: Any, expected: type) -> bool:
+    return isinstance(found, expected) and not (expected is int and isinstance(found, bool))
 
 
-def _entry_is(name: Any, found: Any, wanted: type | None) -> bool:
+def _entry_is(name: Any, found: Any, expected: type | None) -> bool:
     # A list here is the name and size of a file.
-    if wanted is list:
+    if expected is list:
         return isinstance(found, list) and len(found) == 2
-    return wanted is None or name == "missing" or _is(found, wanted)
+    return expected is None or name == "missing" or _is(found, expected)

@@ -171,8 +171,7 @@ def pack_object(
         return serialization.part("container").pack(obj, needs.look, target)
     except (PayloadError, DependencyFailed, NotEnded):
         raise
-    except (Exception, SystemExit) as error:
-        # `__reduce__` may be the user's, and may raise anything.
+    except (Exception, SystemExit) as error:  # the user's `__reduce__` may raise anything
         raise cannot_travel(*call, target, error, needs) from error
 
 
@@ -181,18 +180,18 @@ def imports_of(payload: Payload) -> frozenset[str]:
     files = payload.sources.files if payload.sources else {}
     modules = (data for name, data in files.items() if name.endswith(".py"))
     names = payload.needs.union(*map(source_imports.imported, modules))
-    there = {each.name.partition(".")[0] for each in payload.compiled}
-    return frozenset(name for name in names if name in there or not own_modules.is_own(name))
+    compiled = {each.name.partition(".")[0] for each in payload.compiled}
+    return frozenset(name for name in names if name in compiled or not own_modules.is_own(name))
 
 
 def keep_registrations() -> None:
     """Send by value what the user registered with cloudpickle, and a child process's copy of __main__."""
     ours = serialization.part("cloudpickle").cloudpickle._PICKLE_BY_VALUE_MODULES
     theirs = sys.modules.get("cloudpickle")
-    wanted = {"__mp_main__", *(theirs.list_registry_pickle_by_value() if theirs else ())}
-    ours.update(wanted)
+    modules = {"__mp_main__", *(theirs.list_registry_pickle_by_value() if theirs else ())}
+    ours.update(modules)
     # The user may have taken back a registration.
-    ours.intersection_update(wanted)
+    ours.intersection_update(modules)
 
 
 def reduce_decorated(function: Callable[..., Any]) -> tuple[Any, ...]:
@@ -348,42 +347,41 @@ class Needs:
                 self.note(attribute(obj, "__module__"))
         return NotImplemented
 
-    def _value(self, wanted: Reference, place: Place) -> tuple[Any, ...]:
+    def _value(self, reference: Reference, place: Place) -> tuple[Any, ...]:
         """Refer to the value of a job on the same host, or send the value with the call.
 
         It is sent if the job ran elsewhere, and has ended, or if the call is one of a session.
         """
         references = serialization.part("references")
-        if wanted.place == place:
-            items = self.items.setdefault(wanted.id, set())
-            self.inputs[wanted.id] = wanted
-            self.taken.append((wanted.id, wanted.item))
-            if wanted.item is None or items is None:
-                self.items[wanted.id] = None
+        if reference.place == place:
+            items = self.items.setdefault(reference.id, set())
+            self.inputs[reference.id] = reference
+            self.taken.append((reference.id, reference.item))
+            if reference.item is None or items is None:
+                self.items[reference.id] = None
             else:
-                items.add(wanted.item)
-            return references.value_of, (wanted.id, wanted.item, wanted.keys)
-        if place.in_session and not wanted.source.has_ended():
-            raise NotEnded(wanted.source)
-        if not wanted.source.has_ended():
+                items.add(reference.item)
+            return references.value_of, (reference.id, reference.item, reference.keys)
+        if place.in_session and not reference.source.has_ended():
+            raise NotEnded(reference.source)
+        if not reference.source.has_ended():
             where, hint = "in a session", "call both on the same host, or wait and pass its value: job.result()"
-            if wanted.place:
-                where = f"on {wanted.host}"
-            elif wanted.source.items_left() is not None:
+            if reference.place:
+                where = f"on {reference.host}"
+            elif reference.source.items_left() is not None:
                 # The values of a retried group are in the folders of two groups.
                 where, hint = "again after retry_failed()", "wait for it first: group.wait()"
-            message = f"{wanted.label} is an argument of a call on {place.host}, but runs {where} and has not ended"
+            message = f"{reference.label} is an argument of a call on {place.host}, but runs {where} and has not ended"
             raise PayloadError(message, stage="submit", hint=hint)
         try:
-            value = wanted.source.value_here(wanted.item)
-        except Exception as error:
-            # The function of the other job raised it.
-            message = f"{wanted.label} has no value: {type(error).__name__}"
-            raise DependencyFailed(message, host=wanted.host, job=wanted.id, stage="submit") from error
-        for key in wanted.keys:
+            value = reference.source.value_here(reference.item)
+        except Exception as error:  # the function of the other job may raise anything
+            message = f"{reference.label} has no value: {type(error).__name__}"
+            raise DependencyFailed(message, host=reference.host, job=reference.id, stage="submit") from error
+        for key in reference.keys:
             value = value[key]
-        why = "a session call cannot read it there" if place.in_session else f"it ran on {wanted.host}"
-        sentence = f"the value of {wanted.label} is sent from this machine to {place.host}, as {why}"
+        why = "a session call cannot read it there" if place.in_session else f"it ran on {reference.host}"
+        sentence = f"the value of {reference.label} is sent from this machine to {place.host}, as {why}"
         if sentence not in self.sent_along:
             self.sent_along.append(sentence)
         return references.given, (value,)

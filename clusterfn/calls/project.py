@@ -109,9 +109,9 @@ def _members(root: pathlib.Path) -> Iterator[pathlib.Path]:
     listing = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     # git may not be installed.
     with contextlib.suppress(FileNotFoundError):
-        asked = subprocess.run(listing, capture_output=True, check=False)
-        if asked.returncode == 0 and asked.stdout:
-            for name in dict.fromkeys(asked.stdout.split(b"\0")):
+        result = subprocess.run(listing, capture_output=True, check=False)
+        if result.returncode == 0 and result.stdout:
+            for name in dict.fromkeys(result.stdout.split(b"\0")):
                 path = root / os.fsdecode(name)
                 if name and path.is_dir() and not path.is_symlink():
                     # A submodule may not have been fetched.

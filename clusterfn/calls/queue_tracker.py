@@ -236,9 +236,9 @@ class QueueTracker:
         argv = self.session.scheduler.cancel_command(self.scheduler_name)
         if not argv:
             return None
-        asked = self._run(argv)
-        exit_flush.await_at_exit(asked)
-        return asked
+        reply = self._run(argv)
+        exit_flush.await_at_exit(reply)
+        return reply
 
     def _run(self, argv: Sequence[str]) -> Reply[Completed]:
         return self.connection.run(argv, unset=self.session.scheduler.unset)

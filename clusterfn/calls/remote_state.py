@@ -42,9 +42,9 @@ def ask_sizes(connection: HostConnection, folder: str, depth: int, *names: str) 
     return connection.run(["find", folder, *levels, "(", *named, ")", "-exec", "wc", "-c", "{}", "+"])
 
 
-def read_sizes(folder: str, asked: Reply[Completed]) -> dict[str, int]:
+def read_sizes(folder: str, reply: Reply[Completed]) -> dict[str, int]:
     """Return the size in bytes of each file found by `ask_sizes`, by its name below the folder."""
-    printed = asked.result(_TIMEOUT_S).out.decode("utf-8", "replace").splitlines()
+    printed = reply.result(_TIMEOUT_S).out.decode("utf-8", "replace").splitlines()
     found = [(number(size), path) for size, _, path in (line.strip().partition(" ") for line in printed)]
     return {path[len(folder) + 1 :]: size for size, path in found if size is not None and path.startswith(folder)}
 
@@ -89,9 +89,9 @@ class RemoteGroupState(NamedTuple):
 
 def read_group_state(connection: HostConnection, folder: str) -> RemoteGroupState:
     """Ask the host what it has of the group in this folder, in one round trip."""
-    wanted = ["(", "-type", "d", "-o", "-name", layout.CLAIM, "-o", "-name", layout.VERDICT, ")"]
+    conditions = ["(", "-type", "d", "-o", "-name", layout.CLAIM, "-o", "-name", layout.VERDICT, ")"]
     elements = posixpath.join(folder, layout.ELEMENTS)
-    found = connection.run(["find", elements, "-mindepth", "1", "-maxdepth", "2", *wanted])
+    found = connection.run(["find", elements, "-mindepth", "1", "-maxdepth", "2", *conditions])
     asked = ask_sizes(connection, elements, 4, layout.JOURNAL)
     outcome = posixpath.join(layout.attempt_dir(folder, 1), layout.OUTCOME)
     stopped, complete = connection.have([posixpath.join(folder, layout.CANCEL), outcome]).result(_TIMEOUT_S)
@@ -169,9 +169,9 @@ def remove_jobs(session: HostState, ids: Sequence[str], *, dry: bool = False) ->
     words = [session.root, "dry" if dry else "", *ids]
     answer = session.bridge.supervise("remove", *words, timeout_s=_REMOVAL_S).result(_REMOVAL_S + _TIMEOUT_S)
     if answer.rc != 0:
-        said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
+        evidence = answer.err.decode("utf-8", "replace").splitlines()[-5:]
         raise ClusterfnError(
-            f"{session.host.name} could not remove the jobs", host=session.host.name, evidence=said,
+            f"{session.host.name} could not remove the jobs", host=session.host.name, evidence=evidence,
             hint=f"check {session.root}/jobs on the host: is its file system mounted, and can you write to it?",
         )  # fmt: skip
     with reading(session.host.name, "its list of removed jobs"):

@@ -55,8 +55,8 @@ def limits_of(session: HostState, gpus: int, host: Host) -> SchedulerLimits:
     answers: list[str] | None = session.limits
     if answers is None:
         scheduler = session.scheduler
-        asked = [session.connection.run(argv, unset=scheduler.unset) for argv in scheduler.limits(gpus).commands]
-        answers = session.limits = [_output(reply) for reply in asked]
+        replies = [session.connection.run(argv, unset=scheduler.unset) for argv in scheduler.limits(gpus).commands]
+        answers = session.limits = [_output(reply) for reply in replies]
     return scheduler_for(host).limits(gpus).read(answers)
 
 
@@ -191,8 +191,8 @@ def _share_again(group: Group, count: int) -> Group:
     return replace(group, count=count, chunk=chunk, elements=elements, at_once=at_once, per_element=None, block=None)
 
 
-def _select(data: bytes, ends: Sequence[int], wanted: Sequence[int]) -> dict[str, bytes]:
-    parts = [data[ends[index - 1] if index else 0 : ends[index]] for index in wanted]
+def _select(data: bytes, ends: Sequence[int], indices: Sequence[int]) -> dict[str, bytes]:
+    parts = [data[ends[index - 1] if index else 0 : ends[index]] for index in indices]
     total, new = 0, []
     for part in parts:
         total += len(part)

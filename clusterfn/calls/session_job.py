@@ -79,16 +79,16 @@ class _SkippedNumbers:
         after = [laid_out] if laid_out else []
         try:
             while self._has_to_send():
-                known = frozenset(self._unsent)
-                some = sorted(known)[:_PATHS]
+                pending = frozenset(self._unsent)
+                some = sorted(pending)[:_PATHS]
                 try:
-                    said = await session.connection.run(["/bin/sh", "-c", _SKIP, "sh", *some], after=after)
-                    is_written = said.rc == 0
+                    answer = await session.connection.run(["/bin/sh", "-c", _SKIP, "sh", *some], after=after)
+                    is_written = answer.rc == 0
                 except ClusterfnError:
                     is_written = False
                 if is_written:
                     self._unsent.difference_update(some)
-                elif self._unsent <= known:
+                elif self._unsent <= pending:
                     # The session serves calls in order: those behind the skipped ones wait for this, so the pause is
                     # short.
                     # No path was added in the meantime, so the host would reject the same ones again at once.
@@ -205,7 +205,7 @@ class SessionJob:
         call.add_done_callback(self._note_end)
         try:
             self._send(call, payload)
-        except BaseException:
+        except BaseException:  # a handler of a signal may raise anything
             # After Ctrl-C, for example, the caller has no handle of the call.
             self._open.discard(call)
             # The request to close may have left this machine all the same.
@@ -378,7 +378,7 @@ class SessionJob:
             if moved:
                 # `_again` takes the calls that it sends out of the list.
                 self._again(moved)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001 - what sends the calls may raise anything
             # This is the outermost frame of its thread: those who wait must get an error.
             refused = error if isinstance(error, ClusterfnError) else ClusterfnError(repr(error), stage="session")
             for call in list(unsettled):
@@ -424,8 +424,8 @@ def _without(
 ) -> list[SessionCallJob[Any]]:
     """Return the calls whose path is not on the host."""
     parts = [paths[first : first + _PATHS] for first in range(0, len(paths), _PATHS)]
-    asked = [session.connection.have(part) for part in parts]
-    found = itertools.chain.from_iterable(reply.result() for reply in asked)
+    replies = [session.connection.have(part) for part in parts]
+    found = itertools.chain.from_iterable(reply.result() for reply in replies)
     return [call for call, is_there in zip(calls, found) if not is_there]
 
 

@@ -232,8 +232,8 @@ class CallStream:
                     call.give_up(error)
                 else:
                     call.go_on_with_files(has_arrived=number <= taken)
-            except Exception:  # noqa: BLE001
-                # The caller's own function may raise anything, and that must not keep the other calls here.
+            except Exception:  # noqa: BLE001 - the caller's own function may raise anything
+                # An error of one call must not keep the other calls here.
                 _log.exception("call %d could not be followed by its files", number)
         with self._changed:
             self._calls.clear()

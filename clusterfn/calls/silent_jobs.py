@@ -82,7 +82,7 @@ class SilentJobs:
         """Ask about these jobs, and have those concluded that are gone."""
         try:
             claimed = await _read_claims(session, silent)
-            gone = await _ask_scheduler(session, claimed) if claimed else []
+            dead = await _ask_scheduler(session, claimed) if claimed else []
         except Unreachable:
             # The connection has ended.
             return
@@ -90,7 +90,7 @@ class SilentJobs:
             if session.is_connected:
                 loop.begin(self._ask_later(silent))
             return
-        left = collections.deque(gone)
+        left = collections.deque(dead)
         await asyncio.gather(*(_conclude_each(session, left) for _ in range(min(_CONCLUDED_AT_ONCE, len(left)))))
 
     async def _ask_later(self, silent: list[Conclusion]) -> None:
@@ -112,8 +112,8 @@ async def _read_claims(session: HostState, silent: list[Conclusion]) -> list[tup
     lines = read.out.decode("utf-8", "surrogateescape").splitlines()
     found = (line.rpartition(f"/{layout.CLAIM}:") for line in lines)
     by_folder = {folder: claim.strip() for folder, _, claim in found}
-    asked = [(each, _submission_of(each, by_folder.get(each.job.folder, ""))) for each in silent]
-    return [(each, submission) for each, submission in asked if submission]
+    submissions = [(each, _submission_of(each, by_folder.get(each.job.folder, ""))) for each in silent]
+    return [(each, submission) for each, submission in submissions if submission]
 
 
 def _submission_of(silent: Conclusion, claim: str) -> str:
@@ -167,20 +167,20 @@ async def _ask_scheduler(session: HostState, claimed: list[tuple[Conclusion, str
     """Ask the scheduler about these submissions; return those that may be gone."""
     scheduler, ids = session.scheduler, [submission for _, submission in claimed]
     answer = await session.connection.run(scheduler.evidence_command(*ids), unset=scheduler.unset)
-    said = (answer.out + answer.err).decode("utf-8", "replace")
+    output = (answer.out + answer.err).decode("utf-8", "replace")
     # This alone shows that most of many jobs live; a scheduler's answer about one may need its log.
     together = _most(session) > 1
     return [
-        _Gone(silent, submission, said)
+        _Gone(silent, submission, output)
         for silent, submission in claimed
-        if not together or explain(silent.job, said, "", submission) is not None
+        if not together or explain(silent.job, output, "", submission) is not None
     ]
 
 
-async def _conclude_each(session: HostState, gone: collections.deque[_Gone]) -> None:
+async def _conclude_each(session: HostState, dead: collections.deque[_Gone]) -> None:
     """Have jobs concluded that are gone, one after another, until none is left."""
-    while gone:
-        silent, submission, said = gone.popleft()
+    while dead:
+        silent, submission, output = dead.popleft()
         job = silent.job
         if job.is_closed:
             continue
@@ -189,7 +189,7 @@ async def _conclude_each(session: HostState, gone: collections.deque[_Gone]) -> 
             log = tail.out.decode("utf-8", "replace")
         except (HostError, concurrent.futures.CancelledError):
             log = ""
-        verdict = explain(job, said, log, submission)
+        verdict = explain(job, output, log, submission)
         if verdict is not None and not job.is_closed:
             await silent.conclude_or_give_up(verdict)
 

@@ -67,11 +67,11 @@ def guarded(source: str) -> Mapping[str, Guarded]:
         return found
     for node in tree.body:
         if isinstance(node, ast.Try) and any(map(_catches_import, node.handlers)):
-            wanted = tuple(_imported(ast.Module(node.body, [])))
+            modules = tuple(_imported(ast.Module(node.body, [])))
             for name, value in _constants([*node.body, *node.orelse]):
-                found[name] = Guarded(wanted, value, False)
+                found[name] = Guarded(modules, value, False)
             for handler in filter(_catches_import, node.handlers):
-                found.update((name, Guarded(wanted, value, True)) for name, value in _constants(handler.body))
+                found.update((name, Guarded(modules, value, True)) for name, value in _constants(handler.body))
     return found
 
 

@@ -146,8 +146,8 @@ class PendingSubmission(Reply[Optional[Started]]):
                 self.request, self._after, sent = other, (), None
         except (ClusterfnError, concurrent.futures.CancelledError) as error:
             self.reject(error)
-        except Exception as error:  # noqa: BLE001
-            # The scheduler may answer anything, and other jobs wait behind this one.
+        except Exception as error:  # noqa: BLE001 - the parser of an answer may raise anything
+            # Other jobs wait behind this one, so it must not end the line.
             _log.exception("a submission failed")
             self.reject(SubmitError(f"the scheduler's answer was not understood: {error!r}", stage="submit"))
         return ""
@@ -174,8 +174,8 @@ class PendingSubmission(Reply[Optional[Started]]):
         """Ask the job that waits; what that raises ends this submission alone, and not those that wait beside it."""
         try:
             return question(self.job)
-        except Exception as error:  # noqa: BLE001
-            # Code that shows the job may raise anything, and other jobs wait beside this one.
+        except Exception as error:  # noqa: BLE001 - code that shows the job may raise anything
+            # Other jobs wait beside this one, so it must not end the line.
             _log.exception("a job that waits to be submitted failed")
             if self.is_waiting:
                 self._line.waiting.remove(self)

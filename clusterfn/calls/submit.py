@@ -230,10 +230,10 @@ def send_needs(session: HostState, payload: Payload, folders: Mapping[str, Mappi
 
 def send_contents(session: HostState, payload: Payload) -> Uploads:
     """Send the modules, files and large buffers that the host lacks: all of them are named by their content."""
-    wanted = dict(_named_by_content(session.root, payload))
-    asked = [path for path, what in wanted.items() if _size_of(what) > _WORTH_ASKING]
-    missing = session.missing(asked) | (wanted.keys() - set(asked))
-    uploads = {path: functools.partial(_put, session, path, what) for path, what in wanted.items()}
+    contents = dict(_named_by_content(session.root, payload))
+    large = [path for path, what in contents.items() if _size_of(what) > _WORTH_ASKING]
+    missing = session.missing(large) | (contents.keys() - set(large))
+    uploads = {path: functools.partial(_put, session, path, what) for path, what in contents.items()}
     sent = [session.contents.send(path, uploads[path]) for path in missing]
     return Uploads([each for replies in sent for each in replies], uploads)
 
@@ -272,9 +272,9 @@ def module_folders(spec: JobSpec, payload: Payload) -> tuple[str, ...]:
     if not payload.compiled or not is_in_place(spec.host, spec.interpreter):
         return sent
     # Only folders of `sys.path` are passed on. Elsewhere a hook of this interpreter finds the module, in the job too.
-    known = {os.path.realpath(each) for each in sys.path}
+    import_folders = {os.path.realpath(each) for each in sys.path}
     folders = dict.fromkeys(os.path.realpath(each.folder) for each in payload.compiled)
-    return (*sent, *(folder for folder in folders if folder in known))
+    return (*sent, *(folder for folder in folders if folder in import_folders))
 
 
 def inputs_of(payload: Payload) -> list[Reply[Any]]:
@@ -363,8 +363,8 @@ def _size_of(what: Any) -> int:
 def describe(session: HostState, job: JobSpec, payload: Payload) -> str:
     """Describe for a person what would be sent and run: the script, the commands, the files and their sizes."""
     request = session.scheduler.submission(job)
-    wanted = dict(_named_by_content(job.root, payload))
-    missing = session.missing(list(wanted)) if wanted else set()
+    contents = dict(_named_by_content(job.root, payload))
+    missing = session.missing(list(contents)) if contents else set()
     lines = [
         f"# job {job.name} on {job.host.name} ({job.host.scheduler}), in {layout.job_dir(job.root, job.id)}",
         f"# environment: {job.interpreter.path} (Python {job.interpreter.version[0]}.{job.interpreter.version[1]})",
@@ -375,8 +375,8 @@ def describe(session: HostState, job: JobSpec, payload: Payload) -> str:
             for file in job_files(job, payload)
             if isinstance(file.data, bytes)
         ),
-        "# sent once, named by their content" if wanted else "# nothing else",
-        *(f"#   {_described(path, what, path in missing)}" for path, what in wanted.items()),
+        "# sent once, named by their content" if contents else "# nothing else",
+        *(f"#   {_described(path, what, path in missing)}" for path, what in contents.items()),
         ""
         if session.bridge.is_there
         else f"#   {format_size(_size_of(bridge_bundle.bridge())):>10}  {session.bridge.folder} (not there yet)",

@@ -62,9 +62,9 @@ class Withdrawal(NamedTuple):
             ClusterfnError: The host could not say.
         """
         session = self.session
-        asked = json.dumps({"verdict": WITHDRAWN.as_dict(), "jobs": list(self.ids)}).encode()
+        request = json.dumps({"verdict": WITHDRAWN.as_dict(), "jobs": list(self.ids)}).encode()
         answer = session.bridge.supervise(
-            "withdraw", session.root, session.host.name, stdin=asked, timeout_s=_WITHDRAWAL_S
+            "withdraw", session.root, session.host.name, stdin=request, timeout_s=_WITHDRAWAL_S
         ).result(_WITHDRAWAL_S + _TIMEOUT_S)
         with reading(session.host.name, "which jobs it has withdrawn"):
             withdrawn = shaped([json.loads(line) for line in answer.out.splitlines()], _WITHDRAWN_JOBS)
@@ -82,8 +82,8 @@ class Withdrawal(NamedTuple):
         left = names.keys() - ids.values() | {ids[number] for number in self._not_removed(list(ids))}
         commands = {job_id: self.session.scheduler.cancel_command(names[job_id]) for job_id in left}
         errors: dict[str, ClusterfnError] = {}
-        asked = {job_id: self._run(argv) for job_id, argv in commands.items() if argv}
-        for job_id, reply in asked.items():
+        replies = {job_id: self._run(argv) for job_id, argv in commands.items() if argv}
+        for job_id, reply in replies.items():
             try:
                 check_removed(self.session, names[job_id], reply.result(_TIMEOUT_S))
             except ClusterfnError as error:

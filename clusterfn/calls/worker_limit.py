@@ -65,8 +65,8 @@ class WorkerLimit:
             try:
                 entry_of(job).set_state(PENDING)
                 send()
-            except BaseException:
-                # Ctrl-C comes here too: the place of the call would stay taken.
+            except BaseException:  # a handler of a signal may raise anything
+                # After Ctrl-C too, the place of the call would stay taken.
                 self._ended(job)
                 raise
 
@@ -126,7 +126,7 @@ class WorkerLimit:
             try:
                 entry_of(job).set_state(PENDING)
                 send()
-            except BaseException as error:
+            except BaseException as error:  # `send` may raise anything
                 # The caller has continued, so the error belongs to the call.
                 self._refuse(job, error)
                 if not isinstance(error, Exception):

@@ -54,8 +54,8 @@ def save_training(path: str | Path | None = None, **parts: Any) -> Path:
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, target)
-    except BaseException:
-        # The warning before the end is an exception too. Half a file must not stay.
+    except BaseException:  # the signal that warns before the end may raise here
+        # Half a file must not stay.
         Path(aside).unlink(missing_ok=True)
         raise
     return target

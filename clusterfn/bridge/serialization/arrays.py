@@ -86,8 +86,8 @@ def _facts_of_errstate(obj: Any) -> dict[str, Any]:
     names = ("all", "divide", "over", "under", "invalid")
     arguments = obj.kwargs if hasattr(obj, "kwargs") else {name: getattr(obj, f"_{name}") for name in names}
     call = obj.call if hasattr(obj, "kwargs") else obj._call
-    given = {name: value for name, value in arguments.items() if value is not None}
-    return given if type(call).__name__ == "_unspecified" else {**given, "call": call}
+    explicit = {name: value for name, value in arguments.items() if value is not None}
+    return explicit if type(call).__name__ == "_unspecified" else {**explicit, "call": call}
 
 
 def _reduce_aligned(dtype: Any) -> Any:

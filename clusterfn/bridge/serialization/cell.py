@@ -33,14 +33,14 @@ _shown: list[dict[str, Any]] = []
 _figures: list[Any] = []
 
 
-def run_cell(source: str, file: str, values: dict[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
+def run_cell(source: str, file: str, values: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """Run a cell as a module's code, in `__main__`.
 
     Args:
         source: Its text, with as many lines above it as it has in the notebook.
         file: What tracebacks call its file.
         values: Variables that it finds.
-        wanted: Variables whose values are returned.
+        names: Variables whose values are returned.
 
     Returns:
         `values`, a dict of those that are set; `missing`, the names of the others; `shown`, a bundle for each display.
@@ -57,14 +57,13 @@ def run_cell(source: str, file: str, values: dict[str, Any], wanted: Sequence[st
         if value is not None:
             display(value)
         show_figures()
-    except BaseException as error:
-        # The cell is the user's code, which may raise anything.
+    except BaseException as error:  # the user's cell may raise anything
         attempt(show_figures)
         if _shown:
             attempt(object.__setattr__, error, SHOWN, _shown)
         raise
-    found = {name: scope[name] for name in wanted if name in scope}
-    return {"values": found, "missing": [name for name in wanted if name not in found], "shown": _shown}
+    found = {name: scope[name] for name in names if name in scope}
+    return {"values": found, "missing": [name for name in names if name not in found], "shown": _shown}
 
 
 def _run(source: str, file: str, scope: dict[str, Any]) -> Any:

@@ -72,19 +72,21 @@ def fill_function(function: types.FunctionType, state: Any) -> None:
 def of_main() -> dict[str, Any]:
     """Return the functions and classes that came by value from the top level of the caller's `__main__`, by name."""
     classes = [each for each in _core._DYNAMIC_CLASS_TRACKER_BY_ID.values() if isinstance(each, type)]
-    came: list[Any] = [*_functions, *classes]
-    found = {each.__name__: each for each in came if each.__module__ == "__main__" and each.__qualname__.isidentifier()}
+    objects: list[Any] = [*_functions, *classes]
+    found = {
+        each.__name__: each for each in objects if each.__module__ == "__main__" and each.__qualname__.isidentifier()
+    }
     return {**_of_annotations, **found}
 
 
 def remake_class(module: str | None, qualname: str, make: Callable[..., type], args: tuple[Any, ...]) -> type:
     """Return the class of that name in this process's `__main__`, or the one made before, or a new and empty one."""
-    known = known_class(module, qualname, args[-2])
-    if known is None:
-        known = make(*args)
-        known.__qualname__ = qualname
-        _unfilled[id(known)] = known
-    return known
+    existing = known_class(module, qualname, args[-2])
+    if existing is None:
+        existing = make(*args)
+        existing.__qualname__ = qualname
+        _unfilled[id(existing)] = existing
+    return existing
 
 
 def known_class(module: str | None, qualname: str, tracker: str) -> type | None:

@@ -126,19 +126,19 @@ def reduce_guarded(obj: Any) -> Any:
     if getattr(getattr(kind, "__getstate__", None), "__module__", "") == "dataclasses":
         state = {name: getattr(obj, name) for name in kind.__dataclass_fields__ if hasattr(obj, name)}
         return _NEW, (kind,), state, None, None, stand_ins.set_state
-    asked = hasattr(kind, "__getattr__")
-    if not (asked or isinstance(kind.__setattr__, types.FunctionType)) or hasattr(kind, "__setstate__"):
+    has_getattr = hasattr(kind, "__getattr__")
+    if not (has_getattr or isinstance(kind.__setattr__, types.FunctionType)) or hasattr(kind, "__setstate__"):
         return NotImplemented
     if kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not object.__reduce__:
         return NotImplemented
     if by_identity.registered(kind) or not kind.__flags__ & classes.HEAP:
         return NotImplemented
-    reduction = _reduction_of(obj) if asked else obj.__reduce_ex__(5)
+    reduction = _reduction_of(obj) if has_getattr else obj.__reduce_ex__(5)
     if not isinstance(reduction, tuple) or len(reduction) < 3:
         return NotImplemented
     # The object has no state to set.
     if reduction[2] is None:
-        return reduction if asked else NotImplemented
+        return reduction if has_getattr else NotImplemented
     make, *rest = reduction
     # A proxy answers for `__class__` itself, so pickle would take it for an object of the other class.
     if any("__class__" in vars(each) for each in kind.__mro__[:-1]):

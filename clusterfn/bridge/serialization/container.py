@@ -131,8 +131,7 @@ def pack(obj: object, on_object: Callable[[object], Any] | None = None, target: 
     names = hints.Hints()
     try:
         return _packed(obj, on_object, target, names)
-    except Exception:
-        # Pickling runs the user's code, which may raise anything.
+    except Exception:  # pickling runs the user's code, which may raise anything
         if not names.used:
             raise
     # An annotation that cannot be pickled must not keep a call from being sent, so this attempt leaves the annotations
@@ -315,8 +314,7 @@ def _load_body(
         return read(pickled, buffers)
     try:
         return (unpickler.loads_without_code if as_text else unpickler.loads)(pickled, buffers)
-    except Exception as error:
-        # Loading runs the user's code, which may raise anything.
+    except Exception as error:  # loading runs the user's code, which may raise anything
         reader = unpickler.WithoutCode if as_text else unpickler.Unpickler
         load_failure.note(error, pickled, buffers, header.get("packages"), reader)
         raise

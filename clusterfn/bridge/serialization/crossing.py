@@ -214,7 +214,7 @@ class TextPickler(pickler.Pickler):
         before = {**{name: value for name, value in named.items() if name not in of_script}, **before}
         after = {name: value for name, value in {**of_script, **every}.items() if name not in before}
         modules = [stand_ins.Submodule(name) for name in statement.submodules(snippet, every.values())]
-        known = (cls.__module__, cls.__qualname__, _core._get_or_create_tracker_id(cls), *modules)
+        identity = (cls.__module__, cls.__qualname__, _core._get_or_create_tracker_id(cls), *modules)
         # Classes that were registered with an abstract class are subclasses of it, but no statement names them.
         registered: list[type] = []
         if isinstance(cls, abc.ABCMeta):
@@ -222,7 +222,7 @@ class TextPickler(pickler.Pickler):
             registered = [each for each in found if each is not None]
         attributes = {name: self._empty(value) for name, value in statement.attributes(cls, snippet).items()}
         state = (shared, after, attributes, registered, named, _Made(cls))
-        return make_class, (known, snippet, shared, before, outer), state, None, None, fill_class
+        return make_class, (identity, snippet, shared, before, outer), state, None, None, fill_class
 
     def _full(self, value: Any, empty: Any) -> Any:
         return empty if value is empty or any(map(self._is_unmade, registers.parts(value))) else value
@@ -241,8 +241,8 @@ class TextPickler(pickler.Pickler):
             return None
         self._begun[cls] = {}
         make, args, attributes = found
-        known = (cls.__module__, cls.__qualname__, make, (*args, _core._get_or_create_tracker_id(cls), None))
-        return classes.remake_class, known, attributes, None, None, classes.fill_made
+        identity = (cls.__module__, cls.__qualname__, make, (*args, _core._get_or_create_tracker_id(cls), None))
+        return classes.remake_class, identity, attributes, None, None, classes.fill_made
 
     def _shared(self, scope: Mapping[str, Any]) -> dict[str, Any]:
         """Return the globals that all functions and classes with these globals will share when loaded."""
@@ -335,7 +335,7 @@ _unfilled: dict[int, type] = {}
 
 
 def make_class(
-    known: tuple[Any, ...],
+    identity: tuple[Any, ...],
     snippet: Snippet,
     scope: dict[str, Any],
     names: Mapping[str, Any],
@@ -343,7 +343,7 @@ def make_class(
 ) -> type:
     """Return the caller's own class, or the one made before, or the one that the statement makes."""
     # The rest of `known` are modules. Unpickling has imported them already.
-    module, qualname, tracker, *_ = known
+    module, qualname, tracker, *_ = identity
     cls = classes.known_class(module, qualname, tracker)
     if cls is None:
         scope.update(stand_ins.present(names))

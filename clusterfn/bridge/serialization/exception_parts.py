@@ -26,7 +26,7 @@ def attempt(call: Callable[..., Any], *args: Any) -> tuple[Any, BaseException | 
         return call(*args), None
     except KeyboardInterrupt:
         raise
-    except BaseException as reason:  # noqa: BLE001
+    except BaseException as reason:  # noqa: BLE001 - the user's code may raise anything
         # The caller has another way to do it, or reports the reason.
         return None, reason
 
@@ -109,9 +109,9 @@ def reduce(error: BaseException) -> Any:
     cls = type(error)
     if pickles_itself(cls):
         reduction = error.__reduce_ex__(5)
-        known = isinstance(reduction, tuple) and isinstance(cls.__str__, types.WrapperDescriptorType)
-        given = (*reduction[:2], text_of(error), descriptions_of(error.args))
-        return (remade, given, *reduction[2:]) if known else NotImplemented
+        is_rebuildable = isinstance(reduction, tuple) and isinstance(cls.__str__, types.WrapperDescriptorType)
+        arguments = (*reduction[:2], text_of(error), descriptions_of(error.args))
+        return (remade, arguments, *reduction[2:]) if is_rebuildable else NotImplemented
     written_in_python = [isinstance(made, types.FunctionType) for made in (cls.__init__, cls.__new__)]
     if not any(written_in_python) and type(cls).__call__ is type.__call__:
         return NotImplemented

@@ -95,8 +95,8 @@ def _holds(data: bytes, secrets: Sequence[str]) -> bool:
 
 def summary(error: BaseException) -> dict[str, str]:
     """Return type, message and traceback of `error` as text, for people and for logs."""
-    name, said = name_of(type(error)), text_of(error)
-    return {"type": name, "message": said, "traceback": attempt(_format, error)[0] or _format_bare(error, name, said)}
+    name, text = name_of(type(error)), text_of(error)
+    return {"type": name, "message": text, "traceback": attempt(_format, error)[0] or _format_bare(error, name, text)}
 
 
 def bare_summary(error: BaseException, broken: BaseException) -> dict[str, str]:

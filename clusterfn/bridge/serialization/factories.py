@@ -86,9 +86,9 @@ def _struct_facts(cls: Any) -> tuple[Any, ...]:
     fields = []
     for field in msgspec.structs.fields(cls):
         if field.name in own:
-            given = {name: getattr(field, name) for name in ("default", "default_factory")}
-            given = {name: value for name, value in given.items() if value is not msgspec.NODEFAULT}
-            fields.append((field.name, field.type, {**given, "name": field.encode_name}))
+            defaults = {name: getattr(field, name) for name in ("default", "default_factory")}
+            defaults = {name: value for name, value in defaults.items() if value is not msgspec.NODEFAULT}
+            fields.append((field.name, field.type, {**defaults, "name": field.encode_name}))
     options = {name: getattr(cls.__struct_config__, name) for name in _OF_STRUCT}
     options["kw_only"] = bool(fields) and not any(name in cls.__match_args__ for name, *_ in fields)
     return cls.__name__, fields, tuple(cls.__bases__), options, cls.__module__
@@ -103,8 +103,8 @@ _OF_STRUCT = (
 def struct(name: str, fields: Any, bases: Any, options: Any, module: str, tracker: str, extra: None) -> Any:
     """Make a class as msgspec's `defstruct` does."""
     msgspec = importlib.import_module("msgspec")
-    given = [(key, kind, msgspec.field(**facts)) for key, kind, facts in fields]
-    return _tracked(msgspec.defstruct(name, given, bases=bases, module=module, **options), module, tracker)
+    entries = [(key, kind, msgspec.field(**facts)) for key, kind, facts in fields]
+    return _tracked(msgspec.defstruct(name, entries, bases=bases, module=module, **options), module, tracker)
 
 
 def tuple_class(name: str, names: list[str], module: str, tracker: str, extra: None) -> Any:
@@ -126,8 +126,8 @@ def _attrs_facts(cls: Any) -> tuple[Any, ...]:
     options["slots"], options["frozen"], options["init"] = "__slots__" in own, frozen, "__attrs_init__" not in own
     options["weakref_slot"] = "__weakref__" in own.get("__slots__", ("__weakref__",))
     code = getattr(own.get("__init__", own.get("__attrs_init__")), "__code__", None)
-    said = (*code.co_names, *code.co_consts) if code is not None else ()
-    options["auto_exc"], options["cache_hash"] = "BaseException" in said, "_attrs_cached_hash" in said
+    names = (*code.co_names, *code.co_consts) if code is not None else ()
+    options["auto_exc"], options["cache_hash"] = "BaseException" in names, "_attrs_cached_hash" in names
     options["match_args"] = "__match_args__" in own or sys.version_info < (3, 10)
     options["on_setattr"] = _hook_of_all(setter)
     options["hooks"] = {name: len(inspect.signature(own[name]).parameters) > 1 for name in _HOOKS if name in own}
@@ -153,18 +153,18 @@ _HOOKS = ("__attrs_pre_init__", "__attrs_post_init__")
 def _attrs_field(field: Any) -> dict[str, Any]:
     import attr
 
-    given = {}
+    arguments = {}
     for name, usual in _ATTRS_FIELD.items():
         value = getattr(field, name, usual)
         if value is not attr.NOTHING and value != usual:
-            given[name] = value
+            arguments[name] = value
     for name in ("eq", "order"):
         key = getattr(field, f"{name}_key", None)
         if key is not None:
-            given[name] = key
-    given["metadata"] = dict(field.metadata)
+            arguments[name] = key
+    arguments["metadata"] = dict(field.metadata)
     alias = getattr(field, "alias", None)
-    return given if alias in (None, field.name.lstrip("_")) else {**given, "alias": alias}
+    return arguments if alias in (None, field.name.lstrip("_")) else {**arguments, "alias": alias}
 
 
 _ATTRS_FIELD: dict[str, Any] = {
@@ -180,7 +180,7 @@ def attrs_class(
     import attr
 
     hooks = {key: _takes_all if has_args else _takes_none for key, has_args in options.pop("hooks").items()}
-    body = {**{key: attr.ib(**given) for key, given in fields.items()}, **hooks}
+    body = {**{key: attr.ib(**arguments) for key, arguments in fields.items()}, **hooks}
     return _tracked(attr.make_class(name, body, bases, **options), module, tracker)
 
 
@@ -211,8 +211,8 @@ def _dataclass_facts(cls: Any, fields: Any) -> tuple[Any, ...]:
     # later.
     if "__post_init__" in vars(cls):
         options["namespace"] = {"__post_init__": None}
-    given = [(each.name, each.type, dataclass_field(each)) for each in fields]
-    return cls.__name__, given, cls.__bases__, options, cls.__module__
+    entries = [(each.name, each.type, dataclass_field(each)) for each in fields]
+    return cls.__name__, entries, cls.__bases__, options, cls.__module__
 
 
 def _fields(cls: Any) -> list[Any]:
@@ -227,22 +227,22 @@ _DATACLASS = ("init", "repr", "eq", "order", "unsafe_hash", "frozen", "match_arg
 
 def dataclass_field(field: Any) -> dict[str, Any]:
     """Return the arguments of `field()` that make such a field."""
-    given = {name: getattr(field, name) for name in ("default", "default_factory")}
-    given = {name: value for name, value in given.items() if value is not dataclasses.MISSING}
+    defaults = {name: getattr(field, name) for name in ("default", "default_factory")}
+    defaults = {name: value for name, value in defaults.items() if value is not dataclasses.MISSING}
     for name, usual in (("init", True), ("repr", True), ("hash", None), ("compare", True)):
         if getattr(field, name) != usual:
-            given[name] = getattr(field, name)
+            defaults[name] = getattr(field, name)
     if getattr(field, "kw_only", False) is True:
-        given["kw_only"] = True
-    return {**given, "metadata": dict(field.metadata)}
+        defaults["kw_only"] = True
+    return {**defaults, "metadata": dict(field.metadata)}
 
 
 def data_class(
     name: str, fields: list[tuple[str, Any, Any]], bases: Any, options: Any, module: str, tracker: str, extra: None
 ) -> Any:
     """Make a class as `make_dataclass` does."""
-    given = [(key, kind, dataclasses.field(**facts)) for key, kind, facts in fields]
-    return _tracked(dataclasses.make_dataclass(name, given, bases=bases, **options), module, tracker)
+    entries = [(key, kind, dataclasses.field(**facts)) for key, kind, facts in fields]
+    return _tracked(dataclasses.make_dataclass(name, entries, bases=bases, **options), module, tracker)
 
 
 def typed_dict(name: str, fields: Any, total: bool, module: str, tracker: str, extra: None) -> Any:

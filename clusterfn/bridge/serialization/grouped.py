@@ -49,15 +49,15 @@ def grouper(facts: dict[str, Any]) -> Any:
 def _reduced(obj: Any, method: str, facts: Any, **more: Any) -> tuple[Any, ...]:
     """Return the call of `method`, whose arguments are attributes of `facts`, without those that are defaults."""
     table = obj.obj
-    given = dict(more)
+    arguments = dict(more)
     for name, parameter in inspect.signature(getattr(table, method)).parameters.items():
-        said = (each for each in (getattr(facts, name, None), getattr(obj, name, None)) if each is not None)
-        given[name] = value = given.get(name, next(said, parameter.default))
+        values = (each for each in (getattr(facts, name, None), getattr(obj, name, None)) if each is not None)
+        arguments[name] = value = arguments.get(name, next(values, parameter.default))
         unset = value is None or value is parameter.default or (value is False and parameter.default is None)
         if unset or type(value).__name__ == "_NoDefault" or (name in _GONE and not value):
-            del given[name]
+            del arguments[name]
     selection = getattr(obj, "_selection", None)
-    return call, (table, method, given, selection if getattr(table, "ndim", 1) == 2 else None)
+    return call, (table, method, arguments, selection if getattr(table, "ndim", 1) == 2 else None)
 
 
 def _reduce_resampler(obj: Any) -> tuple[Any, ...]:
@@ -67,23 +67,23 @@ def _reduce_resampler(obj: Any) -> tuple[Any, ...]:
 
 def _reduce_resampled_groups(obj: Any) -> Any:
     groups = obj._groupby
-    make, (table, method, given, selection) = _reduce_resampler(obj)
+    make, (table, method, arguments, selection) = _reduce_resampler(obj)
     # A column was also selected from the groups, and the call needs the other columns.
     if groups.obj.ndim < table.ndim:
-        table = _in_order_of(groups.obj.index, table, given)
+        table = _in_order_of(groups.obj.index, table, arguments)
         keys = None if table is None else _key_columns(_grouper_of(groups), table.index)
         if keys is None:
             return NotImplemented
         facts = {name: getattr(groups, name) for name in ("as_index", "sort", "group_keys", "observed", "dropna")}
         groups = table.groupby(keys, **facts)
-    return make, (groups, method, given, selection)
+    return make, (groups, method, arguments, selection)
 
 
-def _in_order_of(index: Any, table: Any, given: Any) -> Any:
+def _in_order_of(index: Any, table: Any, arguments: Any) -> Any:
     """Return the rows of a table that was sorted by times in their first order; None if nothing says what it was."""
     if index.is_unique:
         return table.take(table.index.get_indexer(index))
-    if given.get("on") is not None or given.get("level") is not None:
+    if arguments.get("on") is not None or arguments.get("level") is not None:
         return None
     return table.take(index.argsort(kind="stable").argsort())
 
@@ -136,9 +136,11 @@ def _beside_keys(obj: Any, keys: Any, is_list: bool) -> Any:
     if not isinstance(column, pandas.Series) or None in names or len({*names, column.name}) <= len(names):
         return NotImplemented
     by = names if is_list or len(names) > 1 else names[0]
-    given = {name: value for name in ("sort", "dropna", "observed") if (value := getattr(obj, name, None)) is not None}
+    options = {
+        name: value for name in ("sort", "dropna", "observed") if (value := getattr(obj, name, None)) is not None
+    }
     table = pandas.concat([*keys, column], axis=1)
-    return call, (table, "groupby", {"by": by, "as_index": False, **given}, column.name)
+    return call, (table, "groupby", {"by": by, "as_index": False, **options}, column.name)
 
 
 def _keys_of(grouping: Any) -> Any:
@@ -151,7 +153,7 @@ def _are_bins(keys: Any) -> bool:
     return type(keys).__name__ == "BinGrouper"
 
 
-def call(table: Any, method: str, given: dict[str, Any], selection: Any) -> Any:
+def call(table: Any, method: str, arguments: dict[str, Any], selection: Any) -> Any:
     """Call the method of the table, and select what was selected of the result."""
-    made = getattr(table, method)(**given)
+    made = getattr(table, method)(**arguments)
     return made if selection is None else made[selection]

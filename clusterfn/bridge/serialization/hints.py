@@ -23,8 +23,7 @@ _DEEPEST = 10
 def attribute(value: Any, name: str) -> Any:
     try:
         return getattr(value, name, None)
-    except Exception:  # noqa: BLE001
-        # The metaclass or object is the user's, and may raise anything.
+    except Exception:  # noqa: BLE001 - the user's metaclass or object may raise anything
         return None
 
 

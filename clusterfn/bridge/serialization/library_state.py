@@ -86,19 +86,19 @@ def _reduce_timer(timer: Any) -> tuple[Any, ...]:
     inner, code = timer.inner, timer.inner.__code__
     names = code.co_varnames[: code.co_argcount]
     # A timer of functions, instead of texts, has them as defaults of this inner function.
-    given = dict(zip(reversed(names), reversed(inner.__defaults__ or ())))
+    defaults = dict(zip(reversed(names), reversed(inner.__defaults__ or ())))
     used = {name: inner.__globals__[name] for name in code.co_names if name in inner.__globals__}
-    return timer_of, (timer.src, timer.timer, given, used)
+    return timer_of, (timer.src, timer.timer, defaults, used)
 
 
-def timer_of(source: str, clock: Any, given: dict[str, Any], used: dict[str, Any]) -> Any:
+def timer_of(source: str, clock: Any, defaults: dict[str, Any], used: dict[str, Any]) -> Any:
     """Make a timer of the text that `timeit` compiles."""
     import timeit
 
     made: Any = timeit.Timer(timer=clock)
     made.src, scope = source, {"__name__": "timeit", **used}
-    exec(compile(source, "<timeit-src>", "exec"), scope, given)
-    made.inner = given["inner"]
+    exec(compile(source, "<timeit-src>", "exec"), scope, defaults)
+    made.inner = defaults["inner"]
     return made
 
 
@@ -128,11 +128,11 @@ def fill_traceback(shown: Any, state: dict[str, Any]) -> None:
         object.__setattr__(shown, name, value)
 
 
-def field(given: dict[str, Any], of_class: Any) -> Any:
+def field(arguments: dict[str, Any], of_class: Any) -> Any:
     """Make a field of a dataclass as `field()` does, and tell it what its class knows of it."""
     import dataclasses
 
-    made: Any = dataclasses.field(**given)
+    made: Any = dataclasses.field(**arguments)
     if of_class is not None:
         made.name, made.type, kind, kw_only = of_class
         made._field_type = getattr(dataclasses, kind)
@@ -152,9 +152,9 @@ def fill_node(made: Any, parts: dict[str, Any]) -> None:
     Raises:
         OtherState: It has a part for which this version has no place.
     """
-    known = {*made._fields, *made._attributes}
+    names = {*made._fields, *made._attributes}
     for name, value in parts.items():
-        if name in known:
+        if name in names:
             setattr(made, name, value)
         elif value:
             raise OtherState("ast.%s has no %s in Python %d.%d" % (type(made).__name__, name, *sys.version_info[:2]))
@@ -176,9 +176,9 @@ def _reduce_parser(obj: Any, base: type) -> tuple[Any, ...]:
         options["allow_unnamed_section"] = True
     sections = {name: dict(content) for name, content in obj._sections.items()}
     made: Any = base
-    known = {*vars(made()), "_comment_prefixes", "_inline_comment_prefixes"}
-    # The user may have set attributes of his own, such as `optionxform`.
-    own = {name: value for name, value in vars(obj).items() if name not in known}
+    standard_names = {*vars(made()), "_comment_prefixes", "_inline_comment_prefixes"}
+    # The user may have set attributes of their own, such as `optionxform`.
+    own = {name: value for name, value in vars(obj).items() if name not in standard_names}
     args = (base.__qualname__, options, dict(obj._defaults), sections, type(obj))
     return parser, args, own or None, None, None, stand_ins.set_state
 
@@ -206,17 +206,17 @@ def fill(obj: Any, parts: tuple[Any, ...]) -> None:
     state, version, facts, *unchanged = parts
     unset = unchanged[0] if unchanged else ()
     dropped = [name for name in _set_state(obj, state) if name not in unset]
-    there = dict(facts)
+    original = dict(facts)
     for cls in type(obj).__mro__:
-        before = set(there.get(cls.__qualname__, ()))
+        before = set(original.get(cls.__qualname__, ()))
         function = _constructor(cls)
         if function is None or not before:
             continue
         assigned = _assigned_by(cls, function)
         missing = [name for name in assigned if name not in before and not _has(obj, name)]
-        gone = dropped or [name for name in before - {*_names_set(function), *unset} if _has(obj, name)]
+        removed = dropped or [name for name in before - {*_names_set(function), *unset} if _has(obj, name)]
         for name in missing:
-            value = None if gone else _default(function, assigned[name])
+            value = None if removed else _default(function, assigned[name])
             if value is None:
                 raise OtherState(_said(cls, version, missing))
             object.__setattr__(obj, name, value[0])
@@ -266,7 +266,7 @@ def _unchanged(obj: Any) -> tuple[str, ...]:
 @by_identity.cached
 def _defaults_of(cls: type) -> dict[str, Any]:
     found = [(function, _assigned_by(each, function)) for each in cls.__mro__ if (function := _constructor(each))]
-    every = ((name, _default(function, value)) for function, said in found for name, value in said.items())
+    every = ((name, _default(function, value)) for function, assigned in found for name, value in assigned.items())
     return {name: value[0] for name, value in every if value is not None}
 
 

@@ -108,9 +108,11 @@ def of(error: BaseException) -> LoadFailure:
         return LoadFailure()
     data, buffers, packages, make = noted
     name = _in_traceback(error) or (_in_c(error, bytes(data), buffers, make) if len(data) <= _LARGEST else "")
-    there = _plain(packages) if isinstance(packages, dict) else {}
-    here = {package: version_of(package) or _installed(package) for package in there}
-    differing = [(package, there[package], here[package]) for package in there if here[package] != there[package]]
+    original = _plain(packages) if isinstance(packages, dict) else {}
+    here = {package: version_of(package) or _installed(package) for package in original}
+    differing = [
+        (package, original[package], here[package]) for package in original if here[package] != original[package]
+    ]
     first = name.partition(".")[0]
     return LoadFailure(name, tuple(sorted(differing, key=lambda each: each[0] != first)[:_MOST]))
 
@@ -151,13 +153,13 @@ _UNPICKLER = "%s.unpickler" % __package__
 def _called(frame: types.FrameType) -> str:
     """Name what a frame is of; of our own functions, what their first argument says that they make."""
     code, home = frame.f_code, str(frame.f_globals.get("__name__"))
-    given = [frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount]]
-    first = given[0] if given else None
+    arguments = [frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount]]
+    first = arguments[0] if arguments else None
     if code.co_name == "find_class":
-        return "%s.%s" % tuple(given[1:3])
+        return "%s.%s" % tuple(arguments[1:3])
     if home.startswith("%s." % __package__):
         # The first argument is a tuple of a module and a name in it.
-        names = first if isinstance(first, tuple) else given
+        names = first if isinstance(first, tuple) else arguments
         if names and isinstance(names[0], str):
             return ".".join(each for each in names[:2] if isinstance(each, str))
         return _named(first) if isinstance(first, type) or type(first).__module__ != "builtins" else ""
@@ -191,15 +193,14 @@ def _in_c(error: BaseException, data: bytes, buffers: Sequence[Any], make: Calla
         load, is_state = plain.dispatch[code[0]], code == pickle.BUILD
 
         def step(self: Any) -> None:
-            made, given = self.stack[-2:]
-            parts = given if isinstance(given, tuple) else ()
+            made, argument = self.stack[-2:]
+            parts = argument if isinstance(argument, tuple) else ()
             if not _is_in_c(type(made) if is_state else made) or any(type(each) is _NotMade for each in parts):
                 self.stack[-2:] = [made if is_state else _NotMade()]
                 return
             try:
                 load(self)
-            except BaseException as again:
-                # Code in C may raise anything.
+            except BaseException as again:  # code in C may raise anything
                 failed.append((_named(made), again))
                 raise
 
@@ -213,8 +214,7 @@ def _in_c(error: BaseException, data: bytes, buffers: Sequence[Any], make: Calla
     def find_class(module: str, name: str) -> Any:
         try:
             return finder.find_class(module, name)
-        except BaseException as again:
-            # The module is the user's, and may raise anything.
+        except BaseException as again:  # the user's module may raise anything
             failed.append(("%s.%s" % (module, name), again))
             raise
 
@@ -234,5 +234,5 @@ def _is_in_c(made: Any) -> bool:
     """Return whether a call of it runs nothing that is written in Python."""
     if not isinstance(made, type):
         return isinstance(made, _IN_C)
-    said = [vars(base)[name] for base in made.__mro__ for name in _MAKE if name in vars(base)]
-    return type(made) is type and not any(isinstance(each, (types.FunctionType, staticmethod)) for each in said)
+    methods = [vars(base)[name] for base in made.__mro__ for name in _MAKE if name in vars(base)]
+    return type(made) is type and not any(isinstance(each, (types.FunctionType, staticmethod)) for each in methods)

@@ -39,9 +39,9 @@ class _Rest:
         self._begun, self._hints = begun, hints
 
     def __reduce__(self) -> tuple[Any, ...]:
-        known = [each for each in map(_registry_of, self._begun) if each is not None]
-        found = [mapper.class_ for each in dict.fromkeys(known) for mapper in each.mappers]
-        tables = [table for each in dict.fromkeys(known) for table in each.metadata.tables.values()]
+        registries = [each for each in map(_registry_of, self._begun) if each is not None]
+        found = [mapper.class_ for each in dict.fromkeys(registries) for mapper in each.mappers]
+        tables = [table for each in dict.fromkeys(registries) for table in each.metadata.tables.values()]
         self._hints.used = self._hints.used or bool(found)
         return list, ((*found, *tables),)
 
@@ -99,21 +99,21 @@ def _facts_of(column: Any) -> tuple[Any, ...]:
         (each.target_fullname, {name: getattr(each, name) for name in _OF_KEY if getattr(each, name, None)})
         for each in column.foreign_keys
     ]
-    given = {name: getattr(column, name) for name in _OF_COLUMN}
+    options = {name: getattr(column, name) for name in _OF_COLUMN}
     for name in ("default", "onupdate", "server_default"):
         if getattr(column, name) is not None:
-            given[name] = getattr(column, name).arg
+            options[name] = getattr(column, name).arg
     kind = None if type(column.type).__name__ == "NullType" else column.type
-    return column.name, kind, keys, given
+    return column.name, kind, keys, options
 
 
-def table(name: str, metadata: Any, columns: Any, constraints: Any, given: dict[str, Any]) -> Any:
+def table(name: str, metadata: Any, columns: Any, constraints: Any, options: dict[str, Any]) -> Any:
     """Return the table of that name, or make it."""
     sqlalchemy: Any = importlib.import_module("sqlalchemy")
 
-    known = metadata.tables.get(f"{given['schema']}.{name}" if given["schema"] else name)
-    if known is not None:
-        return known
+    existing = metadata.tables.get(f"{options['schema']}.{name}" if options["schema"] else name)
+    if existing is not None:
+        return existing
     made = [
         sqlalchemy.Column(
             called, *([] if kind is None else [kind]), *(sqlalchemy.ForeignKey(to, **more) for to, more in keys), **own
@@ -121,7 +121,7 @@ def table(name: str, metadata: Any, columns: Any, constraints: Any, given: dict[
         for called, kind, keys, own in columns
     ]
     limits = [getattr(sqlalchemy, kind)(*names, name=called) for kind, names, called in constraints]
-    return sqlalchemy.Table(name, metadata, *made, *limits, **given)
+    return sqlalchemy.Table(name, metadata, *made, *limits, **options)
 
 
 def column_of(made: Any, key: str) -> Any:

@@ -91,12 +91,12 @@ def validated(function: Any, config: Any, returns: bool, names: Mapping[str, Any
 
 
 def _facts_of_field(info: Any) -> tuple[dict[str, Any], list[Any]]:
-    given = dict(info._attributes_set)
-    made = list(map(repr, type(info)(**given).metadata))
-    return given, [each for each in info.metadata if repr(each) not in made]
+    attributes = dict(info._attributes_set)
+    made = list(map(repr, type(info)(**attributes).metadata))
+    return attributes, [each for each in info.metadata if repr(each) not in made]
 
 
-def field(given: dict[str, Any], more: list[Any]) -> Any:
+def field(attributes: dict[str, Any], more: list[Any]) -> Any:
     """Make what pydantic knows of a field, as `Field()` does.
 
     Raises:
@@ -105,11 +105,11 @@ def field(given: dict[str, Any], more: list[Any]) -> Any:
     import pydantic
     from pydantic.fields import FieldInfo
 
-    known = {*inspect.signature(pydantic.Field).parameters, "annotation"}
-    for name in given:
-        if name not in known:
+    parameters = {*inspect.signature(pydantic.Field).parameters, "annotation"}
+    for name in attributes:
+        if name not in parameters:
             raise TypeError("pydantic %s has no Field(%s=...)" % (pydantic.VERSION, name))
-    made = FieldInfo(**given)
+    made = FieldInfo(**attributes)
     made.metadata += more
     return made
 
@@ -172,9 +172,9 @@ def facts_of_class(cls: Any) -> tuple[Any, ...] | None:
 
 
 def _field_of_class(info: Any) -> tuple[Any, dict[str, Any], list[Any]]:
-    given, more = _facts_of_field(info)
-    given.pop("annotation", None)
-    return info.annotation, given, more
+    attributes, more = _facts_of_field(info)
+    attributes.pop("annotation", None)
+    return info.annotation, attributes, more
 
 
 def _is_added(name: str, value: Any) -> bool:
@@ -193,9 +193,9 @@ def model(
     from .cloudpickle import cloudpickle  # type: ignore[import-not-found]
 
     body: dict[str, Any] = {"__module__": module, "__annotations__": {}, **others}
-    for key, (kind, given, more) in fields.items():
+    for key, (kind, attributes, more) in fields.items():
         body["__annotations__"][key] = kind
-        body[key] = field(given, more)
+        body[key] = field(attributes, more)
     for key, (which, names, mode, check) in around.items():
         if which == "field_validators":
             body[key] = pydantic.field_validator(*names, mode=mode, check_fields=check)(body[key])

@@ -97,8 +97,7 @@ def _load(label: str, path: str, offset: int, size: int, failed: dict[str, Any] 
         return container.load(path, _no_blob, part=[offset, size], any_python=True, shared=True)
     except FileNotFoundError as error:
         raise InputUnavailable("payload", f"the value of {label} was removed: {path}", "call both again") from error
-    except Exception as error:
-        # Loading runs the user's code, which may raise anything.
+    except Exception as error:  # loading runs the user's code, which may raise anything
         hint = f"give both the same {'Python' if 'byte code' in str(error) else 'environment'}"
         if isinstance(error, ModuleNotFoundError):
             hint = f"install the package that provides {error.name!r} in the environment"

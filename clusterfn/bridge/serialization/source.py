@@ -164,10 +164,10 @@ def files() -> list[str]:
 
 def arrive(snippet: Snippet) -> None:
     """Keep a part of a file whose whole is elsewhere, so that what is defined in it can travel on."""
-    known = _arrived.setdefault(snippet.file, {})
-    if snippet not in known:
+    arrived = _arrived.setdefault(snippet.file, {})
+    if snippet not in arrived:
         tree = parse(snippet)
-        known[snippet] = Text(snippet, tree)
+        arrived[snippet] = Text(snippet, tree)
 
 
 # Two threads that change and restore the filters at the same time would leave them changed.
@@ -355,11 +355,11 @@ def imports_of(snippet: Snippet) -> str:
 
 def _strip(node: Any, snippet: Snippet) -> None:
     """Remove decorators, defaults and annotations: they are evaluated outside the function's own code."""
-    given = node.args
-    for each in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg):
+    arguments = node.args
+    for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg):
         if each is not None:
             each.annotation = None
-    given.defaults, given.kw_defaults = [], [None] * len(given.kwonlyargs)
+    arguments.defaults, arguments.kw_defaults = [], [None] * len(arguments.kwonlyargs)
     node.decorator_list, node.returns, node.type_params = [], None, []
     node.lineno = snippet.first
 

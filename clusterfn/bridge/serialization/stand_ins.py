@@ -100,9 +100,9 @@ def homes_of(kind: type, modules: int) -> dict[int, list[tuple[str, str]]]:
         kind: The class.
         modules: How many are loaded: with another number, the answer may be another.
     """
-    known: tuple[int, dict[int, list[tuple[str, str]]]] = _homes.get(kind, (-1, {}))
-    if known[0] == modules:
-        return known[1]
+    cached: tuple[int, dict[int, list[tuple[str, str]]]] = _homes.get(kind, (-1, {}))
+    if cached[0] == modules:
+        return cached[1]
     # `__module__` may be any object.
     home: object = kind.__module__
     package = home.partition(".")[0] if isinstance(home, str) else None
@@ -135,8 +135,8 @@ def other_homes(cls: type) -> tuple[tuple[str, str], ...]:
     if home.startswith("_"):
         names = [each for each in sorted(sys.modules) if each[0] != "_"]
         names = [each for each in names if isinstance(sys.modules[each], types.ModuleType)]
-        said = [(each, key) for each in names for key in vars(sys.modules[each]).get("__all__") or ()]
-        return tuple((each, key) for each, key in said if vars(sys.modules[each]).get(key) is cls)
+        exported = [(each, key) for each in names for key in vars(sys.modules[each]).get("__all__") or ()]
+        return tuple((each, key) for each, key in exported if vars(sys.modules[each]).get(key) is cls)
     if issubclass(cls, BaseException):
         scope = getattr(sys.modules.get(home), "__dict__", {})
         return tuple((home, key) for key, value in list(scope.items()) if value is cls and key != name)

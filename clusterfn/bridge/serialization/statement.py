@@ -200,8 +200,8 @@ def compiled(snippet: Snippet) -> types.CodeType:
         ast.copy_location(decorate.func, decorate)
     tree: Any = ast.parse(source.imports_of(snippet))
     if snippet.scope:
-        given = ", ".join((*snippet.free, _DECORATE))
-        around = "def %s(%s):\n pass\n return %s" % (_around(snippet), given, snippet.name)
+        parameters = ", ".join((*snippet.free, _DECORATE))
+        around = "def %s(%s):\n pass\n return %s" % (_around(snippet), parameters, snippet.name)
         function: Any = ast.parse(around).body[0]
         function.body[0], node = node, function
     tree.body.append(node)
@@ -222,8 +222,8 @@ def execute(snippet: Snippet, scope: dict[str, Any], outer: Mapping[str, Any]) -
     own: dict[str, Any] = {_DECORATE: _decorated}
     with module_names.found_in_module(scope):
         exec(compiled(snippet), scope, own)
-        given = [outer[name] for name in snippet.free]
-        cls: Any = own[_around(snippet)](*given, _decorated) if snippet.scope else own[snippet.name]
+        values = [outer[name] for name in snippet.free]
+        cls: Any = own[_around(snippet)](*values, _decorated) if snippet.scope else own[snippet.name]
     _homes[cls] = scope
     return cls  # type: ignore[no-any-return]
 
@@ -274,10 +274,10 @@ def _at_once(code: types.CodeType) -> Iterator[types.CodeType]:
 
 def outer_values(cls: type, names: tuple[str, ...]) -> dict[str, Any] | None:
     """Return variables of enclosing functions, from the methods' closures and the bases; None if one is missing."""
-    known = {base.__name__: base for base in cls.__bases__}
+    variables = {base.__name__: base for base in cls.__bases__}
     for function in functions(cls):
-        known.update(zip(function.__code__.co_freevars, map(_content, function.__closure__ or ())))
-    return {name: known[name] for name in names} if known.keys() >= set(names) else None
+        variables.update(zip(function.__code__.co_freevars, map(_content, function.__closure__ or ())))
+    return {name: variables[name] for name in names} if variables.keys() >= set(names) else None
 
 
 def _content(cell: Any) -> Any:
@@ -300,7 +300,7 @@ def attributes(cls: Any, snippet: Snippet) -> dict[str, Any]:
     code = source.inner(code, _around(snippet)) if snippet.scope else code
     bodies = [part for part in pickler.class_bodies(code) if part.co_name == snippet.name]
     stored = (each for body in bodies for each in dis.get_instructions(body) if each.opname == "STORE_NAME")
-    said = {each.argval for each in stored}
+    stored_names = {each.argval for each in stored}
     node = source.parse(snippet)
     text = inspect.cleandoc(ast.get_docstring(node) or "") if isinstance(node, ast.ClassDef) else ""
     simple = type(cls) is type or type(cls) is abc.ABCMeta
@@ -312,11 +312,11 @@ def attributes(cls: Any, snippet: Snippet) -> dict[str, Any]:
         if name == "__doc__":
             return type(value) is str and inspect.cleandoc(value) != text
         if name[:2] == "__":
-            plain = name in said and id(type(value)) in _PLAIN and name not in _OF_STATEMENT
+            plain = name in stored_names and id(type(value)) in _PLAIN and name not in _OF_STATEMENT
             return _is_of_script(value) or (plain and not made)
         if made:
-            return name[0] != "_" and name not in said and name not in members
-        return name in said or (simple and _is_by_hand(name, value))
+            return name[0] != "_" and name not in stored_names and name not in members
+        return name in stored_names or (simple and _is_by_hand(name, value))
 
     return {
         name: value

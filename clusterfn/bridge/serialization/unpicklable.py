@@ -161,15 +161,15 @@ def pickling_failure(
 
 def _why(reason: BaseException) -> str:
     """Say why pickling failed; by which code, if an error of the object's own code does not speak of pickling."""
-    said, frames, place = _said(str, reason), [], reason.__traceback__
+    text, frames, place = _said(str, reason), [], reason.__traceback__
     while place is not None:
         frames.append(place.tb_frame)
         place = place.tb_next
     ours = [index for index, each in enumerate(frames) if "clusterfn" in str(each.f_globals.get("__name__"))]
     asked = frames[ours[-1] + 1 :] if ours else []
-    if not asked or "pickle" in said:
-        return said or type(reason).__name__
-    raised = f"{type(reason).__name__}: {said}" if said else type(reason).__name__
+    if not asked or "pickle" in text:
+        return text or type(reason).__name__
+    raised = f"{type(reason).__name__}: {text}" if text else type(reason).__name__
     own = (each for each in asked if not library_state.is_of_library(each.f_code.co_filename))
     return f"pickling it calls {_name_of_code(next(own, asked[0]))}, which raised {raised}"
 
