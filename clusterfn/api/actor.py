@@ -55,7 +55,7 @@ class Actor:
         def end() -> None:
             # A call that comes before the thread runs closes the actor itself, because it may need the actor's worker.
             abandon(handle.number)
-            # Not by `threading`, whose lock the thread may have that collects the garbage.
+            # `threading` would need a lock, which the thread that collects the garbage may hold at this moment.
             _thread.start_new_thread(handle.release, ())
 
         weakref.finalize(self, end).atexit = False

@@ -33,7 +33,7 @@ else:
 R = TypeVar("R")
 T = TypeVar("T")
 IN_JOB_INSTEAD = "call the function directly, it runs in this process"
-# What functions have in submitit, Modal and Ray (docs/how-to/migrate.md) -> what to call
+# Methods of functions in submitit, Modal and Ray (docs/how-to/migrate.md), and what to call instead.
 _INSTEAD = {
     "remote": "f(...) itself, or f.submit(...), which returns a Job at once",
     "spawn": "f.submit(...), which returns a Job at once",

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 # Waits that are shorter than this are not reported.
 _MOMENT_S = 1.0
-# Of these the session must have as much; its time ends all of its calls together.
+# The session must have at least as much of these as a call asks for. Its time ends all of its calls together.
 _AMOUNTS = ("cores", "memory_bytes", "gpus", "time_s")
 # The workers of a session share these.
 _SHARED = ("cores", "memory_bytes", "gpus")

@@ -327,7 +327,7 @@ def find_job(job_id: str, host: str | None) -> tuple[HostState, str]:
                     patience.expect(job_id)
                 patience.wait()
             elif others and not seen and not patience.was_needed:
-                # a host that does not answer may have another address by now, or another root
+                # A host that does not answer may have another address by now, or another root.
                 again = [each for each in others if not silent or each.name in {asked.name for asked in hosts}]
                 hosts, others = [*hosts, *again], []
             else:

@@ -67,7 +67,8 @@ def planned_package(
     entry = _entry(package, sizes)
     if not package.is_source:
         return entry
-    # All that the build sees: whatever differs gives another wheel, and all environments share one that does not.
+    # The hash covers all that the build sees. So a difference gives another wheel, and environments without a
+    # difference share one.
     others = [each.sha256 for each in made.lock.archives(made.platform) if each.manager != WHEEL]
     builds = [each.sha256 for each in package.builds_with]
     base = made.base.identity if made.base else ()

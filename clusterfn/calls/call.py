@@ -136,7 +136,7 @@ def prepare(
     prepared = prepare_packed(
         function, lambda target, place: payloads.pack(function, args, kwargs, target, imports, place), options
     )
-    # Of a command without values, its own words.
+    # A command without values is labelled by its own words.
     label = labels.labels(payload_items.rows_to_show(function, [args], kwargs))[0]
     arguments = label or labels.cut(str(attribute(function, "command_line", "")))
     return prepared._replace(job=prepared.job._replace(arguments=arguments))

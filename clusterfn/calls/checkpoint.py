@@ -27,8 +27,8 @@ _TIMEOUT_S = 60.0
 STOPPING_S = 60.0
 LOOK_S = 0.5
 _IDS = frozenset("0123456789abcdef")
-# One JSON object for each job whose id begins so: what is in its checkpoint, whether it was asked to stop, and how its
-# attempts ended.
+# The script prints one JSON object for each job whose id begins so. It has the content of the checkpoint, whether the
+# job was asked to stop, and how its attempts ended.
 _LOOK = f"""
 for job in "$1"*; do
   [ -f "$job/{layout.SPEC}" ] || continue

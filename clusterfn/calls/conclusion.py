@@ -61,7 +61,7 @@ class Conclusion:
 
         Does nothing while the host has not answered that before: each look at its scheduler may ask for it.
         """
-        # Its outcome may end the program before the scheduler is asked.
+        # The outcome of the job may end the program, and the scheduler must be asked before that.
         exit_flush.await_at_exit(loop.start(self._conclude_and_cancel(verdict)))
 
     async def _conclude_and_cancel(self, verdict: SchedulerVerdict) -> None:

@@ -234,7 +234,7 @@ def _made(make: Callable[[], Any]) -> Callable[[DataStack], None]:
     return lambda of: of.stack.append(make())
 
 
-# What takes each opcode that our pickler writes, apart from those that name or call anything.
+# The opcodes that clusterfn's pickler writes, apart from those that name or call anything. Any other opcode is damage.
 PLAIN: Mapping[bytes, Callable[[DataStack], None]] = {
     pickle.PROTO: _proto, pickle.FRAME: _frame, pickle.MARK: _open, pickle.POP: _pop, pickle.POP_MARK: _drop,
     pickle.MEMOIZE: _memoize, pickle.BINGET: _get(1), pickle.LONG_BINGET: _get(4),

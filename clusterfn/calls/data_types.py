@@ -188,7 +188,7 @@ _PATHS: Mapping[str, Maker] = {
 _EARLIER = "_clusterfn_wire.pickler"
 _OF_ARRAYS = ("_clusterfn_wire.arrays", _EARLIER)
 
-# module and name, as a pickle writes them -> what makes the object
+# The keys are a module and a name, as a pickle writes them.
 MAKERS: Mapping[tuple[str, str], Maker] = {
     ("builtins", "complex"): _numbers(complex, int, float),
     ("builtins", "range"): _numbers(range, int),
@@ -210,7 +210,7 @@ MAKERS: Mapping[tuple[str, str], Maker] = {
 }
 UUID = ("uuid", "UUID")
 CLASS_BY_VALUE = (("_clusterfn_wire.classes", "remake_class"), (_EARLIER, "remake_class"))
-# Words before the names of what is rejected most often, which say little.
+# The names of what is rejected most often say little, so these words come before them in the message.
 _CORE = "_clusterfn_wire.cloudpickle.cloudpickle"
 DESCRIBED: Mapping[tuple[str, str], str] = {
     **{(module, "unfilled_array"): "an array of objects, " for module in _OF_ARRAYS},
@@ -221,7 +221,7 @@ DESCRIBED: Mapping[tuple[str, str], str] = {
 }
 # A time zone is the result of getattr(ZoneInfo, "_unpickle").
 GETATTR, ZONE, ZONE_MAKER = ("builtins", "getattr"), ("zoneinfo", "ZoneInfo"), _zone
-# Classes of which a defaultdict makes its values; as values they are no data.
+# A defaultdict makes its values with these classes. As values themselves they are not data.
 FACTORIES: Mapping[tuple[str, str], type] = {
     ("builtins", kind.__name__): kind for kind in (int, float, bool, str, bytes, list, dict, set, tuple)
 }

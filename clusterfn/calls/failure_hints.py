@@ -138,11 +138,11 @@ def _installed_from(module: str) -> str:
     return ""
 
 
-# The interpreter of an environment that clusterfn builds: a package that you install into it is gone when it is
-# rebuilt.
+# This is the interpreter of an environment that clusterfn builds. A package that you install there is gone once the
+# environment is built again.
 _MADE = re.compile(rf"/{layout.ENVIRONMENTS}/[0-9a-f]{{16,64}}/bin/python")
 
-# Modules whose package has another name.
+# The packages of these modules have other names.
 PACKAGES = {
     "PIL": "pillow", "bs4": "beautifulsoup4", "cv2": "opencv-python", "dateutil": "python-dateutil",
     "faiss": "faiss-cpu", "sklearn": "scikit-learn", "skimage": "scikit-image", "yaml": "pyyaml",

@@ -114,7 +114,7 @@ class Follower(FollowedJob):
                 outcome,
                 with_files=[(posixpath.join(folder, layout.VALUE), arriving)],
                 on_content=arriving.announce,
-                # Through a file system of several machines, a piece may be seen before those ahead of it.
+                # On a file system that several machines share, a later piece may become visible before an earlier one.
                 on_early=None if self.session.scheduler.has_nodes else arriving.begin_early,
             )
             self._receiving = Transfer(RECEIVING, [waiting])

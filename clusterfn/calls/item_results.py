@@ -27,7 +27,7 @@ from clusterfn.hosts import loop, remote_files
 if TYPE_CHECKING:
     from clusterfn.hosts.connection import HostConnection, Reply
 
-    # the path, what takes the bytes, and where they begin and end
+    # Its arguments are the path, what takes the bytes, and where they begin and end.
     Fetch = Callable[[str, Callable[[bytes], Any], int, int], Reply[int]]
 
 

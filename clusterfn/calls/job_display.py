@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from clusterfn.calls.job_entry import JobEntry
 
 R = TypeVar("R")
-# Passes what a job prints to a function of the stream's name and the bytes; entered, it waits for the last of them.
+# It passes what a job prints to a function of the stream's name and the bytes. Entered, it gives a function that waits
+# for the last of them.
 Output = Callable[[Callable[[str, bytes], Any]], AbstractContextManager[Callable[[], None]]]
 _TICK_S = 1.0
 _SECOND_INTERRUPT_S = 3.0

@@ -153,7 +153,7 @@ class Tracker(Follower, JobBackend):
         """Remove the job, which has ended, from the host with its value and its files."""
         job, until = posixpath.basename(self.folder), time.monotonic() + _TIMEOUT_S
         removal = remote_state.remove_jobs(self.session, [job])
-        # Its supervisor ends a moment after it has published the outcome.
+        # The supervisor ends a moment after it has published the outcome, and the host keeps a job that has a process.
         with spoken_wait.speaking(lambda: f"waiting for the supervisor of {self.scheduler_name} to end"):
             while [each["why"] for each in removal["kept"]] in _PUBLISHED and time.monotonic() < until:
                 time.sleep(_AGAIN_S)

@@ -49,7 +49,7 @@ ERRORS: Mapping[str, type[errors.ClusterfnError]] = {
     layout.PREEMPTED: errors.Preempted,
     layout.DEPENDENCY: errors.DependencyFailed,
 }
-# Raised as themselves these would end a loop, the interpreter or an event loop here.
+# Raised as themselves, these would end a loop, an event loop or the interpreter on this machine.
 _NOT_RAISED_HERE = (
     SystemExit,
     KeyboardInterrupt,
@@ -305,7 +305,7 @@ def _raised(outcome: Mapping[str, Any], value: Value | None, place: JobLocation)
     if place.results.data_only:
         as_text = f'exceptions of {place.host} arrive as text (results="data"); error.type_name has the class'
         facts["hint"] = "; ".join(filter(None, [facts["hint"], as_text]))
-    # An error of asyncio can be here only if it was imported; otherwise the import is saved.
+    # An error of asyncio can come only if asyncio is imported, and the import takes time.
     cancelled = getattr(sys.modules.get("asyncio"), "CancelledError", ())
     ends = isinstance(error, (_NOT_RAISED_HERE, cancelled)) or type(error) is concurrent.futures.CancelledError
     if error is None or ends:

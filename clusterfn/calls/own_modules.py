@@ -23,7 +23,7 @@ MAX_DATA_FILE = 1 << 20
 _LOOKED_AT = 20_000
 _EXTENSIONS = (".so", ".pyd", ".dylib")
 _LEFT_OUT = frozenset(["__pycache__", "node_modules", "build", "dist"])
-# This program, its clusterfn and its cloudpickle: the bridge brings them.
+# The bridge brings clusterfn and cloudpickle, and the script itself is pickled by value.
 _NEVER = frozenset(["__main__", "__mp_main__", "clusterfn", "_clusterfn", "_clusterfn_wire", "cloudpickle"])
 _seen: dict[Path, tuple[int, int]] = {}
 _reported: set[tuple[Path, tuple[int, int]]] = set()

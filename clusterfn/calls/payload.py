@@ -39,7 +39,7 @@ _LARGE = 1 << 20
 _MAX_SOURCE = 1 << 20
 _LEAF = 4 << 20
 _HASHING_THREADS = 8
-# What was noted of functions that were sent before, by their host: most are sent often.
+# Most functions are sent often, so what was noted about their code is kept for each host.
 _read_code: weakref.WeakKeyDictionary[types.FunctionType, dict[str, list[str]]] = weakref.WeakKeyDictionary()
 
 
@@ -287,7 +287,8 @@ class Needs:
                 job: {"name": self.inputs[job].name, "items": items and sorted(items)}
                 for job, items in self.items.items()
             },
-            # of those of which the same content was passed from two paths there is none
+            # Files of the same content from two paths are left out, because the host cannot tell which of them was
+            # meant.
             given={name: next(iter(paths)) for name, paths in self._paths.items() if len(paths) == 1},
             decided_here=(*self.decided_here(), *self.sent_along, *self.of_code),
         )
@@ -430,7 +431,7 @@ def _is_proxy(obj: object) -> bool:
     return managers is not None and issubclass(type(obj), managers.BaseProxy)
 
 
-# Objects of these modules' types say themselves which module they are found in: built-in and decorated functions.
+# Objects of these modules' types, such as built-in and decorated functions, name their own module in `__module__`.
 _NAMED_ELSEWHERE = ("builtins", "functools", "typing", "typing_extensions", "clusterfn.api.decorator")
 
 

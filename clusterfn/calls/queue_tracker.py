@@ -53,7 +53,7 @@ class FollowedJob:
         is_closed: Whether its open requests were cancelled, because nothing of it is wanted any more.
     """
 
-    # What hardly any of them changes: see `JobStatus`.
+    # Hardly any job changes these, so they are attributes of the class (see `JobStatus`).
     doubt: SubmitError | None = None
     is_closed = False
 
@@ -213,7 +213,7 @@ class QueueTracker:
                 f"{self.scheduler_name} has not been sent yet ({self._unsent[1]}), so no other call can wait for it",
                 hint="submit both calls to the same Executor, or pass the value: job.result()",
             )
-        # Without a scheduler that one ends with the job itself.
+        # Without a scheduler, the request that submits the job ends only with the job itself.
         sent = [self.laid_out, *(self.submissions() if self.session.scheduler.has_nodes else ())]
         return [each for each in sent if each is not None and not each.done()]
 

@@ -46,7 +46,7 @@ _PRIVATE = 0o600
 _PATHS = 200
 _WITHDRAWN_AT_ONCE = 16
 _SKIP_AGAIN_S = 5.0
-# A call may be taken in the same moment: what it is marked by is a file.
+# The session may take a call at the same moment, and then its mark is a file. Only a missing mark is a failure.
 _SKIP = 'mkdir -p -- "$@" 2>/dev/null; for path; do [ -e "$path" ] || exit 1; done'
 
 

@@ -146,8 +146,8 @@ class CallStream:
             self._calls[number] = call
             self._untaken.append((number, len(payload)))
             self._untaken_bytes += len(payload)
-        # Outside of the lock: the reader thread may hold the connection's own, and wait for this one.
-        # That finds the call, and what is written to a reply that is over is dropped.
+        # The write comes after the lock is released: the reader thread may hold the connection's own lock, and wait for
+        # this one. It finds the call, and a write to a reply that is over is dropped.
         connection.write(reply, pack({**facts, "what": "call", "n": number, "live": live}, payload))
         return True
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 _TIMEOUT_S = 60.0
-# One step, so that a session which comes to the call meanwhile knows why it must not run; a command may be run twice.
+# The link appears in one step, so a session that comes to the call at this moment knows why it must not run. The test
+# makes the command safe to repeat.
 _WITHDRAW = f'ln -s {layout.CALL} "$1" 2>/dev/null; [ -h "$1" ]'
 
 

@@ -107,7 +107,7 @@ def _most(session: HostState) -> int:
 async def _read_claims(session: HostState, silent: list[Conclusion]) -> list[tuple[Conclusion, str]]:
     """Return the jobs that a submission has claimed, with it: others of these have long ended."""
     claims = [posixpath.join(each.job.folder, layout.CLAIM) for each in silent]
-    # With two files, each line begins with the name of its own.
+    # With a second file, grep begins each line with the name of the file, even for a single claim.
     read = await session.connection.run(["grep", "-s", "", *claims, "/dev/null"])
     lines = read.out.decode("utf-8", "surrogateescape").splitlines()
     found = (line.rpartition(f"/{layout.CLAIM}:") for line in lines)
@@ -168,7 +168,8 @@ async def _ask_scheduler(session: HostState, claimed: list[tuple[Conclusion, str
     scheduler, ids = session.scheduler, [submission for _, submission in claimed]
     answer = await session.connection.run(scheduler.evidence_command(*ids), unset=scheduler.unset)
     output = (answer.out + answer.err).decode("utf-8", "replace")
-    # This alone shows that most of many jobs live; a scheduler's answer about one may need its log.
+    # Where one question covers many jobs, the answer alone shows that most of them live. An answer about a single job
+    # may need its log.
     together = _most(session) > 1
     return [
         _Gone(silent, submission, output)

@@ -179,7 +179,7 @@ async def await_script(session: HostState, spawned: SpawnReply) -> ScriptEnd:
     except (ClusterfnError, concurrent.futures.CancelledError):
         # A connection that was closed on purpose must not be opened again to ask.
         return ScriptEnd(False, False)
-    # None: it ends, or waits, without a word from now on.
+    # Without a status, the script ends or waits without any further report.
     waits = status is not None and status == session.scheduler.queued_status
     return ScriptEnd(status is None or waits, not waits)
 

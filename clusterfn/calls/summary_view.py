@@ -21,7 +21,7 @@ from clusterfn.calls.console import as_clock
 if TYPE_CHECKING:
     from clusterfn.calls.summary import Summary
 
-# Each can be read on white and on black.
+# Each of these colours can be read on white and on black.
 _COLORS = {
     "PENDING": "#8a8a8a", "STARTING": "#2f81f7", "RUNNING": "#2f81f7", "SUSPENDED": "#b8860b",
     "RETURNED": "#2a9d4a", "RAISED": "#d9534f", "DIED": "#d9534f", "CANCELLED": "#b8860b", "UNKNOWN": "#b8860b",

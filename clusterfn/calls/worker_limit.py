@@ -89,7 +89,8 @@ class WorkerLimit:
                 if self._waiting:
                     text = f"{_calls(len(self._waiting))} not sent yet (max_workers={self.most}); Ctrl-C drops"
                     console.tell(f"{text} {'them' if len(self._waiting) > 1 else 'it'}")
-            # Here, too: at exit, Python 3.12 starts no thread, and what a callback needs would run in the reader's.
+            # This thread sends calls as well: at exit, Python 3.12 starts no thread, and a callback would do the work
+            # in the reader thread.
             while self._send_next():
                 continue
             with self._changed:

@@ -38,7 +38,7 @@ BOUND = (types.BuiltinFunctionType, types.MethodType)
 def reduce_class(cls: type) -> Any:
     """Reduce a class that numpy 2 alone has under its name; NotImplemented for any other."""
     if cls.__module__ == "numpy.rec" or (cls.__module__, cls.__name__) == ("numpy", "bool"):
-        # All have the classes of records at the top, and this one as `bool_`.
+        # Every numpy has the classes of records at the top, and this class as `bool_`.
         return class_of_numpy, ("bool_" if cls.__name__ == "bool" else cls.__name__,)
     return NotImplemented
 
@@ -70,7 +70,8 @@ def _reduce_other(obj: Any) -> Any:
         return errstate, (_facts_of_errstate(obj),)
     name = getattr(obj, "__name__", "") if type(obj).__name__ in ("ufunc", "_ArrayFunctionDispatcher") else ""
     if name and getattr(numpy.char, name, None) is obj is not getattr(numpy, name, None):
-        # `numpy.char` is no module in numpy 1, and `numpy.strings` in 2, where some of it are other functions of numpy.
+        # numpy 1 has no module `numpy.char`. In numpy 2 these functions are at home in `numpy.strings`, and some differ
+        # from those of the same name at the top.
         return stand_ins.by_name, ("numpy", f"char.{name}")
     if type(obj) is numpy.ufunc and not classes.has_a_home(obj):
         # A ufunc from `frompyfunc` names its function nowhere; only the garbage collector knows what it refers to.

@@ -42,7 +42,7 @@ class ByIdentity(Generic[V]):
 
 
 def _forget(held: dict[int, Any], number: int, _: object) -> None:
-    # Called before the memory of a class is free, so before another one has its id.
+    # Python calls this before the memory of the class is free, so no other class has its id yet.
     held.pop(number, None)
 
 

@@ -54,7 +54,7 @@ def reduce(cls: Any, reduction: tuple[Any, ...]) -> tuple[Any, ...]:
         return prototype, (cls._flags_, cls._restype_, *cls._argtypes_)
     make, args, (attributes, slots), *rest = reduction
     args[3].update({name: attributes.pop(name) for name in _DECLARED if name in attributes})
-    # Set after the class is made: a structure may point to its own kind.
+    # The fields are set after the class is made, because a structure may point to its own kind.
     first = {name: attributes[name] for name in ("_fields_",) if name in attributes}
     made = {name for name, value in attributes.items() if name in _ORDERS or type(value).__name__ == "CField"}
     later = {name: value for name, value in attributes.items() if name not in made}

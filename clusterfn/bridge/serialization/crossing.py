@@ -303,7 +303,7 @@ def _own_functions(cls: type) -> list[types.FunctionType]:
     return [each for each in statement.functions(cls) if each.__module__ != "enum"]
 
 
-# What a pickle calls:
+# A pickle names the functions below: they keep their names and their arguments.
 
 
 def union(*members: Any) -> Any:

@@ -45,7 +45,7 @@ def state_of(error: BaseException) -> dict[str, Any]:
         for name, slot in cls.__dict__.items():
             if isinstance(slot, types.MemberDescriptorType) and name not in state:
                 value, missing = attempt(slot.__get__, error)
-                # None in a built-in type means: not given; set again it would show in the message
+                # None in a built-in type means that the argument was left out. Set again, it would show in the message.
                 if not missing and (cls.__module__ != "builtins" or (value is not None and name not in _NOT_KEPT)):
                     state[name] = value
     return state
@@ -141,7 +141,7 @@ def fill(error: BaseException, state: dict[str, Any]) -> None:
         attempt(set_attribute, error, name, value)
 
 
-# Past a __setattr__ of the user's: an exception may be a frozen dataclass.
+# `object.__setattr__` does not call the user's `__setattr__`: an exception may be a frozen dataclass.
 set_attribute = object.__setattr__
 
 

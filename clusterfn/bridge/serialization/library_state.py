@@ -24,7 +24,8 @@ from . import by_identity, stand_ins, standard_library
 Facts = tuple[tuple[str, tuple[str, ...]], ...]
 _LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
 _MADE: Any = copyreg.__newobj__  # type: ignore[attr-defined]
-# Classes that keep the same in other ways -> the attributes that make one again, in the order of its arguments.
+# Python versions keep the state of these classes in different ways. The attributes, in this order, are the arguments
+# that make an object again.
 _CALLS = {
     "statistics.NormalDist": ("mean", "stdev"),
     "importlib.metadata.EntryPoint": ("name", "value", "group"),

@@ -6,11 +6,11 @@ import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# Beginnings of modules' names, of one version and another; each is looked for in place of the other.
+# These are beginnings of module names in one version and another. Each is looked for in place of the other.
 _MODULES = (
     ("pandas.core.indexes.base", "pandas.core.indexes.numeric"),
     ("sqlalchemy.util._immutabledict_cy", "sqlalchemy.cyextension.immutabledict"),
-    # Our own: jobs that an earlier version sent write values that name what was there.
+    # Values of jobs that an earlier version of clusterfn sent name its own modules.
     (f"{__package__}.arrays", f"{__package__}.pickler"),
     (f"{__package__}.classes", f"{__package__}.pickler"),
 )

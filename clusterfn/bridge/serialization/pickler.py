@@ -57,7 +57,7 @@ def _find_imported_submodules(code: types.CodeType, values: Iterable[Any]) -> li
     return _submodules_of(code, modules)  # type: ignore[no-any-return]
 
 
-# In the copy of cloudpickle that is ours:
+# These changes are made in clusterfn's own copy of cloudpickle, so the user's cloudpickle stays as it is.
 _core._find_imported_submodules = _find_imported_submodules
 _core._DYNAMIC_CLASS_TRACKER_BY_CLASS = ByIdentity(dict(_core._DYNAMIC_CLASS_TRACKER_BY_CLASS))
 _core._BUILTIN_TYPE_NAMES = ByIdentity(_core._BUILTIN_TYPE_NAMES)
@@ -297,7 +297,8 @@ def _reduce_named(obj: Any) -> Any:
 
 
 def _reduce_figure(obj: Any) -> Any:
-    # Without its place in pyplot, by which a notebook would show it twice, and a window open in a thread of ours.
+    # The figure goes without its place in pyplot. With it, a notebook would show the figure twice, or a window would
+    # open in a thread of clusterfn.
     figure = sys.modules.get("matplotlib.figure")
     if figure is None or not issubclass(type(obj), figure.Figure):
         return NotImplemented

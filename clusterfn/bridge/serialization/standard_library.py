@@ -59,7 +59,8 @@ def reduce(obj: Any, target: tuple[int, int], has_a_home: Callable[[Any], bool])
         # Before Python 3.10 the garbage collector does not know the function of the wrapper, and nothing else names it.
         return (comparison_key, held) if held else NotImplemented
     if kind.__name__ == "_GeneratorContextManager" and kind.__module__ == "contextlib":
-        # One that has begun belongs to its process; as a decorator, it never begins itself.
+        # A generator that has begun belongs to its process. As a decorator, a context manager never begins its own
+        # generator.
         begun = inspect.getgeneratorstate(obj.gen) != inspect.GEN_CREATED
         return NotImplemented if begun else (kind, (obj.func, obj.args, obj.kwds))
     if kind.__name__ == "ForwardRef" and kind.__module__ in ("typing", "annotationlib"):

@@ -147,7 +147,7 @@ def _literals(node: Any) -> Iterator[tuple[str, object]]:
 
 
 def _agrees(cls: Any, name: str, value: object) -> bool:
-    # Of a member or a default; other values travel by themselves.
+    # Only members and defaults are compared: other values are pickled beside the statement.
     if issubclass(cls, enum.Enum):
         return name not in cls.__members__ or cls[name].value == value
     fields = vars(cls).get("__dataclass_fields__", {})
@@ -322,7 +322,7 @@ def attributes(cls: Any, snippet: Snippet) -> dict[str, Any]:
         name: value
         for name, value in vars(cls).items()
         if is_set(name, value)
-        # Neither classes nor descriptors: the statement makes these again.
+        # Classes and descriptors are left out, because the statement makes them again.
         if (not issubclass(type(value), type) and not hasattr(type(value), "__get__")) or _is_later(value, codes)
     }
 

@@ -109,7 +109,7 @@ def _instead_of(part: object) -> str:
 
 
 _PLAIN = "return plain data, arrays or tensors instead of the part named"
-# The beginning of the module and the name of a type -> what to do. In this order, the first that fits.
+# For the beginning of a module's name and the name of a type, what to do instead. The first entry that fits counts.
 _INSTEAD: Sequence[tuple[tuple[str, ...], str]] = (
     (("socket.", "_socket.", "ssl.", "_ssl.", "select."), "a connection ends with its process: return what it read"),
     (("_io.", "io.", "tempfile.", "mmap."), "return what the file holds, or its name: outputs=[...] brings the file"),
