@@ -350,6 +350,7 @@ def _seen_on(hosts: Iterable[Host], job_id: str, silent: dict[str, HostError]) -
         try:
             seen += [(session, path, recent) for path, recent in find_folders(session, job_id)]
         except HostError as error:
+            # A host that cannot be reached is not asked again, because each attempt may take many seconds.
             silent[repr(session.host)] = error
     return seen
 
@@ -391,6 +392,7 @@ class ArrivalStatus(console.StatusLine):
     def wait(self) -> None:
         """Wait until the next look; a long upload needs few."""
         time.sleep(self._pause_s)
+        # Each look asks every host, so the pause grows while a large upload is under way.
         self._pause_s = min(_LOOK_LAST_S, 1.1 * self._pause_s)
 
     def __enter__(self) -> ArrivalStatus:

@@ -54,6 +54,7 @@ def load(data: bytes | memoryview, buffers: Iterable[Any] = ()) -> Any:
         # For wrong arguments, each of these libraries raises its own errors.
         raise DamagedPickle(f"{type(error).__name__}: {error}"[:_SHOWN]) from None
     names = reader.names
+    # The stack and the memo of the reader hold the names too, and must be gone before the check.
     del reader
     for each in names:
         # Something still refers to the name, so a class or function itself is a part of the value.
@@ -109,6 +110,7 @@ class _Reader(data_stack.DataStack):
 
     def _end(self) -> Any:
         value = self.stack.pop()
+        # Bytes after the end were never checked, so such a pickle is rejected.
         if self.stack or self.below or self.at + 1 != len(self.data):
             raise DamagedPickle("the pickle does not stop at its end")
         return value
@@ -151,6 +153,7 @@ class _Reader(data_stack.DataStack):
         return ""
 
     def _push_name(self, named: _Name) -> None:
+        # The references are weak: after reading, only a name that is a part of the value is still alive.
         self.names.append(weakref.ref(named))
         self.stack.append(named)
 
@@ -167,8 +170,10 @@ class _Reader(data_stack.DataStack):
             factory = data_types.FACTORIES.get(args[0].key)
             if factory is None:
                 raise NotData(args[0].shown)
+            # This is the only place where a named object may become a part of a value: defaultdict calls it itself.
             args = factory, *args[1:]
         elif any(type(each) is _Name for each in args):
+            # A class or function as an argument would let the maker call it.
             raise NotData(next(each.shown for each in args if type(each) is _Name))
         self.cost.charge_copy(args)
         made = called.make(*args)

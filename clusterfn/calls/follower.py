@@ -153,6 +153,7 @@ class Follower(FollowedJob):
     def watch_output(self, on_output: Callable[[str, bytes], Any]) -> Reply[bytes]:
         """Pass on what the present attempt prints, from its beginning, and later ones; the reply is its outcome."""
         with self._choosing_attempt:
+            # The lock keeps an attempt from beginning between these two lines: its output would come twice.
             self.shown_by.append(on_output)
             folder = self.attempt_folder
         return self.connection.follow(_output_files(folder, on_output, {}), posixpath.join(folder, layout.OUTCOME))
@@ -197,6 +198,7 @@ class Follower(FollowedJob):
                 data = await following
                 following = self._take_outcome(data) if not self.is_closed else None
             except asyncio.CancelledError:
+                # A cancelled task must end: the branch below would report it as a lost connection.
                 raise
             except BaseException as error:  # noqa: BLE001 - such as no memory for the value
                 # The caller that waits must get the error.
@@ -252,6 +254,7 @@ class Follower(FollowedJob):
             return None
         self.has_outcome = True
         arriving, self.arriving_outcome = self.arriving_outcome, None
+        # Loading the value runs the user's code and may take long, so it must not block the event loop.
         exit_flush.run_in_thread(lambda: _hand_over(job, fields, arriving), "clusterfn-outcome")
         return None
 
@@ -299,6 +302,7 @@ class Follower(FollowedJob):
     def end(self) -> None:
         """Stop following it, and cancel the open requests."""
         awaited, self.awaited = self.awaited, None
+        # Requests may still refer to this tracker: without the entry it no longer keeps the job and its value.
         self.is_closed, self.entry = True, ENDED
         unwatch, self._unwatch = self._unwatch, None
         if unwatch is not None:
@@ -318,6 +322,7 @@ def _hand_over(job: Entry, fields: dict[str, Any], arriving: Arriving | None) ->
         return
     if arriving is not None:
         arriving.drop()
+    # `pop` leaves no reference here, so the value is freed as soon as the job lets go of it.
     job.settle(fields, value.pop())
 
 

@@ -75,10 +75,12 @@ class ItemStream:
             if size is None:
                 yield self.waiting.popleft(), None
                 continue
+            # A crash may leave bytes that belong to no line, so a value need not begin where the last one ended.
             begin = self.waiting[0]["at"] - self._offset
             if len(self._values) < begin + size:
                 return
             value = self._values[begin : begin + size]
+            # Values that are handed on must not be kept here too, for a group may have thousands.
             del self._values[: begin + size]
             self._offset += begin + size
             yield self.waiting.popleft(), value
@@ -132,6 +134,7 @@ class ItemResults:
 
     def count_ended(self) -> int:
         """Return the number of items whose end was received, loaded or not."""
+        # The list is a copy, because the event loop adds items while this thread counts them.
         return sum("index" in line for _, _, line in list(self._places.values()))
 
     def on_lines(self, stream: ItemStream, data: bytes) -> None:

@@ -77,6 +77,7 @@ class JobEntry(JobStatus):
             return None
         if self._live is None:
             tracker = self.tracker
+            # Both are functions, because the connection and the attempt may change while the job runs.
             self._live = LiveUsage(lambda: tracker.connection, lambda: tracker.log_path(layout.USAGE))
         return self._live
 
@@ -84,6 +85,7 @@ class JobEntry(JobStatus):
         """Fetch these files into the current working directory once the job has returned."""
         if patterns:
             to = Path.cwd()
+            # The program may change its working directory before the job ends, so the folder is noted now.
             self.outputs = tuple((pattern, to) for pattern in patterns)
 
     def watch_output(self) -> None:
@@ -135,6 +137,7 @@ class JobEntry(JobStatus):
             except (ClusterfnError, OSError) as failed:
                 self._say(remote_files.not_fetched(failed, pattern, self.id))
         for note in published.get("notes") or ():
+            # The outcome repeats notes that came as events while the job ran.
             if note not in self._shown_notes:
                 self.tell("note", note)
         if published.get("left"):
@@ -215,6 +218,7 @@ class JobEntry(JobStatus):
             if not self._fetched:
                 place = self._place()
                 place = place._replace(results=place.results._replace(max_bytes=most)) if most else place
+                # The size is known from the outcome, so the user is asked before anything is fetched.
                 large = outcome.too_large(self.published, place)
                 if large is not None:
                     size = format_size(large.size_bytes)
@@ -252,6 +256,7 @@ class JobEntry(JobStatus):
         self.inputs = {}
         self._begin(future)
         end(future)
+        # Displays and lists may keep this entry, which must not keep the value with it.
         self._future = None
         self.tell("done", None)
 

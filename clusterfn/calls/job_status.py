@@ -154,6 +154,7 @@ class JobStatus(Entry):
         """
         with self._lock:
             self._listeners.append(listener)
+            # The first listener gets what was printed before it; kept any longer, the output would grow in memory.
             unheard, self._unheard = self._unheard, []
         for kind, what in unheard:
             listener(kind, what)
@@ -197,6 +198,7 @@ class JobStatus(Entry):
     def _begin(self, future: concurrent.futures.Future[Any]) -> None:
         """Let it run, or tell those who wait that it is cancelled: once, though several threads come."""
         with self._lock:
+            # `set_running_or_notify_cancel` raises when it is called twice.
             has_begun, self._has_begun = self._has_begun, True
             if not has_begun:
                 future.set_running_or_notify_cancel()

@@ -103,6 +103,7 @@ class LivenessMonitor:
         if was_silent and (seen is None or seen.phase != RUNNING):
             self._ask()
         verdict = self._looks.count(seen, self._tracker.session.host.name)
+        # The comparison is exact, so that later looks do not conclude the job again.
         if verdict is not None and self._looks.hopeless == LOOKS:
             self.conclusion.conclude_and_cancel(verdict)
         if self._looks.gone >= (LOOKS if self._tracker.scheduler_id or self._tracker.doubt else LOOKS_UNSEEN):
@@ -116,6 +117,7 @@ class LivenessMonitor:
             return
         self._is_looking = True
         try:
+            # None is no answer, and nothing is concluded from that.
             if await self._has_begun() is False:
                 self._ask()
         finally:
@@ -156,6 +158,7 @@ class LivenessMonitor:
         if self._is_listed:
             self._is_silent = True
         elif now >= self._ask_from:
+            # Only a scheduler's controller is spared: the host itself can be asked about its processes at any time.
             self._ask_from = now + _EVIDENCE_S if session.scheduler.has_nodes else 0.0
             self._ask()
 

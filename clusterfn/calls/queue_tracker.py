@@ -46,7 +46,7 @@ class FollowedJob:
         results: What is accepted of its value; None for what the host's keys say.
 
     Attributes:
-        entry: What is told; set before anything is sent, and let go at the end.
+        entry: Gets all reports; set before anything is sent, and let go at the end.
         attempt: The present attempt.
         scheduler_id: Its id in the scheduler's queue, or its process; "" if that is not known.
         doubt: What the scheduler said at a submission that may have succeeded all the same; None otherwise.
@@ -195,12 +195,14 @@ class QueueTracker:
     def _note_acceptance(self) -> None:
         if self._is_refused:
             self._is_refused, self._turn = False, ""
+            # Other programs believe the note, so it must go as soon as the scheduler has the job.
             self.connection.run(["rm", "-f", posixpath.join(self.folder, layout.REFUSED)])
 
     def await_submissions(self) -> None:
         """Submit nothing again, and wait for answers that are due: a scheduler cannot cancel what it does not know."""
         for each in list(self.submissions()):
             if isinstance(each, PendingSubmission):
+                # Submitted again in the meantime, the job would be in the queue after it was cancelled.
                 each.withdraw()
         what = f"waiting for {self.session.host.name} to answer the submission of {self.scheduler_name}"
         for starting in list(self.starting):

@@ -151,6 +151,7 @@ class SessionJob:
             NotEnded: An actor is leaving the worker that the call needs.
         """
         name = name or str(attribute(fn, "__name__", "function"))
+        # A call of a living actor runs in the actor's own worker, so it needs no free one.
         if of_actor is None or not of_actor.actor:
             self._check_room(name)
         quick = of_actor is not None and is_packed_at_once(args, kwargs)
@@ -244,6 +245,8 @@ class SessionJob:
     def _send(self, call: SessionCallJob[Any], payload: Payload) -> None:
         submit.await_room(self._session)
         self._await_folder()
+        # The session waits for numbers of calls that were not sent, so those that could not be marked before are marked
+        # now.
         self._skips.send()
         needs = submit.send_contents(self._session, payload)
         facts = {"sys_path": list(submit.module_folders(self.spec, payload)), **call.tracker.facts}
@@ -251,6 +254,7 @@ class SessionJob:
         def send_files() -> None:
             self._send_files(call, payload, facts, needs._replace(before=[]))
 
+        # A call that needs uploads first goes as files, which wait for them: through the stream it would overtake them.
         if needs.before or not call.tracker.send(payload.data, facts, send_files):
             self._send_files(call, payload, facts, needs)
             call.tracker.follow()
@@ -349,7 +353,7 @@ class SessionJob:
         return self._session.connection.put(place, b"", sync=False, after=after)
 
     async def _close(self, put: Reply[bool], is_behind: bool) -> None:
-        """See the session told to close; then say what is printed if the program ends before the job.
+        """Await the request that closes the session; then say what is printed if the program ends before the job.
 
         Args:
             is_behind: Whether it is sent after calls: the session closes also if the host refuses one of them.

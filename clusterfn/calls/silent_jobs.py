@@ -50,6 +50,7 @@ class SilentJobs:
     """
 
     def __init__(self, session: HostState) -> None:
+        # This object is a value of a WeakKeyDictionary: a strong reference to its key would keep both for ever.
         self._session = weakref.ref(session)
         self._waiting: dict[Conclusion, None] = {}
         self._is_asking = False
@@ -88,6 +89,7 @@ class SilentJobs:
             return
         except (ClusterfnError, concurrent.futures.CancelledError):
             if session.is_connected:
+                # Nothing else may report that these jobs are gone, so they are asked about again.
                 loop.begin(self._ask_later(silent))
             return
         left = collections.deque(dead)

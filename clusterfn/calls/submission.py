@@ -133,6 +133,8 @@ class PendingSubmission(Reply[Optional[Started]]):
                 answer = await _answer(self._send() if sent is None else sent)
                 full = scheduler.refused_for_now(answer)
                 other = None if full else scheduler.again(self.request, answer)
+                # A job that was withdrawn in the meantime is not submitted again, but one that was taken must be
+                # reported.
                 if (full or other) and self.is_withdrawn:
                     self.resolve(None)
                     return ""
@@ -143,6 +145,7 @@ class PendingSubmission(Reply[Optional[Started]]):
                     self.job.taken(started)
                     self.resolve(started)
                     return ""
+                # The first request has waited for its predecessors, so the next one need not.
                 self.request, self._after, sent = other, (), None
         except (ClusterfnError, concurrent.futures.CancelledError) as error:
             self.reject(error)
@@ -160,6 +163,8 @@ class PendingSubmission(Reply[Optional[Started]]):
         except SubmitError as refusal:
             if not refusal.retryable:
                 raise
+            # A submission that failed in this way may have succeeded all the same, so the job is looked for before it
+            # is given up.
             return Started("", refusal)
         return Started(scheduler_id)
 
@@ -288,9 +293,11 @@ class SubmissionLine:
                 await asyncio.sleep(self._until_late(pause_s))
                 self._refuse_late()
                 self._renew_notes()
+                # The question may end a submission, which then leaves the line, so this goes through a copy.
                 first = next((each for each in list(self.waiting) if each.is_wanted_now()), None)
                 refusal = await self._try(first) if first is not None else self._reason
                 if first is not None and not refusal:
+                    # A scheduler that has taken one job may have room for more at once.
                     pause_s, slower_s = 0.0, _FIRST_S
                 elif first is not None and self._keep(first, refusal, is_first=True):
                     pause_s = 0.0

@@ -115,6 +115,7 @@ async def see_started(tracker: Tracker, submission: Reply[Any]) -> None:
 def _end_refused(tracker: Tracker, error: BaseException) -> None:
     refused = refusal_of(error, tracker.session.host.name, tracker.sending, "job")
     if getattr(error, "kind", "") == "skipped" and tracker.inputs and not isinstance(refused, Cancelled):
+        # The host skips a request whose predecessors failed, so the cause is a call whose value this job takes.
         labels = ", ".join(each.label for each in tracker.inputs)
         refused = DependencyFailed(f"{labels}: not sent, so its value will not exist", stage="submit")
         refused.host, refused.__cause__ = tracker.session.host.name, error
@@ -242,6 +243,7 @@ def _needed(session: HostState, needs: Uploads) -> Needed:
     """Return what a folder needs, and have sent again what the host finds gone or damaged when it gets the folder."""
 
     def send_again(paths: list[str], go_on: Callable[[HostError | None], None]) -> None:
+        # The host has just found these missing or damaged, so what this process remembers of them is wrong.
         session.contents.forget(paths)
         error: BaseException | None = None
         try:

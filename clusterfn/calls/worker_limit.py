@@ -58,6 +58,7 @@ class WorkerLimit:
         job.add_done_callback(self._ended)
         with self._order:
             with self._changed:
+                # Calls keep their order: even with room, a call waits behind those that already wait.
                 if self._waiting or len(self._going) >= self.most:
                     self._hold(job, tracker, send)
                     return
@@ -75,6 +76,7 @@ class WorkerLimit:
         tracker.hold_back(lambda: self._withdraw(job), f"max_workers={self.most}")
         if not self._awaits_exit:
             self._awaits_exit = True
+            # The thread is a daemon, which would end with the program and leave calls unsent.
             atexit.register(self.send_all)
         if not self._has_thread:
             self._has_thread = True
@@ -157,6 +159,7 @@ class WorkerLimit:
 
     def _ended(self, job: Any) -> None:
         with self._changed:
+            # Only `_changed` is taken here: a thread that sends a call holds `_order`, and may hold it for long.
             self._going.discard(job)
             self._changed.notify_all()
 

@@ -111,6 +111,7 @@ class Packed:
 
 def seal(facts: bytes, crc: int) -> bytes:
     """Complete the JSON line: add to `facts`, which lacks its last brace, the checksum of the body and these facts."""
+    # The checksum covers the header too: a damaged size there would make a reader take other bytes for the value.
     return b'%s, "crc": %d}\n' % (facts, zlib.crc32(facts, crc))
 
 
@@ -167,6 +168,7 @@ def _pack(
 
     def keep_apart(buffer: pickle.PickleBuffer) -> bool:
         view = buffer.raw()
+        # Large buffers stay out of the pickle, so that they are neither copied nor read into it again.
         large = len(view) >= _LARGE
         if large:
             buffers.append(view)
@@ -328,6 +330,7 @@ def _parsed(line: bytes, sealed: bytes | None = None) -> dict[str, Any]:
         raise Damaged("the header is not readable") from None
     if not isinstance(header, dict):
         raise Damaged("the header is not readable")
+    # The format is checked first: a file of another version gets this message, and not one about a wrong checksum.
     if header.get("format") != FORMAT:
         raise Damaged("format %r is not known to this version" % header.get("format"))
     if sealed is not None and line != sealed:

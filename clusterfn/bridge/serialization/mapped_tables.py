@@ -24,7 +24,7 @@ class WithTables:
     Args:
         obj: What is pickled.
         begun: The classes that have been pickled; more come with `obj`.
-        hints: Is told if there is more than `obj`.
+        hints: Takes note if there is more than `obj`.
     """
 
     def __init__(self, obj: Any, begun: Iterable[type], hints: Hints) -> None:

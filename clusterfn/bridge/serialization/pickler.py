@@ -105,15 +105,16 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
         self._in_parts = in_parts
         # Closure variables of functions, by their ids. One that several functions share must arrive as one.
         self._cells: dict[int, types.CellType] = {}
-        self._told = copyreg_entries.of_script()
+        self._registered = copyreg_entries.of_script()
         # The classes of what was pickled, by their ids: a class may define no hash.
         self.kinds: dict[int, type] = {}
 
     def dump(self, obj: Any) -> None:
         whole = self.whole(obj)
-        if self._told and self._hints is not None and registers.is_call(obj):
+        if self._registered and self._hints is not None and registers.is_call(obj):
+            # The entries may fail to pickle like annotations do, and then the call is pickled again without both.
             self._hints.used = True
-            whole = copyreg_entries.WithEntries(whole, list(self._told.values()))
+            whole = copyreg_entries.WithEntries(whole, list(self._registered.values()))
         super().dump(whole)
 
     def whole(self, obj: Any) -> Any:
@@ -142,7 +143,7 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
         if kind is types.FunctionType:
             reduction = self._reduce_function(obj)
             return super().reducer_override(obj) if reduction is NotImplemented else reduction
-        if id(kind) in self._told:
+        if id(kind) in self._registered:
             return NotImplemented
         if kind is types.CellType and id(obj) in self._cells:
             # The variable goes empty: each function that has it fills it.
@@ -191,6 +192,8 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
         if func.__closure__:
             self._cells.update((id(cell), cell) for cell in func.__closure__)
             reduction = (reduction[0], (*reduction[1][:4], func.__closure__), *reduction[2:])
+            # The cells go with the function itself, and their content comes later: a closure may refer to its own
+            # function.
             slots.update(__closure__=None, _contents=list(map(classes.content, func.__closure__)))
         for name in (name for body in class_bodies(func.__code__) for name in global_names(body)):
             if name in scope and name != "__builtins__":
