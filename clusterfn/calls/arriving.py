@@ -165,6 +165,7 @@ class Arriving(MemorySink):
             return
         free, folder = units.free_memory(swap=True), None
         if free is not None:
+            # Other values that are on their way have room reserved for them, which the system still counts as free.
             free -= landing.awaited()
         if free is not None and size > free:
             # A host that is not trusted may fill neither the memory nor the disk.

@@ -51,6 +51,7 @@ class CellStatus:
         line = shortened(line, _WIDTH)
         if (line, progress) != (self._line, self._progress):
             self._line, self._progress = line, progress
+            # A front end takes time for each update, so a line that changes often is published only now and then.
             if not line or time.monotonic() >= self._due:
                 self._publish()
 
@@ -89,6 +90,7 @@ def progress_bar(ended: int, total: int, failed: int = 0) -> str:
 def of_present_cell() -> CellStatus:
     """Return the lines below the cell that runs; below the latest one where none does."""
     shell: Any = sys.modules["IPython"].get_ipython()
+    # Threads print below the cell that runs, so the number of the cell decides, and not who asks.
     return _status_of(shell, shell.execution_count)
 
 

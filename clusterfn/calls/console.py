@@ -111,6 +111,7 @@ class ProgressBar:
     def draw(self, line: str, done: int, total: int, columns: int) -> None:
         """Redraw it in so many columns."""
         bar = self._bar
+        # The fields are set directly, because the methods of tqdm redraw at intervals of their own.
         bar.desc, bar.n, bar.total, bar.ncols = line, min(done, total), total, columns
         bar.refresh()
 
@@ -322,6 +323,7 @@ def write(stream: TextIO | None, text: str) -> None:
     try:
         stream.write(text)
     except UnicodeEncodeError:
+        # Some terminals and files take ASCII only, and a progress text must not end the program.
         stream.write(_encodable(text, stream))
     stream.flush()
 

@@ -154,6 +154,7 @@ class _LastUpload:
         self.upload = EnvironmentUpload()
 
 
+# The keys are weak, so that the uploads go with the host's state.
 _uploads: weakref.WeakKeyDictionary[HostState, dict[str, _LastUpload]] = weakref.WeakKeyDictionary()
 
 
@@ -166,6 +167,7 @@ def upload(session: HostState, made: LockedEnvironment, say: Say, on_progress: P
     with last.lock:
         if made.ready not in session.contents and not last.upload.share():
             last.upload = _upload(session, made, say, on_progress)
+        # The environment may have become ready since the test above, and then nothing is to be waited for.
         return EnvironmentUpload() if made.ready in session.contents else last.upload
 
 
@@ -189,6 +191,7 @@ def _upload(session: HostState, made: LockedEnvironment, say: Say, on_progress: 
     sent = [*session.bridge.lay_out(), *_send(session, made, ours, sum(sizes.values()), on_progress)]
     plan = posixpath.join(layout.build_dir(made.root, made.id), layout.PLAN)
     document = json.dumps(build_plan.document(session, made, bool(theirs), lacking["sizes"])).encode()
+    # The builder starts once the plan exists, so the plan must arrive after all that it names.
     planned = session.connection.put(plan, document, mode=_GROUP_READS, after=sent)
     return EnvironmentUpload([*sent, planned], _start(session, made, plan, planned))
 
@@ -222,6 +225,7 @@ async def _see_started(session: HostState, name: str, build: RemoteBuild, submis
     try:
         await submit.await_start(session, submission)
     except (ClusterfnError, concurrent.futures.CancelledError) as error:
+        # Jobs wait for the builder, so they must learn that it never starts.
         build.refused(error)
         return
     build.watch_job(name)
@@ -236,6 +240,7 @@ def _divide(
     by_hash = {each.sha256: each for each in archives}
     missing = [by_hash[sha256] for sha256 in lacking["missing"]]
     ours = set() if session.host.making.fetch_on == "host" else set(lacking["unreachable"])
+    # Only this machine reads repositories, with the user's own access to them.
     ours |= {each.sha256 for each in missing if each.url.startswith(GIT)}
     return [each for each in missing if each.sha256 not in ours], [each for each in missing if each.sha256 in ours]
 

@@ -61,6 +61,7 @@ def remember(
     """
     path = ledger_path()
     with contextlib.suppress(OSError):
+        # The names of jobs may be confidential, so only the user may read the folder.
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if path.exists() and path.stat().st_size > LARGEST_BYTES:
             # An older file is lost: hosts know their jobs without it.
@@ -76,6 +77,7 @@ def remember(
             entry["results"] = results._asdict()
         if names := sorted(secrets):
             entry["secrets"] = names
+        # Programs may write at the same time: each appends a whole line.
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
 
@@ -90,6 +92,7 @@ def results_of(job_id: str, default: ResultPolicy) -> ResultPolicy:
     """Return what is accepted of the value of a job that was sent from this machine, and never less strictly."""
     policies = [entry.results for entry in (_read(line) for line in _lines() if f'"id": "{job_id}' in line) if entry]
     sizes = [each.max_bytes for each in policies if each.max_bytes is not None]
+    # The strictest policy counts: attaching must not accept more of the host than sending did.
     return ResultPolicy(
         default.data_only or any(each.data_only for each in policies), min(sizes, default=default.max_bytes)
     )

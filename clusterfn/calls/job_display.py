@@ -235,6 +235,7 @@ def _tell_at_exit() -> None:
 
 def _tell_what_goes_on() -> None:
     """Print how to get back to jobs that keep running; first wait for what may still be refused."""
+    # These were not sent when the program ended, so their users have not heard yet whether they arrived.
     late = [job for job, _ in _all_unsent()]
     finish_sending()
     # This comes first, because an answer may be that the scheduler has no room for a job.
@@ -246,6 +247,7 @@ def _tell_what_goes_on() -> None:
             _tell_of_end(job)
     going = [job for job in open_jobs if not job.done() and not job.is_stopping]
     left = sorted((_what_goes_on(job), _parting_words(job), job.id) for job in going)
+    # Jobs with the same words share a line, because a program may leave hundreds of them.
     for what, words in sorted({(what, words) for what, words, _ in left}):
         ids = [job_id[:SHORT] for each, how, job_id in left if (each, how) == (what, words)]
         how = words.replace("ID", ids[0]) if len(ids) == 1 else words
@@ -473,11 +475,13 @@ class _Preparations:
 
 _preparations = _Preparations()
 if hasattr(os, "register_at_fork"):
+    # Windows has no fork.
     os.register_at_fork(after_in_child=_preparations.forget)
 
 
 def _time_for_a_second() -> None:
     """Wait, and say so, for as long as a second Ctrl-C counts."""
+    # Ctrl-C reaches only the main thread, so another one would wait in vain.
     if threading.current_thread() is not threading.main_thread():
         return
     redrawn = console.can_redraw()
@@ -514,5 +518,6 @@ def _stop(job: JobEntry | GroupState) -> None:
     if isinstance(sending, Sending) and sending.dropped:
         console.warn(f"{job.id} was not sent completely: nothing runs on {job.host}.")
         return
+    # The job may have ended by itself before the request to stop it arrived.
     came_late = job.done() and job.state != CANCELLED
     console.warn(f"{job.id} {f'had already ended: {job.status}' if came_late else 'was stopped.'}")

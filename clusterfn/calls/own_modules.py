@@ -64,6 +64,7 @@ def _holds_code(folder: str) -> bool:
             return True
         folders[:] = sorted(name for name in folders if name.isidentifier() and name not in _LEFT_OUT)
         left -= len(names) + len(folders)
+        # The folder may hold millions of data files, and this runs at each import of a namespace package.
         if left < 0:
             return False
     return False
@@ -175,8 +176,11 @@ def edited(imported: Iterable[str]) -> list[str]:
         if path is not None:
             stat = path.stat()
             now = (stat.st_mtime_ns, stat.st_size)
+            # The byte code file has the time and size of the source that was imported, even if the source was edited
+            # before this look.
             compiled = _compiled_from(name)
             before = _seen.setdefault(path, now)
+            # A byte code file has 32 bits for each.
             in_byte_code = (int(stat.st_mtime) & 0xFFFFFFFF, stat.st_size & 0xFFFFFFFF)
             is_new = before != now if compiled is None else compiled != in_byte_code
             if is_new and (path, now) not in _reported:

@@ -104,9 +104,11 @@ def pack(
         TypeError: The function does not take these arguments; the one that Python itself raises.
         PayloadError: Part of it cannot travel; the message says which, by its path.
     """
+    # A call with wrong arguments fails here, and not on the host after minutes in a queue.
     check_arguments(function, args, kwargs)
     keep_registrations()
     apart, needs, notes = Large(), Needs(place), serialization.part("pickler").notes
+    # The list is the pickler's own and may have sentences about an earlier call.
     notes.clear()
     needs.read_code(function)
     for name in imports:
@@ -130,6 +132,7 @@ def name_of(view: memoryview) -> tuple[str, int]:
     if len(view) <= _LEAF:
         return hashlib.sha256(view).hexdigest(), zlib.crc32(view)
     leaves = [view[at : at + _LEAF] for at in range(0, len(view), _LEAF)]
+    # hashlib and zlib release the GIL for large pieces, so the threads use several cores.
     threads = min(os.cpu_count() or 1, _HASHING_THREADS)
     try:
         with concurrent.futures.ThreadPoolExecutor(threads, "clusterfn-hash") as pool:

@@ -135,6 +135,7 @@ def request_stack_dump(connection: HostConnection, folder: str, keep_waiting: Ca
     token, began = secrets.token_hex(8), time.monotonic()
     question = posixpath.join(folder, layout.STACK)
     place = posixpath.join(folder, layout.stack_answer(token))
+    # The answer is awaited before the question is sent, so that it cannot come unnoticed.
     answer = connection.wait(place)
     connection.put(question, token.encode(), sync=False).result(_TIMEOUT_S)
     try:
