@@ -109,11 +109,11 @@ def run(line: str | Sequence[str], *, result: str | None = None, stdin: str | os
     Example:
         >>> clusterfn.run(["python", "train.py", "--lr", "0.1"], host="tensor01", gpus=1)
     """
-    made = make_command(text := read_command(line), dict(options), result, stdin)
+    prepared = make_command(text := read_command(line), dict(options), result, stdin)
     if text.names:
         hint = f"call clusterfn.command(...)({text.names[0]}=...), or double the braces for text"
         raise ConfigError(f"the place {{{text.names[0]}}} of the command has no value", hint=hint)
-    return made.function.map(made.array).results() if made.array else made.function()
+    return prepared.function.map(prepared.array).results() if prepared.array else prepared.function()
 
 
 @show_options(CallOptions)
@@ -236,8 +236,8 @@ def make_command(
     called.is_without_value = result is None
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     called.__signature__ = inspect.Signature(parameters)
-    made: ClusterFunction[..., Any] = cluster(**options)(called)
-    return PreparedCommand(made, sbatch.array if sbatch else [], sbatch.max_parallel if sbatch else None, project)
+    function: ClusterFunction[..., Any] = cluster(**options)(called)
+    return PreparedCommand(function, sbatch.array if sbatch else [], sbatch.max_parallel if sbatch else None, project)
 
 
 def _sbatch_lines(script: Path, options: Mapping[str, Any]) -> SbatchScript | None:

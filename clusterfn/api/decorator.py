@@ -193,12 +193,12 @@ class ClusterFunction(Generic[P, R]):
 
     @public_api
     @show_options(CallOptions)
-    def with_options(self, **given: Unpack[CallOptions]) -> ClusterFunction[P, R]:
+    def with_options(self, **options: Unpack[CallOptions]) -> ClusterFunction[P, R]:
         """Return the same function with some options changed; the others stay. See `cluster` for what they mean.
 
         With `gpus=0` no type and size of GPUs stays.
         """
-        return _unpickled(self._mark, changed(self.options, given))
+        return _unpickled(self._mark, changed(self.options, options))
 
     @public_api
     def script(self, *args: P.args, **kwargs: P.kwargs) -> str:
@@ -288,15 +288,15 @@ def _anchor(function: Callable[..., Any], options: Options, decorated: ClusterFu
 def _unpickled(anchor: Any, options: Options | None) -> ClusterFunction[Any, Any]:
     """Return the decorated function of that anchor; with options, a variant of it that has them."""
     existing: ClusterFunction[Any, Any] | None = None if options else vars(anchor).get("decorated")
-    made: ClusterFunction[Any, Any] = existing or ClusterFunction.__new__(ClusterFunction)
-    made._mark = anchor
+    function: ClusterFunction[Any, Any] = existing or ClusterFunction.__new__(ClusterFunction)
+    function._mark = anchor
     if options is None:
-        anchor.decorated = made
+        anchor.decorated = function
     else:
-        made.options = options
-    if "function" in vars(anchor) and "__wrapped__" not in vars(made):
-        made._fill()
-    return made
+        function.options = options
+    if "function" in vars(anchor) and "__wrapped__" not in vars(function):
+        function._fill()
+    return function
 
 
 def reject_generator(function: object, name: str | None = None, hint: str = "return a list from it") -> None:

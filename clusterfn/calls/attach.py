@@ -158,7 +158,7 @@ def attach(
     options = parse_options({"results": results, "max_result": max_result})
     session, folder = find_job(job_id, host)
     attempts = posixpath.join(folder, layout.ATTEMPTS)
-    asked = remote_state.ask_sizes(session.connection, attempts, 2, layout.OUTCOME, layout.EVENTS)
+    sizes_reply = remote_state.ask_sizes(session.connection, attempts, 2, layout.OUTCOME, layout.EVENTS)
     files = [posixpath.join(folder, name) for name in (layout.SPEC, layout.CLAIM, layout.STARTED)]
     sent, claim, started = remote_files.read_each(session.connection, files)
     if sent is None:
@@ -182,7 +182,7 @@ def attach(
     entry.has_value = bool(spec.get("has_value", True))
     tracker.attach(claim or b"", started or b"")
     if not live:
-        sizes = remote_state.read_sizes(attempts, asked)
+        sizes = remote_state.read_sizes(attempts, sizes_reply)
         remote_state.wait_until_caught_up(lambda: job.done() or tracker.is_caught_up(sizes))
     return job
 
@@ -328,7 +328,7 @@ def find_job(job_id: str, host: str | None) -> tuple[HostState, str]:
                 patience.wait()
             elif others and not seen and not patience.was_needed:
                 # A host that does not answer may have another address by now, or another root.
-                again = [each for each in others if not silent or each.name in {asked.name for asked in hosts}]
+                again = [each for each in others if not silent or each.name in {tried.name for tried in hosts}]
                 hosts, others = [*hosts, *again], []
             else:
                 break
@@ -411,14 +411,14 @@ def _no_such(
     job_id: str, hosts: Sequence[Host], partly_on: Sequence[str] = (), was_arriving: bool = False,
     silent: Mapping[str, HostError] = MappingProxyType({}),
 ) -> ConfigError:  # fmt: skip
-    asked = list(dict.fromkeys(host.name for host in hosts if repr(host) not in silent))
-    names, elsewhere = ", ".join(asked), sorted(history.entries(job_id), key=lambda entry: entry.host)
+    host_names = list(dict.fromkeys(host.name for host in hosts if repr(host) not in silent))
+    names, elsewhere = ", ".join(host_names), sorted(history.entries(job_id), key=lambda entry: entry.host)
     elsewhere = [entry for entry in elsewhere if entry.host not in {host.name for host in hosts}]
     if elsewhere:
-        there = elsewhere[0]
-        hint = f"leave the host out, or use that host: {there.host}"
-        if there.host not in config_file.load().hosts:
-            hint = f"name that host, if it has another name now; else add it to clusterfn.yml, as in {there.config}"
+        sent = elsewhere[0]
+        hint = f"leave the host out, or use that host: {sent.host}"
+        if sent.host not in config_file.load().hosts:
+            hint = f"name that host, if it has another name now; else add it to clusterfn.yml, as in {sent.config}"
         sent_to = ", ".join(dict.fromkeys(entry.host for entry in elsewhere))
         return ConfigError(f"there is no job {job_id} on {names}: it was sent to {sent_to}", hint=hint)
     if partly_on:
@@ -432,7 +432,7 @@ def _no_such(
             f"job {job_id} has not started: the program that sent it to {names} dropped it, or was killed",
             hint="submit it again",
         )
-    lately = history.sent_within(job_id, _LATELY_S, asked)
+    lately = history.sent_within(job_id, _LATELY_S, host_names)
     why = "this machine sent it a short while ago: it is still being sent, or was rejected or removed"
     evidence = [why] if lately else []
     evidence += [f"{error.host} could not be asked: {in_one_line(error.message)}" for error in silent.values()]
@@ -465,9 +465,9 @@ def _where_sent(spec: dict[str, Any], session: HostState, folder: str) -> tuple[
     if sender is None or sender.scheduler == session.host.scheduler:
         return session, folder
     with contextlib.suppress(HostError):
-        there = open_session(sender)
-        found = [path for path, _ in find_folders(there, spec["id"]) if _is_whole(path)]
-        return (there, found[0]) if found else (session, folder)
+        sender_session = open_session(sender)
+        found = [path for path, _ in find_folders(sender_session, spec["id"]) if _is_whole(path)]
+        return (sender_session, found[0]) if found else (session, folder)
     return session, folder
 
 

@@ -22,30 +22,32 @@ if TYPE_CHECKING:
 _FORMAT = 1
 
 
-def document(session: HostState, made: LockedEnvironment, fetch: bool, sizes: Mapping[str, int]) -> dict[str, Any]:
+def document(
+    session: HostState, environment: LockedEnvironment, fetch: bool, sizes: Mapping[str, int]
+) -> dict[str, Any]:
     """Return plan.json, as decision 14 describes it, with facts that only people read."""
-    wheel, archives = zstd(session), made.lock.archives(made.platform)
+    wheel, archives = zstd(session), environment.lock.archives(environment.platform)
     setup = job_script.modules_setup(session.host) if any(each.is_source for each in archives) else ""
     return {
         "format": layout.FORMAT,
-        "id": made.id,
-        "root": made.root,
-        "platform": made.platform,
-        "python": list(made.interpreter.version),
-        "packages": [planned_package(each, made, setup, sizes) for each in archives],
-        "base": {"path": made.base.path, "version": made.base.version} if made.base else None,
+        "id": environment.id,
+        "root": environment.root,
+        "platform": environment.platform,
+        "python": list(environment.interpreter.version),
+        "packages": [planned_package(each, environment, setup, sizes) for each in archives],
+        "base": {"path": environment.base.path, "version": environment.base.version} if environment.base else None,
         "setup": setup,
         "fetch": fetch,
         "zstd": _entry(wheel) if wheel else None,
-        "verify": ["torch"] if made.has_torch else [],
+        "verify": ["torch"] if environment.has_torch else [],
         "timeout_s": session.host.making.timeout_s,
         "purged": session.host.making.purge_days is not None,
         "owners": list(session.host.owners),
-        "about": made.title,
-        "wanted": list(made.wanted),
-        "cuda": made.cuda,
-        "why": made.why,
-        "virtual": made.lock.virtual_packages(made.platform),
+        "about": environment.title,
+        "wanted": list(environment.wanted),
+        "cuda": environment.cuda,
+        "why": environment.why,
+        "virtual": environment.lock.virtual_packages(environment.platform),
     }
 
 
@@ -56,7 +58,7 @@ def zstd(session: HostState) -> LockedPackage | None:
 
 
 def planned_package(
-    package: LockedPackage, made: LockedEnvironment, setup: str, sizes: Mapping[str, int]
+    package: LockedPackage, environment: LockedEnvironment, setup: str, sizes: Mapping[str, int]
 ) -> dict[str, Any]:
     """Return a package of a plan: a source distribution as the wheel that is built from it, whose hash says of what.
 
@@ -69,10 +71,19 @@ def planned_package(
         return entry
     # The hash covers all that the build sees. So a difference gives another wheel, and environments without a
     # difference share one.
-    others = [each.sha256 for each in made.lock.archives(made.platform) if each.manager != WHEEL]
+    others = [each.sha256 for each in environment.lock.archives(environment.platform) if each.manager != WHEEL]
     builds = [each.sha256 for each in package.builds_with]
-    base = made.base.identity if made.base else ()
-    seen = [_FORMAT, made.platform, package.sha256, sorted(builds), sorted(others), [*base], made.glibc, setup]
+    base = environment.base.identity if environment.base else ()
+    seen = [
+        _FORMAT,
+        environment.platform,
+        package.sha256,
+        sorted(builds),
+        sorted(others),
+        [*base],
+        environment.glibc,
+        setup,
+    ]
     return {
         **entry, "file": f"{package.name}-{package.version}-built.whl", "url": "", "size": 0,
         "sha256": hashlib.sha256(json.dumps(seen).encode()).hexdigest(), "source": entry,

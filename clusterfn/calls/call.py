@@ -372,13 +372,13 @@ def send_needs(
     Returns:
         What the job needs, and the upload of the environment.
     """
-    environment, made = None, prepared.ready.made
+    environment, locked = None, prepared.ready.made
     with job_display.nothing_runs():
-        if made is not None:
+        if locked is not None:
             # The module takes time to import, and many calls make no environment.
             from clusterfn.calls import environment_upload
 
-            environment = environment_upload.upload_for(prepared.session, made, job, console.tell)
+            environment = environment_upload.upload_for(prepared.session, locked, job, console.tell)
         needs = submission.send_needs(prepared.session, prepared.payload, prepared.ready.folders)
     if environment is not None:
         needs = needs._replace(before=[*needs.before, *environment.before])
@@ -423,17 +423,17 @@ def whom_to_tell(host: Host, options: Options) -> dict[str, Any]:
     Raises:
         ConfigError: The variable that holds the address is not set here.
     """
-    wanted = host.notify if options.notify is None else options.notify
-    if wanted is None or not (wanted.mail or wanted.webhook or wanted.command):
+    recipients = host.notify if options.notify is None else options.notify
+    if recipients is None or not (recipients.mail or recipients.webhook or recipients.command):
         return {}
-    address = os.environ.get(wanted.webhook, "") if wanted.webhook else ""
-    if wanted.webhook and not address.startswith(("https://", "http://")):
+    address = os.environ.get(recipients.webhook, "") if recipients.webhook else ""
+    if recipients.webhook and not address.startswith(("https://", "http://")):
         problem = "does not hold the address of a webhook" if address else "is not set in this process"
         raise ConfigError(
-            f"notify names {wanted.webhook}, which {problem}", host=host.name,
-            hint=f"export {wanted.webhook}=https://…, or leave notify out",
+            f"notify names {recipients.webhook}, which {problem}", host=host.name,
+            hint=f"export {recipients.webhook}=https://…, or leave notify out",
         )  # fmt: skip
-    return {**wanted._asdict(), "webhook": address}
+    return {**recipients._asdict(), "webhook": address}
 
 
 # A function that is called often gets its name only once.

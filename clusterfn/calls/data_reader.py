@@ -176,11 +176,11 @@ class _Reader(data_stack.DataStack):
             # A class or function as an argument would let the maker call it.
             raise NotData(next(each.shown for each in args if type(each) is _Name))
         self.cost.charge_copy(args)
-        made = called.make(*args)
+        result = called.make(*args)
         # A Counter that copies a dict takes as long as filling it, but without the limit on the cost.
-        if type(made) is collections.Counter:
-            self.put_entries(made, list(args[0]), list(args[0].values()))
-        self.stack.append(made)
+        if type(result) is collections.Counter:
+            self.put_entries(result, list(args[0]), list(args[0].values()))
+        self.stack.append(result)
 
     def _method(self, args: tuple[Any, ...]) -> None:
         """Take getattr(ZoneInfo, "_unpickle"), and no other attribute of anything."""

@@ -162,17 +162,17 @@ def empty_uuid() -> uuid.UUID:
     return uuid.UUID.__new__(uuid.UUID)
 
 
-def fill(made: Any, state: Any) -> None:
+def fill(obj: Any, state: Any) -> None:
     """Give an object the state that comes after it: a UUID its number, an OrderedDict what torch notes on it."""
-    if type(made) is uuid.UUID:
+    if type(obj) is uuid.UUID:
         _need(type(state) is dict and set(state) <= {"int", "is_safe"} and type(state.get("int")) is int, "a UUID")
         _need(0 <= state["int"] < 1 << 128, "the number of a UUID")
-        object.__setattr__(made, "int", state["int"])
-        object.__setattr__(made, "is_safe", uuid.SafeUUID.unknown)
+        object.__setattr__(obj, "int", state["int"])
+        object.__setattr__(obj, "is_safe", uuid.SafeUUID.unknown)
         return
-    _need(type(made) is collections.OrderedDict, f"the state of a {type(made).__name__}")
+    _need(type(obj) is collections.OrderedDict, f"the state of a {type(obj).__name__}")
     _need(type(state) is dict and set(state) == {"_metadata"}, "the attributes of an OrderedDict")
-    vars(made).update(state)
+    vars(obj).update(state)
 
 
 _OWN_PATH = _path(pathlib.PosixPath if _POSIX else pathlib.PurePosixPath)

@@ -104,7 +104,9 @@ async def _report_end(waits_for: Callable[[str], None], cannot_have: CannotHave,
         )
 
 
-def upload_for(session: HostState, made: LockedEnvironment, job: Entry | GroupState, say: Say) -> EnvironmentUpload:
+def upload_for(
+    session: HostState, environment: LockedEnvironment, job: Entry | GroupState, say: Say
+) -> EnvironmentUpload:
     """Upload it as `upload` does; show progress before the job is shown, then make it part of the job's state."""
     with BuildDisplay() as display:
 
@@ -114,14 +116,14 @@ def upload_for(session: HostState, made: LockedEnvironment, job: Entry | GroupSt
             else:
                 job.set_state(job.state, _in_words(progress))
 
-        return upload(session, made, say, show)
+        return upload(session, environment, say, show)
 
 
 def _in_words(progress: BuildProgress) -> str:
     return f"environment: {in_words(progress)}"
 
 
-def build(session: HostState, made: LockedEnvironment, say: Say, on_progress: Progress) -> bool:
+def build(session: HostState, environment: LockedEnvironment, say: Say, on_progress: Progress) -> bool:
     """Have it built now, and wait for that; whether there was anything to do.
 
     Raises:
@@ -134,7 +136,7 @@ def build(session: HostState, made: LockedEnvironment, say: Say, on_progress: Pr
             f"{session.host.name} builds environments in the jobs that use them (build_on: node)",
             host=session.host.name, hint="call a function with it; or set build_partition: for jobs that only build",
         )  # fmt: skip
-    shipped = upload(session, made, say, on_progress)
+    shipped = upload(session, environment, say, on_progress)
     if shipped.build is None:
         return False
     ended = shipped.build.listen(on_progress)
@@ -158,20 +160,20 @@ class _LastUpload:
 _uploads: weakref.WeakKeyDictionary[HostState, dict[str, _LastUpload]] = weakref.WeakKeyDictionary()
 
 
-def upload(session: HostState, made: LockedEnvironment, say: Say, on_progress: Progress) -> EnvironmentUpload:
+def upload(session: HostState, environment: LockedEnvironment, say: Say, on_progress: Progress) -> EnvironmentUpload:
     """Send what the host lacks of it, and start its builder; once, however many jobs ask before it is there.
 
     Raises as `_upload`.
     """
-    last = _uploads.setdefault(session, {}).setdefault(made.ready, _LastUpload())
+    last = _uploads.setdefault(session, {}).setdefault(environment.ready, _LastUpload())
     with last.lock:
-        if made.ready not in session.contents and not last.upload.share():
-            last.upload = _upload(session, made, say, on_progress)
+        if environment.ready not in session.contents and not last.upload.share():
+            last.upload = _upload(session, environment, say, on_progress)
         # The environment may have become ready since the test above, and then nothing is to be waited for.
-        return EnvironmentUpload() if made.ready in session.contents else last.upload
+        return EnvironmentUpload() if environment.ready in session.contents else last.upload
 
 
-def _upload(session: HostState, made: LockedEnvironment, say: Say, on_progress: Progress) -> EnvironmentUpload:
+def _upload(session: HostState, environment: LockedEnvironment, say: Say, on_progress: Progress) -> EnvironmentUpload:
     """Send what the host lacks of it, and start its builder.
 
     Args:
@@ -181,22 +183,22 @@ def _upload(session: HostState, made: LockedEnvironment, say: Say, on_progress: 
     Raises:
         EnvironmentBuildError: A package can be fetched neither by the host nor by this machine.
     """
-    if not session.missing([made.ready]):
+    if not session.missing([environment.ready]):
         return EnvironmentUpload()
-    wanted = json.dumps(build_plan.document(session, made, session.host.making.fetch_on != "client", {})).encode()
-    lacking = environment_builder.run_builder(session, "lacking", stdin=wanted, timeout_s=_TIMEOUT_S)[-1]
-    theirs, ours = _divide(session, made, lacking)
+    draft = json.dumps(build_plan.document(session, environment, session.host.making.fetch_on != "client", {})).encode()
+    lacking = environment_builder.run_builder(session, "lacking", stdin=draft, timeout_s=_TIMEOUT_S)[-1]
+    theirs, ours = _divide(session, environment, lacking)
     sizes = download.download_sizes(ours)
-    tell_download(made, theirs, ours, {**lacking["sizes"], **sizes}, say)
-    sent = [*session.bridge.lay_out(), *_send(session, made, ours, sum(sizes.values()), on_progress)]
-    plan = posixpath.join(layout.build_dir(made.root, made.id), layout.PLAN)
-    document = json.dumps(build_plan.document(session, made, bool(theirs), lacking["sizes"])).encode()
+    tell_download(environment, theirs, ours, {**lacking["sizes"], **sizes}, say)
+    sent = [*session.bridge.lay_out(), *_send(session, environment, ours, sum(sizes.values()), on_progress)]
+    plan = posixpath.join(layout.build_dir(environment.root, environment.id), layout.PLAN)
+    document = json.dumps(build_plan.document(session, environment, bool(theirs), lacking["sizes"])).encode()
     # The builder starts once the plan exists, so the plan must arrive after all that it names.
     planned = session.connection.put(plan, document, mode=_GROUP_READS, after=sent)
-    return EnvironmentUpload([*sent, planned], _start(session, made, plan, planned))
+    return EnvironmentUpload([*sent, planned], _start(session, environment, plan, planned))
 
 
-def _start(session: HostState, made: LockedEnvironment, plan: str, planned: Reply[bool]) -> RemoteBuild | None:
+def _start(session: HostState, environment: LockedEnvironment, plan: str, planned: Reply[bool]) -> RemoteBuild | None:
     """Start the builder on the machine that ssh reaches, or in a batch job; None if each job builds for itself."""
     making = session.host.making
     if making.build_on == "node" and not making.partition:
@@ -204,12 +206,12 @@ def _start(session: HostState, made: LockedEnvironment, plan: str, planned: Repl
     log = posixpath.join(posixpath.dirname(plan), f"log-{secrets.token_hex(4)}")
     argv, build = session.bridge.words(layout.BUILD, "build", plan), RemoteBuild(session, log)
     if making.build_on == "node" and session.scheduler.has_nodes:
-        name = layout.job_name("environment", made.id)
+        name = layout.job_name("environment", environment.id)
         request = session.scheduler.errand(job_script.command_line(argv), name, log, making.partition or "")
         submission = submit.start(session, request, [planned], _WaitingBuilder())
         loop.begin(_see_started(session, name, build, submission))
     else:
-        build.spawn(argv, made.root, [planned])
+        build.spawn(argv, environment.root, [planned])
     return build
 
 
@@ -232,11 +234,11 @@ async def _see_started(session: HostState, name: str, build: RemoteBuild, submis
 
 
 def _divide(
-    session: HostState, made: LockedEnvironment, lacking: BuildProgress
+    session: HostState, environment: LockedEnvironment, lacking: BuildProgress
 ) -> tuple[list[LockedPackage], list[LockedPackage]]:
     """Divide the missing packages into those that the host fetches and those that are sent."""
-    wheel, lock = build_plan.zstd(session), made.lock
-    archives = [*lock.archives(made.platform), *lock.builds(made.platform), *([wheel] if wheel else [])]
+    wheel, lock = build_plan.zstd(session), environment.lock
+    archives = [*lock.archives(environment.platform), *lock.builds(environment.platform), *([wheel] if wheel else [])]
     by_hash = {each.sha256: each for each in archives}
     missing = [by_hash[sha256] for sha256 in lacking["missing"]]
     ours = set() if session.host.making.fetch_on == "host" else set(lacking["unreachable"])
@@ -246,7 +248,7 @@ def _divide(
 
 
 def tell_download(
-    made: LockedEnvironment,
+    environment: LockedEnvironment,
     theirs: Sequence[LockedPackage],
     ours: Sequence[LockedPackage],
     sizes: Mapping[str, int],
@@ -259,13 +261,13 @@ def tell_download(
         ours: What this machine downloads and sends.
         sizes: By SHA-256, as far as they are known.
     """
-    host, count = made.host.name, len(made.lock.archives(made.platform))
+    host, count = environment.host.name, len(environment.lock.archives(environment.platform))
     parts = [f"{host} fetches {len(theirs)}"] if theirs else []
     parts += [f"{len(ours)} are sent"] if ours else []
     parts += [f"{count - len(theirs) - len(ours)} are already there"] if len(theirs) + len(ours) < count else []
-    base = f" on {host}'s own Python {made.base.version} ({made.base.path})" if made.base else ""
+    base = f" on {host}'s own Python {environment.base.version} ({environment.base.path})" if environment.base else ""
     of = counted(count, "package")
-    say(f"{made.title}: environment {made.id[:8]} of {of}{base}: {', '.join(parts) or 'none to send'}")
+    say(f"{environment.title}: environment {environment.id[:8]} of {of}{base}: {', '.join(parts) or 'none to send'}")
     total = _sum((*theirs, *ours), sizes)
     if total < MUCH:
         return
@@ -274,7 +276,8 @@ def tell_download(
     way = [f"{host} fetches {format_size(_sum(theirs, sizes))}"] if theirs else []
     way += [f"this machine downloads and sends {format_size(_sum(ours, sizes))}"] if ours else []
     least = "" if all(each.sha256 in sizes for each in (*theirs, *ours)) else "at least "
-    say(f"{made.title}: {least}{format_size(total)} for {made.root} on {host}: {', '.join(way)} ({largest})")
+    where = f"{environment.root} on {host}"
+    say(f"{environment.title}: {least}{format_size(total)} for {where}: {', '.join(way)} ({largest})")
 
 
 def _sum(packages: Sequence[LockedPackage], sizes: Mapping[str, int]) -> int:
@@ -282,7 +285,11 @@ def _sum(packages: Sequence[LockedPackage], sizes: Mapping[str, int]) -> int:
 
 
 def _send(
-    session: HostState, made: LockedEnvironment, packages: Sequence[LockedPackage], size: int, on_progress: Progress
+    session: HostState,
+    environment: LockedEnvironment,
+    packages: Sequence[LockedPackage],
+    size: int,
+    on_progress: Progress,
 ) -> Iterator[Reply[Any]]:
     """Send each archive as soon as it is here, while the others are fetched: so many bytes, as far as that is known."""
     tell_fetched, tell_sent = _seldom(on_progress), _seldom(on_progress)
@@ -296,8 +303,8 @@ def _send(
         count = sum(reply.done() for reply in sent)
         tell_sent({"stage": SENDING, "done": count, "of": len(sent), "text": transfer.amounts()})
 
-    for sha256, path in download.download_packages(packages, fetched, made.indexes):
-        sent.append(session.connection.put(layout.blob(made.root, sha256), path, mode=_GROUP_READS))
+    for sha256, path in download.download_packages(packages, fetched, environment.indexes):
+        sent.append(session.connection.put(layout.blob(environment.root, sha256), path, mode=_GROUP_READS))
         transfer.add(sent[-1])
         sent[-1].add_done_callback(arrived)
         yield sent[-1]

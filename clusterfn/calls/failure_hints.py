@@ -89,9 +89,9 @@ def about_missing_module(outcome: Mapping[str, Any], host: str) -> str | None:
             f"import statement names; write `import {top}` in the function"
         )
     if below:
-        there = host_text.shell_word(missing.get("version") or "another version")
+        remote_version = host_text.shell_word(missing.get("version") or "another version")
         here = serialization.part("load_failure").version_of(top) or "another version"
-        return f"{top} in {python} on {host} has no {name}: it is {there} there, and {here} on this machine"
+        return f"{top} in {python} on {host} has no {name}: it is {remote_version} there, and {here} on this machine"
     folder = _installed_from(top)
     if folder:
         return (

@@ -94,23 +94,23 @@ def holds_credentials(path: pathlib.Path) -> bool:
     return re.fullmatch(_CREDENTIALS, path.name, re.IGNORECASE) is not None
 
 
-def as_given(value: Any, given: Mapping[str, pathlib.PurePath]) -> Any:
+def as_given(value: Any, caller_paths: Mapping[str, pathlib.PurePath]) -> Any:
     """Return a value with the caller's own paths in place of the host's paths of the same files.
 
     Texts and paths are looked at, alone and in built-in containers, keys included. Only a whole path is replaced: that
     of a File or Directory which was an argument, or one below such a Directory.
 
     Args:
-        given: Path on the host -> path here.
+        caller_paths: Path on the host -> path here.
     """
-    return _Giving(given).of(value)
+    return _Giving(caller_paths).of(value)
 
 
 class _Giving:
     """One walk through a value; lists and dicts stay the same objects."""
 
-    def __init__(self, given: Mapping[str, pathlib.PurePath]) -> None:
-        self._given = given
+    def __init__(self, caller_paths: Mapping[str, pathlib.PurePath]) -> None:
+        self._given = caller_paths
         # Results by the ids of the values. The values are held, so that no new object gets the id of an earlier one.
         self._seen: dict[int, Any] = {}
 
@@ -135,11 +135,11 @@ class _Giving:
         return value
 
     def _path(self, text: str) -> pathlib.PurePath | None:
-        for there, here in self._given.items():
-            if text == there:
+        for remote, here in self._given.items():
+            if text == remote:
                 return here
-            if text.startswith(f"{there}/"):
-                return here / text[len(there) + 1 :]
+            if text.startswith(f"{remote}/"):
+                return here / text[len(remote) + 1 :]
         return None
 
 

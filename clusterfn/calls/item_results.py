@@ -149,8 +149,8 @@ class ItemResults:
             elif "retry" in line:
                 console.tell(f"{self._group.label(self._numbers[line['retry']])}: {line.get('told')}")
             elif "index" in line:
-                known = self._places.get(line["index"], (0, 0, {}))[2]
-                self._places[line["index"]] = (stream.element, stream.attempt, {**known, **line})
+                earlier = self._places.get(line["index"], (0, 0, {}))[2]
+                self._places[line["index"]] = (stream.element, stream.attempt, {**earlier, **line})
                 if stream.values:
                     self._send_for(stream, line)
                 else:

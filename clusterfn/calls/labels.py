@@ -88,8 +88,8 @@ def labels(rows: Sequence[Row], most: int = ROOM) -> list[str]:
         return [shortened(text, most) for text in whole]
     for key in differing:
         _leave_out_beginning(key, parts, most // len(differing))
-    said = [[_with_word(key[1], each[key]) for key in differing if key in each] for each in parts]
-    return [shortened(", ".join(texts), most) for texts in said]
+    words = [[_with_word(key[1], each[key]) for key in differing if key in each] for each in parts]
+    return [shortened(", ".join(texts), most) for texts in words]
 
 
 def row_of(function: object, args: Iterable[Any], kwargs: Mapping[str, Any] | None = None) -> Row:
@@ -270,8 +270,8 @@ def _described(value: Any, depth: int) -> str:
         return f"{kind.__name__}({', '.join(f'{key}={text}' for key, text in texts.items())})"
     if issubclass(type(value), (list, tuple, set, frozenset, collections.deque)) or is_a(value, Mapping):
         return _members(value, depth)
-    said = repr(value)[: 4 * _LONG] if _has_repr(kind) else kind.__name__
-    return kind.__name__ if " at 0x" in said else " ".join(said.split())
+    shown_text = repr(value)[: 4 * _LONG] if _has_repr(kind) else kind.__name__
+    return kind.__name__ if " at 0x" in shown_text else " ".join(shown_text.split())
 
 
 def _array(value: Any, depth: int) -> str:

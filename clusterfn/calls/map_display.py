@@ -79,17 +79,17 @@ def _show_all(group: GroupState, counter: CallProgress, until: float | None) -> 
                     raise
             counter.wait(group, group.id[:SHORT])
 
-    for given in range(len(group)):
-        fresh = given >= before
+    for position in range(len(group)):
+        fresh = position >= before
         if fresh and one_by_one and not counter.redrawn:
-            index = ticking(lambda turn, given=given: group.begun_after(given, turn))  # type: ignore[misc]
+            index = ticking(lambda turn, position=position: group.begun_after(position, turn))  # type: ignore[misc]
             if index is not None:
-                console.say(f"[{given + 1}/{len(group)}] Evaluating {group.label(index)}…\n")
-        index, ended = ticking(lambda turn, given=given: group.ended_after(given, turn))  # type: ignore[misc]
+                console.say(f"[{position + 1}/{len(group)}] Evaluating {group.label(index)}…\n")
+        index, ended = ticking(lambda turn, position=position: group.ended_after(position, turn))  # type: ignore[misc]
         if ended.error is not None:
             errors[index] = ended.error
         if fresh:
-            group.shown = given + 1
+            group.shown = position + 1
             counter.add(group.label(index), result_in_words(ended), ended.error is not None, group.id[:SHORT], group)
         else:
             counter.skip(ended.error is not None)

@@ -276,7 +276,7 @@ def _instead_of_loading(error: BaseException, failure: Any) -> str:
         return "the function saved tensors of a GPU itself: call .cpu() before saving, or return the tensors"
     if failure.differing:
         requirements = " ".join(
-            f"{failure_hints.PACKAGES.get(name, name)}=={there}" for name, there, _ in failure.differing
+            f"{failure_hints.PACKAGES.get(name, name)}=={version}" for name, version, _ in failure.differing
         )
         return f"install the same versions on this machine (pip install {requirements}), or return plain data"
     return f"return the data that {failure.name or 'the value'} is made from, as plain data or arrays"

@@ -479,11 +479,11 @@ def cannot_travel(
 ) -> PayloadError:
     if isinstance(error, serialization.part("source").NoSource):
         ours = sys.version_info[:2]
-        here, there = (f"Python {major}.{minor}" for major, minor in (ours, target or ours))
+        here, remote = (f"Python {major}.{minor}" for major, minor in (ours, target or ours))
         return PayloadError(
-            f"the call cannot be sent from {here} to {there}, which needs source code: {error}",
+            f"the call cannot be sent from {here} to {remote}, which needs source code: {error}",
             stage="submit",
-            hint=f"use an environment with {here}, or run this program with {there}",
+            hint=f"use an environment with {here}, or run this program with {remote}",
         )
     find = serialization.part("unpicklable").find
     parts = [(attribute(function, "__name__", "function"), function), ("args", args), ("kwargs", dict(kwargs))]

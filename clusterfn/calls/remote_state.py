@@ -92,13 +92,13 @@ def read_group_state(connection: HostConnection, folder: str) -> RemoteGroupStat
     conditions = ["(", "-type", "d", "-o", "-name", layout.CLAIM, "-o", "-name", layout.VERDICT, ")"]
     elements = posixpath.join(folder, layout.ELEMENTS)
     found = connection.run(["find", elements, "-mindepth", "1", "-maxdepth", "2", *conditions])
-    asked = ask_sizes(connection, elements, 4, layout.JOURNAL)
+    sizes_reply = ask_sizes(connection, elements, 4, layout.JOURNAL)
     outcome = posixpath.join(layout.attempt_dir(folder, 1), layout.OUTCOME)
     stopped, complete = connection.have([posixpath.join(folder, layout.CANCEL), outcome]).result(_TIMEOUT_S)
     paths = [path[len(elements) + 1 :] for path in found.result(_TIMEOUT_S).out.decode("utf-8", "replace").splitlines()]
     claimed = set(_elements_with(paths, layout.CLAIM))
     unclaimed = [number for number in _elements_with(paths, layout.ATTEMPTS) if number not in claimed]
-    sizes = {tuple(path.split("/")): size for path, size in read_sizes(elements, asked).items()}
+    sizes = {tuple(path.split("/")): size for path, size in read_sizes(elements, sizes_reply).items()}
     with reading(connection.host.name, "the names of its journals"):
         journals = {(int(element), int(attempt)): size for (element, _, attempt, _), size in sizes.items()}
     given_up = _elements_with(paths, layout.VERDICT)

@@ -42,11 +42,11 @@ _MANY = 500
 
 
 def track(
-    session: HostState, job: JobSpec, made: GroupState, limits: SchedulerLimits, retried: Retried | None = None
+    session: HostState, job: JobSpec, group: GroupState, limits: SchedulerLimits, retried: Retried | None = None
 ) -> GroupTracker:
     """Make what follows a group, and let its state send failed items again."""
-    tracker = GroupTracker(session, job, made, limits, retried)
-    made.send_again = functools.partial(retry_items, tracker)
+    tracker = GroupTracker(session, job, group, limits, retried)
+    group.send_again = functools.partial(retry_items, tracker)
     return tracker
 
 
@@ -96,17 +96,17 @@ def _attached(session: HostState, spec: Mapping[str, Any], results: ResultPolicy
         shown = [dict(each) for each in json.loads(arguments)] if arguments else []
     retried = _retried(session, job, earlier) if earlier is not None else None
     if retried is None:
-        made = GroupState(job.id, job.name, session.host.name, folder, count, labels=labels)
-        made.arguments = shown
+        group = GroupState(job.id, job.name, session.host.name, folder, count, labels=labels)
+        group.arguments = shown
     else:
-        made = retried.group.with_items_again(retried.numbers, job.id, folder)
-    made.sent_here, made.asked, made.has_value = False, job.resources, job.has_value
+        group = retried.group.with_items_again(retried.numbers, job.id, folder)
+    group.sent_here, group.asked, group.has_value = False, job.resources, job.has_value
     limits = limits_of(session, 0, job.host) if session.scheduler.has_nodes else SchedulerLimits()
-    tracker = track(session, job, made, limits, retried)
+    tracker = track(session, job, group, limits, retried)
     left = remote_state.read_group_state(session.connection, tracker.folder)
     tracker.attach(left)
     remote_state.wait_until_caught_up(lambda: tracker.is_caught_up(left))
-    return made
+    return group
 
 
 def _retried(session: HostState, job: JobSpec, earlier: Mapping[str, Any]) -> Retried | None:
@@ -155,16 +155,16 @@ def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
     notify = old.job.notify or whom_to_tell(old.session.host, Options())
     if notify:
         files[layout.NOTIFY] = json.dumps(dict(notify)).encode()
-    made = group.with_items_again(failed, job.id, layout.job_dir(job.root, job.id))
-    history.remember(made, config_file.load().path, job.results, fields["secrets"])
+    retry = group.with_items_again(failed, job.id, layout.job_dir(job.root, job.id))
+    history.remember(retry, config_file.load().path, job.results, fields["secrets"])
     counted = in_words(cast(Group, job.group))
     console.tell(f"{job.id[:SHORT]} {job.name} on {group.host} (again, of {group.id[:SHORT]}): {counted}")
-    tracker = track(old.session, job, made, old.limits, Retried(failed, group))
+    tracker = track(old.session, job, retry, old.limits, Retried(failed, group))
     sent = [TreeFile(name, data, 0o700 if name == layout.SCRIPT else 0o600) for name, data in files.items()]
-    folder = submit.send_folder(old.session, tracker, made, sent, submit.Uploads([], {}))
+    folder = submit.send_folder(old.session, tracker, retry, sent, submit.Uploads([], {}))
     tracker.start(range(1, tracker.spec.elements + 1), [folder])
-    job_display.remember_going(made)
-    return made
+    job_display.remember_going(retry)
+    return retry
 
 
 def _names_of_secrets(old: GroupTracker, names: Sequence[str]) -> set[str]:

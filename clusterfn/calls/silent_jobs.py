@@ -160,9 +160,9 @@ def job_of(folder: str) -> str:
     return next(iter(_ID.findall(folder)), "")
 
 
-def explain(job: FollowedJob, said: str, log: str, submission: str) -> SchedulerVerdict | None:
+def explain(job: FollowedJob, answer: str, log: str, submission: str) -> SchedulerVerdict | None:
     """Return what has ended a job, by what its scheduler says and its log; None if it may live."""
-    return job.session.scheduler.explain(Evidence(said, log, submission, job_of(job.folder)))
+    return job.session.scheduler.explain(Evidence(answer, log, submission, job_of(job.folder)))
 
 
 async def _ask_scheduler(session: HostState, claimed: list[tuple[Conclusion, str]]) -> list[_Gone]:

@@ -75,8 +75,8 @@ def _reduce_other(obj: Any) -> Any:
         return stand_ins.by_name, ("numpy", f"char.{name}")
     if type(obj) is numpy.ufunc and not classes.has_a_home(obj):
         # A ufunc from `frompyfunc` names its function nowhere; only the garbage collector knows what it refers to.
-        made = [part for part in gc.get_referents(obj) if callable(part)]
-        return (ufunc, (made[0], obj.nin, obj.nout, obj.identity)) if made else NotImplemented
+        functions = [part for part in gc.get_referents(obj) if callable(part)]
+        return (ufunc, (functions[0], obj.nin, obj.nout, obj.identity)) if functions else NotImplemented
     if isinstance(obj, numpy.dtype) and obj.isalignedstruct:
         return (numpy.dtype, (obj.subdtype,)) if obj.subdtype else _reduce_aligned(obj)
     return NotImplemented

@@ -56,8 +56,8 @@ def reduce(cls: Any, reduction: tuple[Any, ...]) -> tuple[Any, ...]:
     args[3].update({name: attributes.pop(name) for name in _DECLARED if name in attributes})
     # The fields are set after the class is made, because a structure may point to its own kind.
     first = {name: attributes[name] for name in ("_fields_",) if name in attributes}
-    made = {name for name, value in attributes.items() if name in _ORDERS or type(value).__name__ == "CField"}
-    later = {name: value for name, value in attributes.items() if name not in made}
+    set_by_ctypes = {name for name, value in attributes.items() if name in _ORDERS or type(value).__name__ == "CField"}
+    later = {name: value for name, value in attributes.items() if name not in set_by_ctypes}
     return make, args, ({**first, **later}, slots), *rest
 
 

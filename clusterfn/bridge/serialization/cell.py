@@ -112,12 +112,12 @@ def bundle_of(obj: Any) -> dict[str, Any]:
     if isinstance(obj, type):
         return bundle
     for way, mime in _WAYS.items():
-        made = _made_by(obj, way)
-        if made is not None:
-            bundle[mime] = made
-    made = _made_by(obj, "_repr_mimebundle_")
-    if isinstance(made, dict):
-        bundle.update(made)
+        shown = _made_by(obj, way)
+        if shown is not None:
+            bundle[mime] = shown
+    shown = _made_by(obj, "_repr_mimebundle_")
+    if isinstance(shown, dict):
+        bundle.update(shown)
     made_of = {mime: data for mime, data in bundle.items() if data is not None}
     return {
         mime: base64.b64encode(data).decode() if isinstance(data, bytes) else data for mime, data in made_of.items()
@@ -134,8 +134,8 @@ def picture(figure: Any) -> bytes:
 def _made_by(obj: Any, way: str) -> Any:
     """Return what a method for IPython returns, without metadata; None if there is none, or it fails."""
     method, _ = attempt(getattr, obj, way, None)
-    made, _ = attempt(method) if callable(method) else (None, None)
-    return made[0] if isinstance(made, tuple) and made else made
+    shown, _ = attempt(method) if callable(method) else (None, None)
+    return shown[0] if isinstance(shown, tuple) and shown else shown
 
 
 def _text(obj: Any) -> str:

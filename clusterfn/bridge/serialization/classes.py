@@ -98,8 +98,8 @@ def known_class(module: str | None, qualname: str, tracker: str) -> type | None:
             found = getattr(found, part, None)
         if isinstance(found, type) and found.__module__ == "__main__":
             return found
-    made: type | None = _core._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracker)
-    return made
+    cls: type | None = _core._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracker)
+    return cls
 
 
 def fill_class(cls: type, state: Any) -> None:
@@ -130,11 +130,11 @@ def is_made_by_library(cls: type) -> bool:
     """Return whether only its statement makes a class: by an installed package, or `TypedDict`, or as a proxy."""
     if type(cls).__name__ == "_TypedDictMeta" or any(isinstance(vars(cls).get(name), property) for name in _OF_TYPE):
         return True
-    made = [type(cls)]
+    kinds = [type(cls)]
     for value in list(vars(cls).values()):
         parts = value.values() if type(value) is dict else value if isinstance(value, tuple) else ()
-        made += [type(value), *(type(part) for part in list(parts)[:_PARTS])]
-    return any(map(is_installed, {each.__module__ for each in made}))
+        kinds += [type(value), *(type(part) for part in list(parts)[:_PARTS])]
+    return any(map(is_installed, {each.__module__ for each in kinds}))
 
 
 # Setting one of these on a class changes the class itself: only its statement can give it a property of such a name.

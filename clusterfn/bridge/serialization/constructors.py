@@ -186,14 +186,14 @@ def called(cls: Any, place: int, args: tuple[Any, ...]) -> Any:
     base = cls.__mro__[place]
 
     def make() -> Any:
-        made = made_by(cls, place, args)
+        obj = made_by(cls, place, args)
         if base.__init__ is not object.__init__:
-            base.__init__(made, *args)
-        return made
+            base.__init__(obj, *args)
+        return obj
 
     # A subclass may need what its own constructor sets, so the call of the base alone can fail.
-    made, broken = attempt(make)
-    return cls(*args) if broken else made
+    instance, broken = attempt(make)
+    return cls(*args) if broken else instance
 
 
 def fill(obj: Any, states: tuple[Any, dict[str, Any]]) -> None:

@@ -175,9 +175,9 @@ def _pack(
         return not large
 
     out = io.BytesIO()
-    made = make(out, keep_apart, on_object, hints=names)
-    made.dump(obj)
-    return Packed(out.getvalue(), buffers, kinds=made.kinds.values())
+    writer = make(out, keep_apart, on_object, hints=names)
+    writer.dump(obj)
+    return Packed(out.getvalue(), buffers, kinds=writer.kinds.values())
 
 
 def dump(obj: object, file: BinaryIO, target: pickler.Version = None) -> dict[str, int]:

@@ -163,8 +163,8 @@ class TextPickler(pickler.Pickler):
         """Leave out classes whose own statements define them there: one of them may be what is being pickled."""
 
         def begun(name: str, value: Any) -> bool:
-            known = issubclass(type(value), type) and value.__qualname__ == name
-            return known and self._begun.get(value) is scope
+            is_global_class = issubclass(type(value), type) and value.__qualname__ == name
+            return is_global_class and self._begun.get(value) is scope
 
         left = {name: value for name, value in names.items() if name != "__builtins__" and not begun(name, value)}
         return {name: self._empty(value) for name, value in left.items()}
@@ -281,16 +281,16 @@ def _around(cls: type) -> type | None:
 def _without_statement(cls: Any, plain: tuple[Any, ...]) -> tuple[Any, ...]:
     """Reduce a class that a call made to the call's arguments, or else to its functions one by one."""
     tracker = _core._get_or_create_tracker_id(cls)
-    made = (cls.__module__, cls.__qualname__)
+    key = (cls.__module__, cls.__qualname__)
     if issubclass(cls, tuple) and cls.__bases__ == (tuple,) and hasattr(cls, "_field_defaults"):
         args = (cls.__name__, cls._fields, cls._field_defaults, cls.__module__, tracker, None)
         added = factories.added(cls, {*vars(collections.namedtuple("_", ())), *cls._fields} - {"__doc__"})
-        return classes.remake_class, (*made, named_tuple, args), dict(added), None, None, classes.fill_made
+        return classes.remake_class, (*key, named_tuple, args), dict(added), None, None, classes.fill_made
     if issubclass(cls, enum.Enum) and not _MAKES_MEMBERS & {each.__name__ for each in _own_functions(cls)}:
         members = {name: member.value for name, member in cls.__members__.items()}
-        facts = (cls.__name__, cls.__bases__[-1], members, *made, tracker, None)
+        facts = (cls.__name__, cls.__bases__[-1], members, *key, tracker, None)
         added = ((name, value) for name, value in factories.added(cls, members) if name[0] != "_" or name[:2] == "__")
-        return classes.remake_class, (*made, enumeration, facts), dict(added), None, None, classes.fill_made
+        return classes.remake_class, (*key, enumeration, facts), dict(added), None, None, classes.fill_made
     if statement.is_generated(cls):
         raise NoSource(_LOST % cls.__qualname__)
     return plain

@@ -112,7 +112,7 @@ def reduce(error: BaseException) -> Any:
         is_rebuildable = isinstance(reduction, tuple) and isinstance(cls.__str__, types.WrapperDescriptorType)
         arguments = (*reduction[:2], text_of(error), descriptions_of(error.args))
         return (remade, arguments, *reduction[2:]) if is_rebuildable else NotImplemented
-    written_in_python = [isinstance(made, types.FunctionType) for made in (cls.__init__, cls.__new__)]
+    written_in_python = [isinstance(method, types.FunctionType) for method in (cls.__init__, cls.__new__)]
     if not any(written_in_python) and type(cls).__call__ is type.__call__:
         return NotImplemented
     notes = {"__notes__": notes_of(error)} if notes_of(error) else {}

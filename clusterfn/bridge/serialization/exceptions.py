@@ -118,13 +118,13 @@ def from_records(records: Sequence[dict[str, Any]]) -> BaseException:
     Raises:
         CannotRebuild: The first record's exception cannot be made here; says why.
     """
-    made: dict[int, BaseException] = {}
-    made[0] = _rebuild(records, 0, made)
+    errors: dict[int, BaseException] = {}
+    errors[0] = _rebuild(records, 0, errors)
     for place, record in enumerate(records):
-        error = _made(records, place, made)
+        error = _made(records, place, errors)
         for link in ("cause", "context"):
             other = record[link]
-            set_attribute(error, f"__{link}__", None if other is None else _made(records, other, made))
+            set_attribute(error, f"__{link}__", None if other is None else _made(records, other, errors))
         set_attribute(error, "__suppress_context__", record["suppress"])
         if record["notes"]:
             attempt(set_attribute, error, "__notes__", list(record["notes"]))
@@ -136,7 +136,7 @@ def from_records(records: Sequence[dict[str, Any]]) -> BaseException:
             # From Python 3.12 on, the traceback imports the module that this names to suggest a name, and would do so
             # on this machine.
             attempt(set_attribute, error, "name_from", None)
-    return made[0]
+    return errors[0]
 
 
 def _chain(error: BaseException) -> list[BaseException]:
@@ -226,20 +226,20 @@ def _drop_our_frames(shown: traceback.TracebackException, seen: set[int] | None 
             _drop_our_frames(other, seen)
 
 
-def _made(records: Sequence[dict[str, Any]], place: int, made: dict[int, BaseException]) -> BaseException:
-    if place not in made:
+def _made(records: Sequence[dict[str, Any]], place: int, errors: dict[int, BaseException]) -> BaseException:
+    if place not in errors:
         try:
-            made[place] = _rebuild(records, place, made)
+            errors[place] = _rebuild(records, place, errors)
         except CannotRebuild:
-            made[place] = StandIn(f"{records[place]['type']}: {records[place]['message']}")
-    return made[place]
+            errors[place] = StandIn(f"{records[place]['type']}: {records[place]['message']}")
+    return errors[place]
 
 
-def _rebuild(records: Sequence[dict[str, Any]], place: int, made: dict[int, BaseException]) -> BaseException:
+def _rebuild(records: Sequence[dict[str, Any]], place: int, errors: dict[int, BaseException]) -> BaseException:
     record = records[place]
     args = [_load(record, argument) for argument in record["args"][: 1 if record["members"] else None]]
     if record["members"]:
-        members = [_made(records, member, made) for member in record["members"] if member is not None]
+        members = [_made(records, member, errors) for member in record["members"] if member is not None]
         left_out = len(record["members"]) - len(members)
         args.append([*members, StandIn(f"and {left_out} more")] if left_out else members)
     error = _best(record, args)
@@ -294,9 +294,9 @@ def _unpickled(record: dict[str, Any], name: str) -> BaseException:
 def _with_text(error: BaseException, record: dict[str, Any]) -> BaseException:
     """Give an exception that takes another's place the text of that one, and its type as a note."""
     if text_of(error) != record["message"]:
-        made, _ = attempt(built_in(type(error), "__new__"), type(error), record["message"])
-        attempt(built_in(type(error), "__init__"), made, record["message"])
-        error = made if isinstance(made, BaseException) else error
+        copy, _ = attempt(built_in(type(error), "__new__"), type(error), record["message"])
+        attempt(built_in(type(error), "__init__"), copy, record["message"])
+        error = copy if isinstance(copy, BaseException) else error
     record["notes"] = [*record["notes"], f"it was raised as {record['type']}, which cannot be rebuilt here"]
     return error
 

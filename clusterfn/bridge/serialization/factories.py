@@ -44,10 +44,10 @@ def reduce(cls: Any) -> tuple[Callable[..., type], tuple[Any, ...], dict[str, An
     return None
 
 
-def added(cls: type, made: Collection[str]) -> Iterator[tuple[str, Any]]:
+def added(cls: type, own_names: Collection[str]) -> Iterator[tuple[str, Any]]:
     """Yield the attributes that the library did not make; those of these names are its own."""
     for name, value in vars(cls).items():
-        if name in made:
+        if name in own_names:
             continue
         inner = getattr(value, "__func__", getattr(value, "fget", value))
         # From Python 3.13 on, the library wraps `__repr__`.
@@ -76,8 +76,8 @@ def declarative_base(
     """Make a class as SQLAlchemy's `declarative_base` does."""
     sqlalchemy, orm = importlib.import_module("sqlalchemy"), importlib.import_module("sqlalchemy.orm")
     metadata = sqlalchemy.MetaData(schema=schema, naming_convention=naming)
-    made = orm.declarative_base(name=name, metadata=metadata, **({"cls": bases} if bases else {}))
-    return _tracked(made, module, tracker)
+    base = orm.declarative_base(name=name, metadata=metadata, **({"cls": bases} if bases else {}))
+    return _tracked(base, module, tracker)
 
 
 def _struct_facts(cls: Any) -> tuple[Any, ...]:
@@ -116,8 +116,8 @@ def tuple_class(name: str, names: list[str], module: str, tracker: str, extra: N
 def _attrs_facts(cls: Any) -> tuple[Any, ...]:
     own = vars(cls)
     fields = {each.name: _attrs_field(each) for each in own["__attrs_attrs__"] if not each.inherited}
-    made = (("repr", "repr"), ("eq", "eq"), ("order", "lt"))
-    options: dict[str, Any] = {name: f"__{special}__" in own for name, special in made}
+    methods = (("repr", "repr"), ("eq", "eq"), ("order", "lt"))
+    options: dict[str, Any] = {name: f"__{special}__" in own for name, special in methods}
     options["str"] = _is_of_attrs(own.get("__str__"))
     setter = own.get("__setattr__")
     frozen = getattr(setter, "__name__", "") == "_frozen_setattrs"
@@ -192,11 +192,11 @@ def _takes_all(self: Any, *args: Any, **kwargs: Any) -> None:
     """The same of one with arguments."""
 
 
-def _tracked(made: Any, module: str, tracker: str) -> Any:
+def _tracked(cls: Any, module: str, tracker: str) -> Any:
     from .cloudpickle import cloudpickle  # type: ignore[import-not-found]
 
-    made.__module__ = module
-    return cloudpickle._lookup_class_or_track(tracker, made)
+    cls.__module__ = module
+    return cloudpickle._lookup_class_or_track(tracker, cls)
 
 
 def _dataclass_facts(cls: Any, fields: Any) -> tuple[Any, ...]:

@@ -155,5 +155,5 @@ def _are_bins(keys: Any) -> bool:
 
 def call(table: Any, method: str, arguments: dict[str, Any], selection: Any) -> Any:
     """Call the method of the table, and select what was selected of the result."""
-    made = getattr(table, method)(**arguments)
-    return made if selection is None else made[selection]
+    result = getattr(table, method)(**arguments)
+    return result if selection is None else result[selection]

@@ -50,16 +50,16 @@ def _as_flat(obj: Any, refused: RuntimeError, note: Note) -> Any:
     name = type(obj).__name__
     try:
         if isinstance(obj, sys.modules["faiss"].Index):
-            made = _rebuilt(obj)
+            flat = _rebuilt(obj)
         else:
-            made = sys.modules["faiss"].IndexBinaryFlat(obj.d)
-            made.add(_binary_vectors(obj))
+            flat = sys.modules["faiss"].IndexBinaryFlat(obj.d)
+            flat.add(_binary_vectors(obj))
     except RuntimeError as lost:
         raise pickle.PicklingError(
             "faiss can neither write a %s (%s) nor give its vectors back (%s)" % (name, _last(refused), _last(lost))
         ) from lost
-    note("faiss cannot write a %s: it was sent as a flat index of its %d vectors" % (name, made.ntotal))
-    return made
+    note("faiss cannot write a %s: it was sent as a flat index of its %d vectors" % (name, flat.ntotal))
+    return flat
 
 
 def _last(error: RuntimeError) -> str:
@@ -76,9 +76,9 @@ def _rebuilt(obj: Any) -> Any:
     if ids is None:
         flat.add(vectors)
         return flat
-    made = faiss.IndexIDMap(flat)
-    made.add_with_ids(vectors, ids)
-    return made
+    with_ids = faiss.IndexIDMap(flat)
+    with_ids.add_with_ids(vectors, ids)
+    return with_ids
 
 
 def _binary_vectors(obj: Any) -> Any:

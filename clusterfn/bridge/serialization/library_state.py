@@ -78,9 +78,9 @@ def frame_summary(filename: str, lineno: Any, name: str, line: Any, variables: A
     """Make a line of a traceback, with its text: the file may be on another machine."""
     import traceback
 
-    made = traceback.FrameSummary(filename, lineno, name, lookup_line=False, line=line)
-    made.locals = variables
-    return made
+    summary = traceback.FrameSummary(filename, lineno, name, lookup_line=False, line=line)
+    summary.locals = variables
+    return summary
 
 
 def _reduce_timer(timer: Any) -> tuple[Any, ...]:
@@ -96,11 +96,11 @@ def timer_of(source: str, clock: Any, defaults: dict[str, Any], used: dict[str, 
     """Make a timer of the text that `timeit` compiles."""
     import timeit
 
-    made: Any = timeit.Timer(timer=clock)
-    made.src, scope = source, {"__name__": "timeit", **used}
+    timer: Any = timeit.Timer(timer=clock)
+    timer.src, scope = source, {"__name__": "timeit", **used}
     exec(compile(source, "<timeit-src>", "exec"), scope, defaults)
-    made.inner = defaults["inner"]
-    return made
+    timer.inner = defaults["inner"]
+    return timer
 
 
 _OF_TRACEBACK = (
@@ -133,13 +133,13 @@ def field(arguments: dict[str, Any], of_class: Any) -> Any:
     """Make a field of a dataclass as `field()` does, and tell it what its class knows of it."""
     import dataclasses
 
-    made: Any = dataclasses.field(**arguments)
+    new_field: Any = dataclasses.field(**arguments)
     if of_class is not None:
-        made.name, made.type, kind, kw_only = of_class
-        made._field_type = getattr(dataclasses, kind)
-        if hasattr(made, "kw_only"):
-            made.kw_only = kw_only
-    return made
+        new_field.name, new_field.type, kind, kw_only = of_class
+        new_field._field_type = getattr(dataclasses, kind)
+        if hasattr(new_field, "kw_only"):
+            new_field.kw_only = kw_only
+    return new_field
 
 
 def node(name: str) -> Any:
@@ -147,21 +147,21 @@ def node(name: str) -> Any:
     return getattr(ast, name)()
 
 
-def fill_node(made: Any, parts: dict[str, Any]) -> None:
+def fill_node(target: Any, parts: dict[str, Any]) -> None:
     """Give a node its parts.
 
     Raises:
         OtherState: It has a part for which this version has no place.
     """
-    names = {*made._fields, *made._attributes}
+    names = {*target._fields, *target._attributes}
     for name, value in parts.items():
         if name in names:
-            setattr(made, name, value)
+            setattr(target, name, value)
         elif value:
-            raise OtherState("ast.%s has no %s in Python %d.%d" % (type(made).__name__, name, *sys.version_info[:2]))
-    for name in made._fields:
+            raise OtherState("ast.%s has no %s in Python %d.%d" % (type(target).__name__, name, *sys.version_info[:2]))
+    for name in target._fields:
         if name not in parts:
-            setattr(made, name, [] if name == "type_params" else None)
+            setattr(target, name, [] if name == "type_params" else None)
 
 
 def _reduce_parser(obj: Any, base: type) -> tuple[Any, ...]:
@@ -172,12 +172,14 @@ def _reduce_parser(obj: Any, base: type) -> tuple[Any, ...]:
     options["comment_prefixes"] = prefixes.full if prefixes else obj._comment_prefixes
     options["inline_comment_prefixes"] = prefixes.inline if prefixes else obj._inline_comment_prefixes
     options.update(dict_type=obj._dict, default_section=obj.default_section)
-    options["converters"] = {name: made for name, made in obj._converters._data.items() if made is not None}
+    options["converters"] = {
+        name: converter for name, converter in obj._converters._data.items() if converter is not None
+    }
     if getattr(obj, "_allow_unnamed_section", False):
         options["allow_unnamed_section"] = True
     sections = {name: dict(content) for name, content in obj._sections.items()}
-    made: Any = base
-    standard_names = {*vars(made()), "_comment_prefixes", "_inline_comment_prefixes"}
+    plain_parser: Any = base
+    standard_names = {*vars(plain_parser()), "_comment_prefixes", "_inline_comment_prefixes"}
     # The user may have set attributes of their own, such as `optionxform`.
     own = {name: value for name, value in vars(obj).items() if name not in standard_names}
     args = (base.__qualname__, options, dict(obj._defaults), sections, type(obj))
@@ -189,13 +191,13 @@ def parser(
 ) -> Any:
     """Make a parser of configparser with this content, as it was read; `cls` is its class, if that is not `name`."""
     base = getattr(importlib.import_module("configparser"), name)
-    made = base.__new__(cls or base)
-    base.__init__(made, **options)
-    made._defaults.update(defaults)
+    config = base.__new__(cls or base)
+    base.__init__(config, **options)
+    config._defaults.update(defaults)
     for section, content in sections.items():
-        base.add_section(made, section)
-        made._sections[section].update(content)
-    return made
+        base.add_section(config, section)
+        config._sections[section].update(content)
+    return config
 
 
 def fill(obj: Any, parts: tuple[Any, ...]) -> None:

@@ -170,8 +170,8 @@ def _called(frame: types.FrameType) -> str:
     return "%s.%s" % (home, getattr(code, "co_qualname", code.co_name))
 
 
-def _named(made: Any) -> str:
-    cls = made if isinstance(made, type) or callable(made) else type(made)
+def _named(obj: Any) -> str:
+    cls = obj if isinstance(obj, type) or callable(obj) else type(obj)
     return "%s.%s" % (getattr(cls, "__module__", "?"), getattr(cls, "__qualname__", "?"))
 
 
@@ -193,15 +193,15 @@ def _in_c(error: BaseException, data: bytes, buffers: Sequence[Any], make: Calla
         load, is_state = plain.dispatch[code[0]], code == pickle.BUILD
 
         def step(self: Any) -> None:
-            made, argument = self.stack[-2:]
+            target, argument = self.stack[-2:]
             parts = argument if isinstance(argument, tuple) else ()
-            if not _is_in_c(type(made) if is_state else made) or any(type(each) is _NotMade for each in parts):
-                self.stack[-2:] = [made if is_state else _NotMade()]
+            if not _is_in_c(type(target) if is_state else target) or any(type(each) is _NotMade for each in parts):
+                self.stack[-2:] = [target if is_state else _NotMade()]
                 return
             try:
                 load(self)
             except BaseException as again:  # code in C may raise anything
-                failed.append((_named(made), again))
+                failed.append((_named(target), again))
                 raise
 
         return step
@@ -230,9 +230,9 @@ _IN_C = (types.BuiltinFunctionType, types.MethodDescriptorType, types.ClassMetho
 _MAKE = ("__new__", "__init__", "__setstate__", "__setattr__", "__hash__", "__eq__")
 
 
-def _is_in_c(made: Any) -> bool:
+def _is_in_c(obj: Any) -> bool:
     """Return whether a call of it runs nothing that is written in Python."""
-    if not isinstance(made, type):
-        return isinstance(made, _IN_C)
-    methods = [vars(base)[name] for base in made.__mro__ for name in _MAKE if name in vars(base)]
-    return type(made) is type and not any(isinstance(each, (types.FunctionType, staticmethod)) for each in methods)
+    if not isinstance(obj, type):
+        return isinstance(obj, _IN_C)
+    methods = [vars(base)[name] for base in obj.__mro__ for name in _MAKE if name in vars(base)]
+    return type(obj) is type and not any(isinstance(each, (types.FunctionType, staticmethod)) for each in methods)

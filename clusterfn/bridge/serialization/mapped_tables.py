@@ -82,16 +82,22 @@ def _base_of(metadata: Any) -> Any:
     return next((each for each in every if vars(each).get("metadata") is metadata and hasattr(each, "registry")), None)
 
 
-def _reduce_table(made: Any) -> Any:
+def _reduce_table(obj: Any) -> Any:
     parts: list[tuple[str, list[str], Any]] = []
-    for each in made.constraints:
+    for each in obj.constraints:
         kind, single = type(each).__name__, len(getattr(each, "columns", ())) == 1
         if kind == "UniqueConstraint":
             parts.append((kind, [column.key for column in each.columns], each.name))
         elif kind != "PrimaryKeyConstraint" and not (kind == "ForeignKeyConstraint" and single):
             return NotImplemented
-    columns = [_facts_of(each) for each in made.columns]
-    return table, (made.name, made.metadata, columns, parts, {"schema": made.schema, "info": made.info})
+    columns = [_facts_of(each) for each in obj.columns]
+    return table, (
+        obj.name,
+        obj.metadata,
+        columns,
+        parts,
+        {"schema": obj.schema, "info": obj.info},
+    )
 
 
 def _facts_of(column: Any) -> tuple[Any, ...]:
@@ -114,16 +120,16 @@ def table(name: str, metadata: Any, columns: Any, constraints: Any, options: dic
     existing = metadata.tables.get(f"{options['schema']}.{name}" if options["schema"] else name)
     if existing is not None:
         return existing
-    made = [
+    new_columns = [
         sqlalchemy.Column(
             called, *([] if kind is None else [kind]), *(sqlalchemy.ForeignKey(to, **more) for to, more in keys), **own
         )
         for called, kind, keys, own in columns
     ]
     limits = [getattr(sqlalchemy, kind)(*names, name=called) for kind, names, called in constraints]
-    return sqlalchemy.Table(name, metadata, *made, *limits, **options)
+    return sqlalchemy.Table(name, metadata, *new_columns, *limits, **options)
 
 
-def column_of(made: Any, key: str) -> Any:
+def column_of(owner: Any, key: str) -> Any:
     """Return a column of a table."""
-    return made.columns[key]
+    return owner.columns[key]

@@ -92,8 +92,8 @@ def validated(function: Any, config: Any, returns: bool, names: Mapping[str, Any
 
 def _facts_of_field(info: Any) -> tuple[dict[str, Any], list[Any]]:
     attributes = dict(info._attributes_set)
-    made = list(map(repr, type(info)(**attributes).metadata))
-    return attributes, [each for each in info.metadata if repr(each) not in made]
+    derived = list(map(repr, type(info)(**attributes).metadata))
+    return attributes, [each for each in info.metadata if repr(each) not in derived]
 
 
 def field(attributes: dict[str, Any], more: list[Any]) -> Any:
@@ -109,9 +109,9 @@ def field(attributes: dict[str, Any], more: list[Any]) -> Any:
     for name in attributes:
         if name not in parameters:
             raise TypeError("pydantic %s has no Field(%s=...)" % (pydantic.VERSION, name))
-    made = FieldInfo(**attributes)
-    made.metadata += more
-    return made
+    info = FieldInfo(**attributes)
+    info.metadata += more
+    return info
 
 
 def _are_plain_urls() -> bool:
@@ -203,5 +203,5 @@ def model(
             body[key] = pydantic.model_validator(mode=mode)(body[key])
     if settings:
         body["model_config"] = settings
-    made = types.new_class(name, bases, {}, lambda scope: scope.update(body))
-    return cloudpickle._lookup_class_or_track(tracker, made)
+    cls = types.new_class(name, bases, {}, lambda scope: scope.update(body))
+    return cloudpickle._lookup_class_or_track(tracker, cls)

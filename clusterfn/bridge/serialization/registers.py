@@ -66,7 +66,7 @@ class Registers:
             return complete, (obj.obj, Rest())
         if type(obj) is Rest:
             waiting, self._waiting = self._waiting, []
-            content = [(made, type(register)(register)) for register, made in waiting]
+            content = [(empty, type(register)(register)) for register, empty in waiting]
             return fill, (content, Rest()) if content else (content,)
         kind: Any = type(obj)
         if kind.__reduce_ex__ is not object.__reduce_ex__ or issubclass(kind, type) or not self._is_of_script(kind):

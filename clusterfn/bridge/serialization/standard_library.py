@@ -98,10 +98,10 @@ def context() -> contextvars.Context:
     return contextvars.Context()
 
 
-def fill_context(made: contextvars.Context, values: list[tuple[contextvars.ContextVar[Any], Any]]) -> None:
+def fill_context(target: contextvars.Context, values: list[tuple[contextvars.ContextVar[Any], Any]]) -> None:
     """Set variables in a context."""
     for variable, value in values:
-        made.run(variable.set, value)
+        target.run(variable.set, value)
 
 
 def is_of_argparse(kind: type) -> bool:

@@ -117,21 +117,21 @@ def _annotated(node: Any) -> list[Any]:
 
 def _fits(snippet: Snippet, node: Any, cls: type, own: list[types.CodeType]) -> bool:
     """Return whether the class has what its statement says: the functions, annotated names and members."""
-    said = list(_all_parts(compiled(snippet)))
+    codes = list(_all_parts(compiled(snippet)))
     kept = vars(cls).get("__annotations__", {})
     targets: list[Any] = [each.target for each in ast.walk(node) if isinstance(each, ast.AnnAssign)]
     annotated = {target.id for target in targets if _is_name(target)}
     return (
-        not any(_contradicts(code, said) for code in own)
+        not any(_contradicts(code, codes) for code in own)
         and all(each.target.id in kept for each in _annotated(node))
         and annotated.issuperset(kept)
         and all(_agrees(cls, name, value) for name, value in _literals(node))
     )
 
 
-def _contradicts(code: types.CodeType, said: list[types.CodeType]) -> bool:
+def _contradicts(code: types.CodeType, codes: list[types.CodeType]) -> bool:
     """Return whether a function of the class is another than the one of that name in the statement."""
-    named = [part for part in said if part.co_name == code.co_name]
+    named = [part for part in codes if part.co_name == code.co_name]
     return bool(named) and not any(source.same(code, part) for part in named)
 
 
@@ -236,10 +236,10 @@ def _decorated(*decorators: Any) -> Any:
 
     def decorate(cls: Any) -> Any:
         for each in reversed(decorators):
-            made = each(cls)
-            if not isinstance(made, type) or (made is not cls and issubclass(made, cls)):
+            decorated = each(cls)
+            if not isinstance(decorated, type) or (decorated is not cls and issubclass(decorated, cls)):
                 break
-            cls = made
+            cls = decorated
         return cls
 
     return decorate
@@ -305,7 +305,7 @@ def attributes(cls: Any, snippet: Snippet) -> dict[str, Any]:
     text = inspect.cleandoc(ast.get_docstring(node) or "") if isinstance(node, ast.ClassDef) else ""
     simple = type(cls) is type or type(cls) is abc.ABCMeta
     # The statement itself makes members of an enumeration, and fields of a tuple.
-    made = issubclass(cls, (enum.Enum, tuple))
+    is_by_statement = issubclass(cls, (enum.Enum, tuple))
     members = getattr(cls, "__members__", ()) if issubclass(cls, enum.Enum) else ()
 
     def is_set(name: str, value: object) -> bool:
@@ -313,8 +313,8 @@ def attributes(cls: Any, snippet: Snippet) -> dict[str, Any]:
             return type(value) is str and inspect.cleandoc(value) != text
         if name[:2] == "__":
             plain = name in stored_names and id(type(value)) in _PLAIN and name not in _OF_STATEMENT
-            return _is_of_script(value) or (plain and not made)
-        if made:
+            return _is_of_script(value) or (plain and not is_by_statement)
+        if is_by_statement:
             return name[0] != "_" and name not in stored_names and name not in members
         return name in stored_names or (simple and _is_by_hand(name, value))
 
@@ -348,9 +348,9 @@ def _is_of_script(value: object) -> bool:
     return home == "functools" or not (generated or classes.is_installed(home) or library_state.is_of_library(file))
 
 
-def _is_later(value: object, said: list[types.CodeType]) -> bool:
+def _is_later(value: object, codes: list[types.CodeType]) -> bool:
     """Return whether it is a function, property or the like of which the statement defines or decorates nothing."""
     found = list(_functions_in(value))
     if not found or (type(value) is types.FunctionType and hasattr(value, "__wrapped__")):
         return False
-    return not any(source.same(function.__code__, code) for function in found for code in said)
+    return not any(source.same(function.__code__, code) for function in found for code in codes)

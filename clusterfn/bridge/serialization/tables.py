@@ -45,9 +45,9 @@ def _zone(zone: Any) -> Any:
         return None
     name = str(zone)
     try:
-        made = pandas.Timestamp(0, tz=name).tz
+        other = pandas.Timestamp(0, tz=name).tz
         # A fixed offset may have any name, even that of another one.
-        return name if type(made) is type(zone) and (made == zone or type(zone) is not datetime.timezone) else zone
+        return name if type(other) is type(zone) and (other == zone or type(zone) is not datetime.timezone) else zone
     except (LookupError, ValueError, TypeError, OSError):
         # The text is not the name of a time zone.
         return zone
@@ -88,10 +88,10 @@ def moments(values: Any, kind: str, unit: str, zone: Any, freq: Any) -> Any:
     index: Any = (pandas.DatetimeIndex if kind == "M" else pandas.TimedeltaIndex)(flat, copy=False)
     if zone is not None:
         index = index.tz_localize("UTC").tz_convert(zone)
-    made = index.array.reshape(values.shape)
-    if hasattr(made, "freq"):
-        made._freq = freq
-    return made
+    array = index.array.reshape(values.shape)
+    if hasattr(array, "freq"):
+        array._freq = freq
+    return array
 
 
 def _reduce_index_of_moments(index: Any) -> tuple[Any, ...]:
@@ -102,11 +102,11 @@ def index_of_moments(array: Any, name: Any, freq: Any) -> Any:
     """Make an index of moments or time spans."""
     import pandas
 
-    made = pandas.Index(array, name=name, copy=False)
-    holder = made.array if hasattr(made.array, "freq") else made
+    index = pandas.Index(array, name=name, copy=False)
+    holder = index.array if hasattr(index.array, "freq") else index
     # The public setter would calculate all values again, to compare them.
     holder._freq = freq
-    return made
+    return index
 
 
 def _reduce_periods(array: Any) -> tuple[Any, ...]:
@@ -117,8 +117,8 @@ def periods(ordinals: Any, freq: Any) -> Any:
     """Make an array of periods."""
     import pandas
 
-    made = pandas.arrays.PeriodArray(ordinals.reshape(-1), dtype=pandas.PeriodDtype(freq))
-    return made.reshape(ordinals.shape)
+    array = pandas.arrays.PeriodArray(ordinals.reshape(-1), dtype=pandas.PeriodDtype(freq))
+    return array.reshape(ordinals.shape)
 
 
 def _reduce_categories(array: Any) -> tuple[Any, ...]:
@@ -193,11 +193,11 @@ def texts_of_arrow(chunks: Sequence[tuple[Any, Any, Any]], storage: str | None, 
         import pyarrow
 
         kind = pyarrow.large_string()
-        made = []
+        parts = []
         for ends, data, valid in chunks:
             buffers = [None if part is None else pyarrow.py_buffer(part) for part in (valid, ends, data)]
-            made.append(pyarrow.Array.from_buffers(kind, len(ends) - 1, buffers))
-        return dtype.__from_arrow__(pyarrow.chunked_array(made, type=kind))
+            parts.append(pyarrow.Array.from_buffers(kind, len(ends) - 1, buffers))
+        return dtype.__from_arrow__(pyarrow.chunked_array(parts, type=kind))
     import numpy
     import pandas
 

@@ -98,6 +98,6 @@ def tensor(buffer: Any, dtype: str, shape: tuple[int, ...], order: tuple[int, ..
     return flat.reshape(shape).permute(back).requires_grad_(requires_grad)
 
 
-def set_attributes(made: Any, attributes: dict[str, Any]) -> None:
+def set_attributes(obj: Any, attributes: dict[str, Any]) -> None:
     """Set the attributes that a user gave a tensor; its own `__setstate__` reads something else."""
-    made.__dict__.update(attributes)
+    obj.__dict__.update(attributes)

@@ -166,12 +166,12 @@ def _why(reason: BaseException) -> str:
         frames.append(place.tb_frame)
         place = place.tb_next
     ours = [index for index, each in enumerate(frames) if "clusterfn" in str(each.f_globals.get("__name__"))]
-    asked = frames[ours[-1] + 1 :] if ours else []
-    if not asked or "pickle" in text:
+    own_frames = frames[ours[-1] + 1 :] if ours else []
+    if not own_frames or "pickle" in text:
         return text or type(reason).__name__
     raised = f"{type(reason).__name__}: {text}" if text else type(reason).__name__
-    own = (each for each in asked if not library_state.is_of_library(each.f_code.co_filename))
-    return f"pickling it calls {_name_of_code(next(own, asked[0]))}, which raised {raised}"
+    own = (each for each in own_frames if not library_state.is_of_library(each.f_code.co_filename))
+    return f"pickling it calls {_name_of_code(next(own, own_frames[0]))}, which raised {raised}"
 
 
 def _name_of_code(frame: types.FrameType) -> str:
