@@ -100,8 +100,8 @@ class ActorFunction:
         is_async: Whether its calls are awaited.
     """
 
-    def __init__(self, name: str, found: Any) -> None:
-        plain = found.__func__ if isinstance(found, (staticmethod, classmethod)) else found
+    def __init__(self, name: str, attribute: Any) -> None:
+        plain = attribute.__func__ if isinstance(attribute, (staticmethod, classmethod)) else attribute
         self.options = Options()
         if callable(plain):
             plain, self.options = undecorated(plain)
@@ -110,7 +110,7 @@ class ActorFunction:
         self.is_async = inspect.iscoroutinefunction(plain)
         # The placeholder fills the parameter `self` or `cls` when a call is checked against the signature. A static
         # method has neither.
-        self._first = () if isinstance(found, staticmethod) else (None,)
+        self._first = () if isinstance(attribute, staticmethod) else (None,)
         self._signature = signature_of(plain) if isinstance(plain, types.FunctionType) else None
 
     def check_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

@@ -182,7 +182,7 @@ def read_command(line: str | Sequence[str]) -> CommandText:
                                                   for word in line]  # fmt: skip
     if wrong := [each for each in texts if not isinstance(each, str)]:
         raise ConfigError(f"{wrong[0]!r:.80} is not a word of a command", hint=f'write it as text: "{wrong[0]}"')
-    names = tuple(dict.fromkeys(found[1] for text in texts for found in _PLACE.finditer(text)))
+    names = tuple(dict.fromkeys(match[1] for text in texts for match in _PLACE.finditer(text)))
     texts = [_BRACES.sub(r"\1", text) for text in texts]
     return (_split_line(texts[0]) if whole else CommandText(tuple(texts), "", ()))._replace(names=names)
 
@@ -286,8 +286,8 @@ def _find_project(text: CommandText) -> tuple[tuple[str, ...], Path | None, Proj
         script = _existing(first)
         _check_script(script)
         project = project_of(script, script)
-        found = script.relative_to(Path(project)).as_posix()
-        return (found if found.endswith(".py") else f"./{found}", *rest), script, project
+        relative = script.relative_to(Path(project)).as_posix()
+        return (relative if relative.endswith(".py") else f"./{relative}", *rest), script, project
     for word in rest:
         if word.startswith("../") and Path(word).exists():
             hint = f"run the command from {Path(word).resolve().parent}, or a folder above both"
@@ -314,8 +314,8 @@ def _own_script(program: str, words: Sequence[str]) -> Path | None:
 def _module_file(name: str) -> Path | None:
     """Return the file of a module that is in the working directory."""
     below = Path(*name.split("."))
-    found = (path for path in (below.with_suffix(".py"), below / "__main__.py") if path.is_file())
-    return next((path.resolve() for path in found), None)
+    candidates = (path for path in (below.with_suffix(".py"), below / "__main__.py") if path.is_file())
+    return next((path.resolve() for path in candidates), None)
 
 
 def _named_in(line: str) -> Path | None:
@@ -323,9 +323,9 @@ def _named_in(line: str) -> Path | None:
     here = Path.cwd().resolve()
     for word in re.split(r"[\s|&;<>()$`\"'=]+", line):
         if word and not word.startswith(("-", "/", "~")) and Path(word).exists():
-            found = Path(word).resolve()
-            if here in found.parents:
-                return found
+            path = Path(word).resolve()
+            if here in path.parents:
+                return path
     return None
 
 

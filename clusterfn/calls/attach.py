@@ -218,8 +218,8 @@ def jobs(host: str | None = None) -> list[JobInfo]:
     say_why_they_wait(session, listed)
     with reading(chosen.name, "its list of jobs"):
         hosts = [job["host"] if job["host"] in config.hosts else chosen.name for job in listed]
-        found = [JobInfo(**{**by_own_clock(session, job), "host": name}) for job, name in zip(listed, hosts)]
-    return JobList(sorted(found, key=lambda job: job.started, reverse=True))
+        infos = [JobInfo(**{**by_own_clock(session, job), "host": name}) for job, name in zip(listed, hosts)]
+    return JobList(sorted(infos, key=lambda job: job.started, reverse=True))
 
 
 def say_why_they_wait(session: HostState, listed: Sequence[dict[str, Any]]) -> None:
@@ -316,14 +316,14 @@ def find_job(job_id: str, host: str | None) -> tuple[HostState, str]:
     with ArrivalStatus() as patience, spoken_wait.speaking(describe):
         while True:
             seen = _seen_on(hosts, job_id, silent)
-            found = [(session, path) for session, path, _ in seen if _is_whole(path)]
+            folders = [(session, path) for session, path, _ in seen if _is_whole(path)]
             partly = [(session, path) for session, path, recent in seen if recent and _PART.search(path)]
             parts = {_PART.sub("", posixpath.basename(path)): session.host.name for session, path in partly}
-            arriving = {part: name for part, name in parts.items() if part not in _ids(found)}
-            late = history.sent_within(job_id, ON_ITS_WAY_S, [host.name for host in hosts]) - _ids(found)
-            coming = patience.has(arriving, bool(found)) or bool(late)
-            if coming and len(_ids(found) | arriving.keys()) < 2:
-                if not arriving and not found:
+            arriving = {part: name for part, name in parts.items() if part not in _ids(folders)}
+            late = history.sent_within(job_id, ON_ITS_WAY_S, [host.name for host in hosts]) - _ids(folders)
+            coming = patience.has(arriving, bool(folders)) or bool(late)
+            if coming and len(_ids(folders) | arriving.keys()) < 2:
+                if not arriving and not folders:
                     patience.expect(job_id)
                 patience.wait()
             elif others and not seen and not patience.was_needed:
@@ -332,15 +332,15 @@ def find_job(job_id: str, host: str | None) -> tuple[HostState, str]:
                 hosts, others = [*hosts, *again], []
             else:
                 break
-    if len(_ids(found) | arriving.keys()) > 1:
-        several = [f"{posixpath.basename(folder)} on {session.host.name}" for session, folder in found]
+    if len(_ids(folders) | arriving.keys()) > 1:
+        several = [f"{posixpath.basename(folder)} on {session.host.name}" for session, folder in folders]
         several += [f"{part} being sent to {name}" for part, name in arriving.items()]
         raise ConfigError(f"{job_id} matches {len(several)} jobs", evidence=several[:10], hint="use a longer id")
-    if not found and len(silent) == len(hosts):
+    if not folders and len(silent) == len(hosts):
         raise next(iter(silent.values()))
-    if not found:
+    if not folders:
         raise _no_such(job_id, hosts, [session.host.name for session, _, _ in seen], patience.was_needed, silent)
-    return found[0] if len(found) == 1 else _sender(found)
+    return folders[0] if len(folders) == 1 else _sender(folders)
 
 
 def _seen_on(hosts: Iterable[Host], job_id: str, silent: dict[str, HostError]) -> list[tuple[HostState, str, bool]]:
@@ -364,7 +364,7 @@ class ArrivalStatus(console.StatusLine):
         self._began = self._seen = time.monotonic()
         self._pause_s = _LOOK_S
 
-    def has(self, arriving: Mapping[str, str], found: bool) -> bool:
+    def has(self, arriving: Mapping[str, str], has_folder: bool) -> bool:
         """Whether to look again, given the host of each job that is arriving.
 
         Its sender may have lost its connection: then no part of it is there until the sender connects again.
@@ -378,7 +378,7 @@ class ArrivalStatus(console.StatusLine):
                     self.redraw(line)
                 else:
                     self.say_if_changed(line)
-        return bool(arriving) or (self.was_needed and not found and now - self._seen < ON_ITS_WAY_S)
+        return bool(arriving) or (self.was_needed and not has_folder and now - self._seen < ON_ITS_WAY_S)
 
     def expect(self, job_id: str) -> None:
         """Say, after some seconds, that this machine has sent a job of which the host has nothing."""
@@ -403,8 +403,8 @@ class ArrivalStatus(console.StatusLine):
             self.redraw("")
 
 
-def _ids(found: Iterable[tuple[HostState, str]]) -> set[str]:
-    return {posixpath.basename(folder) for _, folder in found}
+def _ids(folders: Iterable[tuple[HostState, str]]) -> set[str]:
+    return {posixpath.basename(folder) for _, folder in folders}
 
 
 def _no_such(
@@ -440,16 +440,16 @@ def _no_such(
     return ConfigError(f"there is no job {job_id} on {names}", evidence=evidence, hint=hint)
 
 
-def _sender(found: list[tuple[HostState, str]]) -> tuple[HostState, str]:
+def _sender(folders: list[tuple[HostState, str]]) -> tuple[HostState, str]:
     """Choose the host that a job was sent to among several that show it, such as login nodes with one home."""
-    session, folder = found[0]
+    session, folder = folders[0]
     job_id = posixpath.basename(folder)
     spec = remote_files.read_bytes(session.connection, posixpath.join(folder, layout.SPEC))
     with reading(session.host.name, SPEC_OF_JOB):
         sent_to = read_spec(spec)["host"]
-    chosen = next((each for each in found if each[0].host.name == sent_to), None)
+    chosen = next((each for each in folders if each[0].host.name == sent_to), None)
     if chosen is None:
-        names = [session.host.name for session, _ in found]
+        names = [session.host.name for session, _ in folders]
         raise ConfigError(
             f"{job_id} is visible on {', '.join(names)}, but was sent to a host named {sent_to}",
             hint=f"choose one: clusterfn COMMAND {job_id} {names[0]}, or attach({job_id!r}, host={names[0]!r})",

@@ -390,9 +390,9 @@ def _variables_of(host: Host, options: Options) -> tuple[dict[str, str], dict[st
 
     A pattern such as WANDB_* also finds WANDB_MODE=online, and masking that word would damage every traceback.
     """
-    found = {name: os.environ[name] for name in host_secrets(host, os.environ) if name not in options.env}
-    secret = {name: value for name, value in found.items() if name in host.secrets or _SECRET.search(name)}
-    return secret, {name: value for name, value in found.items() if name not in secret}
+    values = {name: os.environ[name] for name in host_secrets(host, os.environ) if name not in options.env}
+    secret = {name: value for name, value in values.items() if name in host.secrets or _SECRET.search(name)}
+    return secret, {name: value for name, value in values.items() if name not in secret}
 
 
 def host_secrets(host: Host, names: Iterable[str]) -> list[str]:

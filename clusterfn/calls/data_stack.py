@@ -46,8 +46,8 @@ class DataStack:
         end = self.at + size
         if end > len(self.data):
             raise DamagedPickle(f"the pickle claims {size} bytes, and has {len(self.data) - self.at}")
-        found, self.at = self.data[self.at : end], end
-        return found
+        taken, self.at = self.data[self.at : end], end
+        return taken
 
     def number(self, width: int) -> int:
         """Return the number that the next bytes are."""
@@ -59,8 +59,8 @@ class DataStack:
 
     def marked(self) -> list[Any]:
         """Take what is above the last mark, and the mark."""
-        found, self.stack = self.stack, self.below.pop()
-        return found
+        level, self.stack = self.stack, self.below.pop()
+        return level
 
     def put_entries(self, target: Any, keys: list[Any], values: list[Any]) -> None:
         """Put entries into a mapping, at a cost that is measured."""
@@ -115,8 +115,8 @@ def _get(width: int) -> Callable[[DataStack], None]:
 
 
 def _tuple(of: DataStack) -> None:
-    found = tuple(of.marked())
-    of.stack.append(found)
+    items = tuple(of.marked())
+    of.stack.append(items)
 
 
 def _tuple1(of: DataStack) -> None:
@@ -174,9 +174,9 @@ def _add(of: DataStack, items: list[Any], target: Any) -> None:
 
 
 def _frozen_set(of: DataStack) -> None:
-    found: set[Any] = set()
-    _add(of, of.marked(), found)
-    of.stack.append(frozenset(found))
+    items: set[Any] = set()
+    _add(of, of.marked(), items)
+    of.stack.append(frozenset(items))
 
 
 # plain values; those that often come in rows take the whole row

@@ -142,7 +142,7 @@ def as_lists(iterables: Sequence[Any], name: str) -> list[Iterable[Any]]:
     Raises:
         TypeError: One of them is one value, and no list.
     """
-    found: list[Iterable[Any]] = []
+    sources: list[Iterable[Any]] = []
     for each in iterables:
         is_group = isinstance(each, JobArgument) and hasattr(each, "__len__")
         if isinstance(each, JobArgument) and not is_group:
@@ -152,8 +152,8 @@ def as_lists(iterables: Sequence[Any], name: str) -> list[Iterable[Any]]:
             )
         if not has_method(each, "__iter__") and not has_method(each, "__getitem__"):
             raise TypeError(f"{each!r:.60} is not iterable: give map() a list, or range(N)")
-        found.append(map(each.__getitem__, range(len(each))) if is_group else each)
-    return found
+        sources.append(map(each.__getitem__, range(len(each))) if is_group else each)
+    return sources
 
 
 class NotEnded(Exception):

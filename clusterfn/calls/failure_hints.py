@@ -103,14 +103,14 @@ def about_missing_module(outcome: Mapping[str, Any], host: str) -> str | None:
         return f"{top} is a module of {version}, which {python} lacks: use an environment with {version}"
     package = PACKAGES.get(top, top)
     lacking = f"No module named {name!r} in {python} on {host}"
-    found: list[Path] = []
+    files: list[Path] = []
     # The working directory may have been removed.
     with contextlib.suppress(OSError):
-        found = [path for below in (f"{top}.py", f"{top}/__init__.py") for path in Path().glob(f"*/{below}")]
-    if found:
+        files = [path for below in (f"{top}.py", f"{top}/__init__.py") for path in Path().glob(f"*/{below}")]
+    if files:
         return (
-            f"{lacking}. {found[0]} is on this machine: clusterfn sends modules that your program itself can import, "
-            f"so add {found[0].parts[0]} to PYTHONPATH or sys.path here"
+            f"{lacking}. {files[0]} is on this machine: clusterfn sends modules that your program itself can import, "
+            f"so add {files[0].parts[0]} to PYTHONPATH or sys.path here"
         )
     if _MADE.search(python):
         return f"{lacking}, which clusterfn built: add {package} to environment.yml or packages=[…], and call again"

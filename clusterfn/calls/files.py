@@ -117,11 +117,11 @@ class _Giving:
     def of(self, value: Any) -> Any:
         kind = type(value)
         if kind is str:
-            found = self._path(value)
-            return value if found is None else str(found)
+            path = self._path(value)
+            return value if path is None else str(path)
         if issubclass(kind, pathlib.PurePath):
-            found = self._path(str(value))
-            return value if found is None else pathlib.Path(found)
+            path = self._path(str(value))
+            return value if path is None else pathlib.Path(path)
         if (kind is list or kind is dict) and id(value) not in self._seen:
             self._seen[id(value)] = value
             if kind is list:

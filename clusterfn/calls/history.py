@@ -84,8 +84,8 @@ def remember(
 
 def entries(job_id: str) -> set[LedgerEntry]:
     """Return where jobs whose id begins so were sent from this machine."""
-    found = [_read(line) for line in _lines() if f'"id": "{job_id}' in line]
-    return {entry for entry in found if entry is not None}
+    read = [_read(line) for line in _lines() if f'"id": "{job_id}' in line]
+    return {entry for entry in read if entry is not None}
 
 
 def results_of(job_id: str, default: ResultPolicy) -> ResultPolicy:
@@ -100,45 +100,45 @@ def results_of(job_id: str, default: ResultPolicy) -> ResultPolicy:
 
 def secrets_of(job_id: str) -> set[str]:
     """Return the names of the variables that a job, by its whole id, got from this machine as secrets."""
-    found = [_read(line) for line in _lines() if f'"id": "{job_id}"' in line]
-    return {name for entry in found if entry is not None for name in entry.secrets}
+    read = [_read(line) for line in _lines() if f'"id": "{job_id}"' in line]
+    return {name for entry in read if entry is not None for name in entry.secrets}
 
 
 def sent_within(job_id: str, seconds: float, hosts: Collection[str]) -> set[str]:
     """Return the ids that begin so of jobs recently sent to these hosts: they may still be on their way."""
-    found = [_read(line) for line in _lines() if f'"id": "{job_id}' in line]
-    sent = [entry for entry in found if entry is not None and entry.host in hosts]
+    read = [_read(line) for line in _lines() if f'"id": "{job_id}' in line]
+    sent = [entry for entry in read if entry is not None and entry.host in hosts]
     return {entry.id for entry in sent if abs(time.time() - entry.at) < seconds}
 
 
 def hosts(config: Path | None) -> list[str]:
     """List the hosts of that file to which jobs were sent from this machine."""
-    found = [_read(line) for line in _lines()]
-    return sorted({entry.host for entry in found if entry is not None and entry.config == str(config or "")})
+    read = [_read(line) for line in _lines()]
+    return sorted({entry.host for entry in read if entry is not None and entry.config == str(config or "")})
 
 
 def hosts_of(name: str) -> list[str]:
     """List the hosts to which jobs of that name were sent from this machine, the last one first."""
-    normalized, found = unicodedata.normalize("NFC", name), []
+    normalized, hosts_in_order = unicodedata.normalize("NFC", name), []
     for line in _lines():
         entry = _read(line)
         if entry is not None and unicodedata.normalize("NFC", entry.name) == normalized:
-            found.append(entry.host)
-    return list(dict.fromkeys(reversed(found)))
+            hosts_in_order.append(entry.host)
+    return list(dict.fromkeys(reversed(hosts_in_order)))
 
 
 def newest_ids(most: int) -> list[str]:
     """Return the ids of the jobs that were last sent from this machine, newest first."""
-    found = [entry.id for entry in map(_read, _lines()[-most:]) if entry is not None]
-    return list(dict.fromkeys(reversed(found)))
+    ids = [entry.id for entry in map(_read, _lines()[-most:]) if entry is not None]
+    return list(dict.fromkeys(reversed(ids)))
 
 
 def _lines() -> list[str]:
-    found: list[str] = []
+    lines: list[str] = []
     for path in (_before(ledger_path()), ledger_path()):
         with contextlib.suppress(OSError):
-            found += path.read_text(encoding="utf-8", errors="replace").splitlines()
-    return found
+            lines += path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return lines
 
 
 def _read(line: str) -> LedgerEntry | None:

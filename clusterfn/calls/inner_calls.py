@@ -53,10 +53,10 @@ def notes(function: Any, host: str) -> list[str]:
     plain = _plain(function)
     if plain is None:
         return []
-    found = _read(plain)
+    facts = _read(plain)
     lines = [f"{outer} sets the global {name} in its job only: no other call finds it, return it instead"
-             for outer, name in found.assigned]  # fmt: skip
-    for use in found.uses:
+             for outer, name in facts.assigned]  # fmt: skip
+    for use in facts.uses:
         name, options = attribute(use.inner, "__name__", "a function"), use.inner.options
         if use.attribute in _SENDING:
             message = f"{use.outer} calls {name}.{use.attribute}(), and a job cannot submit jobs"

@@ -129,7 +129,7 @@ def without_secrets(command: str) -> str:
         >>> without_secrets("train.py --lr 0.1 --token abc logger.api_key=abc")
         'train.py --lr 0.1 --token *** logger.api_key=***'
     """
-    return _IN_COMMAND.sub(lambda found: f"{next(filter(None, found.groups()), '')}***", command)
+    return _IN_COMMAND.sub(lambda match: f"{next(filter(None, match.groups()), '')}***", command)
 
 
 def cut(text: str, most: int = ROOM) -> str:
@@ -320,8 +320,8 @@ def _fields(value: Any) -> dict[str, Any] | None:
         names = [name for name in attribute(value, "__dict__", {}) if not name.startswith("_")] or None
     if names is None or callable(value):
         return None
-    found = {name: attribute(value, name) for name in itertools.islice(names, _FIELDS + 1)}
-    return found if len(found) <= _FIELDS else None
+    fields = {name: attribute(value, name) for name in itertools.islice(names, _FIELDS + 1)}
+    return fields if len(fields) <= _FIELDS else None
 
 
 def _has_repr(kind: type[Any]) -> bool:

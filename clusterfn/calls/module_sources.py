@@ -88,13 +88,13 @@ def _source_members(name: str, most: int) -> Iterator[tuple[str, Path]]:
         total += 0 if own_modules.is_compiled(path) else path.stat().st_size
         if total > most:
             break
-    found: dict[str, Compiled] = {}
+    compiled: dict[str, Compiled] = {}
     for relative, path in members.items():
         if own_modules.is_compiled(path):
             unit = _unit(relative, path)
-            found.setdefault(unit, Compiled(unit, path, path.parents[relative.count("/")]))
-    _compiled[name] = tuple(found.values())
-    yield from (each for each in members.items() if not found or _unit(*each) not in found)
+            compiled.setdefault(unit, Compiled(unit, path, path.parents[relative.count("/")]))
+    _compiled[name] = tuple(compiled.values())
+    yield from (each for each in members.items() if not compiled or _unit(*each) not in compiled)
 
 
 def _unit(relative: str, path: Path) -> str:
@@ -153,15 +153,15 @@ def _metadata_of(files: Mapping[str, Path]) -> Iterator[Path]:
 @functools.lru_cache(maxsize=4)
 def _installed(folders: tuple[tuple[str, int], ...]) -> list[tuple[Path, str, frozenset[str]]]:
     """List the projects with metadata in these folders: its place, the folder of an editable one, top-level names."""
-    found = []
+    projects = []
     for folder, _ in folders:
         with os.scandir(folder) as entries:
             names = [each.name for each in entries if each.name.endswith((".dist-info", ".egg-info")) and each.is_dir()]
         for name in sorted(names):
             path = Path(folder, name)
             top_level = frozenset(_text(path / "top_level.txt").split())
-            found.append((path, _project(_text(path / "direct_url.json")), top_level))
-    return found
+            projects.append((path, _project(_text(path / "direct_url.json")), top_level))
+    return projects
 
 
 def _project(direct_url: str) -> str:

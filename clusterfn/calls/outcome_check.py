@@ -47,14 +47,14 @@ def checked(fields: Any) -> dict[str, Any]:
     if not isinstance(fields, dict) or fields.get("kind") is None:
         raise ValueError("it has no valid kind of outcome")
     for name, (expected, each) in _TYPES.items():
-        found = fields.get(name)
-        if found is not None and not (
-            _is(found, expected) and all(_entry_is(*entry, each) for entry in _entries(found))
+        value = fields.get(name)
+        if value is not None and not (
+            _is(value, expected) and all(_entry_is(*entry, each) for entry in _entries(value))
         ):
-            raise ValueError(f"its {name!r} is {_shown(found)}")
-    for name, found in [*fields.items(), *(fields.get("value") or {}).items()]:
-        if isinstance(found, (int, float)) and not -_MOST < found < _MOST:
-            raise ValueError(f"its {name!r} is {_shown(found)}")
+            raise ValueError(f"its {name!r} is {_shown(value)}")
+    for name, value in [*fields.items(), *(fields.get("value") or {}).items()]:
+        if isinstance(value, (int, float)) and not -_MOST < value < _MOST:
+            raise ValueError(f"its {name!r} is {_shown(value)}")
     if not is_usage(fields.get("usage") or {}):
         raise ValueError(f"its 'usage' is {_shown(fields['usage'])}")
     if (fields.get("value") or {}).get("size", 0) < 0:
@@ -67,9 +67,9 @@ def checked(fields: Any) -> dict[str, Any]:
     return fields
 
 
-def _shown(found: Any) -> str:
+def _shown(value: Any) -> str:
     # `reprlib` limits the depth: a value from the host may be nested deeply enough to exhaust the stack of `repr`.
-    return reprlib.repr(found).encode("ascii", "backslashreplace").decode()[:80]
+    return reprlib.repr(value).encode("ascii", "backslashreplace").decode()[:80]
 
 
 def is_usage(usage: Any) -> bool:
@@ -87,18 +87,18 @@ def _has_numbers(usage: Any, names: Sequence[str], names_of_gpu: Sequence[str]) 
     return all(each is None or (type(each) in (int, float) and -_MOST < each < _MOST) for each in used)
 
 
-def _entries(found: Any) -> Iterable[tuple[Any, Any]]:
-    if isinstance(found, dict):
-        return found.items()
-    return enumerate(found) if isinstance(found, list) else ()
+def _entries(value: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(value, dict):
+        return value.items()
+    return enumerate(value) if isinstance(value, list) else ()
 
 
-def _is(found: Any, expected: type) -> bool:
-    return isinstance(found, expected) and not (expected is int and isinstance(found, bool))
+def _is(value: Any, expected: type) -> bool:
+    return isinstance(value, expected) and not (expected is int and isinstance(value, bool))
 
 
-def _entry_is(name: Any, found: Any, expected: type | None) -> bool:
+def _entry_is(name: Any, value: Any, expected: type | None) -> bool:
     # A list here is the name and size of a file.
     if expected is list:
-        return isinstance(found, list) and len(found) == 2
-    return expected is None or name == "missing" or _is(found, expected)
+        return isinstance(value, list) and len(value) == 2
+    return expected is None or name == "missing" or _is(value, expected)

@@ -210,10 +210,10 @@ def found_by_name(function: Any) -> Any:
     module, qualname = attribute(function, "__module__"), attribute(function, "__qualname__", "<none>")
     if module in (None, "__main__") or "<" in qualname or _goes_by_value(module):
         return None
-    found: Any = sys.modules.get(module)
+    value: Any = sys.modules.get(module)
     for part in qualname.split("."):
-        found = getattr(found, part, None)
-    return found if found is function or getattr(found, "__wrapped__", None) is function else None
+        value = getattr(value, part, None)
+    return value if value is function or getattr(value, "__wrapped__", None) is function else None
 
 
 def _goes_by_value(module: str) -> bool:
@@ -317,8 +317,8 @@ class Needs:
         for name, (value, file, scope) in self._flags.items():
             # A notebook keeps the text of its cells in `In`.
             cells = [each for each in scope.get("In") or () if isinstance(each, str)]
-            found = (source_imports.guarded(text).get(name) for text in (self.texts.get(file, ""), *cells))
-            missing = next((module for each in found if each and (module := each.missing(value))), "")
+            guards = (source_imports.guarded(text).get(name) for text in (self.texts.get(file, ""), *cells))
+            missing = next((module for each in guards if each and (module := each.missing(value))), "")
             if missing:
                 yield (
                     f"{name} is {value!r} in the job, because this machine has no {missing}; to decide it on the "
@@ -345,8 +345,8 @@ class Needs:
             self.note(home)
             # A context variable does not know its module.
             if kind is contextvars.ContextVar:
-                found = serialization.part("standard_library").home_of(obj)
-                self.note(found[0] if found else None)
+                variable_home = serialization.part("standard_library").home_of(obj)
+                self.note(variable_home[0] if variable_home else None)
             if home in _NAMED_ELSEWHERE or issubclass(kind, type):
                 self.note(attribute(obj, "__module__"))
         return NotImplemented
@@ -398,12 +398,12 @@ class Needs:
                 self.modules.add(name)
 
     def _function(self, function: types.FunctionType) -> Any:
-        found = found_by_name(function)
-        if found is None:
+        by_name = found_by_name(function)
+        if by_name is None:
             self._by_value(function)
             return NotImplemented
         self.note(function.__module__)
-        if found is function:
+        if by_name is function:
             return NotImplemented
         return serialization.part("stand_ins").plain_by_name, (function.__module__, function.__qualname__)
 
@@ -449,18 +449,18 @@ def _globals_of(code: types.CodeType) -> Iterator[str]:
 @functools.lru_cache(maxsize=1024)
 def imports_inside(code: types.CodeType) -> frozenset[str]:
     """Return what a function and those inside it import in their bodies; "" for a relative import."""
-    found: set[str] = set()
+    names: set[str] = set()
     # What the last two instructions put on the stack: the level of the import, and the names that it takes.
     before: list[Any] = [0, 0]
     for instruction in dis.get_instructions(code):
         if instruction.opname == "IMPORT_NAME":
-            found.add("" if before[0] else instruction.argval)
+            names.add("" if before[0] else instruction.argval)
         if instruction.opname != "EXTENDED_ARG":
             before = [before[1], instruction.argval]
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            found |= imports_inside(constant)
-    return frozenset(found)
+            names |= imports_inside(constant)
+    return frozenset(names)
 
 
 _A_FILE = "open it inside the function, or pass clusterfn.File(path) as the argument"
@@ -489,18 +489,18 @@ def cannot_travel(
     parts = [(attribute(function, "__name__", "function"), function), ("args", args), ("kwargs", dict(kwargs))]
     for name, part in parts:
         # With inputs in the call, jobs may be among the arguments, and only `look` accepts those.
-        path, found = find(part, name, target, needs.look if needs.inputs else reject_proxy)
+        path, innermost = find(part, name, target, needs.look if needs.inputs else reject_proxy)
         if not path.endswith(": cannot be pickled"):
-            return PayloadError(f"the call cannot be sent: {path}", stage="submit", hint=_instead_of(found))
+            return PayloadError(f"the call cannot be sent: {path}", stage="submit", hint=_instead_of(innermost))
     return PayloadError(f"the call cannot be sent: {type(error).__name__}: {error}", stage="submit")
 
 
-def _instead_of(found: object) -> str:
+def _instead_of(part: object) -> str:
     """Say what to pass instead of a part that cannot be sent."""
     # A proxy may say that it has another class, so its real type decides.
-    if issubclass(type(found), io.IOBase):
+    if issubclass(type(part), io.IOBase):
         return _A_FILE
-    if _is_proxy(found):
+    if _is_proxy(part):
         return _A_PROXY
-    plain = _A_FUTURE if serialization.part("unpicklable").is_future(found) else _PLAIN
-    return str(attribute(type(found), "_as_argument", plain))
+    plain = _A_FUTURE if serialization.part("unpicklable").is_future(part) else _PLAIN
+    return str(attribute(type(part), "_as_argument", plain))

@@ -42,18 +42,18 @@ class Project(Directory):
             ConfigError: They are too large.
         """
         root = pathlib.Path(self)
-        found = set()
+        files = set()
         for path in filter(pathlib.Path.is_file, _members(root)):
-            found.add(path)
+            files.add(path)
             # The check comes at once, because the folder may contain a whole disk.
-            if len(found) > _MOST_FILES:
+            if len(files) > _MOST_FILES:
                 raise ConfigError(f"the project {root} has more than {_MOST_FILES} files", hint=_KEEP_THERE)
-        withheld = {path for path in found if path != self.always and _holds_credentials(path)}
+        withheld = {path for path in files if path != self.always and _holds_credentials(path)}
         if new := sorted(withheld - _reported):
             _reported.update(new)
             shown = ", ".join(path.relative_to(root).as_posix() for path in new)
             console.warn(f"not sent, because they look like keys or passwords: {shown}")
-        sent = sorted((found - withheld) | ({self.always} if self.always else set()))
+        sent = sorted((files - withheld) | ({self.always} if self.always else set()))
         _refuse_large(root, sent)
         for path in sent:
             yield path.relative_to(root).as_posix(), path

@@ -45,8 +45,8 @@ def ask_sizes(connection: HostConnection, folder: str, depth: int, *names: str) 
 def read_sizes(folder: str, reply: Reply[Completed]) -> dict[str, int]:
     """Return the size in bytes of each file found by `ask_sizes`, by its name below the folder."""
     printed = reply.result(_TIMEOUT_S).out.decode("utf-8", "replace").splitlines()
-    found = [(number(size), path) for size, _, path in (line.strip().partition(" ") for line in printed)]
-    return {path[len(folder) + 1 :]: size for size, path in found if size is not None and path.startswith(folder)}
+    sizes = [(number(size), path) for size, _, path in (line.strip().partition(" ") for line in printed)]
+    return {path[len(folder) + 1 :]: size for size, path in sizes if size is not None and path.startswith(folder)}
 
 
 def wait_until_caught_up(is_caught_up: Callable[[], bool]) -> None:
@@ -91,11 +91,13 @@ def read_group_state(connection: HostConnection, folder: str) -> RemoteGroupStat
     """Ask the host what it has of the group in this folder, in one round trip."""
     conditions = ["(", "-type", "d", "-o", "-name", layout.CLAIM, "-o", "-name", layout.VERDICT, ")"]
     elements = posixpath.join(folder, layout.ELEMENTS)
-    found = connection.run(["find", elements, "-mindepth", "1", "-maxdepth", "2", *conditions])
+    listing = connection.run(["find", elements, "-mindepth", "1", "-maxdepth", "2", *conditions])
     sizes_reply = ask_sizes(connection, elements, 4, layout.JOURNAL)
     outcome = posixpath.join(layout.attempt_dir(folder, 1), layout.OUTCOME)
     stopped, complete = connection.have([posixpath.join(folder, layout.CANCEL), outcome]).result(_TIMEOUT_S)
-    paths = [path[len(elements) + 1 :] for path in found.result(_TIMEOUT_S).out.decode("utf-8", "replace").splitlines()]
+    paths = [
+        path[len(elements) + 1 :] for path in listing.result(_TIMEOUT_S).out.decode("utf-8", "replace").splitlines()
+    ]
     claimed = set(_elements_with(paths, layout.CLAIM))
     unclaimed = [number for number in _elements_with(paths, layout.ATTEMPTS) if number not in claimed]
     sizes = {tuple(path.split("/")): size for path, size in read_sizes(elements, sizes_reply).items()}
@@ -107,8 +109,8 @@ def read_group_state(connection: HostConnection, folder: str) -> RemoteGroupStat
 
 def _elements_with(paths: Iterable[str], name: str) -> list[int]:
     """Return the elements that have this in their folder; "" is the folder itself."""
-    found = [element for element, _, rest in (path.partition("/") for path in paths) if rest == name]
-    return sorted(each for each in map(number, found) if each is not None)
+    elements = [element for element, _, rest in (path.partition("/") for path in paths) if rest == name]
+    return sorted(each for each in map(number, elements) if each is not None)
 
 
 def list_elements(connection: HostConnection, folder: str) -> Reply[Completed]:
@@ -118,8 +120,8 @@ def list_elements(connection: HostConnection, folder: str) -> Reply[Completed]:
 
 def read_elements(answer: Completed) -> list[int]:
     """Return the numbers of the elements that `list_elements` found."""
-    found = map(number, answer.out.decode("utf-8", "replace").split())
-    return [each for each in found if each is not None]
+    numbers = map(number, answer.out.decode("utf-8", "replace").split())
+    return [each for each in numbers if each is not None]
 
 
 def request_stack_dump(connection: HostConnection, folder: str, keep_waiting: Callable[[float], bool]) -> str | None:

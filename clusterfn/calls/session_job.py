@@ -429,8 +429,8 @@ def _without(
     """Return the calls whose path is not on the host."""
     parts = [paths[first : first + _PATHS] for first in range(0, len(paths), _PATHS)]
     replies = [session.connection.have(part) for part in parts]
-    found = itertools.chain.from_iterable(reply.result() for reply in replies)
-    return [call for call, is_there in zip(calls, found) if not is_there]
+    existing = itertools.chain.from_iterable(reply.result() for reply in replies)
+    return [call for call, is_there in zip(calls, existing) if not is_there]
 
 
 def _tell_withdrawn(calls: Sequence[SessionCallJob[Any]]) -> None:

@@ -112,8 +112,8 @@ async def _read_claims(session: HostState, silent: list[Conclusion]) -> list[tup
     # With a second file, grep begins each line with the name of the file, even for a single claim.
     read = await session.connection.run(["grep", "-s", "", *claims, "/dev/null"])
     lines = read.out.decode("utf-8", "surrogateescape").splitlines()
-    found = (line.rpartition(f"/{layout.CLAIM}:") for line in lines)
-    by_folder = {folder: claim.strip() for folder, _, claim in found}
+    pairs = (line.rpartition(f"/{layout.CLAIM}:") for line in lines)
+    by_folder = {folder: claim.strip() for folder, _, claim in pairs}
     submissions = [(each, _submission_of(each, by_folder.get(each.job.folder, ""))) for each in silent]
     return [(each, submission) for each, submission in submissions if submission]
 
@@ -151,8 +151,8 @@ async def _conclude_unseen(silent: Conclusion) -> None:
 async def is_refused_elsewhere(connection: HostConnection, folder: str) -> bool:
     """Whether a program has lately said that it will submit the job, which the scheduler refuses for now."""
     note = posixpath.join(folder, layout.REFUSED)
-    found = await connection.run(["find", note, "-mmin", f"-{layout.REFUSED_FOR_S / 60:.0f}"])
-    return bool(found.out)
+    notes = await connection.run(["find", note, "-mmin", f"-{layout.REFUSED_FOR_S / 60:.0f}"])
+    return bool(notes.out)
 
 
 def job_of(folder: str) -> str:
@@ -202,5 +202,5 @@ _of_hosts: weakref.WeakKeyDictionary[Any, SilentJobs] = weakref.WeakKeyDictionar
 
 def of_host(session: HostState) -> SilentJobs:
     """Return the silent jobs of a host."""
-    found = _of_hosts.get(session)
-    return found if found is not None else _of_hosts.setdefault(session, SilentJobs(session))
+    jobs = _of_hosts.get(session)
+    return jobs if jobs is not None else _of_hosts.setdefault(session, SilentJobs(session))

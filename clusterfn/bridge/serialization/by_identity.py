@@ -70,10 +70,10 @@ class Reducers:
         self._own = {id(cls): (cls, reduce) for cls, reduce in own.items()}
 
     def __getitem__(self, cls: type) -> Any:
-        found = self._own.get(id(cls), (cls, None))[1] or registered(cls)
-        if found is None:
+        reduce = self._own.get(id(cls), (cls, None))[1] or registered(cls)
+        if reduce is None:
             raise KeyError(id(cls))
-        return found
+        return reduce
 
 
 def registered(cls: type) -> Any:

@@ -62,8 +62,8 @@ def run_cell(source: str, file: str, values: dict[str, Any], names: Sequence[str
         if _shown:
             attempt(object.__setattr__, error, SHOWN, _shown)
         raise
-    found = {name: scope[name] for name in names if name in scope}
-    return {"values": found, "missing": [name for name in names if name not in found], "shown": _shown}
+    results = {name: scope[name] for name in names if name in scope}
+    return {"values": results, "missing": [name for name in names if name not in results], "shown": _shown}
 
 
 def _run(source: str, file: str, scope: dict[str, Any]) -> Any:

@@ -29,8 +29,8 @@ def is_of_script(cls: type) -> bool:
 
 def has_a_home(obj: Any) -> bool:
     """Return whether the other side can import an object by its name."""
-    found = _core._lookup_module_and_qualname(obj, getattr(obj, "__qualname__", None))
-    return found is not None and not _core._is_registered_pickle_by_value(found[0])
+    home = _core._lookup_module_and_qualname(obj, getattr(obj, "__qualname__", None))
+    return home is not None and not _core._is_registered_pickle_by_value(home[0])
 
 
 def goes_by_value(module: types.ModuleType) -> bool:
@@ -73,10 +73,10 @@ def of_main() -> dict[str, Any]:
     """Return the functions and classes that came by value from the top level of the caller's `__main__`, by name."""
     classes = [each for each in _core._DYNAMIC_CLASS_TRACKER_BY_ID.values() if isinstance(each, type)]
     objects: list[Any] = [*_functions, *classes]
-    found = {
+    by_name = {
         each.__name__: each for each in objects if each.__module__ == "__main__" and each.__qualname__.isidentifier()
     }
-    return {**_of_annotations, **found}
+    return {**_of_annotations, **by_name}
 
 
 def remake_class(module: str | None, qualname: str, make: Callable[..., type], args: tuple[Any, ...]) -> type:
@@ -93,11 +93,11 @@ def known_class(module: str | None, qualname: str, tracker: str) -> type | None:
     """Return the class of that name in this process's `__main__`, or the one pickled or loaded under that id."""
     # A worker's `__main__` is empty, so it has the class only if the script itself runs here.
     if module == "__main__" and "<locals>" not in qualname:
-        found: Any = sys.modules.get("__main__")
+        value: Any = sys.modules.get("__main__")
         for part in qualname.split("."):
-            found = getattr(found, part, None)
-        if isinstance(found, type) and found.__module__ == "__main__":
-            return found
+            value = getattr(value, part, None)
+        if isinstance(value, type) and value.__module__ == "__main__":
+            return value
     cls: type | None = _core._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracker)
     return cls
 

@@ -371,9 +371,9 @@ def check_blob(path: str, size: int, crc: int, removes: bool = False) -> Any:
     try:
         with open(path, "rb") as file:
             opened = os.fstat(file.fileno())
-            found = opened.st_size
+            actual_size = opened.st_size
             # Reading comes first: what cannot be read is an OSError here, and would end the process in the mapping.
-            whole = found == size and _checksum_of_file(file, size) == crc
+            whole = actual_size == size and _checksum_of_file(file, size) == crc
             mapped = _map(file, 0, size) if whole else None
             if whole and mapped is None:
                 data = bytearray(size)
@@ -389,7 +389,7 @@ def check_blob(path: str, size: int, crc: int, removes: bool = False) -> Any:
     except FileNotFoundError:
         raise Damaged("the blob %s is not there" % path) from None
     if not whole:
-        what = "was altered" if found == size else "has %d bytes instead of %d" % (found, size)
+        what = "was altered" if actual_size == size else "has %d bytes instead of %d" % (actual_size, size)
         raise Damaged("the blob %s %s: %s" % (path, what, "it has been removed" if removed else "remove it"))
     return mapped
 

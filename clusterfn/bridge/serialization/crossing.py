@@ -218,8 +218,8 @@ class TextPickler(pickler.Pickler):
         # Classes that were registered with an abstract class are subclasses of it, but no statement names them.
         registered: list[type] = []
         if isinstance(cls, abc.ABCMeta):
-            found = (reference() for reference in abc._get_dump(cls)[0])  # type: ignore[attr-defined]
-            registered = [each for each in found if each is not None]
+            subclasses = (reference() for reference in abc._get_dump(cls)[0])  # type: ignore[attr-defined]
+            registered = [each for each in subclasses if each is not None]
         attributes = {name: self._empty(value) for name, value in statement.attributes(cls, snippet).items()}
         state = (shared, after, attributes, registered, named, _Made(cls))
         return make_class, (identity, snippet, shared, before, outer), state, None, None, fill_class
@@ -236,11 +236,11 @@ class TextPickler(pickler.Pickler):
 
     def _as_call(self, cls: type) -> tuple[Any, ...] | None:
         """Reduce a class that has no statement to the call that made it; None if there is no such call."""
-        found = factories.reduce(cls)
-        if found is None:
+        facts = factories.reduce(cls)
+        if facts is None:
             return None
         self._begun[cls] = {}
-        make, args, attributes = found
+        make, args, attributes = facts
         identity = (cls.__module__, cls.__qualname__, make, (*args, _core._get_or_create_tracker_id(cls), None))
         return classes.remake_class, identity, attributes, None, None, classes.fill_made
 
@@ -272,10 +272,10 @@ _LOST = (
 def _around(cls: type) -> type | None:
     """Return the class that has this one as an attribute."""
     first, *rest = cls.__qualname__.split(".")
-    found = statement.home(cls).get(first)
+    value = statement.home(cls).get(first)
     for name in rest[:-1]:
-        found = getattr(found, name, None)
-    return found if rest and isinstance(found, type) and vars(found).get(rest[-1]) is cls else None
+        value = getattr(value, name, None)
+    return value if rest and isinstance(value, type) and vars(value).get(rest[-1]) is cls else None
 
 
 def _without_statement(cls: Any, plain: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -151,6 +151,6 @@ def built_in(cls: type, method: str) -> Any:
 
 
 def _built_ins(cls: type, method: str) -> Iterator[Any]:
-    found = (base.__dict__[method] for base in cls.__mro__ if method in base.__dict__)
-    bare = (getattr(method, "__func__", method) for method in found)
+    methods = (base.__dict__[method] for base in cls.__mro__ if method in base.__dict__)
+    bare = (getattr(method, "__func__", method) for method in methods)
     return (method for method in bare if not isinstance(method, types.FunctionType))

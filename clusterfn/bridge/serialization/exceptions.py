@@ -140,14 +140,14 @@ def from_records(records: Sequence[dict[str, Any]]) -> BaseException:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    found: dict[int, BaseException] = {}
+    chain: dict[int, BaseException] = {}
     waiting: list[BaseException | None] = [error]
-    while waiting and len(found) < _MAX_RECORDS:
+    while waiting and len(chain) < _MAX_RECORDS:
         member = waiting.pop(0)
-        if member is not None and id(member) not in found:
-            found[id(member)] = member
+        if member is not None and id(member) not in chain:
+            chain[id(member)] = member
             waiting += [member.__cause__, member.__context__, *_members(member)]
-    return list(found.values())
+    return list(chain.values())
 
 
 def _members(error: BaseException) -> Sequence[BaseException]:
@@ -260,7 +260,7 @@ def _best(record: dict[str, Any], args: list[Any]) -> BaseException:
     by_parts = functools.partial(_without_constructor, record, args)
     ways = [(functools.partial(_unpickled, record, name), name) for name in ("pickled", "pickled_plainly")]
     ways.insert(1, (functools.partial(by_parts, record["class"]), "class"))
-    found: list[BaseException] = []
+    errors: list[BaseException] = []
     reasons: list[BaseException] = []
     for way, needs in ways:
         if record.get(needs) is None and needs != "class":
@@ -268,10 +268,10 @@ def _best(record: dict[str, Any], args: list[Any]) -> BaseException:
         error, reason = attempt(way)
         if error is not None and text_of(error) == record["message"] and name_of(type(error)) == record["type"]:
             return error  # type: ignore[no-any-return]
-        found += [error] if error is not None else []
+        errors += [error] if error is not None else []
         reasons += [reason] if reason is not None else []
-    if found:
-        best = next((each for each in found if text_of(each) == record["message"]), found[0])
+    if errors:
+        best = next((each for each in errors if text_of(each) == record["message"]), errors[0])
         # An object among the arguments may show its address in the text, which differs here in any case. Only lost
         # arguments need the text.
         if descriptions_of(best.args) != descriptions_of(args):

@@ -49,12 +49,12 @@ class Hints:
             return {}
         texts = [text for value in list(kept.values()) for text in _texts(value)]
         names = dict.fromkeys(name for text in texts for name in _names(text) if name in scope)
-        found = {name: scope[name] for name in names if _travels(scope[name], goes_by_name)}
+        values = {name: scope[name] for name in names if _travels(scope[name], goes_by_name)}
         if packages:
-            others = ((name, stand_ins.if_there(scope[name])) for name in names if name not in found)
-            found.update({name: other for name, other in others if other is not None})
-        self.used = self.used or bool(found)
-        return found
+            others = ((name, stand_ins.if_there(scope[name])) for name in names if name not in values)
+            values.update({name: other for name, other in others if other is not None})
+        self.used = self.used or bool(values)
+        return values
 
 
 def reduce_type(kind: Any) -> Any:

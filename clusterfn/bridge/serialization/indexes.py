@@ -95,10 +95,10 @@ def _vectors(obj: Any) -> Any:
     faiss, numpy = sys.modules["faiss"], sys.modules["numpy"]
     if isinstance(obj, faiss.IndexShards) and obj.successive_ids:
         return numpy.concatenate([_vectors(faiss.downcast_index(obj.at(number))) for number in range(obj.count())])
-    found = numpy.empty((obj.ntotal, obj.d), "float32")
+    vectors = numpy.empty((obj.ntotal, obj.d), "float32")
     for number in range(obj.ntotal):
-        obj.reconstruct(number, found[number])
-    return found
+        obj.reconstruct(number, vectors[number])
+    return vectors
 
 
 def index(buffer: Any) -> Any:

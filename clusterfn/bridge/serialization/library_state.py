@@ -268,16 +268,18 @@ def _unchanged(obj: Any) -> tuple[str, ...]:
 
 @by_identity.cached
 def _defaults_of(cls: type) -> dict[str, Any]:
-    found = [(function, _assigned_by(each, function)) for each in cls.__mro__ if (function := _constructor(each))]
-    every = ((name, _default(function, value)) for function, assigned in found for name, value in assigned.items())
+    assignments = [(function, _assigned_by(each, function)) for each in cls.__mro__ if (function := _constructor(each))]
+    every = (
+        (name, _default(function, value)) for function, assigned in assignments for name, value in assigned.items()
+    )
     return {name: value[0] for name, value in every if value is not None}
 
 
 @by_identity.cached
 def _facts_of(cls: type) -> Facts:
     """Return the names that the constructors of the library's classes set, for this class and its bases."""
-    found = [(each.__qualname__, _constructor(each)) for each in cls.__mro__]
-    return tuple((name, _names_set(function)) for name, function in found if function is not None)
+    constructors = [(each.__qualname__, _constructor(each)) for each in cls.__mro__]
+    return tuple((name, _names_set(function)) for name, function in constructors if function is not None)
 
 
 def _constructor(cls: type) -> Optional[types.FunctionType]:

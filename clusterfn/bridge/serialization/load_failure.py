@@ -63,8 +63,8 @@ def versions(kinds: Iterable[type]) -> dict[str, str]:
         with contextlib.suppress(AttributeError):
             homes.add(_module_of(kind))
     packages = sorted({home.partition(".")[0] for home in homes if isinstance(home, str)})
-    found = ((name, version_of(name)) for name in packages)
-    return {name: version for name, version in found if version}
+    named = ((name, version_of(name)) for name in packages)
+    return {name: version for name, version in named if version}
 
 
 # The getter of `type` itself is used, because a metaclass may answer otherwise.

@@ -40,10 +40,10 @@ class _Rest:
 
     def __reduce__(self) -> tuple[Any, ...]:
         registries = [each for each in map(_registry_of, self._begun) if each is not None]
-        found = [mapper.class_ for each in dict.fromkeys(registries) for mapper in each.mappers]
+        classes = [mapper.class_ for each in dict.fromkeys(registries) for mapper in each.mappers]
         tables = [table for each in dict.fromkeys(registries) for table in each.metadata.tables.values()]
-        self._hints.used = self._hints.used or bool(found)
-        return list, ((*found, *tables),)
+        self._hints.used = self._hints.used or bool(classes)
+        return list, ((*classes, *tables),)
 
 
 def _registry_of(cls: Any) -> Any:

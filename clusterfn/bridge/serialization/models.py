@@ -132,8 +132,8 @@ def url(kind: str, text: str) -> Any:
         return getattr(pydantic_core, kind)(text)
     scheme = text.partition(":")[0]
     names = ["HttpUrl", "WebsocketUrl", *sorted(networks.__all__)]
-    found = [name for name in names if scheme in _schemes(getattr(networks, name))]
-    return TypeAdapter(getattr(networks, found[0] if found else "AnyUrl")).validate_python(text)
+    matching = [name for name in names if scheme in _schemes(getattr(networks, name))]
+    return TypeAdapter(getattr(networks, matching[0] if matching else "AnyUrl")).validate_python(text)
 
 
 def _schemes(kind: Any) -> Any:

@@ -56,9 +56,9 @@ def _elsewhere(module: str, name: str) -> Iterator[tuple[str, str]]:
 
 def _has(module: str, name: str) -> bool:
     try:
-        found: Any = importlib.import_module(module)
+        value: Any = importlib.import_module(module)
     except ImportError:
         return False
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return found is not None
+        value = getattr(value, part, None)
+    return value is not None

@@ -172,8 +172,8 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
         if type(method) is not types.MethodType:
             return NotImplemented
         owner, name = method.__self__, getattr(method.__func__, "__name__", "")
-        found: Any = owner if issubclass(type(owner), type) else type(owner)
-        kind = next((each for each in found.__mro__ if name in vars(each)), object)
+        cls: Any = owner if issubclass(type(owner), type) else type(owner)
+        kind = next((each for each in cls.__mro__ if name in vars(each)), object)
         own = vars(kind).get(name)
         is_own = getattr(own, "__func__", own) is method.__func__ and self.has_methods(kind, owner)
         return (stand_ins.method_of, (owner, name)) if is_own else NotImplemented

@@ -79,14 +79,14 @@ def value_of(job: str, item: int | None, keys: tuple[Any, ...]) -> Any:
         places = described["places"] if item is None else {str(item): described["places"][str(item)]}
         values = [_load(label, *place) for _, place in sorted(places.items(), key=lambda each: int(each[0]))]
         _loaded[job, item] = values if item is None and described["group"] else values[0]
-    found = _loaded[job, item]
+    value = _loaded[job, item]
     for key in keys:
         try:
-            found = found[key]
+            value = value[key]
         except (LookupError, TypeError) as error:
             message = f"the value of {label} has no [{key!r}]: {type(error).__name__}: {error}"
             raise InputUnavailable("payload", message, f"see what {described['name']} returns") from error
-    return found
+    return value
 
 
 def _load(label: str, path: str, offset: int, size: int, failed: dict[str, Any] | None) -> Any:

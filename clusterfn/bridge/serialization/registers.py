@@ -89,8 +89,8 @@ def keeps_one(obj: Any, is_of_script: Callable[[type], bool]) -> bool:
     if issubclass(kind, type) or kind.__module__ == "builtins" or not is_of_script(kind):
         return False
     held = attribute(obj, "__dict__")
-    found = [value for value in held.values() if type(value) in _EMPTY] if type(held) is dict else []
-    return any(issubclass(type(part), type) and is_of_script(part) for value in found for part in parts(value))
+    registers = [value for value in held.values() if type(value) in _EMPTY] if type(held) is dict else []
+    return any(issubclass(type(part), type) and is_of_script(part) for value in registers for part in parts(value))
 
 
 def parts(value: Any) -> list[Any]:

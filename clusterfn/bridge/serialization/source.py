@@ -191,8 +191,8 @@ def of_code(code: types.CodeType) -> Snippet:
     for text in texts(code.co_filename):
         seen = True
         candidates = [each for each in text.found if each.name == code.co_name and isinstance(each.node, _FUNCTIONS)]
-        for found in sorted(candidates, key=lambda each: abs(first_line(each.node) - code.co_firstlineno)):
-            snippet = _snippet(text, found, code)
+        for definition in sorted(candidates, key=lambda each: abs(first_line(each.node) - code.co_firstlineno)):
+            snippet = _snippet(text, definition, code)
             if snippet is not None:
                 return snippet
     name = getattr(code, "co_qualname", code.co_name)
@@ -204,12 +204,13 @@ _NONE = "its source is not available; it was typed at a prompt that keeps none, 
 _CHANGED = "its source is not what runs: the file was changed since it was loaded, or a tool rewrote the function"
 
 
-def _snippet(text: Text, found: FoundDefinition, code: types.CodeType) -> Snippet | None:
-    line, first, names = found.node.lineno, first_line(found.node), set(names_of(code))
+def _snippet(text: Text, definition: FoundDefinition, code: types.CodeType) -> Snippet | None:
+    line, first, names = definition.node.lineno, first_line(definition.node), set(names_of(code))
     try:
         snippet = Snippet(
-            found.name, text.file, line, first, text.cut(found.node, line), futures_of(code), code.co_freevars,
-            found.inside, found.scope, tuple(name for name in text.imported if name in names),
+            definition.name, text.file, line, first, text.cut(definition.node, line), futures_of(code),
+            code.co_freevars, definition.inside, definition.scope,
+            tuple(name for name in text.imported if name in names),
         )  # fmt: skip
         return snippet if same(_compile(snippet), code) else None
     except (SyntaxError, ValueError, LookupError):

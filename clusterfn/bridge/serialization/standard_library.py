@@ -274,9 +274,9 @@ def same(value: Any) -> Any:
 
 def type_alias(name: str, module: str, parameters: tuple[Any, ...], value: list[Any]) -> Any:
     """Make what the statement `type X = ...` makes; its type, in which it may stand, comes as `value[0]`."""
-    found = getattr(sys.modules.get(module), name, None)
-    if type(found) is _ALIAS:
-        return found
+    alias = getattr(sys.modules.get(module), name, None)
+    if type(alias) is _ALIAS:
+        return alias
     if not name.isidentifier():
         raise ValueError("%r is no name of a type" % name)
     scope: dict[str, Any] = {"__name__": module, "make": _ALIAS, "value": value, "parameters": parameters}

@@ -71,37 +71,37 @@ def of_class(cls: type) -> Snippet | None:
     files = [*(code.co_filename for code in codes), getattr(module, "__file__", None), *source.files()]
     for file in dict.fromkeys(file for file in files if file):
         for text in source.texts(file):
-            for found in reversed(text.found):
-                if found.name == cls.__name__ and found.scope + found.name == cls.__qualname__:
-                    snippet = _snippet(text, found, cls, codes)
+            for definition in reversed(text.found):
+                if definition.name == cls.__name__ and definition.scope + definition.name == cls.__qualname__:
+                    snippet = _snippet(text, definition, cls, codes)
                     if snippet is not None:
                         return snippet
     return None
 
 
-def _snippet(text: Text, found: FoundDefinition, cls: type, codes: list[types.CodeType]) -> Snippet | None:
-    first = source.first_line(found.node)
+def _snippet(text: Text, definition: FoundDefinition, cls: type, codes: list[types.CodeType]) -> Snippet | None:
+    first = source.first_line(definition.node)
     own = [code for code in codes if code.co_filename == text.file]
-    futures = {name for code in own for name in source.futures_of(code)} | _annotations(cls, found.node)
+    futures = {name for code in own for name in source.futures_of(code)} | _annotations(cls, definition.node)
     try:
         snippet = Snippet(
-            found.name, text.file, first, first, text.cut(found.node, first), tuple(sorted(futures)),
-            imported=text.imported, bare=_is_bare(found, cls),
+            definition.name, text.file, first, first, text.cut(definition.node, first), tuple(sorted(futures)),
+            imported=text.imported, bare=_is_bare(definition, cls),
         )  # fmt: skip
-        snippet = replace(snippet, free=_outer_names(snippet, found.functions), scope=found.scope)
-        return snippet if _fits(snippet, found.node, cls, own) else None
+        snippet = replace(snippet, free=_outer_names(snippet, definition.functions), scope=definition.scope)
+        return snippet if _fits(snippet, definition.node, cls, own) else None
     except (SyntaxError, ValueError, LookupError):
         # The text alone means something else than in its file.
         return None
 
 
-def _is_bare(found: FoundDefinition, cls: type) -> bool:
+def _is_bare(definition: FoundDefinition, cls: type) -> bool:
     """Return whether a decorator made something else of a class: a class below it, a function, an object."""
     value: Any = types.SimpleNamespace(**home(cls))
     # A class that was made in a function has no name in its module.
-    for name in (found.scope + found.name).split("."):
+    for name in (definition.scope + definition.name).split("."):
         value = vars(value).get(name, cls) if hasattr(value, "__dict__") else cls
-    return bool(getattr(found.node, "decorator_list", ())) and value is not cls
+    return bool(getattr(definition.node, "decorator_list", ())) and value is not cls
 
 
 def _annotations(cls: type, node: Any) -> set[str]:
@@ -260,8 +260,8 @@ def submodules(snippet: Snippet, values: Iterable[Any]) -> list[str]:
     """Return the modules that a statement and its functions may use as attributes of these packages."""
     code = compiled(snippet)
     held = list(values)
-    found = (each for part in (code, *_all_parts(code)) for each in _core._find_imported_submodules(part, held))
-    return list(dict.fromkeys(each.__name__ for each in found))
+    modules = (each for part in (code, *_all_parts(code)) for each in _core._find_imported_submodules(part, held))
+    return list(dict.fromkeys(each.__name__ for each in modules))
 
 
 def _at_once(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -350,7 +350,7 @@ def _is_of_script(value: object) -> bool:
 
 def _is_later(value: object, codes: list[types.CodeType]) -> bool:
     """Return whether it is a function, property or the like of which the statement defines or decorates nothing."""
-    found = list(_functions_in(value))
-    if not found or (type(value) is types.FunctionType and hasattr(value, "__wrapped__")):
+    functions_inside = list(_functions_in(value))
+    if not functions_inside or (type(value) is types.FunctionType and hasattr(value, "__wrapped__")):
         return False
-    return not any(source.same(function.__code__, code) for function in found for code in codes)
+    return not any(source.same(function.__code__, code) for function in functions_inside for code in codes)

@@ -201,7 +201,7 @@ def texts_of_arrow(chunks: Sequence[tuple[Any, Any, Any]], storage: str | None, 
     import numpy
     import pandas
 
-    found: list[Any] = []
+    values: list[Any] = []
     for ends, data, valid in chunks:
         every, places = data.tobytes(), ends.tolist()
         texts: list[Any] = [str(every[at:to], "utf-8") for at, to in zip(places, places[1:])]
@@ -209,8 +209,8 @@ def texts_of_arrow(chunks: Sequence[tuple[Any, Any, Any]], storage: str | None, 
             exist = numpy.unpackbits(valid, bitorder="little")[: len(texts)].tolist()
             gap = pandas.NA if missing == "NA" else numpy.nan
             texts = [text if here else gap for text, here in zip(texts, exist)]
-        found += texts
-    return _of_texts(numpy.array([*found, None], object)[:-1], dtype)
+        values += texts
+    return _of_texts(numpy.array([*values, None], object)[:-1], dtype)
 
 
 def _reduce_texts(array: Any) -> tuple[Any, ...]:

@@ -50,10 +50,10 @@ def find(
     while time.monotonic() < deadline:
         seen = {id(each) for each in passed}
         parts = [(step, part) for step, part in _readable_parts(value) if id(part) not in seen]
-        found = _first_failing([part for _, part in parts], failure, deadline)
-        if found is None:
+        failing = _first_failing([part for _, part in parts], failure, deadline)
+        if failing is None:
             break
-        step, value = parts[found]
+        step, value = parts[failing]
         steps.append(step)
         reason = failure(value)
         passed.append(value)

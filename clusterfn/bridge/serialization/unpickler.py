@@ -53,5 +53,5 @@ class WithoutCode(Unpickler):
                 raise pickle.UnpicklingError("it holds byte code of another version of Python")
             return _core._builtin_type(name)
 
-        found = super().find_class(module, name)
-        return type_but_code if found is _core._builtin_type else found
+        value = super().find_class(module, name)
+        return type_but_code if value is _core._builtin_type else value
