@@ -53,8 +53,9 @@ class Actor:
         object.__setattr__(self, "_handle", handle)
 
         def end() -> None:
-            abandon(handle.number)  # a call that comes before the thread closes it
-            # Not by `threading`, whose lock the thread may have that collects the garbage.
+            # A call that comes before the thread runs closes the actor itself, because it may need the actor's worker.
+            abandon(handle.number)
+            # `threading` would need a lock, which the thread that collects the garbage may hold at this moment.
             _thread.start_new_thread(handle.release, ())
 
         weakref.finalize(self, end).atexit = False
@@ -62,7 +63,9 @@ class Actor:
     _handle: ActorHandle
 
     def __getattr__(self, name: str) -> ActorMethod:
-        if name == "_handle":  # of one that was not made by its class, such as a copy
+        # `copy` and `pickle` make an object without `__init__`, and ask it for attributes. Without this check the
+        # lookup of `_handle` would recurse.
+        if name == "_handle":
             raise AttributeError(name)
         self._handle.kind.check_name(name)
         return ActorMethod(self, self._handle, name)
@@ -115,7 +118,9 @@ class ActorMethod:
     """A method of an actor: call it, or `submit` it."""
 
     def __init__(self, actor: Actor, handle: ActorHandle, name: str) -> None:
-        self._actor = actor  # an actor to which nothing else refers ends only after this call
+        # The method keeps its actor alive: an actor without other references, as in `Session.actor(C).method()`, ends
+        # only after this call.
+        self._actor = actor
         self._handle = handle
         self._name = self.__name__ = name
 
@@ -159,7 +164,8 @@ class ActorMethod:
         return handle.send(called, args, kwargs, ActorCall(handle.number, name), method.options, follow)
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name == "_name":  # of one that was not made by its class, such as a copy
+        # An object made without `__init__`, such as a copy, has no `_name`: the message below would recurse.
+        if name == "_name":
             raise AttributeError(name)
         raise AttributeError(
             f"{self._name}.{name}: call a method of an actor, or send its calls with submit:"
@@ -203,7 +209,9 @@ class ActorHandle:
             self._is_closed = True
             try:
                 return job_display.result(job, "", "stop")
-            except HostError:  # it has not arrived there
+            except HostError:
+                # The request to close has not reached the host, so the actor is still open, and the caller may close it
+                # again.
                 self._is_closed = False
                 raise
         return None
@@ -214,7 +222,8 @@ class ActorHandle:
             return
         try:
             function = self.kind.closing((), {})
-        except (ConfigError, TypeError):  # it needs arguments, and the error of the block is the one to be raised
+        except (ConfigError, TypeError):
+            # The closing method needs arguments. The error of the block must reach the caller, so this one is dropped.
             function = type(None)
         if is_interrupted:
             self._close_unseen(function)
@@ -227,7 +236,8 @@ class ActorHandle:
 
     def _close_unseen(self, function: Callable[..., Any]) -> None:
         if not self.is_over:
-            with contextlib.suppress(ClusterfnError, RuntimeError):  # its session or its connection has ended
+            # The session or its connection may have ended, which has ended the actor too.
+            with contextlib.suppress(ClusterfnError, RuntimeError):
                 self.send(function, (), {}, self._closing, Options(), follow=False)
 
     @property

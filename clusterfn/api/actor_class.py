@@ -66,10 +66,10 @@ class ActorClass:
 
     def method(self, name: str) -> ActorFunction:
         """Return what the class has under this name, as it was at the first call."""
-        known = self._methods.get(name)
-        if known is None:
-            known = self._methods[name] = ActorFunction(f"{self.name}.{name}", self._found(name))
-        return known
+        method = self._methods.get(name)
+        if method is None:
+            method = self._methods[name] = ActorFunction(f"{self.name}.{name}", self._found(name))
+        return method
 
     def closing(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
         """Return what ends an actor of it: its own `close`, or nothing if it has none.
@@ -100,15 +100,17 @@ class ActorFunction:
         is_async: Whether its calls are awaited.
     """
 
-    def __init__(self, name: str, found: Any) -> None:
-        plain = found.__func__ if isinstance(found, (staticmethod, classmethod)) else found
+    def __init__(self, name: str, attribute: Any) -> None:
+        plain = attribute.__func__ if isinstance(attribute, (staticmethod, classmethod)) else attribute
         self.options = Options()
         if callable(plain):
             plain, self.options = undecorated(plain)
         self._name = name
         self._plain = plain
         self.is_async = inspect.iscoroutinefunction(plain)
-        self._first = () if isinstance(found, staticmethod) else (None,)  # for the object itself
+        # The placeholder fills the parameter `self` or `cls` when a call is checked against the signature. A static
+        # method has neither.
+        self._first = () if isinstance(attribute, staticmethod) else (None,)
         self._signature = signature_of(plain) if isinstance(plain, types.FunctionType) else None
 
     def check_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

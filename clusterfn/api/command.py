@@ -109,11 +109,11 @@ def run(line: str | Sequence[str], *, result: str | None = None, stdin: str | os
     Example:
         >>> clusterfn.run(["python", "train.py", "--lr", "0.1"], host="tensor01", gpus=1)
     """
-    made = make_command(text := read_command(line), dict(options), result, stdin)
+    prepared = make_command(text := read_command(line), dict(options), result, stdin)
     if text.names:
         hint = f"call clusterfn.command(...)({text.names[0]}=...), or double the braces for text"
         raise ConfigError(f"the place {{{text.names[0]}}} of the command has no value", hint=hint)
-    return made.function.map(made.array).results() if made.array else made.function()
+    return prepared.function.map(prepared.array).results() if prepared.array else prepared.function()
 
 
 @show_options(CallOptions)
@@ -182,7 +182,7 @@ def read_command(line: str | Sequence[str]) -> CommandText:
                                                   for word in line]  # fmt: skip
     if wrong := [each for each in texts if not isinstance(each, str)]:
         raise ConfigError(f"{wrong[0]!r:.80} is not a word of a command", hint=f'write it as text: "{wrong[0]}"')
-    names = tuple(dict.fromkeys(found[1] for text in texts for found in _PLACE.finditer(text)))
+    names = tuple(dict.fromkeys(match[1] for text in texts for match in _PLACE.finditer(text)))
     texts = [_BRACES.sub(r"\1", text) for text in texts]
     return (_split_line(texts[0]) if whole else CommandText(tuple(texts), "", ()))._replace(names=names)
 
@@ -215,7 +215,8 @@ def make_command(
         raise ConfigError("there is no command", hint='write it as ["python", "train.py"], or "python train.py"')
     if options.get("cwd") is None:
         words, script, project = _find_project(text)
-    else:  # all of it is there
+    else:
+        # With `cwd` the script and its project are already on the host, so nothing is looked for here.
         words, script, project = text.words, None, None
     _reject_what_cannot_run(words or tuple(text.line.split()), options, bool(text.line), stdin is not None)
     sbatch = _sbatch_lines(script, options) if script is not None and text.words[0].endswith(script.name) else None
@@ -226,15 +227,17 @@ def make_command(
         sent = sent._replace(first=True, env=sbatch.env, signal=sbatch.signal, alone=sbatch.alone)
         options = {**sbatch.options, **{name: value for name, value in options.items() if value is not None}}
         names = (*names, ARRAY_VARIABLE) if sbatch.array else names
-        options["name"] = job_name(options.get("name") or script.stem)  # those of sbatch may have any sign
+        # The name in a #SBATCH line may have characters that job names here may not have.
+        options["name"] = job_name(options.get("name") or script.stem)
     called: Any = functools.partial(_runner(), sent._asdict(), names)
+    # `jobs` shows the command line; a sweep rejects a command that returns no value.
     called.__name__ = called.__qualname__ = _name_of(words, text.line, script)
-    called.command_line = command_as_shown(text)  # which `jobs` shows
-    called.is_without_value = result is None  # which a sweep rejects
+    called.command_line = command_as_shown(text)
+    called.is_without_value = result is None
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     called.__signature__ = inspect.Signature(parameters)
-    made: ClusterFunction[..., Any] = cluster(**options)(called)
-    return PreparedCommand(made, sbatch.array if sbatch else [], sbatch.max_parallel if sbatch else None, project)
+    function: ClusterFunction[..., Any] = cluster(**options)(called)
+    return PreparedCommand(function, sbatch.array if sbatch else [], sbatch.max_parallel if sbatch else None, project)
 
 
 def _sbatch_lines(script: Path, options: Mapping[str, Any]) -> SbatchScript | None:
@@ -259,7 +262,8 @@ def _runner() -> Callable[..., Any]:
     """Return the function that a job calls."""
 
     def command(sent: Mapping[str, Any], names: Sequence[str], *args: Any, **kwargs: Any) -> Any:
-        try:  # the function travels by value, and finds the worker's own modules there
+        # The function is pickled by value. In the job, the worker's own modules have this name.
+        try:
             from _clusterfn.bridge.worker import command as worker  # type: ignore[import-not-found]
         except ImportError:
             raise RuntimeError('a command runs only in a job: call it, or use host="local"') from None
@@ -282,8 +286,8 @@ def _find_project(text: CommandText) -> tuple[tuple[str, ...], Path | None, Proj
         script = _existing(first)
         _check_script(script)
         project = project_of(script, script)
-        found = script.relative_to(Path(project)).as_posix()
-        return (found if found.endswith(".py") else f"./{found}", *rest), script, project
+        relative = script.relative_to(Path(project)).as_posix()
+        return (relative if relative.endswith(".py") else f"./{relative}", *rest), script, project
     for word in rest:
         if word.startswith("../") and Path(word).exists():
             hint = f"run the command from {Path(word).resolve().parent}, or a folder above both"
@@ -310,8 +314,8 @@ def _own_script(program: str, words: Sequence[str]) -> Path | None:
 def _module_file(name: str) -> Path | None:
     """Return the file of a module that is in the working directory."""
     below = Path(*name.split("."))
-    found = (path for path in (below.with_suffix(".py"), below / "__main__.py") if path.is_file())
-    return next((path.resolve() for path in found), None)
+    candidates = (path for path in (below.with_suffix(".py"), below / "__main__.py") if path.is_file())
+    return next((path.resolve() for path in candidates), None)
 
 
 def _named_in(line: str) -> Path | None:
@@ -319,9 +323,9 @@ def _named_in(line: str) -> Path | None:
     here = Path.cwd().resolve()
     for word in re.split(r"[\s|&;<>()$`\"'=]+", line):
         if word and not word.startswith(("-", "/", "~")) and Path(word).exists():
-            found = Path(word).resolve()
-            if here in found.parents:
-                return found
+            path = Path(word).resolve()
+            if here in path.parents:
+                return path
     return None
 
 

@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     Q = ParamSpec("Q")
     _Async: TypeAlias = "ClusterFunction[..., Coroutine[Any, Any, T]]"
 else:
-    P = TypeVar("P")  # typing.ParamSpec is of Python 3.10
+    # `typing.ParamSpec` needs Python 3.10, and only type checkers need the real one.
+    P = TypeVar("P")
 R = TypeVar("R")
 T = TypeVar("T")
 IN_JOB_INSTEAD = "call the function directly, it runs in this process"
-# What functions have in submitit, Modal and Ray (docs/how-to/migrate.md) -> what to call
+# Methods of functions in submitit, Modal and Ray (docs/how-to/migrate.md), and what to call instead.
 _INSTEAD = {
     "remote": "f(...) itself, or f.submit(...), which returns a Job at once",
     "spawn": "f.submit(...), which returns a Job at once",
@@ -56,7 +57,7 @@ class ClusterFunction(Generic[P, R]):
         functools.update_wrapper(self, function)
         self.__wrapped__ = function
         self.options = options
-        self._mark = _mark(function, options, self)
+        self._mark: Any = _anchor(function, options, self)
 
     @public_api
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -65,7 +66,9 @@ class ClusterFunction(Generic[P, R]):
             return self.__wrapped__(*args, **kwargs)
         if inspect.iscoroutinefunction(self.__wrapped__):
             called: Any = self._run_awaited(*args, **kwargs)
-            called.__qualname__ = self.__qualname__  # of the warning that it was never awaited
+            # Python names the coroutine in its warning that a coroutine was never awaited: the user knows only this
+            # name.
+            called.__qualname__ = self.__qualname__
             return called  # type: ignore[no-any-return]
         _begin_first_call(self.__wrapped__, args, kwargs, self.options)
         from clusterfn.calls import call
@@ -76,8 +79,9 @@ class ClusterFunction(Generic[P, R]):
     async def _run_awaited(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         return await self.submit(*args, **kwargs)
 
+    # mypy also asks for this overload where the function is decorated below @classmethod.
     @overload
-    def __get__(self, instance: None, owner: type | None = None) -> Any: ...  # mypy asks this below @classmethod too
+    def __get__(self, instance: None, owner: type | None = None) -> Any: ...
     @overload
     def __get__(
         self: ClusterFunction[Concatenate[T, Q], R], instance: T, owner: type | None = None
@@ -189,12 +193,12 @@ class ClusterFunction(Generic[P, R]):
 
     @public_api
     @show_options(CallOptions)
-    def with_options(self, **given: Unpack[CallOptions]) -> ClusterFunction[P, R]:
+    def with_options(self, **options: Unpack[CallOptions]) -> ClusterFunction[P, R]:
         """Return the same function with some options changed; the others stay. See `cluster` for what they mean.
 
         With `gpus=0` no type and size of GPUs stays.
         """
-        return _unpickled(self._mark, changed(self.options, given))
+        return _unpickled(self._mark, changed(self.options, options))
 
     @public_api
     def script(self, *args: P.args, **kwargs: P.kwargs) -> str:
@@ -205,7 +209,8 @@ class ClusterFunction(Generic[P, R]):
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...] | str:
         """Pickle as the plain function would: by name; by value where a pickler such as cloudpickle does that."""
-        if protocol < 4:  # has no dotted names
+        # Protocols before 4 cannot pickle a name with dots.
+        if protocol < 4:
             return self.__qualname__
         return _unpickled, (self._mark, None if self._mark.__dict__["decorated"] is self else self.options)
 
@@ -215,11 +220,12 @@ class ClusterFunction(Generic[P, R]):
 
         return payload.reduce_decorated(self.__wrapped__)
 
-    if not TYPE_CHECKING:  # type checkers still find misspelled names
+    # A type checker that saw `__getattr__` would accept every misspelled attribute.
+    if not TYPE_CHECKING:
 
         def __getattr__(self, name):
             """Find the function late: unpickled as a part of it, this object exists before the function is complete."""
-            if "__wrapped__" in vars(self) or "function" not in vars(vars(self).get("_mark", _mark)):
+            if "__wrapped__" in vars(self) or "function" not in vars(vars(self).get("_mark", _anchor)):
                 instead = f": call {_INSTEAD[name]}" if name in _INSTEAD else ""
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{instead}")
             self._fill()
@@ -235,7 +241,6 @@ class ClusterFunction(Generic[P, R]):
 
     __name__: str
     __qualname__: str
-    _mark: Any
 
 
 class BoundFunction(ClusterFunction[P, R]):
@@ -266,32 +271,32 @@ def _begin_first_call(
         first_call.connect(function, args, kwargs, options)
 
 
-def _mark(function: Callable[..., Any], options: Options, decorated: ClusterFunction[Any, Any]) -> Any:
+def _anchor(function: Callable[..., Any], options: Options, decorated: ClusterFunction[Any, Any]) -> Any:
     """Make an empty function that is found at `name._mark`, where `name` is the decorated function's.
 
     Every pickler treats it as it treats functions of that module, and so the decorated one that refers to it.
     """
 
-    def mark() -> None: ...
+    def anchor() -> None: ...
 
-    mark.__module__ = getattr(function, "__module__", None) or __name__
-    mark.__qualname__ = f"{getattr(function, '__qualname__', '<none>')}._mark"
-    mark.__dict__.update(function=function, options=options, decorated=decorated)
-    return mark
+    anchor.__module__ = getattr(function, "__module__", None) or __name__
+    anchor.__qualname__ = f"{getattr(function, '__qualname__', '<none>')}._mark"
+    anchor.__dict__.update(function=function, options=options, decorated=decorated)
+    return anchor
 
 
-def _unpickled(mark: Any, options: Options | None) -> ClusterFunction[Any, Any]:
-    """Return the decorated function of that mark; with options, a variant of it that has them."""
-    known: ClusterFunction[Any, Any] | None = None if options else vars(mark).get("decorated")
-    made: ClusterFunction[Any, Any] = known or ClusterFunction.__new__(ClusterFunction)
-    made._mark = mark
+def _unpickled(anchor: Any, options: Options | None) -> ClusterFunction[Any, Any]:
+    """Return the decorated function of that anchor; with options, a variant of it that has them."""
+    existing: ClusterFunction[Any, Any] | None = None if options else vars(anchor).get("decorated")
+    function: ClusterFunction[Any, Any] = existing or ClusterFunction.__new__(ClusterFunction)
+    function._mark = anchor
     if options is None:
-        mark.decorated = made
+        anchor.decorated = function
     else:
-        made.options = options
-    if "function" in vars(mark) and "__wrapped__" not in vars(made):
-        made._fill()
-    return made
+        function.options = options
+    if "function" in vars(anchor) and "__wrapped__" not in vars(function):
+        function._fill()
+    return function
 
 
 def reject_generator(function: object, name: str | None = None, hint: str = "return a list from it") -> None:
@@ -328,7 +333,9 @@ def cluster(function: Callable[P, R]) -> ClusterFunction[P, R]: ...
 def cluster(
     function: None = None, **options: Unpack[CallOptions]
 ) -> Callable[[Callable[P, R]], ClusterFunction[P, R]]: ...
-@show_options(CallOptions)  # above, so that `parse_options` rejects a keyword that is unknown
+# `show_options` is the outer one, so that a call with an unknown keyword reaches `parse_options`, which suggests the
+# right one.
+@show_options(CallOptions)
 @public_api
 def cluster(function: Any = None, **options: Any) -> Any:
     """Run a function on a host of clusterfn.yml; without a host, on this machine in a process of its own.
@@ -357,26 +364,27 @@ def cluster(function: Any = None, **options: Any) -> Any:
         example = f'host="{function}"' if named else 'cores=2, host="tensor01"'
         raise ConfigError(f"@cluster({function!r}): options are keywords", hint=f"write @cluster({example})")
     parsed = parse_options(options)
-    if redirected := os.environ.get(HOST_VARIABLE):  # what the code names, but not what `.on()` chooses while it runs
+    # The variable replaces the host that the code names, but not one that `.on()` chooses while the code runs.
+    if redirected := os.environ.get(HOST_VARIABLE):
         parsed = parsed._replace(host=redirected)
 
     @public_api
-    def decorate(wanted: Any) -> Any:
-        if isinstance(wanted, ClusterFunction):
-            raise ConfigError(f"{wanted.__name__} is already decorated", hint="use .with_options(…) on it")
-        if isinstance(wanted, (classmethod, staticmethod, property, functools.cached_property)):
-            name = type(wanted).__name__
+    def decorate(target: Any) -> Any:
+        if isinstance(target, ClusterFunction):
+            raise ConfigError(f"{target.__name__} is already decorated", hint="use .with_options(…) on it")
+        if isinstance(target, (classmethod, staticmethod, property, functools.cached_property)):
+            name = type(target).__name__
             raise ConfigError(
                 f"@cluster is above @{name}, which does not return a function", hint=f"put @{name} above @cluster"
             )
-        if not callable(wanted) or isinstance(wanted, type):
+        if not callable(target) or isinstance(target, type):
             hint = "write it on the line above a `def`"
-            if isinstance(wanted, type):
+            if isinstance(target, type):
                 hint = "decorate one of its methods, or a function that creates an instance and works with it"
-            raise ConfigError(f"@cluster goes on a function, not on {wanted!r}", hint=hint)
+            raise ConfigError(f"@cluster goes on a function, not on {target!r}", hint=hint)
         hint = "return a list, or call `.map()` on a function of one item: its results arrive one by one"
-        reject_generator(wanted, hint=hint)
-        return ClusterFunction(wanted, parsed)
+        reject_generator(target, hint=hint)
+        return ClusterFunction(target, parsed)
 
     return decorate if function is None else decorate(function)
 

@@ -59,7 +59,8 @@ class Executor(concurrent.futures.Executor):
     ) -> None:
         if isinstance(host, concurrent.futures.Executor):
             raise ConfigError(f"Executor({host!r}): the first argument is the name of a host", hint=SESSION_IS_ONE)
-        if isinstance(host, int):  # as ThreadPoolExecutor(8)
+        # `ThreadPoolExecutor(8)` means eight workers, and users may carry that habit over.
+        if isinstance(host, int):
             hint = f'write Executor("tensor01", max_workers={host}), with the name of your host'
             raise ConfigError(f"Executor({host!r}): the first argument is the name of a host", hint=hint)
         self._given: dict[str, object] = {**options, "host": host}
@@ -69,10 +70,12 @@ class Executor(concurrent.futures.Executor):
                 f"max_workers={max_workers!r} is not a number of calls",
                 hint="give a whole number of 1 or more, or None",
             )
-        self._max_workers = max_workers  # dask reads it
+        # Dask reads this attribute to learn how many tasks an executor runs at a time.
+        self._max_workers = max_workers
         self._limit = WorkerLimit(max_workers) if max_workers else None
         self._sent = 0
-        self._jobs: dict[Job[Any], None] = {}  # that have not ended: dropping a Job drops its value
+        # The dict holds only jobs that have not ended: a Job that ended keeps its value in memory.
+        self._jobs: dict[Job[Any], None] = {}
         self._groups: list[JobGroup[Any, Any]] = []
         self._lock = threading.Lock()
         self._closed = False
@@ -138,7 +141,8 @@ class Executor(concurrent.futures.Executor):
         group = mapping.run(plain, iterables, options, how)
         with self._lock:
             self._sent += 1
-            self._groups = [*(each for each in self._groups if not each.done()), group]  # the others keep their values
+            # A group that has ended would keep its values in memory.
+            self._groups = [*(each for each in self._groups if not each.done()), group]
         return _in_order(group, until)
 
     def _with_options(self, fn: Callable[..., R]) -> tuple[Callable[..., R], Options]:
@@ -168,17 +172,20 @@ class Executor(concurrent.futures.Executor):
         if wait:
             spoken_wait.wait_for(jobs, lambda: describe_open_jobs(jobs))
             for group in self._groups:
-                with contextlib.suppress(ClusterfnError):  # the host is lost: `result` says so
+                # The host cannot be reached: `result` reports that.
+                with contextlib.suppress(ClusterfnError):
                     group.wait()
 
     def _withdraw(self, jobs: list[Job[Any]]) -> None:
         """Withdraw these and each group, though one of them fails; then raise the first error."""
         held = dict.fromkeys(job for job in reversed(jobs) if entry_of(job).tracker.is_held_back)
         failures: list[ClusterfnError] = []
-        for job in held:  # first: the end of another would send them
+        # The jobs held back come first: the end of another job would send them.
+        for job in held:
             try:
                 job.cancel()
-            except ClusterfnError as error:  # it was sent at this moment, and its host is lost
+            except ClusterfnError as error:
+                # The job was sent at this moment, and its host cannot be reached.
                 failures.append(error)
         each: list[Callable[[], object]] = [job.cancel for job in jobs if job not in held]
         each += [group.withdraw for group in self._groups]

@@ -55,10 +55,11 @@ def logout(host: str | None = None) -> bool:
 def hold(host: str | None) -> tuple[HeldConnection, bool]:
     """Log in, and return the held connection and whether that login was made now."""
     chosen, _ = config_file.load().resolve(host)
-    wanted, marker = boot.wanted_python(chosen), secrets.token_hex(16)
+    python, marker = boot.wanted_python(chosen), secrets.token_hex(16)
     held, is_new = shared_login.log_in(chosen, prompts.person())
     if boot.own_python():
-        with contextlib.suppress(OSError):  # without what waits, the next program only starts more slowly
-            first = boot.preface(wanted, marker)
-            shared_login.keep_standby(chosen, held, boot.standby_name(wanted), boot.COMMAND, first, marker)
+        # Without this standby process the next program only starts more slowly.
+        with contextlib.suppress(OSError):
+            first = boot.preface(python, marker)
+            shared_login.keep_standby(chosen, held, boot.standby_name(python), boot.COMMAND, first, marker)
     return held, is_new

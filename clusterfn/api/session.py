@@ -41,11 +41,14 @@ if TYPE_CHECKING:
     from clusterfn.calls.session_tracker import SessionCallJob
 
 R = TypeVar("R")
-_MOMENT_S = 1.0  # of waiting without a word
-# Of these the session must have as much; its time ends all of its calls together.
+# Waits that are shorter than this are not reported.
+_MOMENT_S = 1.0
+# The session must have at least as much of these as a call asks for. Its time ends all of its calls together.
 _AMOUNTS = ("cores", "memory_bytes", "gpus", "time_s")
-_SHARED = ("cores", "memory_bytes", "gpus")  # by the workers
-_OF_EACH_CALL = ("host", "name", "on_interrupt")  # all others are the session's
+# The workers of a session share these.
+_SHARED = ("cores", "memory_bytes", "gpus")
+# A call may have these options of its own; all others are the session's.
+_OF_EACH_CALL = ("host", "name", "on_interrupt")
 _NO_OPTIONS = Options()
 _SHOWN: dict[str, Callable[[Any], Any]] = {
     "memory_bytes": exact_memory, "gpu_memory_bytes": exact_memory, "time_s": exact_time, "stall_s": exact_time,
@@ -209,7 +212,8 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             ...     model = session.actor(Classifier, "weights.pt")
             ...     labels = model.predict(batch)
         """
-        from clusterfn.api.actor import Actor, ActorHandle  # here: most sessions have none
+        # Most sessions have no actors, and these imports take time.
+        from clusterfn.api.actor import Actor, ActorHandle
         from clusterfn.api.actor_class import ActorClass
         from clusterfn.calls.session_actor import ActorCall, actor_lost
 
@@ -236,9 +240,12 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
 
         try:
             job_display.result(call, f"{kind.name} as an actor in a session on {call.host}", "stop")
-        except BaseException:  # such as a signal's: nobody has the actor, which may be constructed all the same
+        except BaseException:  # a handler of a signal may raise anything
+            # The caller gets no actor, although the session may construct it.
             if call.state not in (RAISED, DIED, CANCELLED):
-                abandon(call.tracker.number)  # a call that comes before the thread closes it
+                # A call that comes before the thread runs closes the actor itself, because it may need the actor's
+                # worker.
+                abandon(call.tracker.number)
                 exit_flush.run_in_thread(ActorHandle(kind, call, send).release, "clusterfn-actor")
             raise
         return Actor(kind, call, send, abandon)
@@ -264,7 +271,8 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
                     if self._closed:
                         raise RuntimeError("cannot schedule new futures after shutdown: create another Session")
                     return send(holding() if holding is not None else self._going(own))
-            except NotEnded as open_one:  # without the lock: other calls go on, and it may be one that waits for it
+            except NotEnded as open_one:
+                # Wait without the lock: other calls continue, and what this call waits for may be one of them.
                 _await_end(open_one)
 
     def _check_process(self) -> None:
@@ -275,41 +283,43 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
                 "make a Session here"
             )
 
-    def _going(self, wanted: Options) -> SessionJob:
+    def _going(self, options: Options) -> SessionJob:
         """Return the session's job; start it if it has not begun or has ended."""
         holding = self._holding
         if holding is not None and not holding.job.done():
-            _refuse_what_it_lacks(wanted, self._options, holding.spec, self._workers)
+            _refuse_what_it_lacks(options, self._options, holding.spec, self._workers)
             holding.close_unheld()
             return holding
         prepared = prepare_packed(len, lambda target, _: payloads.pack(len, ((),), {}, target), self._options)
         resources = prepared.job.resources
         if self._options.cores is None:
             resources = resources._replace(cores=max(resources.cores, self._workers))
-        _refuse_what_it_lacks(wanted, self._options, prepared.job._replace(resources=resources), self._workers)
+        _refuse_what_it_lacks(options, self._options, prepared.job._replace(resources=resources), self._workers)
         if holding is not None:
             console.tell(f"the session on {holding.job.host} has ended ({holding.why_over}): starting another")
-        from clusterfn.calls.session_job import SessionJob  # here: it does not travel with jobs, which have no sessions
+        # Only a session that starts a job needs this module.
+        from clusterfn.calls.session_job import SessionJob
 
         serving = SessionSpec(self._idle_s, CALLER, self._workers)
         job = prepared.job._replace(name="session", serving=serving, resources=resources)
         self._holding = SessionJob(prepared._replace(job=job), self._again)
         return self._holding
 
-    def _having(self, held: Job[Any], actor: int, name: str, wanted: Options) -> SessionJob:
+    def _having(self, held: Job[Any], actor: int, name: str, options: Options) -> SessionJob:
         """Return the session's job if it is the one that has the actor.
 
         Raises:
             ActorLost: The actor is gone, or its job has ended. A session that starts again has no actors.
         """
-        from clusterfn.calls.session_actor import actor_lost  # as above: most sessions have none
+        # Most sessions have no actors.
+        from clusterfn.calls.session_actor import actor_lost
 
         holding = self._holding
         if holding is None or holding.job is not held or held.done():
             why = f" ({holding.why_over})" if holding is not None and holding.job is held else ""
             raise actor_lost(name, f"its session has ended{why}", held.host, held.id)
         holding.actors.check(actor, name)
-        _refuse_what_it_lacks(wanted, self._options, holding.spec, self._workers)
+        _refuse_what_it_lacks(options, self._options, holding.spec, self._workers)
         return holding
 
     def _again(self, left: list[SessionCallJob[Any]]) -> None:
@@ -335,7 +345,8 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             wait: Whether to wait for that.
             cancel_futures: Whether to withdraw those that have not started.
         """
-        if os.getpid() != self._pid:  # a child that leaves the block must not end its parent's session
+        # A forked child that leaves the `with` block must not end the session of its parent.
+        if os.getpid() != self._pid:
             return
         with self._lock:
             self._closed = True
@@ -343,7 +354,8 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         if holding is None:
             return
         holding.close(wait, cancel_futures)
-        if wait and self._holding is not None:  # its last calls may have gone to another session
+        # Calls that arrived as this job ended may have gone to another job of the session.
+        if wait and self._holding is not None:
             self._holding.await_end()
 
     @public_api
@@ -420,33 +432,33 @@ def _parse_workers(workers: object, options: Options) -> int:
     return workers
 
 
-def _refuse_what_it_lacks(wanted: Options, own: Options, session: JobSpec, workers: int) -> None:
+def _refuse_what_it_lacks(options: Options, own: Options, session: JobSpec, workers: int) -> None:
     """Reject a decorated function that asks for what the session, or one of its workers, does not have."""
-    if wanted == _NO_OPTIONS:
+    if options == _NO_OPTIONS:
         return
     for name in _AMOUNTS:
-        asked, held = getattr(wanted, name), getattr(session.resources, name)
+        requested, held = getattr(options, name), getattr(session.resources, name)
         if workers > 1 and name in _SHARED and held is not None:
             held //= workers
-        if asked is not None and held is not None and asked > held:
+        if requested is not None and held is not None and requested > held:
             is_shared = workers > 1 and name in _SHARED
-            raise _lacks(name, asked, held, "each worker of the session" if is_shared else "the session")
-    if wanted.host is not None and wanted.host != session.host.name:
-        raise _lacks("host", wanted.host, session.host.name)
+            raise _lacks(name, requested, held, "each worker of the session" if is_shared else "the session")
+    if options.host is not None and options.host != session.host.name:
+        raise _lacks("host", options.host, session.host.name)
     for name, silent in _NO_OPTIONS._asdict().items():
-        asked = getattr(wanted, name)
-        if name not in (*_AMOUNTS, *_OF_EACH_CALL) and asked not in (silent, getattr(own, name)):
+        requested = getattr(options, name)
+        if name not in (*_AMOUNTS, *_OF_EACH_CALL) and requested not in (silent, getattr(own, name)):
             word, hint = keyword_of(name), "send the undecorated function: session.call(f.__wrapped__, …)"
             why = "which only a whole job can have"
             if word in JobOptions.__annotations__:
                 why, hint = "which the Session was not given", f"Session({word}=…, …), or {hint}"
-            raise ConfigError(f"the function asks for {word}={_shown(name, asked)}, {why}", hint=hint)
+            raise ConfigError(f"the function asks for {word}={_shown(name, requested)}, {why}", hint=hint)
 
 
-def _lacks(name: str, asked: Any, held: Any, whose: str = "the session") -> ConfigError:
+def _lacks(name: str, requested: Any, held: Any, whose: str = "the session") -> ConfigError:
     word = keyword_of(name)
     return ConfigError(
-        f"the function asks for {word}={_shown(name, asked)}, {whose} has {_shown(name, held)}",
+        f"the function asks for {word}={_shown(name, requested)}, {whose} has {_shown(name, held)}",
         hint=f"give the session {word}=…, or send the undecorated function: session.call(f.__wrapped__, …)",
     )
 

@@ -50,7 +50,8 @@ class SessionMap:
         self._sent: collections.deque[Job[Any]] = collections.deque()
         try:
             self._send(buffersize)
-        except BaseException:  # of an iterable, or of what cannot be sent: the caller has no handle of the others
+        except BaseException:  # the user's iterable may raise anything
+            # The caller has no handle of the calls already sent.
             self._withdraw()
             raise
 
@@ -84,7 +85,8 @@ class SessionMap:
         """
         left = [job for job in self._sent if not job.done()]
         self._sent.clear()
-        if left and os.getpid() == self._pid:  # a forked child that leaves the loop withdraws nothing of its parent
+        # A forked child that leaves the loop must not withdraw its parent's calls.
+        if left and os.getpid() == self._pid:
             exit_flush.run_in_thread(lambda: _cancel(left), "clusterfn-session-map")
 
 
@@ -92,5 +94,6 @@ def _cancel(jobs: list[Job[Any]]) -> None:
     while jobs:
         try:
             jobs.pop().cancel()
-        except ClusterfnError:  # the host does not answer, so it withdraws none of the others either
+        except ClusterfnError:
+            # The host does not answer, so the other requests would fail as well.
             return

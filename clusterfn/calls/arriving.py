@@ -15,7 +15,8 @@ from clusterfn.hosts.landing import Landing, Value
 from clusterfn.hosts.rpc.requests import MemorySink
 
 RECEIVING = "receiving its value:"
-_SMALL = 1 << 20  # bytes for which any machine has room; the first line of a value that comes early is no longer
+# Any machine has room for this many bytes. The first line of a value that comes early is no longer than that.
+_SMALL = 1 << 20
 
 
 class Arriving(MemorySink):
@@ -36,7 +37,8 @@ class Arriving(MemorySink):
         self.kind = ""
         self._place = place
         self._size = 0
-        self._crc: int | None = None  # that the outcome has
+        # The checksum that the outcome announces.
+        self._crc: int | None = None
         self._small = bytearray()
         self._landing: Landing | None = None
         self._is_early = self._is_announced = self._is_void = False
@@ -76,29 +78,31 @@ class Arriving(MemorySink):
         """
         try:
             self.expect(outcome.read(content))
-        except ValueError:  # reported when the outcome is taken
+        except ValueError:
+            # The same damage is reported when the outcome is taken.
             self._size, self._is_announced, self._is_void = 0, True, self._is_early
 
-    def expect(self, told: Mapping[str, Any]) -> None:
+    def expect(self, fields: Mapping[str, Any]) -> None:
         """Take the outcome itself; raises as `announce`."""
-        about = told.get("value") or {}
-        self.kind = told.get("kind", "")
+        about = fields.get("value") or {}
+        self.kind = fields.get("kind", "")
         self._size, self._crc = about.get("size") or 0, about.get("crc")
         self._is_announced = True
-        came, self._small = bytes(self._small), bytearray()
+        early, self._small = bytes(self._small), bytearray()
         if self._landing is None:
             self._make_room(self._size)
-        if len(came) > self._size or (self._landing is not None and self._landing.size != self._size):
+        if len(early) > self._size or (self._landing is not None and self._landing.size != self._size):
             self._is_void = True
         if self._is_void:
             self._landing = None
-        elif came:
-            self.write(came)
+        elif early:
+            self.write(early)
 
     @property
     def is_in_memory(self) -> bool:
         """Whether `write` only copies bytes into memory that is reserved."""
-        landing = self._landing  # another thread may drop it
+        # Another thread may drop it between the two tests below.
+        landing = self._landing
         return landing is not None and landing.folder is None
 
     def write(self, piece: bytes) -> None:
@@ -108,7 +112,8 @@ class Arriving(MemorySink):
             ResultError: That is more than was announced, or it fits nowhere.
         """
         if self._is_void or not (self._size if self._is_announced else self._is_early):
-            return  # it failed, and what it left is not read
+            # The value has failed, and what is left of it is not read.
+            return
         try:
             self._keep(piece)
             if not self._is_announced and self._landing is None:
@@ -119,10 +124,10 @@ class Arriving(MemorySink):
             self.drop()
 
     def _keep(self, piece: bytes) -> None:
-        came, most = len(self._small), self._size if self._is_announced else _SMALL
+        received, most = len(self._small), self._size if self._is_announced else _SMALL
         if self._landing is not None:
-            came, most = self._landing.came, self._landing.size
-        if came + len(piece) > most:
+            received, most = self._landing.came, self._landing.size
+        if received + len(piece) > most:
             raise self._refused(
                 f"the value is damaged: more bytes arrived than the {most} that were written",
                 f"check what else writes to {self._place.folder} on {self._place.host}",
@@ -143,11 +148,12 @@ class Arriving(MemorySink):
             return
         try:
             self._make_room(container.size_by_header(bytes(self._small[:end])))
-        except container.Damaged:  # the outcome decides what that was
+        except container.Damaged:
+            # The outcome decides later what these bytes were.
             self.drop()
         if self._landing is not None:
-            came, self._small = bytes(self._small), bytearray()
-            self._keep(came)
+            early, self._small = bytes(self._small), bytearray()
+            self._keep(early)
 
     def _make_room(self, size: int) -> None:
         """Prepare for so many bytes.
@@ -159,9 +165,11 @@ class Arriving(MemorySink):
             return
         free, folder = units.free_memory(swap=True), None
         if free is not None:
+            # Other values that are on their way have room reserved for them, which the system still counts as free.
             free -= landing.awaited()
         if free is not None and size > free:
-            if not self._place.results.data_only:  # a host that is not trusted may not fill the disk either
+            # A host that is not trusted may fill neither the memory nor the disk.
+            if not self._place.results.data_only:
                 folder = landing.folder_for(size)
             if folder is None:
                 raise self._refused(

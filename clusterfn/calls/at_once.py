@@ -13,7 +13,8 @@ from clusterfn.hosts import exit_flush
 
 T = TypeVar("T")
 R = TypeVar("R")
-MOST = 8  # each may keep a process of the host busy, whose administrators count them
+# Each of these may keep a process of the host busy, and login nodes limit the processes of a user.
+MOST = 8
 TELL_EVERY_S = 8.0
 
 
@@ -40,7 +41,8 @@ def at_once(things: Sequence[T], work: Callable[[T], R], doing: str, most: int =
     if len(answers) == 1:
         work_off()
     else:
-        for _ in answers[:most]:  # an executor starts no threads while the interpreter exits
+        # A ThreadPoolExecutor starts no threads while the interpreter exits, and jobs may be withdrawn then.
+        for _ in answers[:most]:
             exit_flush.run_in_thread(work_off, "clusterfn-at-once")
     due = time.monotonic() + TELL_EVERY_S
     try:
@@ -50,9 +52,10 @@ def at_once(things: Sequence[T], work: Callable[[T], R], doing: str, most: int =
                 if time.monotonic() >= due:
                     due = time.monotonic() + TELL_EVERY_S
                     console.tell(f"{doing}: {number} of {len(answers)} done")
-            given = time.monotonic()
+            yielded_at = time.monotonic()
             yield answer
-            due += time.monotonic() - given  # the caller speaks for itself
+            # The caller shows its own progress while it has the answer, so that time does not count.
+            due += time.monotonic() - yielded_at
     finally:
         is_over.set()
 
@@ -60,7 +63,9 @@ def at_once(things: Sequence[T], work: Callable[[T], R], doing: str, most: int =
 def _answer(answer: Future[R], thing: T, work: Callable[[T], R]) -> None:
     try:
         answer.set_result(work(thing))
-    except BaseException as error:  # a thread's outermost frame: the one who waits gets it
+    except BaseException as error:  # `work` may raise anything
+        # This is the outermost frame of a thread: the caller that waits for the answer gets the error.
         answer.set_exception(error)
         if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
-            raise  # Ctrl-C: nothing more begins
+            # Ctrl-C in the main thread begins nothing more.
+            raise

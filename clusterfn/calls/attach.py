@@ -49,14 +49,18 @@ if TYPE_CHECKING:
     from clusterfn.config.spec import Host
 
 _HEX = frozenset("0123456789abcdef")
-_PART = re.compile(r"\.part-\d+-\d+$")  # as the agent names what is on its way
+# The agent names files that are on their way like this.
+_PART = re.compile(r"\.part-\d+-\d+$")
 _TIMEOUT_S = 60.0
-_SCHEDULER_S = 5.0  # for its reasons; the list is shown without them after that
-ON_ITS_WAY_S = 15.0  # after it was sent from here, a job may not be there yet
+# Without an answer of the scheduler within this time, the list is shown without its reasons.
+_SCHEDULER_S = 5.0
+# The folder of a job may appear on the host only this long after the job was sent from here.
+ON_ITS_WAY_S = 15.0
 _LOOK_S, _LOOK_LAST_S = 0.2, 2.0
-UNTOLD_S = 1.0  # most jobs arrive sooner
+# Most jobs arrive sooner, and a message about them would be noise.
+UNTOLD_S = 1.0
 _LATELY_S = 3600.0
-_NAMED = 5  # hosts in a sentence
+_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -151,10 +155,10 @@ def attach(
     Example:
         >>> clusterfn.attach("7f3a").result()
     """
-    given = parse_options({"results": results, "max_result": max_result})
+    options = parse_options({"results": results, "max_result": max_result})
     session, folder = find_job(job_id, host)
     attempts = posixpath.join(folder, layout.ATTEMPTS)
-    asked = remote_state.ask_sizes(session.connection, attempts, 2, layout.OUTCOME, layout.EVENTS)
+    sizes_reply = remote_state.ask_sizes(session.connection, attempts, 2, layout.OUTCOME, layout.EVENTS)
     files = [posixpath.join(folder, name) for name in (layout.SPEC, layout.CLAIM, layout.STARTED)]
     sent, claim, started = remote_files.read_each(session.connection, files)
     if sent is None:
@@ -162,9 +166,10 @@ def attach(
     with reading(session.host.name, SPEC_OF_JOB):
         spec = read_spec(sent)
     session, folder = _where_sent(spec, session, folder)
-    accepted = _results_of(session.host, _digits(job_id), given)
+    accepted = _results_of(session.host, _digits(job_id), options)
     if spec.get("group"):
-        from clusterfn.calls import sent_group  # takes time to import
+        # The module takes time to import, and most jobs are no groups.
+        from clusterfn.calls import sent_group
 
         return sent_group.attach(session, spec, accepted)
     keeps = spec.get("keep_value", False)
@@ -177,16 +182,16 @@ def attach(
     entry.has_value = bool(spec.get("has_value", True))
     tracker.attach(claim or b"", started or b"")
     if not live:
-        sizes = remote_state.read_sizes(attempts, asked)
+        sizes = remote_state.read_sizes(attempts, sizes_reply)
         remote_state.wait_until_caught_up(lambda: job.done() or tracker.is_caught_up(sizes))
     return job
 
 
-def _results_of(host: Host, digits: str, given: Options) -> ResultPolicy:
+def _results_of(host: Host, digits: str, options: Options) -> ResultPolicy:
     """Return what is accepted of a job's value. Its spec.json says nothing of that: the host could have changed it."""
     sent = history.results_of(digits, host.result_policy())
-    data_only = sent.data_only if given.results is None else given.results == DATA
-    return ResultPolicy(data_only, given.max_result_bytes or sent.max_bytes)
+    data_only = sent.data_only if options.results is None else options.results == DATA
+    return ResultPolicy(data_only, options.max_result_bytes or sent.max_bytes)
 
 
 def _digits(job_id: object) -> str:
@@ -206,20 +211,20 @@ def jobs(host: str | None = None) -> list[JobInfo]:
     Raises:
         ConfigError, HostError: The host is unknown or cannot be reached.
     """
-    known = config_file.load()
-    chosen, _ = known.resolve(host)
+    config = config_file.load()
+    chosen, _ = config.resolve(host)
     session = open_session(chosen)
-    told = list_host_jobs(session)
-    say_why_they_wait(session, told)
+    listed = list_host_jobs(session)
+    say_why_they_wait(session, listed)
     with reading(chosen.name, "its list of jobs"):
-        hosts = [job["host"] if job["host"] in known.hosts else chosen.name for job in told]
-        found = [JobInfo(**{**by_own_clock(session, job), "host": name}) for job, name in zip(told, hosts)]
-    return JobList(sorted(found, key=lambda job: job.started, reverse=True))
+        hosts = [job["host"] if job["host"] in config.hosts else chosen.name for job in listed]
+        infos = [JobInfo(**{**by_own_clock(session, job), "host": name}) for job, name in zip(listed, hosts)]
+    return JobList(sorted(infos, key=lambda job: job.started, reverse=True))
 
 
-def say_why_they_wait(session: HostState, told: Sequence[dict[str, Any]]) -> None:
+def say_why_they_wait(session: HostState, listed: Sequence[dict[str, Any]]) -> None:
     """Add to the jobs that wait in a scheduler's queue why they do, in the words that a waiting call shows."""
-    waiting = [job for job in told if job.get("state") == PENDING]
+    waiting = [job for job in listed if job.get("state") == PENDING]
     if not waiting or not session.scheduler.has_nodes:
         return
     states = session.watch.last_look(_SCHEDULER_S)
@@ -230,63 +235,68 @@ def say_why_they_wait(session: HostState, told: Sequence[dict[str, Any]]) -> Non
         elif seen is None or seen.phase != base.PENDING:
             continue
         elif job.get("inputs") and seen.waits_for_jobs:
-            continue  # the host has named them
+            # The host has already named the jobs that this one waits for.
+            continue
         else:
             why = seen.in_words
-        known = "" if job["message"] == HAS_NOT_STARTED else job["message"]
-        job["message"] = "; ".join(filter(None, [known, why]))
+        message = "" if job["message"] == HAS_NOT_STARTED else job["message"]
+        job["message"] = "; ".join(filter(None, [message, why]))
 
 
 def list_host_jobs(session: HostState) -> list[dict[str, Any]]:
     """Ask the host for its jobs, a page at a time."""
-    told: list[dict[str, Any]] = []
+    listed: list[dict[str, Any]] = []
     after = ""
     while True:
         answer = session.bridge.supervise("list", session.root, *([after] if after else [])).result(_TIMEOUT_S)
         if answer.rc != 0:
-            said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
-            raise ClusterfnError("the host could not list its jobs", host=session.host.name, evidence=said)
+            evidence = answer.err.decode("utf-8", "replace").splitlines()[-5:]
+            raise ClusterfnError("the host could not list its jobs", host=session.host.name, evidence=evidence)
         with reading(session.host.name, "its list of jobs"):
             page = [dict(json.loads(line)) for line in answer.out.splitlines()]
             following = str(page.pop()["after"]) if page and "after" in page[-1] else ""
             if following and not page:
-                raise ValueError("a page without jobs that promises more")  # it could do so for ever
+                # A host could promise more pages for ever.
+                raise ValueError("a page without jobs that promises more")
             page = [checked_job(each) for each in page]
-        told += page
-        if following <= after:  # the last page names no job after which to continue
-            return told
+        listed += page
+        # The last page names no job after which to continue. A smaller id would begin the list again, without end.
+        if following <= after:
+            return listed
         after = following
 
 
-def by_own_clock(session: HostState, told: Mapping[str, Any]) -> dict[str, Any]:
+def by_own_clock(session: HostState, job: Mapping[str, Any]) -> dict[str, Any]:
     """Return a job of a host's list with its times by the clock of this machine: that of the host may be another."""
-    known = {name: told[name] for name in ("started", "since", "ended") if told.get(name) is not None}
-    return {**told, **{name: session.here(when) for name, when in known.items()}}
+    times = {name: job[name] for name in ("started", "since", "ended") if job.get(name) is not None}
+    return {**job, **{name: session.here(when) for name, when in times.items()}}
 
 
 _TEXTS, _NUMBERS = ("id", "name", "host", "state", "message"), ("started", "gpus", "ran_s", "since", "ended")
-_MOST = 1 << 63  # bytes of memory
-_LATEST = 1 << 40  # seconds since 1970: a time that `time.localtime` takes
+# Bytes of memory.
+_MOST = 1 << 63
+# Seconds since 1970 that `time.localtime` still takes.
+_LATEST = 1 << 40
 
 
-def checked_job(told: dict[str, Any]) -> dict[str, Any]:
+def checked_job(job: dict[str, Any]) -> dict[str, Any]:
     """Return a job of a host's list.
 
     Raises:
         ValueError, KeyError, TypeError: The host has sent something else.
     """
-    numbers = [told["started"], *(told[name] for name in _NUMBERS if told.get(name) is not None)]
+    numbers = [job["started"], *(job[name] for name in _NUMBERS if job.get(name) is not None)]
     if not all(type(each) in (int, float) and -_LATEST < each < _LATEST for each in numbers):
         raise ValueError("a number")
-    texts = [*(told[name] for name in _TEXTS), *told.get("inputs", ()), told.get("arguments", "")]
+    texts = [*(job[name] for name in _TEXTS), *job.get("inputs", ()), job.get("arguments", "")]
     if not all(type(each) is str for each in texts):
         raise ValueError("a text")
-    asked, usage = told.get("asked") or {}, told.get("usage") or {}
-    if not all(type(each) in (int, float) and 0 <= each < _MOST for each in asked.values()):
+    request, usage = job.get("asked") or {}, job.get("usage") or {}
+    if not all(type(each) in (int, float) and 0 <= each < _MOST for each in request.values()):
         raise ValueError("what it asked for")
     if not outcome.is_usage(usage):
         raise ValueError("what it uses")
-    return told
+    return job
 
 
 def find_job(job_id: str, host: str | None) -> tuple[HostState, str]:
@@ -306,31 +316,31 @@ def find_job(job_id: str, host: str | None) -> tuple[HostState, str]:
     with ArrivalStatus() as patience, spoken_wait.speaking(describe):
         while True:
             seen = _seen_on(hosts, job_id, silent)
-            found = [(session, path) for session, path, _ in seen if _is_whole(path)]
+            folders = [(session, path) for session, path, _ in seen if _is_whole(path)]
             partly = [(session, path) for session, path, recent in seen if recent and _PART.search(path)]
             parts = {_PART.sub("", posixpath.basename(path)): session.host.name for session, path in partly}
-            arriving = {part: name for part, name in parts.items() if part not in _ids(found)}
-            late = history.sent_within(job_id, ON_ITS_WAY_S, [host.name for host in hosts]) - _ids(found)
-            coming = patience.has(arriving, bool(found)) or bool(late)
-            if coming and len(_ids(found) | arriving.keys()) < 2:
-                if not arriving and not found:
+            arriving = {part: name for part, name in parts.items() if part not in _ids(folders)}
+            late = history.sent_within(job_id, ON_ITS_WAY_S, [host.name for host in hosts]) - _ids(folders)
+            coming = patience.has(arriving, bool(folders)) or bool(late)
+            if coming and len(_ids(folders) | arriving.keys()) < 2:
+                if not arriving and not folders:
                     patience.expect(job_id)
                 patience.wait()
             elif others and not seen and not patience.was_needed:
-                # a host that does not answer may have another address by now, or another root
-                again = [each for each in others if not silent or each.name in {asked.name for asked in hosts}]
+                # A host that does not answer may have another address by now, or another root.
+                again = [each for each in others if not silent or each.name in {tried.name for tried in hosts}]
                 hosts, others = [*hosts, *again], []
             else:
                 break
-    if len(_ids(found) | arriving.keys()) > 1:
-        several = [f"{posixpath.basename(folder)} on {session.host.name}" for session, folder in found]
+    if len(_ids(folders) | arriving.keys()) > 1:
+        several = [f"{posixpath.basename(folder)} on {session.host.name}" for session, folder in folders]
         several += [f"{part} being sent to {name}" for part, name in arriving.items()]
         raise ConfigError(f"{job_id} matches {len(several)} jobs", evidence=several[:10], hint="use a longer id")
-    if not found and len(silent) == len(hosts):
+    if not folders and len(silent) == len(hosts):
         raise next(iter(silent.values()))
-    if not found:
+    if not folders:
         raise _no_such(job_id, hosts, [session.host.name for session, _, _ in seen], patience.was_needed, silent)
-    return found[0] if len(found) == 1 else _sender(found)
+    return folders[0] if len(folders) == 1 else _sender(folders)
 
 
 def _seen_on(hosts: Iterable[Host], job_id: str, silent: dict[str, HostError]) -> list[tuple[HostState, str, bool]]:
@@ -340,6 +350,7 @@ def _seen_on(hosts: Iterable[Host], job_id: str, silent: dict[str, HostError]) -
         try:
             seen += [(session, path, recent) for path, recent in find_folders(session, job_id)]
         except HostError as error:
+            # A host that cannot be reached is not asked again, because each attempt may take many seconds.
             silent[repr(session.host)] = error
     return seen
 
@@ -353,7 +364,7 @@ class ArrivalStatus(console.StatusLine):
         self._began = self._seen = time.monotonic()
         self._pause_s = _LOOK_S
 
-    def has(self, arriving: Mapping[str, str], found: bool) -> bool:
+    def has(self, arriving: Mapping[str, str], has_folder: bool) -> bool:
         """Whether to look again, given the host of each job that is arriving.
 
         Its sender may have lost its connection: then no part of it is there until the sender connects again.
@@ -367,7 +378,7 @@ class ArrivalStatus(console.StatusLine):
                     self.redraw(line)
                 else:
                     self.say_if_changed(line)
-        return bool(arriving) or (self.was_needed and not found and now - self._seen < ON_ITS_WAY_S)
+        return bool(arriving) or (self.was_needed and not has_folder and now - self._seen < ON_ITS_WAY_S)
 
     def expect(self, job_id: str) -> None:
         """Say, after some seconds, that this machine has sent a job of which the host has nothing."""
@@ -381,6 +392,7 @@ class ArrivalStatus(console.StatusLine):
     def wait(self) -> None:
         """Wait until the next look; a long upload needs few."""
         time.sleep(self._pause_s)
+        # Each look asks every host, so the pause grows while a large upload is under way.
         self._pause_s = min(_LOOK_LAST_S, 1.1 * self._pause_s)
 
     def __enter__(self) -> ArrivalStatus:
@@ -391,22 +403,22 @@ class ArrivalStatus(console.StatusLine):
             self.redraw("")
 
 
-def _ids(found: Iterable[tuple[HostState, str]]) -> set[str]:
-    return {posixpath.basename(folder) for _, folder in found}
+def _ids(folders: Iterable[tuple[HostState, str]]) -> set[str]:
+    return {posixpath.basename(folder) for _, folder in folders}
 
 
 def _no_such(
     job_id: str, hosts: Sequence[Host], partly_on: Sequence[str] = (), was_arriving: bool = False,
     silent: Mapping[str, HostError] = MappingProxyType({}),
 ) -> ConfigError:  # fmt: skip
-    asked = list(dict.fromkeys(host.name for host in hosts if repr(host) not in silent))
-    names, elsewhere = ", ".join(asked), sorted(history.entries(job_id), key=lambda entry: entry.host)
+    host_names = list(dict.fromkeys(host.name for host in hosts if repr(host) not in silent))
+    names, elsewhere = ", ".join(host_names), sorted(history.entries(job_id), key=lambda entry: entry.host)
     elsewhere = [entry for entry in elsewhere if entry.host not in {host.name for host in hosts}]
     if elsewhere:
-        there = elsewhere[0]
-        hint = f"leave the host out, or use that host: {there.host}"
-        if there.host not in config_file.load().hosts:
-            hint = f"name that host, if it has another name now; else add it to clusterfn.yml, as in {there.config}"
+        sent = elsewhere[0]
+        hint = f"leave the host out, or use that host: {sent.host}"
+        if sent.host not in config_file.load().hosts:
+            hint = f"name that host, if it has another name now; else add it to clusterfn.yml, as in {sent.config}"
         sent_to = ", ".join(dict.fromkeys(entry.host for entry in elsewhere))
         return ConfigError(f"there is no job {job_id} on {names}: it was sent to {sent_to}", hint=hint)
     if partly_on:
@@ -420,7 +432,7 @@ def _no_such(
             f"job {job_id} has not started: the program that sent it to {names} dropped it, or was killed",
             hint="submit it again",
         )
-    lately = history.sent_within(job_id, _LATELY_S, asked)
+    lately = history.sent_within(job_id, _LATELY_S, host_names)
     why = "this machine sent it a short while ago: it is still being sent, or was rejected or removed"
     evidence = [why] if lately else []
     evidence += [f"{error.host} could not be asked: {in_one_line(error.message)}" for error in silent.values()]
@@ -428,16 +440,16 @@ def _no_such(
     return ConfigError(f"there is no job {job_id} on {names}", evidence=evidence, hint=hint)
 
 
-def _sender(found: list[tuple[HostState, str]]) -> tuple[HostState, str]:
+def _sender(folders: list[tuple[HostState, str]]) -> tuple[HostState, str]:
     """Choose the host that a job was sent to among several that show it, such as login nodes with one home."""
-    session, folder = found[0]
+    session, folder = folders[0]
     job_id = posixpath.basename(folder)
     spec = remote_files.read_bytes(session.connection, posixpath.join(folder, layout.SPEC))
     with reading(session.host.name, SPEC_OF_JOB):
         sent_to = read_spec(spec)["host"]
-    chosen = next((each for each in found if each[0].host.name == sent_to), None)
+    chosen = next((each for each in folders if each[0].host.name == sent_to), None)
     if chosen is None:
-        names = [session.host.name for session, _ in found]
+        names = [session.host.name for session, _ in folders]
         raise ConfigError(
             f"{job_id} is visible on {', '.join(names)}, but was sent to a host named {sent_to}",
             hint=f"choose one: clusterfn COMMAND {job_id} {names[0]}, or attach({job_id!r}, host={names[0]!r})",
@@ -453,9 +465,9 @@ def _where_sent(spec: dict[str, Any], session: HostState, folder: str) -> tuple[
     if sender is None or sender.scheduler == session.host.scheduler:
         return session, folder
     with contextlib.suppress(HostError):
-        there = open_session(sender)
-        found = [path for path, _ in find_folders(there, spec["id"]) if _is_whole(path)]
-        return (there, found[0]) if found else (session, folder)
+        sender_session = open_session(sender)
+        found = [path for path, _ in find_folders(sender_session, spec["id"]) if _is_whole(path)]
+        return (sender_session, found[0]) if found else (session, folder)
     return session, folder
 
 
@@ -487,8 +499,8 @@ def _candidates(job_id: str, name: str | None) -> tuple[list[Host], list[Host]]:
     present = list(config_file.load().hosts.values())
     remembered = []
     for entry in sorted(history.entries(job_id), key=lambda entry: entry.host):
-        known = _hosts_of(entry)
-        remembered += [known[entry.host]] if entry.host in known else []
+        hosts = _hosts_of(entry)
+        remembered += [hosts[entry.host]] if entry.host in hosts else []
     return (remembered, [host for host in present if host not in remembered]) if remembered else (present, [])
 
 

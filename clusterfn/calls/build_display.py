@@ -31,14 +31,15 @@ class BuildDisplay(console.StatusLine):
         self._pace = Pace(clock, self._began)
         self._quarter = ""
 
-    def show(self, told: BuildProgress) -> None:
+    def show(self, progress: BuildProgress) -> None:
         """Show how far it is."""
-        done, of, words = told.get("bytes") or 0, told.get("size") or 0, in_words(told)
+        done, of, words = progress.get("bytes") or 0, progress.get("size") or 0, in_words(progress)
         if not of:
-            done, of = told.get("done") or 0, told.get("of") or 0
-        if told["stage"] != self._stage:
-            self._stage, self._pace = told["stage"], Pace(self._clock, self._began)
-        left = "" if told.get("text") else self._pace.left(done, of)  # that of files says it itself
+            done, of = progress.get("done") or 0, progress.get("of") or 0
+        if progress["stage"] != self._stage:
+            self._stage, self._pace = progress["stage"], Pace(self._clock, self._began)
+        # The text of a transfer has the remaining time already.
+        left = "" if progress.get("text") else self._pace.left(done, of)
         if console.can_redraw():
             share = (done, of) if of > 1 else None
             self.redraw(", ".join(filter(None, [words, self._pace.elapsed(), left])), share)

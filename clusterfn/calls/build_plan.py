@@ -18,33 +18,36 @@ if TYPE_CHECKING:
     from clusterfn.environment.resolve import LockedEnvironment
     from clusterfn.hosts.host_state import HostState
 
-_FORMAT = 1  # of the hash of a wheel that is built
+# The version of what goes into the hash of a built wheel: a change here builds all of them again.
+_FORMAT = 1
 
 
-def document(session: HostState, made: LockedEnvironment, fetch: bool, sizes: Mapping[str, int]) -> dict[str, Any]:
+def document(
+    session: HostState, environment: LockedEnvironment, fetch: bool, sizes: Mapping[str, int]
+) -> dict[str, Any]:
     """Return plan.json, as decision 14 describes it, with facts that only people read."""
-    wheel, archives = zstd(session), made.lock.archives(made.platform)
+    wheel, archives = zstd(session), environment.lock.archives(environment.platform)
     setup = job_script.modules_setup(session.host) if any(each.is_source for each in archives) else ""
     return {
         "format": layout.FORMAT,
-        "id": made.id,
-        "root": made.root,
-        "platform": made.platform,
-        "python": list(made.interpreter.version),
-        "packages": [planned_package(each, made, setup, sizes) for each in archives],
-        "base": {"path": made.base.path, "version": made.base.version} if made.base else None,
+        "id": environment.id,
+        "root": environment.root,
+        "platform": environment.platform,
+        "python": list(environment.interpreter.version),
+        "packages": [planned_package(each, environment, setup, sizes) for each in archives],
+        "base": {"path": environment.base.path, "version": environment.base.version} if environment.base else None,
         "setup": setup,
         "fetch": fetch,
         "zstd": _entry(wheel) if wheel else None,
-        "verify": ["torch"] if made.has_torch else [],
+        "verify": ["torch"] if environment.has_torch else [],
         "timeout_s": session.host.making.timeout_s,
         "purged": session.host.making.purge_days is not None,
         "owners": list(session.host.owners),
-        "about": made.title,
-        "wanted": list(made.wanted),
-        "cuda": made.cuda,
-        "why": made.why,
-        "virtual": made.lock.virtual_packages(made.platform),
+        "about": environment.title,
+        "wanted": list(environment.wanted),
+        "cuda": environment.cuda,
+        "why": environment.why,
+        "virtual": environment.lock.virtual_packages(environment.platform),
     }
 
 
@@ -55,7 +58,7 @@ def zstd(session: HostState) -> LockedPackage | None:
 
 
 def planned_package(
-    package: LockedPackage, made: LockedEnvironment, setup: str, sizes: Mapping[str, int]
+    package: LockedPackage, environment: LockedEnvironment, setup: str, sizes: Mapping[str, int]
 ) -> dict[str, Any]:
     """Return a package of a plan: a source distribution as the wheel that is built from it, whose hash says of what.
 
@@ -66,11 +69,21 @@ def planned_package(
     entry = _entry(package, sizes)
     if not package.is_source:
         return entry
-    # All that the build sees: whatever differs gives another wheel, and all environments share one that does not.
-    others = [each.sha256 for each in made.lock.archives(made.platform) if each.manager != WHEEL]
+    # The hash covers all that the build sees. So a difference gives another wheel, and environments without a
+    # difference share one.
+    others = [each.sha256 for each in environment.lock.archives(environment.platform) if each.manager != WHEEL]
     builds = [each.sha256 for each in package.builds_with]
-    base = made.base.identity if made.base else ()
-    seen = [_FORMAT, made.platform, package.sha256, sorted(builds), sorted(others), [*base], made.glibc, setup]
+    base = environment.base.identity if environment.base else ()
+    seen = [
+        _FORMAT,
+        environment.platform,
+        package.sha256,
+        sorted(builds),
+        sorted(others),
+        [*base],
+        environment.glibc,
+        setup,
+    ]
     return {
         **entry, "file": f"{package.name}-{package.version}-built.whl", "url": "", "size": 0,
         "sha256": hashlib.sha256(json.dumps(seen).encode()).hexdigest(), "source": entry,
@@ -82,5 +95,6 @@ def _entry(package: LockedPackage, sizes: Mapping[str, int] | None = None) -> di
     names = ("name", "version", "build", "manager", "file", "url", "sha256")
     entry = {name: getattr(package, name) for name in names}
     if package.url.startswith(GIT):
-        entry["url"] = ""  # only this machine reads repositories
+        # The host never reads repositories: this machine sends what it reads from them.
+        entry["url"] = ""
     return entry if sizes is None else {**entry, "size": sizes.get(package.sha256, 0)}

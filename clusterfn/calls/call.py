@@ -48,8 +48,9 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 Pack = Callable[["tuple[int, int] | None", Place], payloads.Payload]
-_told: set[str | Path] = set()  # sentences and files that users of this process have read of
-_NAMED = 5  # large files
+# Sentences and files that users of this process have already read about.
+_reported: set[str | Path] = set()
+_NAMED = 5
 # Names of variables whose values are secrets.
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CRED|AUTH", re.IGNORECASE)
 
@@ -72,7 +73,8 @@ def run_call(
         console.tell(f"{error.message} ({'; '.join(error.evidence)}): choosing again")
         before, prepared = prepared.ready.made, prepare(function, args, kwargs, options, imports)
         again = prepared.ready.made
-        if before and again and before.id == again.id:  # what does not run on these GPUs is not sent to them again
+        # The environment does not run on these GPUs, so the same one would fail there again.
+        if before and again and before.id == again.id:
             error.hint = (
                 "ask for a build that has code for these GPUs: pin cuda-version=…, or take torch from PyPI (pip:)"
             )
@@ -134,9 +136,9 @@ def prepare(
     prepared = prepare_packed(
         function, lambda target, place: payloads.pack(function, args, kwargs, target, imports, place), options
     )
-    # Of a command without values, its own words.
-    said = labels.labels(payload_items.rows_to_show(function, [args], kwargs))[0]
-    arguments = said or labels.cut(str(attribute(function, "command_line", "")))
+    # A command without values is labelled by its own words.
+    label = labels.labels(payload_items.rows_to_show(function, [args], kwargs))[0]
+    arguments = label or labels.cut(str(attribute(function, "command_line", "")))
     return prepared._replace(job=prepared.job._replace(arguments=arguments))
 
 
@@ -168,7 +170,8 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
             )  # fmt: skip
         name = options.name or job_name(str(attribute(function, "__name__", "function")))
         secret, usual = _variables_of(host, options)
-        session.capacity.enough(resources)  # before an environment for it is solved, which takes minutes
+        # Solving an environment takes minutes, so a job that can never fit is rejected before it.
+        session.capacity.enough(resources)
         payload, ready = _pack_for_environment(session, pack, options, resources, name)
         for warning in session.capacity.warnings(resources):
             console.warn(warning)
@@ -246,7 +249,7 @@ def resources_of(options: Options, host: Host, scheduler: Scheduler) -> Resource
     """
     defaults = host.defaults
     gpus = defaults.gpus if options.gpus is None else options.gpus
-    asked = Resources(
+    resources = Resources(
         cores=options.cores or defaults.cores,
         memory_bytes=options.memory_bytes or defaults.memory_bytes,
         gpus=gpus,
@@ -256,15 +259,15 @@ def resources_of(options: Options, host: Host, scheduler: Scheduler) -> Resource
         allow_cpu=bool(options.allow_cpu),
     )
     if gpus:
-        asked = asked._replace(
+        resources = resources._replace(
             gpu_memory_bytes=options.gpu_memory_bytes or defaults.gpu_memory_bytes,
             gpu_type=options.gpu_type or defaults.gpu_type,
         )
-    for word, given in (("gpu_type", options.gpu_type), ("gpu_memory", options.gpu_memory_bytes)):
-        if given is not None and not gpus:
+    for word, value in (("gpu_type", options.gpu_type), ("gpu_memory", options.gpu_memory_bytes)):
+        if value is not None and not gpus:
             message = f"{word}= selects GPUs, but the call asks for none"
             raise ConfigError(message, hint=f"add gpus=1, or remove {word}=")
-    return scheduler.resolve_resources(asked)
+    return scheduler.resolve_resources(resources)
 
 
 def tell_decisions(payload: payloads.Payload, is_in_place: bool) -> None:
@@ -280,8 +283,8 @@ def tell_decisions(payload: payloads.Payload, is_in_place: bool) -> None:
         for each in left
     )
     for sentence in (*payload.decided_here, *compiled):
-        if sentence not in _told:
-            _told.add(sentence)
+        if sentence not in _reported:
+            _reported.add(sentence)
             console.tell(sentence)
 
 
@@ -290,14 +293,14 @@ def tell_left_out(payload: payloads.Payload) -> None:
 
     Such files that the user passed are sent, and named too.
     """
-    large = sorted(own_modules.too_large - _told)
+    large = sorted(own_modules.too_large - _reported)
     if large:
         more = f" and {len(large) - _NAMED} more" if len(large) > _NAMED else ""
         console.warn(
             f"not sent, because data files of your packages are limited to {format_size(own_modules.MAX_DATA_FILE)}: "
             f"{', '.join(map(str, large[:_NAMED]))}{more}. To send one, pass clusterfn.File(PATH)"
         )
-    withheld = sorted(own_modules.withheld - _told)
+    withheld = sorted(own_modules.withheld - _reported)
     if withheld:
         console.warn(
             f"not sent, because they look like keys or passwords: {', '.join(map(str, withheld))}. "
@@ -305,9 +308,9 @@ def tell_left_out(payload: payloads.Payload) -> None:
         )
     folders = [each for each in payload.shipments if each.is_directory]
     sent = [path for each in folders for _, path in each.members if files.holds_credentials(path)]
-    for path in [each for each in dict.fromkeys(sent) if each not in _told]:
+    for path in [each for each in dict.fromkeys(sent) if each not in _reported]:
         console.warn(f"{path} looks like a key or a password, and is sent with its Directory")
-    _told.update(large, withheld, sent)
+    _reported.update(large, withheld, sent)
 
 
 def send_call(
@@ -348,12 +351,14 @@ def _send_now(prepared: Prepared, entry: JobEntry, tracker: Tracker, in_turn: bo
     """Send the call, start it, and follow it."""
     session, spec = prepared.session, prepared.job
     submission.await_room(session)
-    inputs = submission.inputs_of(prepared.payload)  # before anything is sent: one of them may be held back
+    # An input may be held back, and that must raise before anything is sent.
+    inputs = submission.inputs_of(prepared.payload)
     entry.submitted_at = time.monotonic()
     history.remember(entry, prepared.config, spec.results, spec.secrets)
     needs, environment = send_needs(prepared, entry)
     submission.submit_job(session, spec, prepared.payload, needs, tracker, inputs)
-    if environment and session.scheduler.has_nodes:  # elsewhere the job begins at once, and follows its builder itself
+    # Without a scheduler the job begins at once, and follows its builder itself.
+    if environment and session.scheduler.has_nodes:
         environment.report_to(tracker.waits_for, tracker.cannot_have)
     tracker.follow(in_turn)
     job_display.remember_going(entry)
@@ -367,12 +372,13 @@ def send_needs(
     Returns:
         What the job needs, and the upload of the environment.
     """
-    environment, made = None, prepared.ready.made
+    environment, locked = None, prepared.ready.made
     with job_display.nothing_runs():
-        if made is not None:
-            from clusterfn.calls import environment_upload  # takes time to import
+        if locked is not None:
+            # The module takes time to import, and many calls make no environment.
+            from clusterfn.calls import environment_upload
 
-            environment = environment_upload.upload_for(prepared.session, made, job, console.tell)
+            environment = environment_upload.upload_for(prepared.session, locked, job, console.tell)
         needs = submission.send_needs(prepared.session, prepared.payload, prepared.ready.folders)
     if environment is not None:
         needs = needs._replace(before=[*needs.before, *environment.before])
@@ -384,9 +390,9 @@ def _variables_of(host: Host, options: Options) -> tuple[dict[str, str], dict[st
 
     A pattern such as WANDB_* also finds WANDB_MODE=online, and masking that word would damage every traceback.
     """
-    found = {name: os.environ[name] for name in host_secrets(host, os.environ) if name not in options.env}
-    secret = {name: value for name, value in found.items() if name in host.secrets or _SECRET.search(name)}
-    return secret, {name: value for name, value in found.items() if name not in secret}
+    values = {name: os.environ[name] for name in host_secrets(host, os.environ) if name not in options.env}
+    secret = {name: value for name, value in values.items() if name in host.secrets or _SECRET.search(name)}
+    return secret, {name: value for name, value in values.items() if name not in secret}
 
 
 def host_secrets(host: Host, names: Iterable[str]) -> list[str]:
@@ -412,25 +418,26 @@ def secret_values(options: Options) -> dict[str, str]:
 
 
 def whom_to_tell(host: Host, options: Options) -> dict[str, Any]:
-    """Return whom to notify of the end of a job, with the address of the webhook; {} for nobody.
+    """Return whom to notify of the end of a job, with the address of the webhook; {} without a recipient.
 
     Raises:
         ConfigError: The variable that holds the address is not set here.
     """
-    wanted = host.notify if options.notify is None else options.notify
-    if wanted is None or not (wanted.mail or wanted.webhook or wanted.command):
+    recipients = host.notify if options.notify is None else options.notify
+    if recipients is None or not (recipients.mail or recipients.webhook or recipients.command):
         return {}
-    address = os.environ.get(wanted.webhook, "") if wanted.webhook else ""
-    if wanted.webhook and not address.startswith(("https://", "http://")):
+    address = os.environ.get(recipients.webhook, "") if recipients.webhook else ""
+    if recipients.webhook and not address.startswith(("https://", "http://")):
         problem = "does not hold the address of a webhook" if address else "is not set in this process"
         raise ConfigError(
-            f"notify names {wanted.webhook}, which {problem}", host=host.name,
-            hint=f"export {wanted.webhook}=https://…, or leave notify out",
+            f"notify names {recipients.webhook}, which {problem}", host=host.name,
+            hint=f"export {recipients.webhook}=https://…, or leave notify out",
         )  # fmt: skip
-    return {**wanted._asdict(), "webhook": address}
+    return {**recipients._asdict(), "webhook": address}
 
 
-@functools.lru_cache  # of a function that is called often it is made once
+# A function that is called often gets its name only once.
+@functools.lru_cache
 def job_name(name: str) -> str:
     """Return a name that `name=` would take: in letters of any script, beginning with one or "_", of at most 64.
 

@@ -18,10 +18,12 @@ from clusterfn.bridge.supervisor.text import shortened
 GREY = "var(--jp-ui-font-color2, var(--vscode-descriptionForeground, #808080))"
 FONT = "var(--jp-code-font-family, var(--vscode-editor-font-family, monospace))"
 _SHOWN = 5
-_EVERY_S = 0.1  # between two updates for a line that is only replaced
-_WIDTH = 400  # characters of a line
+# A line that is only replaced changes no more often than this.
+_EVERY_S = 0.1
+_WIDTH = 400
 _FAILED = "#d9534f"
-Progress = Optional[tuple[int, ...]]  # how many calls have ended, of how many, and how many have failed
+# How many calls have ended, of how many, and how many have failed.
+Progress = Optional[tuple[int, ...]]
 
 
 class CellStatus:
@@ -49,6 +51,7 @@ class CellStatus:
         line = shortened(line, _WIDTH)
         if (line, progress) != (self._line, self._progress):
             self._line, self._progress = line, progress
+            # A front end takes time for each update, so a line that changes often is published only now and then.
             if not line or time.monotonic() >= self._due:
                 self._publish()
 
@@ -87,6 +90,7 @@ def progress_bar(ended: int, total: int, failed: int = 0) -> str:
 def of_present_cell() -> CellStatus:
     """Return the lines below the cell that runs; below the latest one where none does."""
     shell: Any = sys.modules["IPython"].get_ipython()
+    # Threads print below the cell that runs, so the number of the cell decides, and not who asks.
     return _status_of(shell, shell.execution_count)
 
 

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from clusterfn.scheduler.base import Scheduler
 
 _TIMEOUT_S = 60.0
-STOPPING_S = 60.0  # a job that is stopped has its grace period before it is killed
+# A job that is stopped has its grace period before it is killed, so its end may take this long.
+STOPPING_S = 60.0
 LOOK_S = 0.5
 _IDS = frozenset("0123456789abcdef")
-# One JSON object for each job whose id begins so: what is in its checkpoint, whether it was asked to stop, and how its
-# attempts ended.
+# The script prints one JSON object for each job whose id begins so. It has the content of the checkpoint, whether the
+# job was asked to stop, and how its attempts ended.
 _LOOK = f"""
 for job in "$1"*; do
   [ -f "$job/{layout.SPEC}" ] || continue
@@ -111,17 +112,17 @@ def _find(session: HostState, job_id: str) -> tuple[str, _Earlier]:
     host = session.host.name
     place = posixpath.join(session.root, layout.JOBS, job_id)
     answer = session.connection.run(["/bin/sh", "-c", _LOOK, "sh", place]).result(_TIMEOUT_S)
-    found: dict[str, _Earlier] = {}
+    jobs: dict[str, _Earlier] = {}
     for line in answer.out.decode("utf-8", "replace").splitlines():
-        if line.startswith("{") and found:
-            last = list(found)[-1]
+        if line.startswith("{") and jobs:
+            last = list(jobs)[-1]
             with reading(host, f"the outcome of {last}"):
-                found[last] = found[last]._replace(ended=found[last].ended or bool(json.loads(line).get("final")))
+                jobs[last] = jobs[last]._replace(ended=jobs[last].ended or bool(json.loads(line).get("final")))
         elif set(line.partition(" ")[0]) <= _IDS:
             with reading(host, "the names of its jobs"):
                 name, kept, stopping = line.split()
-            found[name] = _Earlier(kept != "0", stopping != "0")
-    if not found:
+            jobs[name] = _Earlier(kept != "0", stopping != "0")
+    if not jobs:
         elsewhere = sorted({entry.host for entry in history.entries(job_id)} - {host})
         if elsewhere:
             raise ConfigError(
@@ -130,8 +131,8 @@ def _find(session: HostState, job_id: str) -> tuple[str, _Earlier]:
             )
         hint = "clusterfn jobs lists the jobs on a host"
         raise ConfigError(f"resume={job_id!r}: there is no such job on {host}", hint=hint)
-    if len(found) > 1:
+    if len(jobs) > 1:
         raise ConfigError(
-            f"resume={job_id!r} matches {len(found)} jobs on {host}", evidence=[*found][:10], hint="use a longer id"
+            f"resume={job_id!r} matches {len(jobs)} jobs on {host}", evidence=[*jobs][:10], hint="use a longer id"
         )
-    return next(iter(found.items()))
+    return next(iter(jobs.items()))

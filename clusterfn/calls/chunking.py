@@ -19,10 +19,13 @@ if TYPE_CHECKING:
 
 SEQUENTIAL_UP_TO = 2
 LOCAL_AT_ONCE = 4
-AIM_S = 1800.0  # of work that an element claims at a time
+# An element of an array claims about this much work at a time.
+AIM_S = 1800.0
 _CHUNKS_EACH = 4
-_MOST_JOBS = 10_000  # of a scheduler that does not say
-_MARGIN_S = 60.0  # SLURM is asked for a minute more
+# A scheduler that states no limit is assumed to take this many jobs.
+_MOST_JOBS = 10_000
+# A job asks SLURM for one minute more than its work takes, so the work must leave that minute free.
+_MARGIN_S = 60.0
 _MANY = 500
 _MOST_BLOCKS = 1000
 
@@ -97,16 +100,17 @@ def in_arrays(count: int, how: MapOptions, item_s: float | None, limits: Schedul
         Group(count=1000, chunk=5, elements=50, at_once=50, per_element=None, element_s=None, aim_s=1800.0, block=None)
     """
     at_once = 1 if how.asks_for_turns(count) else min(count, how.max_parallel)
-    asked = how.chunk
-    chunk = asked or math.ceil(count / (_CHUNKS_EACH * at_once))
+    fixed = how.chunk
+    chunk = fixed or math.ceil(count / (_CHUNKS_EACH * at_once))
     longest_s = None if item_s is None else _longest_s(item_s, limits)
-    if asked is None and item_s and longest_s and longest_s < math.inf:  # infinity has no whole part
+    # `int` raises for infinity.
+    if fixed is None and item_s and longest_s and longest_s < math.inf:
         chunk = max(1, min(chunk, int(longest_s // item_s)))
     chunks = math.ceil(count / chunk)
-    elements = min(at_once, chunks) if asked is None and item_s is None else min(chunks, limits.jobs or _MOST_JOBS)
+    elements = min(at_once, chunks) if fixed is None and item_s is None else min(chunks, limits.jobs or _MOST_JOBS)
     element_s = None if item_s is None or longest_s is None else max(item_s, min(chunk * item_s, longest_s))
-    per_element = 1 if asked is not None and elements == chunks else None
-    aim_s = AIM_S if asked is None else None
+    per_element = 1 if fixed is not None and elements == chunks else None
+    aim_s = AIM_S if fixed is None else None
     return Group(count, chunk, elements, min(at_once, elements), per_element, element_s, aim_s)
 
 

@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from clusterfn.hosts.host_state import HostState
 
 _TRIES = 2
-_ROOM_S = 5.0  # between two tries on a full disk
-_GROUP_TIMEOUT_S = 600.0  # thousands of items
+# The pause between two tries on a full disk.
+_ROOM_S = 5.0
+# A group may have thousands of items.
+_GROUP_TIMEOUT_S = 600.0
 STOPPED = SchedulerVerdict(layout.CANCELLED, "the group was stopped on request", stage="queue")
 WITHDRAWN = SchedulerVerdict(layout.CANCELLED, "the item was withdrawn before it started", stage="queue")
 NEVER_BEGAN = SchedulerVerdict(layout.LOST, "the items were sent but never started", hint="group.retry_failed()")
@@ -51,15 +53,15 @@ class Conclusion:
     def ask(self, verdict: SchedulerVerdict) -> Reply[Completed]:
         """Ask the host to publish this verdict, unless the job has an outcome; `parse_conclusion` reads the answer."""
         self.job.skip_turn()
-        asked = json.dumps(verdict.as_dict()).encode()
-        return self.job.session.bridge.supervise("conclude", self.job.folder, bridge=self.job.bridge, stdin=asked)
+        request = json.dumps(verdict.as_dict()).encode()
+        return self.job.session.bridge.supervise("conclude", self.job.folder, bridge=self.job.bridge, stdin=request)
 
     def conclude_and_cancel(self, verdict: SchedulerVerdict) -> None:
         """Have this published, and the job taken out of the queue; if it has begun meanwhile it continues.
 
         Does nothing while the host has not answered that before: each look at its scheduler may ask for it.
         """
-        # Its outcome may end the program before the scheduler is asked.
+        # The outcome of the job may end the program, and the scheduler must be asked before that.
         exit_flush.await_at_exit(loop.start(self._conclude_and_cancel(verdict)))
 
     async def _conclude_and_cancel(self, verdict: SchedulerVerdict) -> None:
@@ -100,7 +102,8 @@ class Conclusion:
         if job.is_closed or self._failed > _TRIES:
             return
         if self._failed < _TRIES:
-            job.session.contents.forget()  # the bridge may be what is gone
+            # The bridge itself may be missing on the host: without this the next try would not send it again.
+            job.session.contents.forget()
             loop.begin(self._look_again(_ROOM_S if isinstance(error, HostDiskFull) else 0.0))
             return
         lost = await lost_files.find_loss(job.session, job.folder, job.scheduler_name)
@@ -115,30 +118,32 @@ def parse_conclusion(answer: Completed, host: Host, folder: str, what: str = "jo
         HostDiskFull: The host had no disk space to write it.
         ClusterfnError: The answer cannot be read.
     """
-    said = (answer.out + answer.err).decode("utf-8", "replace").splitlines()[-5:]
+    output = (answer.out + answer.err).decode("utf-8", "replace").splitlines()[-5:]
     try:
-        told: dict[str, Any] = dict(json.loads(answer.out.splitlines()[-1]))
+        published: dict[str, Any] = dict(json.loads(answer.out.splitlines()[-1]))
     except (ValueError, TypeError, IndexError, RecursionError):
         log = posixpath.join(folder, layout.SCHEDULER_LOG)
         ended = f"exit status {answer.rc}" if answer.rc is not None else f"signal {answer.signal}"
-        said = said or [f"its program printed nothing and ended with {ended}"]
+        output = output or [f"its program printed nothing and ended with {ended}"]
         raise ClusterfnError(
-            f"the host could not conclude the {what}", host=host.name, stage="supervisor", evidence=said, log=log,
+            f"the host could not conclude the {what}", host=host.name, stage="supervisor", evidence=output, log=log,
             hint=f"read the log on {host.name}, and call again",
         ) from None  # fmt: skip
-    if "full" in told:
+    if "full" in published:
         with reading(host.name, "why its disk is full"):
-            raise error_of(host, told["full"])
-    return told
+            raise error_of(host, published["full"])
+    return published
 
 
 async def fail_unfinished_items(
     session: HostState, group: GroupState, folder: str, bridge: str, verdict: SchedulerVerdict
 ) -> None:
     """Give every item without an element this verdict, in the journal of the element in that folder."""
-    asked = json.dumps(verdict.as_dict()).encode()
+    request = json.dumps(verdict.as_dict()).encode()
     try:
-        answer = await session.bridge.supervise("bury", folder, bridge=bridge, stdin=asked, timeout_s=_GROUP_TIMEOUT_S)
+        answer = await session.bridge.supervise(
+            "bury", folder, bridge=bridge, stdin=request, timeout_s=_GROUP_TIMEOUT_S
+        )
         if answer.rc != 0:
             parse_conclusion(answer, session.host, group.folder, "group")
     except ClusterfnError as error:

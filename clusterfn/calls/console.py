@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger("clusterfn")
 _QUIET = "CLUSTERFN_QUIET"
 _BAR_FORMAT = "{percentage:3.0f}%|{bar}| {desc}"
-_NUMBERS_EVERY_S = 600.0  # between two lines that differ in numbers alone, where lines stay
+# Where lines stay on the screen, a line that differs only in its numbers is printed no more often than this.
+_NUMBERS_EVERY_S = 600.0
 
 
-Progress = Optional[tuple[int, ...]]  # how much is done, of how much, and how much of it failed
+# How much is done, of how much, and how much of it failed.
+Progress = Optional[tuple[int, ...]]
 
 
 class TerminalLine:
@@ -109,6 +111,7 @@ class ProgressBar:
     def draw(self, line: str, done: int, total: int, columns: int) -> None:
         """Redraw it in so many columns."""
         bar = self._bar
+        # The fields are set directly, because the methods of tqdm redraw at intervals of their own.
         bar.desc, bar.n, bar.total, bar.ncols = line, min(done, total), total, columns
         bar.refresh()
 
@@ -127,10 +130,12 @@ class ProgressBar:
 def open_bar(stream: TextIO, line: str, done: int, total: int, columns: int) -> ProgressBar | None:
     """Draw a bar on a terminal; return None if tqdm is not installed."""
     try:
-        from tqdm import tqdm  # late: few programs draw a bar
+        # Few programs draw a bar.
+        from tqdm import tqdm
     except ImportError:
         return None
-    unwatched = type("Bar", (tqdm,), {"monitor_interval": 0})  # without tqdm's own thread: each change is drawn at once
+    # Each change is drawn at once, so tqdm needs no thread of its own to watch the bar.
+    unwatched = type("Bar", (tqdm,), {"monitor_interval": 0})
     now = min(done, total)
     bar = unwatched(desc=line, initial=now, total=total, file=stream, ncols=columns, bar_format=_BAR_FORMAT)
     return ProgressBar(bar)
@@ -143,7 +148,8 @@ def agrees(question: str, who: str) -> bool:
         question: What to ask.
         who: The host that it is about.
     """
-    from clusterfn.hosts.transports import prompts  # here: few calls ask
+    # Few calls ask a question.
+    from clusterfn.hosts.transports import prompts
 
     ask = prompts.person()
     with contextlib.suppress(prompts.NotAnswered):
@@ -202,7 +208,8 @@ def cell_status() -> CellStatus | None:
     """
     if type(sys.stderr).__module__ != "ipykernel.iostream" or is_logged():
         return None
-    from clusterfn.calls import cell_status as notebook  # needs IPython, which a kernel has loaded
+    # The module needs IPython, which a kernel has already loaded.
+    from clusterfn.calls import cell_status as notebook
 
     return notebook.of_present_cell()
 
@@ -222,8 +229,8 @@ def is_shown(level: int) -> bool:
 
     $CLUSTERFN_QUIET, or else `quiet:` in clusterfn.yml, hides progress. So does a level of the logger "clusterfn".
     """
-    given = os.environ.get(_QUIET)
-    hidden = quiet.in_file if given is None else is_on(given)
+    value = os.environ.get(_QUIET)
+    hidden = quiet.in_file if value is None else is_on(value)
     least = max(_log.level, logging.WARNING if hidden else logging.NOTSET)
     return level >= least and level > _log.manager.disable
 
@@ -301,8 +308,10 @@ def as_clock(seconds: float) -> str:
 def columns() -> int:
     """Return how many columns a line may have: one less than the terminal, as some terminals wrap a full line."""
     seen = 0
-    if not os.environ.get("COLUMNS"):  # obeyed by shutil, which asks stdout, and that may be a file
-        with contextlib.suppress(AttributeError, OSError, ValueError):  # stderr is no terminal, or has no number
+    # shutil obeys COLUMNS. Without it, shutil asks stdout, which may be a file.
+    if not os.environ.get("COLUMNS"):
+        # stderr may be no terminal, or have no file number.
+        with contextlib.suppress(AttributeError, OSError, ValueError):
             seen = os.get_terminal_size(sys.stderr.fileno()).columns
     return (seen or shutil.get_terminal_size().columns) - 1
 
@@ -314,6 +323,7 @@ def write(stream: TextIO | None, text: str) -> None:
     try:
         stream.write(text)
     except UnicodeEncodeError:
+        # Some terminals and files take ASCII only, and a progress text must not end the program.
         stream.write(_encodable(text, stream))
     stream.flush()
 

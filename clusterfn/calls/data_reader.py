@@ -50,12 +50,15 @@ def load(data: bytes | memoryview, buffers: Iterable[Any] = ()) -> Any:
         value = reader.read()
     except (DamagedPickle, NotData, ImportError, MemoryError):
         raise
-    except Exception as error:  # noqa: BLE001 - makers of the standard library, numpy and torch say in their own ways what is wrong
+    except Exception as error:  # noqa: BLE001 - makers of numpy and torch may raise anything
+        # For wrong arguments, each of these libraries raises its own errors.
         raise DamagedPickle(f"{type(error).__name__}: {error}"[:_SHOWN]) from None
     names = reader.names
+    # The stack and the memo of the reader hold the names too, and must be gone before the check.
     del reader
     for each in names:
-        if (left := each()) is not None:  # a class itself, as a value
+        # Something still refers to the name, so a class or function itself is a part of the value.
+        if (left := each()) is not None:
             raise NotData(left.shown)
     return value
 
@@ -107,6 +110,7 @@ class _Reader(data_stack.DataStack):
 
     def _end(self) -> Any:
         value = self.stack.pop()
+        # Bytes after the end were never checked, so such a pickle is rejected.
         if self.stack or self.below or self.at + 1 != len(self.data):
             raise DamagedPickle("the pickle does not stop at its end")
         return value
@@ -137,7 +141,8 @@ class _Reader(data_stack.DataStack):
 
     def _class_by_value(self) -> str:
         """Name a class of the user's own, which comes by value: its module and its name follow; "" if they do not."""
-        self.stack.append(None)  # for the memo
+        # The opcodes that follow memoize the object, so the stack needs one.
+        self.stack.append(None)
         while self.at < len(self.data) and self.data[self.at] in _BEFORE_A_NAME:
             take = _TAKES[self.data[self.at]]
             self.at += 1
@@ -148,6 +153,7 @@ class _Reader(data_stack.DataStack):
         return ""
 
     def _push_name(self, named: _Name) -> None:
+        # The references are weak: after reading, only a name that is a part of the value is still alive.
         self.names.append(weakref.ref(named))
         self.stack.append(named)
 
@@ -164,14 +170,17 @@ class _Reader(data_stack.DataStack):
             factory = data_types.FACTORIES.get(args[0].key)
             if factory is None:
                 raise NotData(args[0].shown)
+            # This is the only place where a named object may become a part of a value: defaultdict calls it itself.
             args = factory, *args[1:]
         elif any(type(each) is _Name for each in args):
+            # A class or function as an argument would let the maker call it.
             raise NotData(next(each.shown for each in args if type(each) is _Name))
         self.cost.charge_copy(args)
-        made = called.make(*args)
-        if type(made) is collections.Counter:  # it copies no dict itself: that takes as long as filling the dict
-            self.put_entries(made, list(args[0]), list(args[0].values()))
-        self.stack.append(made)
+        result = called.make(*args)
+        # A Counter that copies a dict takes as long as filling it, but without the limit on the cost.
+        if type(result) is collections.Counter:
+            self.put_entries(result, list(args[0]), list(args[0].values()))
+        self.stack.append(result)
 
     def _method(self, args: tuple[Any, ...]) -> None:
         """Take getattr(ZoneInfo, "_unpickle"), and no other attribute of anything."""

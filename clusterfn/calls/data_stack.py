@@ -46,8 +46,8 @@ class DataStack:
         end = self.at + size
         if end > len(self.data):
             raise DamagedPickle(f"the pickle claims {size} bytes, and has {len(self.data) - self.at}")
-        found, self.at = self.data[self.at : end], end
-        return found
+        taken, self.at = self.data[self.at : end], end
+        return taken
 
     def number(self, width: int) -> int:
         """Return the number that the next bytes are."""
@@ -59,8 +59,8 @@ class DataStack:
 
     def marked(self) -> list[Any]:
         """Take what is above the last mark, and the mark."""
-        found, self.stack = self.stack, self.below.pop()
-        return found
+        level, self.stack = self.stack, self.below.pop()
+        return level
 
     def put_entries(self, target: Any, keys: list[Any], values: list[Any]) -> None:
         """Put entries into a mapping, at a cost that is measured."""
@@ -73,7 +73,7 @@ class DataStack:
         self.cost.fill(target, keys, put, self.at)
 
 
-# marks and the memo
+# levels and the memo
 
 
 def _proto(of: DataStack) -> None:
@@ -87,7 +87,7 @@ def _frame(of: DataStack) -> None:
         raise DamagedPickle(f"a frame of the pickle claims {size} bytes, and there are {len(of.data) - of.at}")
 
 
-def _mark(of: DataStack) -> None:
+def _open(of: DataStack) -> None:
     of.below.append(of.stack)
     of.stack = []
 
@@ -99,7 +99,7 @@ def _pop(of: DataStack) -> None:
         of.marked()
 
 
-def _pop_mark(of: DataStack) -> None:
+def _drop(of: DataStack) -> None:
     of.marked()
 
 
@@ -115,8 +115,8 @@ def _get(width: int) -> Callable[[DataStack], None]:
 
 
 def _tuple(of: DataStack) -> None:
-    found = tuple(of.marked())
-    of.stack.append(found)
+    items = tuple(of.marked())
+    of.stack.append(items)
 
 
 def _tuple1(of: DataStack) -> None:
@@ -174,9 +174,9 @@ def _add(of: DataStack, items: list[Any], target: Any) -> None:
 
 
 def _frozen_set(of: DataStack) -> None:
-    found: set[Any] = set()
-    _add(of, of.marked(), found)
-    of.stack.append(frozenset(found))
+    items: set[Any] = set()
+    _add(of, of.marked(), items)
+    of.stack.append(frozenset(items))
 
 
 # plain values; those that often come in rows take the whole row
@@ -234,9 +234,9 @@ def _made(make: Callable[[], Any]) -> Callable[[DataStack], None]:
     return lambda of: of.stack.append(make())
 
 
-# What takes each opcode that our pickler writes, apart from those that name or call anything.
+# The opcodes that clusterfn's pickler writes, apart from those that name or call anything. Any other opcode is damage.
 PLAIN: Mapping[bytes, Callable[[DataStack], None]] = {
-    pickle.PROTO: _proto, pickle.FRAME: _frame, pickle.MARK: _mark, pickle.POP: _pop, pickle.POP_MARK: _pop_mark,
+    pickle.PROTO: _proto, pickle.FRAME: _frame, pickle.MARK: _open, pickle.POP: _pop, pickle.POP_MARK: _drop,
     pickle.MEMOIZE: _memoize, pickle.BINGET: _get(1), pickle.LONG_BINGET: _get(4),
     pickle.TUPLE: _tuple, pickle.TUPLE1: _tuple1, pickle.TUPLE2: _tuple2, pickle.TUPLE3: _tuple3,
     pickle.APPEND: _append, pickle.APPENDS: _appends, pickle.SETITEM: _set_item, pickle.SETITEMS: _set_items,

@@ -40,7 +40,8 @@ def _need(true: bool, what: str) -> None:
         raise DamagedPickle(what)
 
 
-_MOST_AXES = 64  # as numpy and torch allow
+# numpy and torch allow no more.
+_MOST_AXES = 64
 _LONGEST_PATH = 1 << 16
 _LONGEST_FRACTION_BITS = 1 << 16
 
@@ -53,10 +54,10 @@ def _is_shape(value: Any) -> bool:
     return type(value) is tuple and len(value) <= _MOST_AXES and all(map(_is_count, value))
 
 
-def _array(*given: Any) -> Any:
+def _array(*args: Any) -> Any:
     """Rebuild an array of a plain dtype; the buffer must have exactly its bytes."""
-    _need(len(given) == 4, "an array needs a buffer, a dtype, a shape and an order")
-    buffer, dtype, shape, order = given
+    _need(len(args) == 4, "an array needs a buffer, a dtype, a shape and an order")
+    buffer, dtype, shape, order = args
     _check_numpy(buffer, dtype)
     _need(_is_shape(shape) and order in ("C", "F"), "the shape of an array")
     size = _item_size(dtype) * math.prod(shape)
@@ -64,10 +65,10 @@ def _array(*given: Any) -> Any:
     return serialization.part("arrays").array(buffer, dtype, shape, order)
 
 
-def _scalar(*given: Any) -> Any:
+def _scalar(*args: Any) -> Any:
     """Rebuild a scalar of a plain dtype."""
-    _need(len(given) == 2, "a scalar of numpy needs bytes and a dtype")
-    data, dtype = given
+    _need(len(args) == 2, "a scalar of numpy needs bytes and a dtype")
+    data, dtype = args
     _check_numpy(data, dtype)
     _need(len(data) == _item_size(dtype) > 0, "the bytes of a scalar of numpy")
     return serialization.part("arrays").scalar(data, dtype)
@@ -84,10 +85,10 @@ def _item_size(dtype: str) -> int:
     return int(numpy.dtype(dtype).itemsize)
 
 
-def _tensor(*given: Any) -> Any:
+def _tensor(*args: Any) -> Any:
     """Rebuild a dense tensor of torch."""
-    _need(len(given) == 5, "a tensor needs a buffer, a dtype, a shape, an order and requires_grad")
-    buffer, dtype, shape, order, requires_grad = given
+    _need(len(args) == 5, "a tensor needs a buffer, a dtype, a shape, an order and requires_grad")
+    buffer, dtype, shape, order, requires_grad = args
     _need(type(buffer) in _BYTES and type(requires_grad) is bool, "the parts of a tensor")
     _need(type(dtype) is str and _TENSOR.fullmatch(dtype) is not None, "the dtype of a tensor")
     _need(_is_shape(shape), "the shape of a tensor")
@@ -112,47 +113,48 @@ def _path(kind: type[pathlib.PurePath]) -> Maker:
 def _numbers(make: Maker, *kinds: type) -> Maker:
     """Return a maker whose arguments are all of these kinds."""
 
-    def checked(*given: Any) -> Any:
-        _need(all(type(each) in kinds for each in given), f"the arguments of {make.__name__}")
-        return make(*given)
+    def checked(*args: Any) -> Any:
+        _need(all(type(each) in kinds for each in args), f"the arguments of {make.__name__}")
+        return make(*args)
 
     return checked
 
 
-def _fraction(*given: Any) -> Any:
-    _need(all(type(each) is int for each in given), "the numbers of a Fraction")
+def _fraction(*args: Any) -> Any:
+    _need(all(type(each) is int for each in args), "the numbers of a Fraction")
     # Their common divisor takes a time that is quadratic in their length, and Ctrl-C waits for it.
-    _need(sum(each.bit_length() for each in given) <= _LONGEST_FRACTION_BITS, "a Fraction of a usual length")
-    return fractions.Fraction(*given)
+    _need(sum(each.bit_length() for each in args) <= _LONGEST_FRACTION_BITS, "a Fraction of a usual length")
+    return fractions.Fraction(*args)
 
 
-def _counter(*given: Any) -> Any:
-    _need(len(given) == 1 and type(given[0]) is dict, "the counts of a Counter")
-    return collections.Counter()  # the reader fills it
+def _counter(*args: Any) -> Any:
+    _need(len(args) == 1 and type(args[0]) is dict, "the counts of a Counter")
+    # The reader fills it, at a cost that is measured.
+    return collections.Counter()
 
 
-def _ordered(*given: Any) -> Any:
-    _need(not given, "an OrderedDict gets its entries later")
+def _ordered(*args: Any) -> Any:
+    _need(not args, "an OrderedDict gets its entries later")
     return collections.OrderedDict()
 
 
-def _deque(*given: Any) -> Any:
-    if not given:
+def _deque(*args: Any) -> Any:
+    if not args:
         return collections.deque()
-    _need(len(given) == 2 and type(given[0]) is tuple and not given[0] and _is_count(given[1]), "the size of a deque")
-    return collections.deque((), given[1])
+    _need(len(args) == 2 and type(args[0]) is tuple and not args[0] and _is_count(args[1]), "the size of a deque")
+    return collections.deque((), args[1])
 
 
-def _default(*given: Any) -> Any:
-    _need(len(given) <= 1, "a defaultdict gets its entries later")
-    return collections.defaultdict(*given)
+def _default(*args: Any) -> Any:
+    _need(len(args) <= 1, "a defaultdict gets its entries later")
+    return collections.defaultdict(*args)
 
 
-def _zone(*given: Any) -> Any:
-    _need(len(given) in (1, 2) and type(given[0]) is str and _ZONE.fullmatch(given[0]) is not None, "a time zone")
+def _zone(*args: Any) -> Any:
+    _need(len(args) in (1, 2) and type(args[0]) is str and _ZONE.fullmatch(args[0]) is not None, "a time zone")
     import zoneinfo
 
-    return zoneinfo.ZoneInfo(given[0])
+    return zoneinfo.ZoneInfo(args[0])
 
 
 def empty_uuid() -> uuid.UUID:
@@ -160,17 +162,17 @@ def empty_uuid() -> uuid.UUID:
     return uuid.UUID.__new__(uuid.UUID)
 
 
-def fill(made: Any, state: Any) -> None:
+def fill(obj: Any, state: Any) -> None:
     """Give an object the state that comes after it: a UUID its number, an OrderedDict what torch notes on it."""
-    if type(made) is uuid.UUID:
+    if type(obj) is uuid.UUID:
         _need(type(state) is dict and set(state) <= {"int", "is_safe"} and type(state.get("int")) is int, "a UUID")
         _need(0 <= state["int"] < 1 << 128, "the number of a UUID")
-        object.__setattr__(made, "int", state["int"])
-        object.__setattr__(made, "is_safe", uuid.SafeUUID.unknown)
+        object.__setattr__(obj, "int", state["int"])
+        object.__setattr__(obj, "is_safe", uuid.SafeUUID.unknown)
         return
-    _need(type(made) is collections.OrderedDict, f"the state of a {type(made).__name__}")
+    _need(type(obj) is collections.OrderedDict, f"the state of a {type(obj).__name__}")
     _need(type(state) is dict and set(state) == {"_metadata"}, "the attributes of an OrderedDict")
-    vars(made).update(state)
+    vars(obj).update(state)
 
 
 _OWN_PATH = _path(pathlib.PosixPath if _POSIX else pathlib.PurePosixPath)
@@ -182,10 +184,11 @@ _PATHS: Mapping[str, Maker] = {
     "PureWindowsPath": _path(pathlib.PureWindowsPath),
 }
 
-_EARLIER = "_clusterfn_wire.pickler"  # where earlier versions have what jobs of theirs write
+# Jobs of earlier versions write this module's name.
+_EARLIER = "_clusterfn_wire.pickler"
 _OF_ARRAYS = ("_clusterfn_wire.arrays", _EARLIER)
 
-# module and name, as a pickle writes them -> what makes the object
+# The keys are a module and a name, as a pickle writes them.
 MAKERS: Mapping[tuple[str, str], Maker] = {
     ("builtins", "complex"): _numbers(complex, int, float),
     ("builtins", "range"): _numbers(range, int),
@@ -207,7 +210,7 @@ MAKERS: Mapping[tuple[str, str], Maker] = {
 }
 UUID = ("uuid", "UUID")
 CLASS_BY_VALUE = (("_clusterfn_wire.classes", "remake_class"), (_EARLIER, "remake_class"))
-# Words before the names of what is rejected most often, which say little.
+# The names of what is rejected most often say little, so these words come before them in the message.
 _CORE = "_clusterfn_wire.cloudpickle.cloudpickle"
 DESCRIBED: Mapping[tuple[str, str], str] = {
     **{(module, "unfilled_array"): "an array of objects, " for module in _OF_ARRAYS},
@@ -218,7 +221,7 @@ DESCRIBED: Mapping[tuple[str, str], str] = {
 }
 # A time zone is the result of getattr(ZoneInfo, "_unpickle").
 GETATTR, ZONE, ZONE_MAKER = ("builtins", "getattr"), ("zoneinfo", "ZoneInfo"), _zone
-# Classes of which a defaultdict makes its values; as values they are no data.
+# A defaultdict makes its values with these classes. As values themselves they are not data.
 FACTORIES: Mapping[tuple[str, str], type] = {
     ("builtins", kind.__name__): kind for kind in (int, float, bool, str, bytes, list, dict, set, tuple)
 }

@@ -34,7 +34,8 @@ class Place(NamedTuple):
 class JobArgument:
     """A Job, a JobGroup or a part of one: as an argument of a call it means its value."""
 
-    _value = ".result()"  # what gives the value on this machine
+    # The expression that gives the value on this machine, for messages.
+    _value = ".result()"
 
     def _reference(self) -> Reference:
         raise NotImplementedError
@@ -54,7 +55,8 @@ def _no_value(self: JobArgument, *_: object) -> NoReturn:
     raise TypeError(f"{self!r:.100} is not the value itself: call {self._value}")
 
 
-for _name in (*_BINARY, *(f"r{each}" for each in _BINARY), *_OTHER):  # in a loop: type checkers still find the mistake
+# The methods are set in a loop so that type checkers do not see them, and still report the mistake.
+for _name in (*_BINARY, *(f"r{each}" for each in _BINARY), *_OTHER):
     setattr(JobArgument, f"__{_name}__", _no_value)
 
 
@@ -140,7 +142,7 @@ def as_lists(iterables: Sequence[Any], name: str) -> list[Iterable[Any]]:
     Raises:
         TypeError: One of them is one value, and no list.
     """
-    found: list[Iterable[Any]] = []
+    sources: list[Iterable[Any]] = []
     for each in iterables:
         is_group = isinstance(each, JobArgument) and hasattr(each, "__len__")
         if isinstance(each, JobArgument) and not is_group:
@@ -150,8 +152,8 @@ def as_lists(iterables: Sequence[Any], name: str) -> list[Iterable[Any]]:
             )
         if not has_method(each, "__iter__") and not has_method(each, "__getitem__"):
             raise TypeError(f"{each!r:.60} is not iterable: give map() a list, or range(N)")
-        found.append(map(each.__getitem__, range(len(each))) if is_group else each)
-    return found
+        sources.append(map(each.__getitem__, range(len(each))) if is_group else each)
+    return sources
 
 
 class NotEnded(Exception):

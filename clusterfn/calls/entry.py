@@ -44,10 +44,10 @@ class Entry:
     def note_silence(self) -> None:
         """Record that no heartbeat has come for `SILENT_AFTER_S`; that is said again while it lasts."""
 
-    def note_quiet(self, told: str, item: str = "") -> None:
+    def note_quiet(self, why: str, item: str = "") -> None:
         """Record, in words, that it has made no progress for long; "" once it makes progress again."""
 
-    def note_retry(self, told: str) -> None:
+    def note_retry(self, message: str) -> None:
         """Show that an attempt failed for a transient cause, and another begins."""
 
     def show_transfer(self, transfer: Transfer) -> None:
@@ -70,4 +70,5 @@ class Entry:
         """End it with the error after which nothing more can be received; the job may continue. Does not wait."""
 
 
-ENDED = Entry()  # in place of one that has ended: what is still said of it changes nothing
+# The entry replaces one that has ended: reports that come late change nothing.
+ENDED = Entry()

@@ -46,12 +46,15 @@ Say = Callable[[str], None]
 Progress = Callable[[BuildProgress], None]
 CannotHave = Callable[[str, Sequence[str], str], None]
 
-FETCHING, SENDING = "download", "send"  # stages in addition to those of the builder
+# These stages come in addition to those of the builder.
+FETCHING, SENDING = "download", "send"
 
-_GROUP_READS = 0o640  # the root of environments may be a group's
+# The folder of environments may be shared with a Unix group.
+_GROUP_READS = 0o640
 _TIMEOUT_S = 120.0
 _OFTEN_S = 0.5
-MUCH = 10**9  # bytes of which the user hears
+# The user hears of uploads of this many bytes and more.
+MUCH = 10**9
 _LARGEST = 3
 
 
@@ -82,7 +85,7 @@ class EnvironmentUpload:
             cannot_have: Called with the message, evidence and hint of a build that failed.
         """
         if self.build is not None:
-            ended = self.build.listen(lambda told: waits_for(_in_words(told)))
+            ended = self.build.listen(lambda progress: waits_for(_in_words(progress)))
             loop.begin(_report_end(waits_for, cannot_have, ended))
 
 
@@ -92,31 +95,35 @@ async def _report_end(waits_for: Callable[[str], None], cannot_have: CannotHave,
         await asyncio.wrap_future(ended)
     waits_for("")
     error = ended.exception()
-    told = ended.result() if error is None else {}
+    progress = ended.result() if error is None else {}
     if isinstance(error, (SubmitError, Unsatisfiable)):
         cannot_have(f"its builder was rejected: {error.message}", error.evidence, error.hint or "")
-    elif told.get("stage") == "failed" and told.get("at") != "stopped":
-        cannot_have(environment_builder.message(told), environment_builder.evidence(told), told.get("hint") or "")
+    elif progress.get("stage") == "failed" and progress.get("at") != "stopped":
+        cannot_have(
+            environment_builder.message(progress), environment_builder.evidence(progress), progress.get("hint") or ""
+        )
 
 
-def upload_for(session: HostState, made: LockedEnvironment, job: Entry | GroupState, say: Say) -> EnvironmentUpload:
+def upload_for(
+    session: HostState, environment: LockedEnvironment, job: Entry | GroupState, say: Say
+) -> EnvironmentUpload:
     """Upload it as `upload` does; show progress before the job is shown, then make it part of the job's state."""
     with BuildDisplay() as display:
 
-        def show(told: BuildProgress) -> None:
-            if told["stage"] == FETCHING:
-                display.show(told)
+        def show(progress: BuildProgress) -> None:
+            if progress["stage"] == FETCHING:
+                display.show(progress)
             else:
-                job.set_state(job.state, _in_words(told))
+                job.set_state(job.state, _in_words(progress))
 
-        return upload(session, made, say, show)
-
-
-def _in_words(told: BuildProgress) -> str:
-    return f"environment: {in_words(told)}"
+        return upload(session, environment, say, show)
 
 
-def build(session: HostState, made: LockedEnvironment, say: Say, on_progress: Progress) -> bool:
+def _in_words(progress: BuildProgress) -> str:
+    return f"environment: {in_words(progress)}"
+
+
+def build(session: HostState, environment: LockedEnvironment, say: Say, on_progress: Progress) -> bool:
     """Have it built now, and wait for that; whether there was anything to do.
 
     Raises:
@@ -129,15 +136,15 @@ def build(session: HostState, made: LockedEnvironment, say: Say, on_progress: Pr
             f"{session.host.name} builds environments in the jobs that use them (build_on: node)",
             host=session.host.name, hint="call a function with it; or set build_partition: for jobs that only build",
         )  # fmt: skip
-    shipped = upload(session, made, say, on_progress)
+    shipped = upload(session, environment, say, on_progress)
     if shipped.build is None:
         return False
     ended = shipped.build.listen(on_progress)
     for reply in shipped.before:
         reply.result(None)
-    told = ended.result()
-    if told["stage"] == "failed":
-        raise environment_builder.build_error(told, session.host.name)
+    progress = ended.result()
+    if progress["stage"] == "failed":
+        raise environment_builder.build_error(progress, session.host.name)
     return True
 
 
@@ -149,22 +156,24 @@ class _LastUpload:
         self.upload = EnvironmentUpload()
 
 
+# The keys are weak, so that the uploads go with the host's state.
 _uploads: weakref.WeakKeyDictionary[HostState, dict[str, _LastUpload]] = weakref.WeakKeyDictionary()
 
 
-def upload(session: HostState, made: LockedEnvironment, say: Say, on_progress: Progress) -> EnvironmentUpload:
+def upload(session: HostState, environment: LockedEnvironment, say: Say, on_progress: Progress) -> EnvironmentUpload:
     """Send what the host lacks of it, and start its builder; once, however many jobs ask before it is there.
 
     Raises as `_upload`.
     """
-    last = _uploads.setdefault(session, {}).setdefault(made.ready, _LastUpload())
+    last = _uploads.setdefault(session, {}).setdefault(environment.ready, _LastUpload())
     with last.lock:
-        if made.ready not in session.contents and not last.upload.share():
-            last.upload = _upload(session, made, say, on_progress)
-        return EnvironmentUpload() if made.ready in session.contents else last.upload
+        if environment.ready not in session.contents and not last.upload.share():
+            last.upload = _upload(session, environment, say, on_progress)
+        # The environment may have become ready since the test above, and then nothing is to be waited for.
+        return EnvironmentUpload() if environment.ready in session.contents else last.upload
 
 
-def _upload(session: HostState, made: LockedEnvironment, say: Say, on_progress: Progress) -> EnvironmentUpload:
+def _upload(session: HostState, environment: LockedEnvironment, say: Say, on_progress: Progress) -> EnvironmentUpload:
     """Send what the host lacks of it, and start its builder.
 
     Args:
@@ -174,13 +183,13 @@ def _upload(session: HostState, made: LockedEnvironment, say: Say, on_progress: 
     Raises:
         EnvironmentBuildError: A package can be fetched neither by the host nor by this machine.
     """
-    if not session.missing([made.ready]):
+    if not session.missing([environment.ready]):
         return EnvironmentUpload()
-    wanted = json.dumps(build_plan.document(session, made, session.host.making.fetch_on != "client", {})).encode()
-    lacking = environment_builder.run_builder(session, "lacking", stdin=wanted, timeout_s=_TIMEOUT_S)[-1]
+    draft = json.dumps(build_plan.document(session, environment, session.host.making.fetch_on != "client", {})).encode()
+    lacking = environment_builder.run_builder(session, "lacking", stdin=draft, timeout_s=_TIMEOUT_S)[-1]
     # The host fetches some of what is missing, and the rest is sent.
-    wheel, lock = build_plan.zstd(session), made.lock
-    archives = [*lock.archives(made.platform), *lock.builds(made.platform), *([wheel] if wheel else [])]
+    wheel, lock = build_plan.zstd(session), environment.lock
+    archives = [*lock.archives(environment.platform), *lock.builds(environment.platform), *([wheel] if wheel else [])]
     known = {each.sha256: each for each in archives}
     missing = [known[sha256] for sha256 in lacking["missing"]]
     unreachable = set() if session.host.making.fetch_on == "host" else set(lacking["unreachable"])
@@ -188,15 +197,16 @@ def _upload(session: HostState, made: LockedEnvironment, say: Say, on_progress: 
     theirs = [each for each in missing if each.sha256 not in unreachable]
     ours = [each for each in missing if each.sha256 in unreachable]
     sizes = download.download_sizes(ours)
-    tell_download(made, theirs, ours, {**lacking["sizes"], **sizes}, say)
-    sent = [*session.bridge.lay_out(), *_send(session, made, ours, sum(sizes.values()), on_progress)]
-    plan = posixpath.join(layout.build_dir(made.root, made.id), layout.PLAN)
-    document = json.dumps(build_plan.document(session, made, bool(theirs), lacking["sizes"])).encode()
+    tell_download(environment, theirs, ours, {**lacking["sizes"], **sizes}, say)
+    sent = [*session.bridge.lay_out(), *_send(session, environment, ours, sum(sizes.values()), on_progress)]
+    plan = posixpath.join(layout.build_dir(environment.root, environment.id), layout.PLAN)
+    document = json.dumps(build_plan.document(session, environment, bool(theirs), lacking["sizes"])).encode()
+    # The builder starts once the plan exists, so the plan must arrive after all that it names.
     planned = session.connection.put(plan, document, mode=_GROUP_READS, after=sent)
-    return EnvironmentUpload([*sent, planned], _start(session, made, plan, planned))
+    return EnvironmentUpload([*sent, planned], _start(session, environment, plan, planned))
 
 
-def _start(session: HostState, made: LockedEnvironment, plan: str, planned: Reply[bool]) -> RemoteBuild | None:
+def _start(session: HostState, environment: LockedEnvironment, plan: str, planned: Reply[bool]) -> RemoteBuild | None:
     """Start the builder on the machine that ssh reaches, or in a batch job; None if each job builds for itself."""
     making = session.host.making
     if making.build_on == "node" and not making.partition:
@@ -204,12 +214,12 @@ def _start(session: HostState, made: LockedEnvironment, plan: str, planned: Repl
     log = posixpath.join(posixpath.dirname(plan), f"log-{secrets.token_hex(4)}")
     argv, build = session.bridge.words(layout.BUILD, "build", plan), RemoteBuild(session, log)
     if making.build_on == "node" and session.scheduler.has_nodes:
-        name = layout.job_name("environment", made.id)
+        name = layout.job_name("environment", environment.id)
         request = session.scheduler.errand(job_script.command_line(argv), name, log, making.partition or "")
         submission = submit.start(session, request, [planned], _WaitingBuilder())
         loop.begin(_see_started(session, name, build, submission))
     else:
-        build.spawn(argv, made.root, [planned])
+        build.spawn(argv, environment.root, [planned])
     return build
 
 
@@ -225,13 +235,14 @@ async def _see_started(session: HostState, name: str, build: RemoteBuild, submis
     try:
         await submit.await_start(session, submission)
     except (ClusterfnError, concurrent.futures.CancelledError) as error:
+        # Jobs wait for the builder, so they must learn that it never starts.
         build.refused(error)
         return
     build.watch_job(name)
 
 
 def tell_download(
-    made: LockedEnvironment,
+    environment: LockedEnvironment,
     theirs: Sequence[LockedPackage],
     ours: Sequence[LockedPackage],
     sizes: Mapping[str, int],
@@ -244,13 +255,13 @@ def tell_download(
         ours: What this machine downloads and sends.
         sizes: By SHA-256, as far as they are known.
     """
-    host, count = made.host.name, len(made.lock.archives(made.platform))
+    host, count = environment.host.name, len(environment.lock.archives(environment.platform))
     parts = [f"{host} fetches {len(theirs)}"] if theirs else []
     parts += [f"{len(ours)} are sent"] if ours else []
     parts += [f"{count - len(theirs) - len(ours)} are already there"] if len(theirs) + len(ours) < count else []
-    base = f" on {host}'s own Python {made.base.version} ({made.base.path})" if made.base else ""
+    base = f" on {host}'s own Python {environment.base.version} ({environment.base.path})" if environment.base else ""
     of = counted(count, "package")
-    say(f"{made.title}: environment {made.id[:8]} of {of}{base}: {', '.join(parts) or 'none to send'}")
+    say(f"{environment.title}: environment {environment.id[:8]} of {of}{base}: {', '.join(parts) or 'none to send'}")
     total = _sum((*theirs, *ours), sizes)
     if total < MUCH:
         return
@@ -259,7 +270,8 @@ def tell_download(
     way = [f"{host} fetches {format_size(_sum(theirs, sizes))}"] if theirs else []
     way += [f"this machine downloads and sends {format_size(_sum(ours, sizes))}"] if ours else []
     least = "" if all(each.sha256 in sizes for each in (*theirs, *ours)) else "at least "
-    say(f"{made.title}: {least}{format_size(total)} for {made.root} on {host}: {', '.join(way)} ({largest})")
+    where = f"{environment.root} on {host}"
+    say(f"{environment.title}: {least}{format_size(total)} for {where}: {', '.join(way)} ({largest})")
 
 
 def _sum(packages: Sequence[LockedPackage], sizes: Mapping[str, int]) -> int:
@@ -267,7 +279,11 @@ def _sum(packages: Sequence[LockedPackage], sizes: Mapping[str, int]) -> int:
 
 
 def _send(
-    session: HostState, made: LockedEnvironment, packages: Sequence[LockedPackage], size: int, on_progress: Progress
+    session: HostState,
+    environment: LockedEnvironment,
+    packages: Sequence[LockedPackage],
+    size: int,
+    on_progress: Progress,
 ) -> Iterator[Reply[Any]]:
     """Send each archive as soon as it is here, while the others are fetched: so many bytes, as far as that is known."""
     tell_fetched, tell_sent = _seldom(on_progress), _seldom(on_progress)
@@ -281,8 +297,8 @@ def _send(
         count = sum(reply.done() for reply in sent)
         tell_sent({"stage": SENDING, "done": count, "of": len(sent), "text": transfer.amounts()})
 
-    for sha256, path in download.download_packages(packages, fetched, made.indexes):
-        sent.append(session.connection.put(layout.blob(made.root, sha256), path, mode=_GROUP_READS))
+    for sha256, path in download.download_packages(packages, fetched, environment.indexes):
+        sent.append(session.connection.put(layout.blob(environment.root, sha256), path, mode=_GROUP_READS))
         transfer.add(sent[-1])
         sent[-1].add_done_callback(arrived)
         yield sent[-1]
@@ -292,9 +308,9 @@ def _seldom(on_progress: Progress) -> Progress:
     """Return a function that reports at most twice a second, and the end."""
     due = [0.0]
 
-    def tell(told: BuildProgress) -> None:
-        if told["done"] == told["of"] or time.monotonic() >= due[0]:
+    def tell(progress: BuildProgress) -> None:
+        if progress["done"] == progress["of"] or time.monotonic() >= due[0]:
             due[0] = time.monotonic() + _OFTEN_S
-            on_progress(told)
+            on_progress(progress)
 
     return tell

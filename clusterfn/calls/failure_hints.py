@@ -41,23 +41,25 @@ def about_gpus(outcome: Mapping[str, Any], host: str) -> str | None:
     text = (outcome.get("exception") or {}).get("message") or ""
     if not re.search(_OF_GPUS, text):
         return None
-    from clusterfn.bridge.worker import cuda_table  # late: few errors are of GPUs, and it costs some milliseconds
+    # Few errors are about GPUs, and the import takes some milliseconds.
+    from clusterfn.bridge.worker import cuda_table
 
-    known = cuda_table.find_known_error(text)
-    if known is None:
+    cuda_error = cuda_table.find_known_error(text)
+    if cuda_error is None:
         return None
-    if known.name in _NO_GPU:
+    if cuda_error.name in _NO_GPU:
         if (outcome.get("usage") or {}).get("gpus"):
             return f"the job had GPUs: `clusterfn check {host} --gpus 1` shows why PyTorch cannot use them"
         return "a job sees no GPU unless it asks for one: @cluster(gpus=1)"
-    advice = f"{known.name}: {known.advice}"
-    if outcome.get("earlier") or known.retry == "never":
+    advice = f"{cuda_error.name}: {cuda_error.advice}"
+    if outcome.get("earlier") or cuda_error.retry == "never":
         return advice
     return f"{advice}; this may be transient: @cluster(retries=2) retries such a job in a new process, on another GPU"
 
 
 _OF_GPUS = r"CUDA|NCCL|NVLink|GPU|NVIDIA|NVML|libcuda|libnvidia|\bcu[A-Z]|CU[A-Z]+_STATUS|kernel image"
-_ONE_EACH = "the number of tasks per node configured in"  # Lightning on SLURM, to devices=2 on several nodes
+# Lightning raises this under SLURM with devices=2 on several nodes.
+_ONE_EACH = "the number of tasks per node configured in"
 _NO_GPU = ("cudaErrorNoDevice", "no NVIDIA driver", "PyTorch without CUDA")
 
 
@@ -87,9 +89,9 @@ def about_missing_module(outcome: Mapping[str, Any], host: str) -> str | None:
             f"import statement names; write `import {top}` in the function"
         )
     if below:
-        there = host_text.shell_word(missing.get("version") or "another version")
+        remote_version = host_text.shell_word(missing.get("version") or "another version")
         here = serialization.part("load_failure").version_of(top) or "another version"
-        return f"{top} in {python} on {host} has no {name}: it is {there} there, and {here} on this machine"
+        return f"{top} in {python} on {host} has no {name}: it is {remote_version} there, and {here} on this machine"
     folder = _installed_from(top)
     if folder:
         return (
@@ -101,13 +103,14 @@ def about_missing_module(outcome: Mapping[str, Any], host: str) -> str | None:
         return f"{top} is a module of {version}, which {python} lacks: use an environment with {version}"
     package = PACKAGES.get(top, top)
     lacking = f"No module named {name!r} in {python} on {host}"
-    found: list[Path] = []
-    with contextlib.suppress(OSError):  # the working directory was removed
-        found = [path for below in (f"{top}.py", f"{top}/__init__.py") for path in Path().glob(f"*/{below}")]
-    if found:
+    files: list[Path] = []
+    # The working directory may have been removed.
+    with contextlib.suppress(OSError):
+        files = [path for below in (f"{top}.py", f"{top}/__init__.py") for path in Path().glob(f"*/{below}")]
+    if files:
         return (
-            f"{lacking}. {found[0]} is on this machine: clusterfn sends modules that your program itself can import, "
-            f"so add {found[0].parts[0]} to PYTHONPATH or sys.path here"
+            f"{lacking}. {files[0]} is on this machine: clusterfn sends modules that your program itself can import, "
+            f"so add {files[0].parts[0]} to PYTHONPATH or sys.path here"
         )
     if _MADE.search(python):
         return f"{lacking}, which clusterfn built: add {package} to environment.yml or packages=[…], and call again"
@@ -125,20 +128,21 @@ def _installed_from(module: str) -> str:
     from urllib.parse import urlsplit
     from urllib.request import url2pathname
 
-    known: Mapping[str, list[str]] = getattr(metadata, "packages_distributions", dict)()  # from Python 3.10 on
-    for project in known.get(module) or [module]:
+    # `packages_distributions` exists from Python 3.10 on.
+    projects: Mapping[str, list[str]] = getattr(metadata, "packages_distributions", dict)()
+    for project in projects.get(module) or [module]:
         with contextlib.suppress(metadata.PackageNotFoundError, ValueError):
-            told = json.loads(metadata.distribution(project).read_text("direct_url.json") or "{}")
-            if "dir_info" in told and str(told.get("url")).startswith("file://"):
-                return str(url2pathname(urlsplit(told["url"]).path))
+            origin = json.loads(metadata.distribution(project).read_text("direct_url.json") or "{}")
+            if "dir_info" in origin and str(origin.get("url")).startswith("file://"):
+                return str(url2pathname(urlsplit(origin["url"]).path))
     return ""
 
 
-# The interpreter of an environment that clusterfn builds: a package that you install into it is gone when it is
-# rebuilt.
+# This is the interpreter of an environment that clusterfn builds. A package that you install there is gone once the
+# environment is built again.
 _MADE = re.compile(rf"/{layout.ENVIRONMENTS}/[0-9a-f]{{16,64}}/bin/python")
 
-# Modules whose package has another name.
+# The packages of these modules have other names.
 PACKAGES = {
     "PIL": "pillow", "bs4": "beautifulsoup4", "cv2": "opencv-python", "dateutil": "python-dateutil",
     "faiss": "faiss-cpu", "sklearn": "scikit-learn", "skimage": "scikit-image", "yaml": "pyyaml",

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 from clusterfn.errors import PayloadError
 
 _CHUNK = 1 << 20
-_PROGRAM = "\0x"  # follows the digest of the content
+# This suffix follows the digest of the content of a program.
+_PROGRAM = "\0x"
 _digests: dict[tuple[str, int, int, int, int], tuple[str, int]] = {}
 _CREDENTIALS = (
     r"\.env(?:\.(?!example|sample|template|dist).+)?|[._]netrc|\.(?:pypirc|npmrc|pgpass|git-credentials|htpasswd)"
@@ -28,7 +29,8 @@ _CREDENTIALS = (
     r"|(?:credentials|client_secret.*|service[-_]account.*)(?:\.json|\.ini|\.csv)?|secrets?\.(?:json|ya?ml|toml|ini)"
 )
 _PRIVATE_KEY = re.compile(rb"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----")
-_HEAD = 4096  # bytes, in which the first line of a private key is looked for
+# The first line of a private key is looked for in this many bytes.
+_HEAD = 4096
 
 
 class File(type(pathlib.Path())):  # type: ignore[misc]
@@ -86,38 +88,40 @@ def holds_credentials(path: pathlib.Path) -> bool:
         try:
             with path.open("rb") as file:
                 return _PRIVATE_KEY.search(file.read(_HEAD)) is not None
-        except OSError:  # reading it whole gives the error
+        except OSError:
+            # The error appears when the file is read whole.
             return False
     return re.fullmatch(_CREDENTIALS, path.name, re.IGNORECASE) is not None
 
 
-def as_given(value: Any, given: Mapping[str, pathlib.PurePath]) -> Any:
+def as_given(value: Any, caller_paths: Mapping[str, pathlib.PurePath]) -> Any:
     """Return a value with the caller's own paths in place of the host's paths of the same files.
 
     Texts and paths are looked at, alone and in built-in containers, keys included. Only a whole path is replaced: that
     of a File or Directory which was an argument, or one below such a Directory.
 
     Args:
-        given: Path on the host -> path here.
+        caller_paths: Path on the host -> path here.
     """
-    return _Giving(given).of(value)
+    return _Giving(caller_paths).of(value)
 
 
 class _Giving:
     """One walk through a value; lists and dicts stay the same objects."""
 
-    def __init__(self, given: Mapping[str, pathlib.PurePath]) -> None:
-        self._given = given
-        self._seen: dict[int, Any] = {}  # by id: held, so that no id is used twice
+    def __init__(self, caller_paths: Mapping[str, pathlib.PurePath]) -> None:
+        self._given = caller_paths
+        # Results by the ids of the values. The values are held, so that no new object gets the id of an earlier one.
+        self._seen: dict[int, Any] = {}
 
     def of(self, value: Any) -> Any:
         kind = type(value)
         if kind is str:
-            found = self._path(value)
-            return value if found is None else str(found)
+            path = self._path(value)
+            return value if path is None else str(path)
         if issubclass(kind, pathlib.PurePath):
-            found = self._path(str(value))
-            return value if found is None else pathlib.Path(found)
+            path = self._path(str(value))
+            return value if path is None else pathlib.Path(path)
         if (kind is list or kind is dict) and id(value) not in self._seen:
             self._seen[id(value)] = value
             if kind is list:
@@ -131,11 +135,11 @@ class _Giving:
         return value
 
     def _path(self, text: str) -> pathlib.PurePath | None:
-        for there, here in self._given.items():
-            if text == there:
+        for remote, here in self._given.items():
+            if text == remote:
                 return here
-            if text.startswith(f"{there}/"):
-                return here / text[len(there) + 1 :]
+            if text.startswith(f"{remote}/"):
+                return here / text[len(remote) + 1 :]
         return None
 
 
@@ -147,7 +151,8 @@ def shipment(path: File | Directory) -> FileUpload:
     """
     try:
         return _directory(path) if isinstance(path, Directory) else _file(path)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+    except (OSError, ValueError) as error:
+        # A path with a NUL raises ValueError.
         raise PayloadError(
             f"{type(path).__name__}({str(path)!r}) cannot be read: {error}",
             hint=f"the path is relative to {pathlib.Path.cwd()}",

@@ -33,7 +33,7 @@ def connect(
                 from clusterfn.hosts.transports import ssh_config
 
                 stack.enter_context(ssh_config.resolving_ahead(chosen.host))
-            # Only now: ssh reads its configuration while these are loaded.
+            # These imports come after that, because ssh reads its configuration in the meantime.
             from clusterfn.hosts.environment_choice import EnvironmentRequest
             from clusterfn.hosts.host_state import open_session
 
@@ -48,6 +48,6 @@ def connect(
 
 
 def _load_calls() -> None:
-    # The caller imports it again, and gets the error: the connection is not to blame.
+    # The caller imports the module again, and gets the error there: it must not look like one of the connection.
     with contextlib.suppress(ImportError, OSError):
         importlib.import_module("clusterfn.calls.call")

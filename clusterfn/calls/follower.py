@@ -38,8 +38,10 @@ if TYPE_CHECKING:
     from clusterfn.hosts.host_state import HostState
 
 R = TypeVar("R")
-_LATEST = 4e9  # a time that a clock may show
-_REST_S = 15.0  # for the last of what a job has printed, after its outcome
+# The latest time that a clock may show, in seconds since 1970.
+_LATEST = 4e9
+# The last of what a job prints may come this long after its outcome.
+_REST_S = 15.0
 
 
 class Follower(FollowedJob):
@@ -78,7 +80,8 @@ class Follower(FollowedJob):
     def follow(self) -> None:
         """Follow it from its first attempt on. Does not wait."""
         loop.begin(self._see_through(self._open_attempt(1)))
-        if self.is_closed:  # it was refused in this moment
+        # A refusal may have closed it in the meantime, before there was a request to cancel.
+        if self.is_closed:
             self.end()
 
     def _open_attempt(self, attempt: int) -> Reply[bytes]:
@@ -111,7 +114,7 @@ class Follower(FollowedJob):
                 outcome,
                 with_files=[(posixpath.join(folder, layout.VALUE), arriving)],
                 on_content=arriving.announce,
-                # Through a file system of several machines, a piece may be seen before those ahead of it.
+                # On a file system that several machines share, a later piece may become visible before an earlier one.
                 on_early=None if self.session.scheduler.has_nodes else arriving.begin_early,
             )
             self._receiving = Transfer(RECEIVING, [waiting])
@@ -134,8 +137,10 @@ class Follower(FollowedJob):
             on_output(stream, data)
 
         def await_last() -> None:
-            if self.has_outcome:  # else there is none to wait for: it was refused, or moved to another session
-                with contextlib.suppress(Unreachable):  # the outcome is known, and the output stays on the host
+            # Without an outcome there is no output to wait for: the job was rejected, or moved to another session.
+            if self.has_outcome:
+                # The outcome is known, and the output stays on the host.
+                with contextlib.suppress(Unreachable):
                     last.exception(_REST_S)
 
         last = self.watch_output(heard)
@@ -148,6 +153,7 @@ class Follower(FollowedJob):
     def watch_output(self, on_output: Callable[[str, bytes], Any]) -> Reply[bytes]:
         """Pass on what the present attempt prints, from its beginning, and later ones; the reply is its outcome."""
         with self._choosing_attempt:
+            # The lock keeps an attempt from beginning between these two lines: its output would come twice.
             self.shown_by.append(on_output)
             folder = self.attempt_folder
         return self.connection.follow(_output_files(folder, on_output, {}), posixpath.join(folder, layout.OUTCOME))
@@ -192,17 +198,21 @@ class Follower(FollowedJob):
                 data = await following
                 following = self._take_outcome(data) if not self.is_closed else None
             except asyncio.CancelledError:
+                # A cancelled task must end: the branch below would report it as a lost connection.
                 raise
-            except BaseException as error:  # noqa: BLE001 - such as no memory for its value: who waits must get it
+            except BaseException as error:  # noqa: BLE001 - such as no memory for the value
+                # The caller that waits must get the error.
                 following = None
                 self._lose(error, arriving.kind if arriving is not None else "")
             if following is None and arriving is not None and self.arriving_outcome is arriving:
-                arriving.drop()  # else it is on its way to the job
+                # Otherwise the value is on its way to the job, and must stay.
+                arriving.drop()
             arriving = None
 
     def _lose(self, error: BaseException, kind: str = "") -> None:
         """Report that no outcome comes; `kind` is that of one whose value cannot be received."""
-        if self.is_closed:  # which has cancelled the request
+        # Closing has cancelled the request, which ends with an error here.
+        if self.is_closed:
             return
         if isinstance(error, ResultError):
             self.entry.fail(error, kind)
@@ -214,50 +224,56 @@ class Follower(FollowedJob):
         """Take the outcome of the present attempt; return what brings that of the next one, None if it is final."""
         job = self.entry
         try:
-            told = outcome.read(data)
-            if told["kind"] in layout.NOT_FINAL:
-                return self._open_next(told)
+            fields = outcome.read(data)
+            if fields["kind"] in layout.NOT_FINAL:
+                return self._open_next(fields)
         except ValueError as unreadable:
             message = f"the job has ended, but its {layout.OUTCOME} is damaged: {unreadable}"
             hint = "read job.logs()"
             job.fail(JobError(message, host=job.host, job=job.id, stage="result", hint=hint, log=job.folder))
             self.end()
             return None
-        except HostError as ended:  # the connection has ended meanwhile
+        except HostError as ended:
+            # The connection has ended in the meantime.
             self._lose(ended)
             return None
         self.end()
-        if told["kind"] == layout.ENVIRONMENT and told.get("stage") == "start":  # the bridge there is gone or damaged
+        # The bridge on the host is missing or damaged, so the next job must check it.
+        if fields["kind"] == layout.ENVIRONMENT and fields.get("stage") == "start":
             self.session.bridge.distrust()
-        elif told["kind"] in (layout.PAYLOAD_BROKEN, layout.ENVIRONMENT):
+        elif fields["kind"] in (layout.PAYLOAD_BROKEN, layout.ENVIRONMENT):
             self.session.contents.forget()
-            if told.get("stage") == layout.CARDS_STAGE:  # it was made for other GPUs than the job has seen
+            # The environment was chosen for other GPUs than the job has, so the next call must look again.
+            if fields.get("stage") == layout.CARDS_STAGE:
                 self.session.environments.forget()
-        if self.doubt is not None and told.get("stage") == "submit":  # it was not submitted: nothing of it stays
+        # The scheduler never took the job, so nothing of it may stay on the host.
+        if self.doubt is not None and fields.get("stage") == "submit":
             job.fail(self.doubt)
             self.cancel_at_scheduler()
             exit_flush.remove_folder(self.connection, self.folder)
             return None
         self.has_outcome = True
         arriving, self.arriving_outcome = self.arriving_outcome, None
-        exit_flush.run_in_thread(lambda: _hand_over(job, told, arriving), "clusterfn-outcome")
+        # Loading the value runs the user's code and may take long, so it must not block the event loop.
+        exit_flush.run_in_thread(lambda: _hand_over(job, fields, arriving), "clusterfn-outcome")
         return None
 
-    def _open_next(self, told: dict[str, Any]) -> Reply[bytes]:
+    def _open_next(self, fields: dict[str, Any]) -> Reply[bytes]:
         """Follow the attempt that comes after the present one."""
         job = self.entry
         self._ended.add(self.attempt)
-        following = told.get("superseded_by") or self.attempt + 1
-        if following in self._ended:  # each has one outcome, which never changes
+        following = fields.get("superseded_by") or self.attempt + 1
+        # Each attempt has one outcome, which never changes: outcomes that name one another would be followed for ever.
+        if following in self._ended:
             raise ValueError(f"attempts {sorted(self._ended)} name one another as the next")
-        if told.get("requeued"):
-            message = str(told.get("message") or "the job is requeued")
+        if fields.get("requeued"):
+            message = str(fields.get("message") or "the job is requeued")
             job.tell("note", message)
             job.set_state(PENDING, message)
-        elif told["kind"] == layout.PREEMPTED:
+        elif fields["kind"] == layout.PREEMPTED:
             job.set_state(PENDING, f"preempted, queued again (attempt {following})")
-        elif told.get("retried"):
-            job.note_retry(told.get("message") or "the job is retried")
+        elif fields.get("retried"):
+            job.note_retry(fields.get("message") or "the job is retried")
         elif following > self.attempt:
             why = f"attempt {self.attempt} left no result; the scheduler has restarted the job ({following})"
             job.note_retry(why)
@@ -286,25 +302,28 @@ class Follower(FollowedJob):
     def end(self) -> None:
         """Stop following it, and cancel the open requests."""
         awaited, self.awaited = self.awaited, None
+        # Requests may still refer to this tracker: without the entry it no longer keeps the job and its value.
         self.is_closed, self.entry = True, ENDED
         unwatch, self._unwatch = self._unwatch, None
         if unwatch is not None:
             unwatch()
         self.liveness.end()
-        if awaited is not None and not awaited.done():  # no outcome comes of what was refused
+        # A job that was rejected has no outcome to wait for.
+        if awaited is not None and not awaited.done():
             awaited.cancel()
 
 
-def _hand_over(job: Entry, told: dict[str, Any], arriving: Arriving | None) -> None:
+def _hand_over(job: Entry, fields: dict[str, Any], arriving: Arriving | None) -> None:
     """Give the outcome to the job, and the value; this thread keeps no name for it."""
     try:
         value = [arriving.value if arriving is not None else None]
     except ResultError as error:
-        job.fail(error, told["kind"])
+        job.fail(error, fields["kind"])
         return
     if arriving is not None:
         arriving.drop()
-    job.settle(told, value.pop())
+    # `pop` leaves no reference here, so the value is freed as soon as the job lets go of it.
+    job.settle(fields, value.pop())
 
 
 def _lost(error: BaseException, job: Entry) -> ClusterfnError:
@@ -336,10 +355,10 @@ def _output_files(folder: str, on_output: Callable[[str, bytes], Any], heard: Ma
 def _event(line: bytes) -> dict[str, str]:
     """Return the texts in a line of events.jsonl; {} for a damaged line."""
     try:
-        told = json.loads(line)
+        parsed = json.loads(line)
     except (ValueError, RecursionError):
         return {}
-    facts = told if isinstance(told, dict) else {}
+    facts = parsed if isinstance(parsed, dict) else {}
     return {name: str(fact) for name, fact in facts.items() if isinstance(fact, str) or name == _WHEN}
 
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from clusterfn.calls.job_entry import JobEntry
 
 
-LARGEST_BYTES = 4 << 20  # bytes: some thirty thousand jobs
+# About thirty thousand jobs.
+LARGEST_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,11 @@ def remember(
     """
     path = ledger_path()
     with contextlib.suppress(OSError):
+        # The names of jobs may be confidential, so only the user may read the folder.
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if path.exists() and path.stat().st_size > LARGEST_BYTES:
-            path.replace(_before(path))  # the one before it goes: hosts know their jobs without it
+            # An older file is lost: hosts know their jobs without it.
+            path.replace(_before(path))
         entry: dict[str, Any] = {
             "id": job.id,
             "host": job.host,
@@ -74,66 +77,68 @@ def remember(
             entry["results"] = results._asdict()
         if names := sorted(secrets):
             entry["secrets"] = names
+        # Programs may write at the same time: each appends a whole line.
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
 
 
 def entries(job_id: str) -> set[LedgerEntry]:
     """Return where jobs whose id begins so were sent from this machine."""
-    found = [_read(line) for line in _lines() if f'"id": "{job_id}' in line]
-    return {entry for entry in found if entry is not None}
+    read = [_read(line) for line in _lines() if f'"id": "{job_id}' in line]
+    return {entry for entry in read if entry is not None}
 
 
 def results_of(job_id: str, default: ResultPolicy) -> ResultPolicy:
     """Return what is accepted of the value of a job that was sent from this machine, and never less strictly."""
-    known = [entry.results for entry in (_read(line) for line in _lines() if f'"id": "{job_id}' in line) if entry]
-    sizes = [each.max_bytes for each in known if each.max_bytes is not None]
+    policies = [entry.results for entry in (_read(line) for line in _lines() if f'"id": "{job_id}' in line) if entry]
+    sizes = [each.max_bytes for each in policies if each.max_bytes is not None]
+    # The strictest policy counts: attaching must not accept more of the host than sending did.
     return ResultPolicy(
-        default.data_only or any(each.data_only for each in known), min(sizes, default=default.max_bytes)
+        default.data_only or any(each.data_only for each in policies), min(sizes, default=default.max_bytes)
     )
 
 
 def secrets_of(job_id: str) -> set[str]:
     """Return the names of the variables that a job, by its whole id, got from this machine as secrets."""
-    found = [_read(line) for line in _lines() if f'"id": "{job_id}"' in line]
-    return {name for entry in found if entry is not None for name in entry.secrets}
+    read = [_read(line) for line in _lines() if f'"id": "{job_id}"' in line]
+    return {name for entry in read if entry is not None for name in entry.secrets}
 
 
 def sent_within(job_id: str, seconds: float, hosts: Collection[str]) -> set[str]:
     """Return the ids that begin so of jobs recently sent to these hosts: they may still be on their way."""
-    found = [_read(line) for line in _lines() if f'"id": "{job_id}' in line]
-    sent = [entry for entry in found if entry is not None and entry.host in hosts]
+    read = [_read(line) for line in _lines() if f'"id": "{job_id}' in line]
+    sent = [entry for entry in read if entry is not None and entry.host in hosts]
     return {entry.id for entry in sent if abs(time.time() - entry.at) < seconds}
 
 
 def hosts(config: Path | None) -> list[str]:
     """List the hosts of that file to which jobs were sent from this machine."""
-    found = [_read(line) for line in _lines()]
-    return sorted({entry.host for entry in found if entry is not None and entry.config == str(config or "")})
+    read = [_read(line) for line in _lines()]
+    return sorted({entry.host for entry in read if entry is not None and entry.config == str(config or "")})
 
 
 def hosts_of(name: str) -> list[str]:
     """List the hosts to which jobs of that name were sent from this machine, the last one first."""
-    wanted, found = unicodedata.normalize("NFC", name), []
+    normalized, hosts_in_order = unicodedata.normalize("NFC", name), []
     for line in _lines():
         entry = _read(line)
-        if entry is not None and unicodedata.normalize("NFC", entry.name) == wanted:
-            found.append(entry.host)
-    return list(dict.fromkeys(reversed(found)))
+        if entry is not None and unicodedata.normalize("NFC", entry.name) == normalized:
+            hosts_in_order.append(entry.host)
+    return list(dict.fromkeys(reversed(hosts_in_order)))
 
 
 def newest_ids(most: int) -> list[str]:
     """Return the ids of the jobs that were last sent from this machine, newest first."""
-    found = [entry.id for entry in map(_read, _lines()[-most:]) if entry is not None]
-    return list(dict.fromkeys(reversed(found)))
+    ids = [entry.id for entry in map(_read, _lines()[-most:]) if entry is not None]
+    return list(dict.fromkeys(reversed(ids)))
 
 
 def _lines() -> list[str]:
-    found: list[str] = []
+    lines: list[str] = []
     for path in (_before(ledger_path()), ledger_path()):
         with contextlib.suppress(OSError):
-            found += path.read_text(encoding="utf-8", errors="replace").splitlines()
-    return found
+            lines += path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return lines
 
 
 def _read(line: str) -> LedgerEntry | None:

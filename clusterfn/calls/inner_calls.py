@@ -16,10 +16,13 @@ from clusterfn.calls import own_modules
 from clusterfn.errors import ConfigError
 
 _SENDING = ("map", "script", "submit")
-_PLAIN = ("local",)  # what means the same in a job
+# These attributes mean the same in a job.
+_PLAIN = ("local",)
 _SKIPPED = ("CACHE", "COPY_FREE_VARS", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "RESUME")
-_AT_ONCE = ("<dictcomp>", "<genexpr>", "<listcomp>", "<setcomp>")  # code of its own that the code around it runs
-_MOST = 300  # functions that are read
+# The code around these runs them at once, so a call in them is as certain as one beside them.
+_AT_ONCE = ("<dictcomp>", "<genexpr>", "<listcomp>", "<setcomp>")
+# At most this many functions are read.
+_MOST = 300
 
 
 class _Use(NamedTuple):
@@ -37,7 +40,8 @@ class _Use(NamedTuple):
 
 class _Found(NamedTuple):
     uses: tuple[_Use, ...]
-    assigned: tuple[tuple[str, str], ...]  # a function, and a global that it sets
+    # A function, and a global that it sets.
+    assigned: tuple[tuple[str, str], ...]
 
 
 def notes(function: Any, host: str) -> list[str]:
@@ -49,20 +53,20 @@ def notes(function: Any, host: str) -> list[str]:
     plain = _plain(function)
     if plain is None:
         return []
-    found = _read(plain)
-    said = [f"{outer} sets the global {name} in its job only: no other call finds it, return it instead"
-            for outer, name in found.assigned]  # fmt: skip
-    for use in found.uses:
+    facts = _read(plain)
+    lines = [f"{outer} sets the global {name} in its job only: no other call finds it, return it instead"
+             for outer, name in facts.assigned]  # fmt: skip
+    for use in facts.uses:
         name, options = attribute(use.inner, "__name__", "a function"), use.inner.options
         if use.attribute in _SENDING:
             message = f"{use.outer} calls {name}.{use.attribute}(), and a job cannot submit jobs"
             hint = f"call {name}(…), which runs in the same job, or send it from your own machine"
             if use.certain:
                 raise ConfigError(message, stage="submit", hint=hint)
-            said.append(f"{message}: {hint}")
+            lines.append(f"{message}: {hint}")
         elif options.host not in (None, host):
-            said.append(f"{use.outer} calls {name}, which then runs in the same job on {host}, not on {options.host}")
-    return list(dict.fromkeys(said))
+            lines.append(f"{use.outer} calls {name}, which then runs in the same job on {host}, not on {options.host}")
+    return list(dict.fromkeys(lines))
 
 
 def _plain(function: Any) -> types.FunctionType | None:
@@ -108,7 +112,8 @@ def _scope(function: types.FunctionType) -> dict[str, Any]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         try:
             scope[name] = cell.cell_contents
-        except ValueError:  # not assigned yet
+        except ValueError:
+            # The variable has no value yet.
             continue
     return scope
 

@@ -27,7 +27,7 @@ from clusterfn.hosts import loop, remote_files
 if TYPE_CHECKING:
     from clusterfn.hosts.connection import HostConnection, Reply
 
-    # the path, what takes the bytes, and where they begin and end
+    # Its arguments are the path, what takes the bytes, and where they begin and end.
     Fetch = Callable[[str, Callable[[bytes], Any], int, int], Reply[int]]
 
 
@@ -75,10 +75,12 @@ class ItemStream:
             if size is None:
                 yield self.waiting.popleft(), None
                 continue
+            # A crash may leave bytes that belong to no line, so a value need not begin where the last one ended.
             begin = self.waiting[0]["at"] - self._offset
             if len(self._values) < begin + size:
                 return
             value = self._values[begin : begin + size]
+            # Values that are handed on must not be kept here too, for a group may have thousands.
             del self._values[: begin + size]
             self._offset += begin + size
             yield self.waiting.popleft(), value
@@ -132,21 +134,23 @@ class ItemResults:
 
     def count_ended(self) -> int:
         """Return the number of items whose end was received, loaded or not."""
+        # The list is a copy, because the event loop adds items while this thread counts them.
         return sum("index" in line for _, _, line in list(self._places.values()))
 
     def on_lines(self, stream: ItemStream, data: bytes) -> None:
         """Take more bytes of a journal."""
         for line in stream.lines(data):
             if max(line.get(name, 0) for name in ("begin", "retry", "index")) >= len(self._numbers):
-                continue  # there is no such item
+                # The group has no such item: the line is damaged or false.
+                continue
             if "begin" in line:
                 self._places[line["begin"]] = (stream.element, stream.attempt, line)
                 self._group.begin_item(self._numbers[line["begin"]])
             elif "retry" in line:
                 console.tell(f"{self._group.label(self._numbers[line['retry']])}: {line.get('told')}")
             elif "index" in line:
-                known = self._places.get(line["index"], (0, 0, {}))[2]
-                self._places[line["index"]] = (stream.element, stream.attempt, {**known, **line})
+                earlier = self._places.get(line["index"], (0, 0, {}))[2]
+                self._places[line["index"]] = (stream.element, stream.attempt, {**earlier, **line})
                 if stream.values:
                     self._send_for(stream, line)
                 else:
@@ -170,12 +174,12 @@ class ItemResults:
 
     def _send_for(self, stream: ItemStream, line: dict[str, Any]) -> None:
         """Have the value of an item come, unless it has none that is to be read; then take the line."""
-        told, value = line.get("value") or {}, bytearray()
+        described, value = line.get("value") or {}, bytearray()
         is_unread = line.get("kind") != layout.RETURNED and self._place.results.data_only
-        if not told or is_unread or outcome.is_too_large(line, self._place.results):
+        if not described or is_unread or outcome.is_too_large(line, self._place.results):
             self._records.put(ItemRecord(stream.element, stream.attempt, line, None))
             return
-        coming = self._fetch(stream.values, value.extend, line["at"], line["at"] + told["size"])
+        coming = self._fetch(stream.values, value.extend, line["at"], line["at"] + described["size"])
         loop.begin(self._receive(coming, ItemRecord(stream.element, stream.attempt, line, value)))
 
     async def _receive(self, coming: Reply[int], record: ItemRecord) -> None:
@@ -187,7 +191,8 @@ class ItemResults:
         while record is not None:
             try:
                 self._take(record)
-            except Exception as error:  # noqa: BLE001 - the outermost frame of its thread: those who wait must get an error
+            except Exception as error:  # noqa: BLE001 - loading a value runs the user's code
+                # This is the outermost frame of its thread: those who wait must get an error.
                 self._give_up(record, error)
             record = self._records.get() if not self._group.done() else None
         self._when_all()
@@ -311,5 +316,5 @@ def _read_entry(line: bytes) -> dict[str, Any]:
         return {}
     value = entry.get("value")
     numbers = [entry[name] for name in ("begin", "retry", "index") if name in entry]
-    wanted = numbers if value is None else [*numbers, entry.get("at"), value.get("size") if type(value) is dict else -1]
-    return entry if numbers and all(type(number) is int and number >= 0 for number in wanted) else {}
+    values = numbers if value is None else [*numbers, entry.get("at"), value.get("size") if type(value) is dict else -1]
+    return entry if numbers and all(type(number) is int and number >= 0 for number in values) else {}

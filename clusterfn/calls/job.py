@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-_MOMENT_S, _ANSWER_S = 5.0, 30.0  # for an answer, where the job seems not to have begun, and where it has
-_CARD_S = 5.0  # how often a notebook asks what a running job uses
+# The time for an answer where the job seems not to have begun, and where it has begun.
+_MOMENT_S, _ANSWER_S = 5.0, 30.0
+# A notebook asks this often what a running job uses.
+_LIVE_USAGE_S = 5.0
 _STREAMS = (layout.STDOUT, layout.STDERR, "scheduler")
 
 
@@ -115,7 +117,8 @@ class Job(concurrent.futures.Future[R], JobArgument, NotebookDisplay):
                 raise
         if self.state in (PENDING, STARTING):
             return []
-        return remote_files.list_files(tracker.connection, tracker.work_folder)  # it has begun meanwhile
+        # The job has begun in the meantime.
+        return remote_files.list_files(tracker.connection, tracker.work_folder)
 
     @public_api
     def logs(self, stream: str = "stdout") -> str:
@@ -193,18 +196,18 @@ class Job(concurrent.futures.Future[R], JobArgument, NotebookDisplay):
         Raises:
             ClusterfnError: The job does not run, or does not answer.
         """
-        said = remote_state.request_stack_dump(
+        dump = remote_state.request_stack_dump(
             self._entry.tracker.connection,
             self.folder,
             lambda waited_s: not self.done() and waited_s < (_MOMENT_S if self.state == PENDING else _ANSWER_S),
         )
-        if said is None:
+        if dump is None:
             not_now = self.done() or self.state == PENDING
             raise ClusterfnError(
                 f"there are no stacks of job {self.id}: it is {self.status}", host=self.host, job=self.id,
                 hint="ask while it is running" if not_now else "try again; then check its machine",
             )  # fmt: skip
-        return said
+        return dump
 
     @public_api
     def stop(self) -> None:
@@ -220,7 +223,8 @@ class Job(concurrent.futures.Future[R], JobArgument, NotebookDisplay):
         """
         if self.done() or self.running():
             return self.cancelled()
-        with self._entry.settling:  # the outcome of our own withdrawal comes back too, and must find the job cancelled
+        # The outcome of this withdrawal comes back too, and must find the job cancelled.
+        with self._entry.settling:
             if self.done() or not _withdraw(self._entry) or not super().cancel():
                 return self.cancelled()
             self._entry.finish(CANCELLED, "withdrawn before it started", lambda _: None)
@@ -248,7 +252,8 @@ class Job(concurrent.futures.Future[R], JobArgument, NotebookDisplay):
         try:
             value = super().result(_await_end(self, timeout))
         except concurrent.futures.TimeoutError as error:
-            if self.done():  # the function's own
+            # The function itself raised it.
+            if self.done():
                 raise
             raise type(error)(f"{self.id} on {self.host} has not ended within {timeout:g} s; it continues") from None
         if value is not ON_HOST:
@@ -269,7 +274,8 @@ class Job(concurrent.futures.Future[R], JobArgument, NotebookDisplay):
         Raises:
             ClusterfnError: It has not ended, or another job needs its value.
         """
-        for each in self._entry.takers:  # the host knows of the others
+        # The host knows only the jobs that have arrived there.
+        for each in self._entry.takers:
             if not each.done() and each.tracker.is_on_its_way:
                 why = f"{each.id[:SHORT]} takes its value, and has not been sent yet"
                 raise ClusterfnError(
@@ -279,7 +285,8 @@ class Job(concurrent.futures.Future[R], JobArgument, NotebookDisplay):
         self._entry.tracker.remove()
 
     def __await__(self) -> Generator[Any, None, R]:
-        import asyncio  # here: it costs every other call a seventh of the library's own import
+        # The import takes a seventh of the time of `import clusterfn`, and few calls are awaited.
+        import asyncio
 
         if not self.done():
             self._entry.tracker.skip_turn()
@@ -311,7 +318,7 @@ class Job(concurrent.futures.Future[R], JobArgument, NotebookDisplay):
         entry = self._entry
         usage, live = entry.published.get("usage") or {}, entry.live_usage
         if entry.is_watched and live is not None:
-            live.refresh(_CARD_S)
+            live.refresh(_LIVE_USAGE_S)
             usage = live.last
         waited_s = time.monotonic() - entry.submitted_at if entry.sent_here else None
         return Summary(
@@ -335,7 +342,8 @@ class JobSource(ArgumentSource):
 
     def await_end(self) -> None:
         _await_end(self.argument, None)
-        concurrent.futures.wait([self.argument])  # if a display shows it, nothing has waited yet
+        # A job that a display shows was not waited for above.
+        concurrent.futures.wait([self.argument])
 
     def open_requests(self) -> Sequence[Reply[Any]]:
         return self.argument._entry.tracker.open_requests() if os.getpid() == self.argument._pid else ()
@@ -348,7 +356,8 @@ def entry_of(job: Job[Any]) -> JobEntry:
 
 def _withdraw(entry: JobEntry) -> bool:
     tracker, withdrawn = None, False
-    while tracker is not entry.tracker:  # a call of a session may have been moved to another one meanwhile
+    # A call of a session may move to another session while it is withdrawn here.
+    while tracker is not entry.tracker:
         tracker = entry.tracker
         withdrawn = tracker.withdraw()
     return withdrawn
@@ -371,7 +380,8 @@ def _await_end(job: Job[Any], timeout: float | None) -> float | None:
 
 async def _fetch_later(job: Job[R]) -> R:
     """Wait for the end without a thread, and then fetch the value in one: it must not stop the event loop."""
-    import asyncio  # as above
+    # Few calls are awaited.
+    import asyncio
 
     ended: concurrent.futures.Future[None] = concurrent.futures.Future()
     job.add_done_callback(lambda _: ended.set_result(None))

@@ -32,11 +32,13 @@ if TYPE_CHECKING:
     from clusterfn.calls.job_entry import JobEntry
 
 R = TypeVar("R")
-# Passes what a job prints to a function of the stream's name and the bytes; entered, it waits for the last of them.
+# It passes what a job prints to a function of the stream's name and the bytes. Entered, it gives a function that waits
+# for the last of them.
 Output = Callable[[Callable[[str, bytes], Any]], AbstractContextManager[Callable[[], None]]]
 _TICK_S = 1.0
 _SECOND_INTERRUPT_S = 3.0
-STANDS_STILL_S = 60.0  # without a byte of what is still sent when the program ends
+# At the end of the program, sending is given up after this time without a byte.
+STALLED_S = 60.0
 _LOOK_S = 0.2
 PREPARING_S = 2.0
 _IDLE_LOOKS = 25
@@ -99,7 +101,8 @@ class _JobDisplay(console.StatusLine):
         self.in_cell = f"clusterfn: {job.id} {where}" if where and console.cell_status() is not None else ""
         if where and not self.in_cell:
             console.tell(f"{job.id} {where}")
-        tell = self.queue.put  # not self, which holds the job: they would keep each other
+        # A bound method of `self` would keep the display and its job alive in a cycle.
+        tell = self.queue.put
         self.unlisten = job.listen(lambda kind, what: tell((kind, what)))
 
     def until_done(self) -> None:
@@ -130,7 +133,8 @@ class _JobDisplay(console.StatusLine):
                 self._output(kind, what)
 
     def _output(self, name: str, data: bytes) -> None:
-        if not self.in_cell:  # where the status line has a place of its own
+        # In a notebook the status line has a place of its own.
+        if not self.in_cell:
             self.clear()
         text = self.decoders[name].decode(data)
         self.spoken, self.within_a_line = True, not text.endswith("\n")
@@ -224,15 +228,18 @@ def forget_going(job: JobEntry | GroupState) -> None:
 
 @functools.cache
 def _tell_at_exit() -> None:
-    exit_flush.finish_at_exit()  # runs after it, as what is registered last runs first
+    # atexit runs what was registered last first: this must run after `_tell_what_goes_on`.
+    exit_flush.finish_at_exit()
     atexit.register(_tell_what_goes_on)
 
 
 def _tell_what_goes_on() -> None:
     """Print how to get back to jobs that keep running; first wait for what may still be refused."""
+    # These were not sent when the program ended, so their users have not heard yet whether they arrived.
     late = [job for job, _ in _all_unsent()]
     finish_sending()
-    sent = exit_flush.finish_all()  # first: an answer may be that the scheduler has no room
+    # This comes first, because an answer may be that the scheduler has no room for a job.
+    sent = exit_flush.finish_all()
     finish_submitting()
     sent = exit_flush.finish_all() and sent
     for job in late:
@@ -240,6 +247,7 @@ def _tell_what_goes_on() -> None:
             _tell_of_end(job)
     going = [job for job in open_jobs if not job.done() and not job.is_stopping]
     left = sorted((_what_goes_on(job), _parting_words(job), job.id) for job in going)
+    # Jobs with the same words share a line, because a program may leave hundreds of them.
     for what, words in sorted({(what, words) for what, words, _ in left}):
         ids = [job_id[:SHORT] for each, how, job_id in left if (each, how) == (what, words)]
         how = words.replace("ID", ids[0]) if len(ids) == 1 else words
@@ -255,7 +263,7 @@ def _what_goes_on(job: JobEntry | GroupState) -> str:
 
 
 def _tell_of_end(job: JobEntry | GroupState) -> None:
-    """Say of a job that nobody waited for any more that it was sent, and how to get what became of it."""
+    """Say that a job was sent and has ended, and how to get its result, once no call waits for it."""
     how = _how_to_get(job).replace("ID", job.id[:SHORT])
     console.warn(f"{job.id} was sent, and has ended: {job.status} ({how})")
 
@@ -273,7 +281,7 @@ def finish_sending() -> None:
     """Send what has not left this machine, as long as any of it moves and until Ctrl-C; then drop it."""
     due, moved, moved_at, unsent = 0.0, -1, time.monotonic(), _all_unsent()
     try:
-        while unsent and time.monotonic() - moved_at < STANDS_STILL_S:
+        while unsent and time.monotonic() - moved_at < STALLED_S:
             now, before, moved = time.monotonic(), moved, sum(sending.moved for _, sending in unsent)
             moved_at = now if moved != before else moved_at
             far = [(job, sending.amounts()) for job, sending in unsent]
@@ -295,13 +303,13 @@ def finish_sending() -> None:
 
 
 def finish_submitting() -> None:
-    """Wait for schedulers that do not take jobs for now, which nobody else would submit; at Ctrl-C drop these jobs."""
-    told = ""
+    """Wait for schedulers that take no jobs now: only this program can submit these jobs. Ctrl-C drops them."""
+    shown = ""
     try:
         while waiting := [job for job in list(open_jobs) if job.waits_here]:
             line = f"{_count(waiting)} in this program until submitted (Ctrl-C drops them): {waiting[0].reason}"
-            if line != told:
-                told = line
+            if line != shown:
+                shown = line
                 console.tell(line)
             time.sleep(_LOOK_S)
     except KeyboardInterrupt:
@@ -315,8 +323,8 @@ def _count(jobs: Sequence[JobEntry | GroupState]) -> str:
 
 
 def _sum(parts: Iterable[tuple[int, int] | None]) -> tuple[int, int]:
-    known = [part for part in parts if part]
-    return sum(done for done, _ in known), sum(total for _, total in known)
+    shares = [part for part in parts if part]
+    return sum(done for done, _ in shares), sum(total for _, total in shares)
 
 
 def _all_unsent() -> list[tuple[JobEntry | GroupState, Sending]]:
@@ -350,7 +358,8 @@ def interrupted(job: JobEntry | GroupState, on_interrupt: str, how: str = "resul
                 logging.WARNING,
             )
         else:
-            open_jobs.discard(job)  # the lines below say what becomes of it
+            # The lines below say what becomes of the job, so the end of the program must not repeat it.
+            open_jobs.discard(job)
             console.say(
                 f"\nclusterfn: {job.id} {_what_goes_on(job)}. It is {job.status_since}.\n"
                 f"{get}\n"
@@ -361,7 +370,8 @@ def interrupted(job: JobEntry | GroupState, on_interrupt: str, how: str = "resul
     except KeyboardInterrupt:
         _stop(job)
         return
-    if sending is not None and not sending.unsent:  # otherwise a line says so when the program ends
+    # Otherwise a line appears when the program ends.
+    if sending is not None and not sending.unsent:
         open_jobs.discard(job)
         if job.done():
             _tell_of_end(job)
@@ -380,7 +390,8 @@ def _leave_value(job: JobEntry) -> None:
     """Say at Ctrl-C where the value stays. To stop such a job would save nothing, and lose the value."""
     open_jobs.discard(job)
     how = f"clusterfn result {job.id[:SHORT]}   or  clusterfn.attach({job.id!r}).result()"
-    if "/" in job.id:  # of a session, whose calls only the program that made them knows
+    # Only the program that made the calls of a session knows them.
+    if "/" in job.id:
         how = f"it is in {job.folder}, but only this program could load it"
     console.say(
         f"\nclusterfn: the function of {job.id} has ended, and its value stays on {job.host}.\n"
@@ -423,7 +434,8 @@ class _Preparations:
     def forget(self) -> None:
         """Drop all calls in a forked child: they are the parent's, and the lock may be held for ever."""
         self._lock = threading.Lock()
-        self._open: dict[object, tuple[float, str]] = {}  # when to say so, and the name
+        # When to report the call, and its name.
+        self._open: dict[object, tuple[float, str]] = {}
         self._count = 0
         self._is_watched = False
 
@@ -436,7 +448,9 @@ class _Preparations:
         if not was_watched:
             try:
                 threading.Thread(target=self._watch, name="clusterfn-preparing", daemon=True).start()
-            except RuntimeError:  # the interpreter is ending, or may have no more threads: this is only news
+            except RuntimeError:
+                # The interpreter is ending, or may have no more threads. The message is not important enough to fail
+                # the call.
                 self._is_watched = False
 
     def end(self, call: object) -> None:
@@ -461,11 +475,13 @@ class _Preparations:
 
 _preparations = _Preparations()
 if hasattr(os, "register_at_fork"):
+    # Windows has no fork.
     os.register_at_fork(after_in_child=_preparations.forget)
 
 
 def _time_for_a_second() -> None:
     """Wait, and say so, for as long as a second Ctrl-C counts."""
+    # Ctrl-C reaches only the main thread, so another one would wait in vain.
     if threading.current_thread() is not threading.main_thread():
         return
     redrawn = console.can_redraw()
@@ -486,7 +502,8 @@ def _again() -> str:
 
 
 def _stop(job: JobEntry | GroupState) -> None:
-    open_jobs.discard(job)  # the lines below say what becomes of it
+    # The lines below say what becomes of the job, so the end of the program must not repeat it.
+    open_jobs.discard(job)
     sending = job.transfer
     try:
         if not job.done():
@@ -501,5 +518,6 @@ def _stop(job: JobEntry | GroupState) -> None:
     if isinstance(sending, Sending) and sending.dropped:
         console.warn(f"{job.id} was not sent completely: nothing runs on {job.host}.")
         return
+    # The job may have ended by itself before the request to stop it arrived.
     came_late = job.done() and job.state != CANCELLED
     console.warn(f"{job.id} {f'had already ended: {job.status}' if came_late else 'was stopped.'}")

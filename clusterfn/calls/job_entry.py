@@ -25,9 +25,12 @@ if TYPE_CHECKING:
     from clusterfn.calls.queue_tracker import JobBackend
     from clusterfn.hosts.landing import Value
 
-ON_HOST: Any = object()  # instead of a value that is kept there
-_TAIL = 8192  # bytes of output that a notebook shows
-_SOON_S = 2.0  # for the outcome of a failed job whose dependents have failed already
+# The result in place of a value that stays on the host.
+ON_HOST: Any = object()
+# The bytes of output that a notebook shows.
+_TAIL = 8192
+# A job fails at once when one that it depends on fails, so the outcome of that one may come this much later.
+_SOON_S = 2.0
 
 
 class JobEntry(JobStatus):
@@ -43,7 +46,8 @@ class JobEntry(JobStatus):
     """
 
     given: Mapping[str, PurePath] = {}
-    outputs: tuple[tuple[str, Path], ...] = ()  # patterns, and where their files go
+    # Patterns, and where the files that match them go.
+    outputs: tuple[tuple[str, Path], ...] = ()
     inputs: Mapping[str, object] = {}
     published: Mapping[str, Any] = {}
     is_watched, tail = False, b""
@@ -56,7 +60,8 @@ class JobEntry(JobStatus):
     ) -> None:  # fmt: skip
         super().__init__(job_id, name, host, folder, tracker, future)
         self.settling = threading.RLock()
-        self._fetched: list[Any] = []  # the value that was kept on the host, once it was asked for
+        # The value that was kept on the host, once it was asked for.
+        self._fetched: list[Any] = []
 
     @property
     def takers(self) -> weakref.WeakSet[JobEntry]:
@@ -72,6 +77,7 @@ class JobEntry(JobStatus):
             return None
         if self._live is None:
             tracker = self.tracker
+            # Both are functions, because the connection and the attempt may change while the job runs.
             self._live = LiveUsage(lambda: tracker.connection, lambda: tracker.log_path(layout.USAGE))
         return self._live
 
@@ -79,6 +85,7 @@ class JobEntry(JobStatus):
         """Fetch these files into the current working directory once the job has returned."""
         if patterns:
             to = Path.cwd()
+            # The program may change its working directory before the job ends, so the folder is noted now.
             self.outputs = tuple((pattern, to) for pattern in patterns)
 
     def watch_output(self) -> None:
@@ -98,7 +105,8 @@ class JobEntry(JobStatus):
                 return
             try:
                 self._settle(published, value)
-            except BaseException as error:  # its thread's outermost frame: those who wait must get an error
+            except BaseException as error:  # loading runs the user's code, which may raise anything
+                # This is the outermost frame of its thread: those who wait must get an error.
                 if self.done():
                     raise
                 refused = ResultError(
@@ -129,6 +137,7 @@ class JobEntry(JobStatus):
             except (ClusterfnError, OSError) as failed:
                 self._say(remote_files.not_fetched(failed, pattern, self.id))
         for note in published.get("notes") or ():
+            # The outcome repeats notes that came as events while the job ran.
             if note not in self._shown_notes:
                 self.tell("note", note)
         if published.get("left"):
@@ -140,13 +149,15 @@ class JobEntry(JobStatus):
         place = self._place()
         unread = place.results.data_only or outcome.is_too_large(published, place.results)
         if (self.tracker.is_fetched_apart or value is None) and published.get("value") and not unread:
-            with contextlib.suppress(ResultError):  # it is gone, and the outcome has the traceback as text
+            # The exception's value may be gone; the outcome also has its traceback as text.
+            with contextlib.suppress(ResultError):
                 value = self._fetch_value()
         error = outcome.exception_of(published, value, place)
         if isinstance(error, DependencyFailed):
             failed = self.inputs.get((published.get("cause") or {}).get("job") or "")
             if isinstance(failed, concurrent.futures.Future):
-                concurrent.futures.wait([failed], _SOON_S)  # its own outcome may come a moment later
+                # The outcome of the job that failed first may come a moment later.
+                concurrent.futures.wait([failed], _SOON_S)
                 if failed.done() and not failed.cancelled():
                     error.__cause__ = failed.exception() or error.__cause__
         return error
@@ -195,7 +206,8 @@ class JobEntry(JobStatus):
                 "the value is not on the host any more", host=self.host, job=self.id, stage="result",
                 hint="it was removed, or was there for longer than the host's `keep:`; call the function again",
             ) from None  # fmt: skip
-        except BaseException:  # Ctrl-C: the rest of it would come all the same
+        except BaseException:  # a handler of a signal may raise anything
+            # After Ctrl-C the rest of the value would come all the same.
             receiving.cancel()
             raise
         return arriving.value
@@ -206,6 +218,7 @@ class JobEntry(JobStatus):
             if not self._fetched:
                 place = self._place()
                 place = place._replace(results=place.results._replace(max_bytes=most)) if most else place
+                # The size is known from the outcome, so the user is asked before anything is fetched.
                 large = outcome.too_large(self.published, place)
                 if large is not None:
                     size = format_size(large.size_bytes)
@@ -239,9 +252,11 @@ class JobEntry(JobStatus):
         future = self._future
         assert future is not None
         self._step(state, reason)
-        self.inputs = {}  # they hold values
+        # The inputs hold values, which would stay in memory.
+        self.inputs = {}
         self._begin(future)
         end(future)
+        # Displays and lists may keep this entry, which must not keep the value with it.
         self._future = None
         self.tell("done", None)
 

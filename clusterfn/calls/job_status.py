@@ -53,7 +53,8 @@ class JobStatus(Entry):
         has_value: Whether it is run for its value, and not a command for what it prints.
     """
 
-    # What hardly any job changes. Up to 30 attributes of its own take a fifth of the memory that more take (PEP 412).
+    # Hardly any job changes these, so they are attributes of the class. An object with up to 30 attributes of its own
+    # takes a fifth of the memory of one with more (PEP 412).
     sent_here, is_stopping, on_interrupt, has_value, _trouble = True, False, "detach", True, ""
     asked: Resources | None = None
     transfer: Transfer | None = None
@@ -153,6 +154,7 @@ class JobStatus(Entry):
         """
         with self._lock:
             self._listeners.append(listener)
+            # The first listener gets what was printed before it; kept any longer, the output would grow in memory.
             unheard, self._unheard = self._unheard, []
         for kind, what in unheard:
             listener(kind, what)
@@ -167,7 +169,8 @@ class JobStatus(Entry):
 
     def tell(self, kind: str, what: Any) -> None:
         """Pass it on to the listeners; the first one also gets what was printed before."""
-        if kind in _OUTPUT and what and self.state == PENDING:  # output may arrive before the event that it has begun
+        # Output may arrive before the event that reports the start.
+        if kind in _OUTPUT and what and self.state == PENDING:
             self.set_state(STARTING)
         if kind == "note":
             self._shown_notes |= {what}
@@ -185,7 +188,8 @@ class JobStatus(Entry):
         future = self._future
         if future is None or future.done():
             return
-        if state == UNKNOWN:  # only because no heartbeat has come
+        # No heartbeat has come, and that alone is no news: the last state stays.
+        if state == UNKNOWN:
             state = self._now[0]
         if state in (STARTING, RUNNING):
             self._begin(future)
@@ -194,6 +198,7 @@ class JobStatus(Entry):
     def _begin(self, future: concurrent.futures.Future[Any]) -> None:
         """Let it run, or tell those who wait that it is cancelled: once, though several threads come."""
         with self._lock:
+            # `set_running_or_notify_cancel` raises when it is called twice.
             has_begun, self._has_begun = self._has_begun, True
             if not has_begun:
                 future.set_running_or_notify_cancel()
@@ -211,15 +216,15 @@ class JobStatus(Entry):
         self._silence = self._silence.noticed()
         self.tell("state", self.state)
 
-    def note_quiet(self, told: str, item: str = "") -> None:
-        where = f"{told}: clusterfn stack {self.id[:SHORT]} shows where it waits" if told else ""
+    def note_quiet(self, why: str, item: str = "") -> None:
+        where = f"{why}: clusterfn stack {self.id[:SHORT]} shows where it waits" if why else ""
         if where:
             self.tell("note", f"{self.id[:SHORT]} has {where}")
         self.set_state(self.state, where)
 
-    def note_retry(self, told: str) -> None:
-        self.tell("note", told)
-        self.set_state(STARTING, told)
+    def note_retry(self, message: str) -> None:
+        self.tell("note", message)
+        self.set_state(STARTING, message)
 
     def show_transfer(self, transfer: Transfer) -> None:
         self.transfer = transfer

@@ -91,11 +91,13 @@ class Tracker(Follower, JobBackend):
 
     async def _take_turn(self) -> None:
         """Follow it, which has a place among those that are followed, over the connection by which it was sent."""
-        if self.is_closed:  # in this moment: the place is the next one's
+        # The job may have ended at this moment: its place goes to the next one.
+        if self.is_closed:
             self.end()
             return
         try:
-            if self._through is not None and not self._through.usable():  # a later one knows nothing of the job
+            # A later connection knows nothing of the job, whose requests were lost with the connection that sent it.
+            if self._through is not None and not self._through.usable():
                 raise HostError(f"the connection to {self.session.host.name} was closed", host=self.session.host.name)
             self.follow()
         except ClusterfnError as ended:
@@ -114,7 +116,8 @@ class Tracker(Follower, JobBackend):
         """Watch the job, which was started, in its scheduler's queue and by its heartbeat."""
         self.scheduler_id = self.scheduler_id or scheduler_id
         self._note_acceptance()
-        if self.is_closed:  # its outcome has come with this answer
+        # The outcome came together with this answer.
+        if self.is_closed:
             return
         self._is_started = True
         if self.session.scheduler.knows_all:
@@ -149,13 +152,13 @@ class Tracker(Follower, JobBackend):
     def remove(self) -> None:
         """Remove the job, which has ended, from the host with its value and its files."""
         job, until = posixpath.basename(self.folder), time.monotonic() + _TIMEOUT_S
-        told = remote_state.remove_jobs(self.session, [job])
-        # Its supervisor ends a moment after it has published the outcome.
+        removal = remote_state.remove_jobs(self.session, [job])
+        # The supervisor ends a moment after it has published the outcome, and the host keeps a job that has a process.
         with spoken_wait.speaking(lambda: f"waiting for the supervisor of {self.scheduler_name} to end"):
-            while [each["why"] for each in told["kept"]] in _PUBLISHED and time.monotonic() < until:
+            while [each["why"] for each in removal["kept"]] in _PUBLISHED and time.monotonic() < until:
                 time.sleep(_AGAIN_S)
-                told = remote_state.remove_jobs(self.session, [job])
-        for each in told["kept"]:
+                removal = remote_state.remove_jobs(self.session, [job])
+        for each in removal["kept"]:
             raise ClusterfnError(
                 f"{self.scheduler_name} was not removed: {each['why']}", host=self.session.host.name, job=each["id"],
                 hint="remove it once it has ended, and no job needs its value that waits or runs",
@@ -182,7 +185,9 @@ class Tracker(Follower, JobBackend):
             if job.state == PENDING and seen.phase == base.PENDING:
                 self._turn = seen.in_words
                 if seen.waits_for_jobs:
-                    self._held_until = time.monotonic()  # its time in the queue begins when its inputs are complete
+                    # The time in the queue begins when the inputs are complete, because `queue_timeout` is about the
+                    # scheduler.
+                    self._held_until = time.monotonic()
                     self._turn = describe_open(self.inputs) or self._turn
                 self._waits()
                 limit_s = self.session.host.queue_timeout_s if self.session.scheduler.knows_all else None
@@ -234,7 +239,8 @@ class Tracker(Follower, JobBackend):
             loop.begin(each._take_turn())
         self.inputs = ()
         self.session.unwatch(self.scheduler_name)
-        if isinstance(self.submission, PendingSubmission):  # cancelled by another program before SLURM had room for it
+        # Another program may have cancelled the job before SLURM had room for it.
+        if isinstance(self.submission, PendingSubmission):
             self.submission.withdraw()
 
     def withdraw(self) -> bool:
@@ -266,14 +272,14 @@ class Tracker(Follower, JobBackend):
 
     def _leave_queue(self) -> None:
         """Take the job out of the queue, and wait for that: a program that ends now must leave no waiting job."""
-        asked = self.cancel_at_scheduler()
-        if asked is None:
+        reply = self.cancel_at_scheduler()
+        if reply is None:
             return
-        withdrawal.check_removed(self.session, self.scheduler_name, asked.result(_TIMEOUT_S))
+        withdrawal.check_removed(self.session, self.scheduler_name, reply.result(_TIMEOUT_S))
 
 
-def _script_id(told: str) -> str:
+def _script_id(started: str) -> str:
     """Return the process of job.sh, written as in the claim; "" if it never began."""
-    boot, _, stat = told.partition(" ")
+    boot, _, stat = started.partition(" ")
     fields = stat.rpartition(")")[2].split()
     return f"{boot}:{stat.split(' ')[0]}:{fields[19]}" if len(fields) > 19 else ""

@@ -46,8 +46,10 @@ _IN_COMMAND = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-_PLAIN = {id(each) for each in (bool, int, float, complex, range, slice)}  # a metaclass may have no hash
-_BY_STR = ("datetime", "uuid", "ipaddress", "pandas._libs.tslibs.timestamps")  # whose repr is longer, and says no more
+# The keys are ids: a metaclass may define no hash.
+_PLAIN = {id(each) for each in (bool, int, float, complex, range, slice)}
+# The `repr` of these types is longer than their text, and has no more to say.
+_BY_STR = ("datetime", "uuid", "ipaddress", "pandas._libs.tslibs.timestamps")
 Row = Sequence[tuple[str, Any]]
 
 
@@ -86,8 +88,8 @@ def labels(rows: Sequence[Row], most: int = ROOM) -> list[str]:
         return [shortened(text, most) for text in whole]
     for key in differing:
         _leave_out_beginning(key, parts, most // len(differing))
-    said = [[_with_word(key[1], each[key]) for key in differing if key in each] for each in parts]
-    return [shortened(", ".join(texts), most) for texts in said]
+    words = [[_with_word(key[1], each[key]) for key in differing if key in each] for each in parts]
+    return [shortened(", ".join(texts), most) for texts in words]
 
 
 def row_of(function: object, args: Iterable[Any], kwargs: Mapping[str, Any] | None = None) -> Row:
@@ -127,7 +129,7 @@ def without_secrets(command: str) -> str:
         >>> without_secrets("train.py --lr 0.1 --token abc logger.api_key=abc")
         'train.py --lr 0.1 --token *** logger.api_key=***'
     """
-    return _IN_COMMAND.sub(lambda found: f"{next(filter(None, found.groups()), '')}***", command)
+    return _IN_COMMAND.sub(lambda match: f"{next(filter(None, match.groups()), '')}***", command)
 
 
 def cut(text: str, most: int = ROOM) -> str:
@@ -161,7 +163,8 @@ def plain(value: Any) -> Any:
         return str(value)
     if issubclass(type(value), Enum) or not is_a(value, numbers.Number):
         return shown(value, _LONG)
-    if is_a(value, numbers.Integral):  # of numpy too
+    # This includes integers of numpy.
+    if is_a(value, numbers.Integral):
         return int(value)
     if is_a(value, numbers.Real) and not is_a(value, numbers.Rational):
         return float(value)
@@ -229,7 +232,7 @@ def _leave_out_beginning(key: tuple[int, str], parts: Sequence[dict[Any, str]], 
 def _text(value: object) -> str:
     try:
         return in_one_line(_described(value, _DEPTH))
-    except Exception:  # noqa: BLE001 - the user's own `__repr__` or property may raise anything
+    except Exception:  # noqa: BLE001 - the user's `__repr__` or property may raise anything
         return type(value).__name__
 
 
@@ -249,10 +252,10 @@ def _described(value: Any, depth: int) -> str:
     if issubclass(type(value), PurePath) or is_a(value, numbers.Number) or kind.__module__ in _BY_STR:
         return str(value)
     if issubclass(type(value), functools.partial):
-        given = [_described(each, depth - 1) for each in value.args] if depth else []
+        arguments = [_described(each, depth - 1) for each in value.args] if depth else []
         named = value.keywords.items() if depth else ()
-        given += [f"{key}={_described(_open(key, each), depth - 1)}" for key, each in named]
-        return f"{_described(value.func, 1)}({', '.join(given)})"
+        arguments += [f"{key}={_described(_open(key, each), depth - 1)}" for key, each in named]
+        return f"{_described(value.func, 1)}({', '.join(arguments)})"
     if callable(value) and isinstance(getattr(value, "__name__", None), str):
         return str(value.__name__)
     if hasattr(kind, "shape"):
@@ -267,8 +270,8 @@ def _described(value: Any, depth: int) -> str:
         return f"{kind.__name__}({', '.join(f'{key}={text}' for key, text in texts.items())})"
     if issubclass(type(value), (list, tuple, set, frozenset, collections.deque)) or is_a(value, Mapping):
         return _members(value, depth)
-    said = repr(value)[: 4 * _LONG] if _has_repr(kind) else kind.__name__
-    return kind.__name__ if " at 0x" in said else " ".join(said.split())
+    shown_text = repr(value)[: 4 * _LONG] if _has_repr(kind) else kind.__name__
+    return kind.__name__ if " at 0x" in shown_text else " ".join(shown_text.split())
 
 
 def _array(value: Any, depth: int) -> str:
@@ -310,14 +313,15 @@ def _fields(value: Any) -> dict[str, Any] | None:
         names = [each.name for each in kind.__attrs_attrs__ if each.repr is not False]
     elif issubclass(type(value), tuple):
         names = getattr(kind, "_fields", None)
-    elif isinstance(getattr(kind, "model_fields", None), dict):  # of pydantic
+    elif isinstance(getattr(kind, "model_fields", None), dict):
+        # Models of pydantic have this attribute.
         names = kind.model_fields
     elif not _has_repr(kind) or issubclass(type(value), (types.SimpleNamespace, argparse.Namespace)):
         names = [name for name in attribute(value, "__dict__", {}) if not name.startswith("_")] or None
     if names is None or callable(value):
         return None
-    found = {name: attribute(value, name) for name in itertools.islice(names, _FIELDS + 1)}
-    return found if len(found) <= _FIELDS else None
+    fields = {name: attribute(value, name) for name in itertools.islice(names, _FIELDS + 1)}
+    return fields if len(fields) <= _FIELDS else None
 
 
 def _has_repr(kind: type[Any]) -> bool:

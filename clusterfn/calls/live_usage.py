@@ -16,7 +16,8 @@ from clusterfn.hosts import loop
 if TYPE_CHECKING:
     from clusterfn.hosts.connection import HostConnection, Reply
 
-_FRESH_S = 1.0  # its supervisor writes every five seconds
+# The supervisor writes every five seconds, so asking more often brings nothing new.
+_FRESH_S = 1.0
 _ANSWER_S = 5.0
 _MOST_BYTES = 1 << 20
 
@@ -42,7 +43,8 @@ class LiveUsage:
     def read(self) -> Mapping[str, Any]:
         """Return it as it is now, or as it was last known if the host does not answer soon."""
         self.refresh()
-        with contextlib.suppress(ClusterfnError):  # no connection now, or no answer yet
+        # There may be no connection now, or no answer yet.
+        with contextlib.suppress(ClusterfnError):
             if self._asked is not None and not self._connection().answers_here():
                 reply, out = self._asked
                 self._take(reply, out, _ANSWER_S)
@@ -53,21 +55,25 @@ class LiveUsage:
         if time.monotonic() < self._asked_at + after_s or (self._asked is not None and not self._asked[0].done()):
             return
         self._asked_at, out = time.monotonic(), io.BytesIO()
-        with contextlib.suppress(ClusterfnError):  # as above
-            asked = self._connection().get(self._path(), out.write, until=_MOST_BYTES)
-            self._asked = asked, out
-            loop.begin(self._receive(asked, out))
+        # There may be no connection now.
+        with contextlib.suppress(ClusterfnError):
+            reply = self._connection().get(self._path(), out.write, until=_MOST_BYTES)
+            self._asked = reply, out
+            loop.begin(self._receive(reply, out))
 
-    async def _receive(self, asked: Reply[Any], out: io.BytesIO) -> None:
-        await asked.error()
-        self._take(asked, out)
+    async def _receive(self, reply: Reply[Any], out: io.BytesIO) -> None:
+        await reply.error()
+        self._take(reply, out)
 
     def _take(self, reply: Reply[Any], out: io.BytesIO, timeout_s: float | None = None) -> None:
-        if reply.exception(timeout_s) is not None:  # no file: nothing has been measured yet
+        # Without the file, nothing has been measured yet.
+        if reply.exception(timeout_s) is not None:
             return
         try:
-            told = json.loads(out.getvalue().partition(b"\n")[0])  # the rest of a longer line may follow it
-        except (ValueError, RecursionError):  # it is being written
+            # The supervisor overwrites the line, so the rest of a longer line may follow it.
+            usage = json.loads(out.getvalue().partition(b"\n")[0])
+        except (ValueError, RecursionError):
+            # The file is being written.
             return
-        if isinstance(told, dict) and outcome.is_usage(told):
-            self.last = told
+        if isinstance(usage, dict) and outcome.is_usage(usage):
+            self.last = usage

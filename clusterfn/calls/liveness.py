@@ -32,10 +32,12 @@ if TYPE_CHECKING:
 
 SILENT_AFTER_S = job_states.SILENT_AFTER_S
 LOOKS = 2
-LOOKS_UNSEEN = 4  # of a job that another process may be submitting at this moment: for more than a minute
+# Another process may be submitting the job at this moment, which may take it more than a minute.
+LOOKS_UNSEEN = 4
 _BEGIN_S = 15.0
 _ENDS_S, _ENDS_TIMES = 2.0, 8
-_EVIDENCE_S = 60.0  # between two questions to a controller about one silent element
+# A controller is asked about one silent element no more often than this.
+_EVIDENCE_S = 60.0
 _FORGOTTEN = SchedulerVerdict(
     layout.LOST, "the scheduler no longer knows the group's elements, and they never started",
     hint="group.retry_failed()", stage="submit",
@@ -74,7 +76,8 @@ class LivenessMonitor:
         """Watch for the heartbeat of the present attempt to stop."""
         if self._still is not None:
             self._still.cancel()
-        ended = posixpath.join(self._tracker.attempt_folder, layout.OUTCOME)  # whose news may be on its way
+        # With an outcome, the job has ended, and only the news of that is still on its way.
+        ended = posixpath.join(self._tracker.attempt_folder, layout.OUTCOME)
         self._still = self._tracker.connection.still(
             self._heartbeat, SILENT_AFTER_S, self._silent,
             unless=ended, within=self._tracker.folder, on_gone=lambda: loop.begin(self._give_up_if_lost()),
@@ -100,6 +103,7 @@ class LivenessMonitor:
         if was_silent and (seen is None or seen.phase != RUNNING):
             self._ask()
         verdict = self._looks.count(seen, self._tracker.session.host.name)
+        # The comparison is exact, so that later looks do not conclude the job again.
         if verdict is not None and self._looks.hopeless == LOOKS:
             self.conclusion.conclude_and_cancel(verdict)
         if self._looks.gone >= (LOOKS if self._tracker.scheduler_id or self._tracker.doubt else LOOKS_UNSEEN):
@@ -113,6 +117,7 @@ class LivenessMonitor:
             return
         self._is_looking = True
         try:
+            # None is no answer, and nothing is concluded from that.
             if await self._has_begun() is False:
                 self._ask()
         finally:
@@ -153,6 +158,7 @@ class LivenessMonitor:
         if self._is_listed:
             self._is_silent = True
         elif now >= self._ask_from:
+            # Only a scheduler's controller is spared: the host itself can be asked about its processes at any time.
             self._ask_from = now + _EVIDENCE_S if session.scheduler.has_nodes else 0.0
             self._ask()
 
@@ -179,8 +185,8 @@ async def explain_unstarted(
     verdict: SchedulerVerdict | None = _never_submitted(doubt) if doubt else _FORGOTTEN
     try:
         for scheduler_id in scheduler_ids:
-            said = await session.connection.run(scheduler.evidence_command(scheduler_id), unset=scheduler.unset)
-            text = (said.out + said.err).decode("utf-8", "replace")
+            answer = await session.connection.run(scheduler.evidence_command(scheduler_id), unset=scheduler.unset)
+            text = (answer.out + answer.err).decode("utf-8", "replace")
             verdict = scheduler.explain(Evidence(text, "", scheduler_id, silent_jobs.job_of(folder)))
             if verdict is None:
                 return None

@@ -21,10 +21,10 @@ async def find_loss(session: HostState, folder: str, scheduler_name: str) -> Clu
         None if the folder is there, or the host does not say.
     """
     try:
-        (there,) = await session.connection.have([folder])
+        (exists,) = await session.connection.have([folder])
     except (ClusterfnError, concurrent.futures.CancelledError):
         return None
-    return None if there else _error(session, folder, scheduler_name)
+    return None if exists else _error(session, folder, scheduler_name)
 
 
 def _error(session: HostState, folder: str, scheduler_name: str) -> ClusterfnError:

@@ -28,14 +28,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _TICK_S = 1.0
-_REASON_EVERY_S = 4.0  # where a changed reason is a new line: each waiting element has one of its own
+# Each waiting element has a reason of its own, so where lines stay, changed reasons come no more often than this.
+_REASON_EVERY_S = 4.0
 _CAUSE = 160  # characters of the line of a failure
 _CAUSES, _ITEMS = 10, 8  # causes in an error, and items that each of them names
-_COLUMNS = ("item", "state", "error", "wall_s", "cpu_s", "peak_memory_bytes", "gpus")  # of a table, whatever has ended
+# A table has these columns, whatever items have ended.
+_COLUMNS = ("item", "state", "error", "wall_s", "cpu_s", "peak_memory_bytes", "gpus")
 _LISTED = 5  # causes in the lines that end a map
-_NAMED = 20  # failures that have a line of their own on a terminal; the summary counts all of them
-_REDRAW_S = 0.1  # between two times that a line is redrawn because a call has ended
-_STILL_EVERY_S = 60.0  # between two lines that say how far a map is, where no call ends and lines stay
+# So many failures have a line of their own on a terminal; the summary counts all of them.
+_NAMED = 20
+# A line is redrawn for calls that end no more often than this.
+_REDRAW_S = 0.1
+# Where lines stay and no call ends, a line says this often how far the map is.
+_STILL_EVERY_S = 60.0
 
 
 def show_until_done(group: GroupState, timeout: float | None) -> None:
@@ -74,18 +79,18 @@ def _show_all(group: GroupState, counter: CallProgress, until: float | None) -> 
                     raise
             counter.wait(group, group.id[:SHORT])
 
-    for given in range(len(group)):
-        fresh = given >= before
+    for position in range(len(group)):
+        fresh = position >= before
         if fresh and one_by_one and not counter.redrawn:
-            index = ticking(lambda turn, given=given: group.begun_after(given, turn))  # type: ignore[misc]
+            index = ticking(lambda turn, position=position: group.begun_after(position, turn))  # type: ignore[misc]
             if index is not None:
-                console.say(f"[{given + 1}/{len(group)}] Evaluating {group.label(index)}…\n")
-        index, ended = ticking(lambda turn, given=given: group.ended_after(given, turn))  # type: ignore[misc]
+                console.say(f"[{position + 1}/{len(group)}] Evaluating {group.label(index)}…\n")
+        index, ended = ticking(lambda turn, position=position: group.ended_after(position, turn))  # type: ignore[misc]
         if ended.error is not None:
             errors[index] = ended.error
         if fresh:
-            group.shown = given + 1
-            counter.add(group.label(index), mark_of(ended), ended.error is not None, group.id[:SHORT], group)
+            group.shown = position + 1
+            counter.add(group.label(index), result_in_words(ended), ended.error is not None, group.id[:SHORT], group)
         else:
             counter.skip(ended.error is not None)
         if ended.error is not None and group.raises:
@@ -116,26 +121,27 @@ class CallProgress(console.StatusLine):
         self._ended = self._failed = 0
         self._looked_at = self._drawn_at = float("-inf")
         self._explains_from = (clock() if began is None else began) + spoken_wait.REASON_AFTER_S
-        self._told_at = clock() - _STILL_EVERY_S + spoken_wait.SPEAK_AFTER_S  # the first word comes sooner
+        # The first line comes sooner than the later ones.
+        self._reported_at = clock() - _STILL_EVERY_S + spoken_wait.SPEAK_AFTER_S
 
     def skip(self, failed: bool = False) -> None:
         """Count a call without a line."""
         self._ended += 1
         self._failed += failed
 
-    def add(self, label: str, mark: str, failed: bool, note: str, group: GroupState | None = None) -> None:
+    def add(self, label: str, result: str, failed: bool, note: str, group: GroupState | None = None) -> None:
         """Show that a call has ended.
 
         Args:
             label: What a person calls it.
-            mark: Its result in a few words.
+            result: Its result in a few words.
             failed: Whether it has none.
             note: What ends the line that is redrawn.
             group: Knows how many calls run now.
         """
         self.skip(failed)
-        self._told_at = self._clock()
-        text = f"[{self._ended}/{self.total}] {label} {mark}"
+        self._reported_at = self._clock()
+        text = f"[{self._ended}/{self.total}] {label} {result}"
         if not self.redrawn or (failed and self._failed <= _NAMED):
             console.say(f"{text}\n")
         if self.redrawn and (self._clock() - self._drawn_at >= _REDRAW_S or self._ended == self.total):
@@ -155,8 +161,8 @@ class CallProgress(console.StatusLine):
             if self._clock() >= self._looked_at + _REASON_EVERY_S:
                 self._looked_at = self._clock()
                 self.say_reason(f"clusterfn: {group.id[:SHORT]} {group.state.lower()} ({reason})", self._clock())
-        elif self._clock() >= self._told_at + _STILL_EVERY_S:
-            self._told_at = self._clock()
+        elif self._clock() >= self._reported_at + _STILL_EVERY_S:
+            self._reported_at = self._clock()
             console.tell(f"{group.id[:SHORT]} {self._words('', group, reason)}")
 
     def _redraw(self, note: str, group: GroupState | None, trouble: str = "") -> None:
@@ -168,7 +174,8 @@ class CallProgress(console.StatusLine):
 
         Such as "19/50, 8 running, 1 failed, 00:12 elapsed, 00:20 left".
         """
-        count = group.running if group is not None else 0  # looks at each item
+        # This looks at each item, so it is read only once.
+        count = group.running if group is not None else 0
         running = f"{count} running" if count else ""
         failed = f"{self._failed} failed" if self._failed else ""
         left = self._pace.left(self._ended, self.total, works=count > 0)
@@ -181,12 +188,13 @@ def say_how_it_ended(total: int, errors: Mapping[int, BaseException], took_s: fl
     took = "" if took_s is None else f", completed in {took_s:.1f} seconds"
     level = logging.WARNING if errors else logging.INFO
     console.say(f"clusterfn: {total - len(errors)}/{total} returned{took}\n", level)
-    if len(errors) < total:  # `results` raises the causes of a group that has no value at all
+    # For a group without any value, `results` raises the causes.
+    if len(errors) < total:
         for cause in causes(errors, most=_LISTED):
             console.say(f"  {cause}\n", level)
 
 
-def mark_of(ended: ItemOutcome) -> str:
+def result_in_words(ended: ItemOutcome) -> str:
     """Return how an item ended in a few words, such as "✓ 3.2, 0.1s"."""
     if ended.error is not None:
         return shortened(f"✗ failed: {outcome.in_a_line(ended.error)}", _CAUSE)

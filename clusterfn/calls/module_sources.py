@@ -38,7 +38,8 @@ class Compiled(NamedTuple):
     folder: Path
 
 
-_compiled: dict[str, tuple[Compiled, ...]] = {}  # by the top-level name of each that was looked at
+# What is compiled, by the top-level name of each module that was looked at.
+_compiled: dict[str, tuple[Compiled, ...]] = {}
 
 
 def compiled_in(name: str) -> tuple[Compiled, ...]:
@@ -46,11 +47,11 @@ def compiled_in(name: str) -> tuple[Compiled, ...]:
     return _compiled.get(name, ())
 
 
-def collect(wanted: Iterable[str]) -> tuple[FileBundle | None, tuple[Compiled, ...]]:
-    """Collect the files of the user's own modules among `wanted`, and of those that they import; None if none.
+def collect(names: Iterable[str]) -> tuple[FileBundle | None, tuple[Compiled, ...]]:
+    """Collect the files of the user's own modules among `names`, and of those that they import; None if none.
 
     Args:
-        wanted: Names of modules; only the part before the first dot matters.
+        names: Names of modules; only the part before the first dot matters.
 
     Returns:
         The files, and which of these modules are not among them because they are compiled.
@@ -58,7 +59,7 @@ def collect(wanted: Iterable[str]) -> tuple[FileBundle | None, tuple[Compiled, .
     Raises:
         PayloadError: They are larger than 50 MB.
     """
-    waiting = {name.partition(".")[0] for name in wanted}
+    waiting = {name.partition(".")[0] for name in names}
     done: set[str] = set()
     files: dict[str, Path] = {}
     total = 0
@@ -68,7 +69,8 @@ def collect(wanted: Iterable[str]) -> tuple[FileBundle | None, tuple[Compiled, .
         own = dict(_source_members(name, MAX_ALL_BYTES - total))
         files.update(own)
         total += sum(path.stat().st_size for path in own.values())
-        if total > MAX_ALL_BYTES:  # at once: there may be a whole disk below
+        # The check comes at once, because the folder may contain a whole disk.
+        if total > MAX_ALL_BYTES:
             raise _too_large(files)
         waiting |= {each for path in own.values() for each in _imports(path)} - done
     files.update({f"{path.parent.name}/{path.name}": path for path in _metadata_of(files)})
@@ -81,17 +83,18 @@ def _source_members(name: str, most: int) -> Iterator[tuple[str, Path]]:
     members: dict[str, Path] = {}
     total = 0
     for relative, path in own_modules.source_files(name):
-        members.setdefault(relative, path)  # of two folders of a namespace package the first wins, as in an import
+        # The first of two folders of a namespace package wins, as in an import.
+        members.setdefault(relative, path)
         total += 0 if own_modules.is_compiled(path) else path.stat().st_size
         if total > most:
             break
-    found: dict[str, Compiled] = {}
+    compiled: dict[str, Compiled] = {}
     for relative, path in members.items():
         if own_modules.is_compiled(path):
             unit = _unit(relative, path)
-            found.setdefault(unit, Compiled(unit, path, path.parents[relative.count("/")]))
-    _compiled[name] = tuple(found.values())
-    yield from (each for each in members.items() if not found or _unit(*each) not in found)
+            compiled.setdefault(unit, Compiled(unit, path, path.parents[relative.count("/")]))
+    _compiled[name] = tuple(compiled.values())
+    yield from (each for each in members.items() if not compiled or _unit(*each) not in compiled)
 
 
 def _unit(relative: str, path: Path) -> str:
@@ -150,25 +153,26 @@ def _metadata_of(files: Mapping[str, Path]) -> Iterator[Path]:
 @functools.lru_cache(maxsize=4)
 def _installed(folders: tuple[tuple[str, int], ...]) -> list[tuple[Path, str, frozenset[str]]]:
     """List the projects with metadata in these folders: its place, the folder of an editable one, top-level names."""
-    found = []
+    projects = []
     for folder, _ in folders:
         with os.scandir(folder) as entries:
             names = [each.name for each in entries if each.name.endswith((".dist-info", ".egg-info")) and each.is_dir()]
         for name in sorted(names):
             path = Path(folder, name)
             top_level = frozenset(_text(path / "top_level.txt").split())
-            found.append((path, _project(_text(path / "direct_url.json")), top_level))
-    return found
+            projects.append((path, _project(_text(path / "direct_url.json")), top_level))
+    return projects
 
 
 def _project(direct_url: str) -> str:
     """Return the folder of an editable installation, as the installer wrote it (PEP 610); "" for any other."""
     try:
-        told = json.loads(direct_url or "{}")
-        if told.get("dir_info", {}).get("editable"):
-            path = urllib.parse.unquote(urllib.parse.urlsplit(told["url"]).path)
+        origin = json.loads(direct_url or "{}")
+        if origin.get("dir_info", {}).get("editable"):
+            path = urllib.parse.unquote(urllib.parse.urlsplit(origin["url"]).path)
             return os.path.realpath(path.lstrip("/") if os.name == "nt" else path)
-    except (ValueError, KeyError, AttributeError):  # by another installer
+    except (ValueError, KeyError, AttributeError):
+        # Another installer may write the file in another way.
         return ""
     return ""
 
@@ -176,5 +180,6 @@ def _project(direct_url: str) -> str:
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, ValueError):  # most have none
+    except (OSError, ValueError):
+        # Most projects have no such file.
         return ""

@@ -21,7 +21,8 @@ class NotebookDisplay:
     def _repr_mimebundle_(
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
     ) -> dict[str, str]:
-        from clusterfn.calls import summary_view  # late, as below: it needs IPython, and only IPython asks
+        # The module needs IPython, and only IPython asks.
+        from clusterfn.calls import summary_view
 
         return summary_view.bundle(self._summary())
 

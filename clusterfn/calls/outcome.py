@@ -49,7 +49,7 @@ ERRORS: Mapping[str, type[errors.ClusterfnError]] = {
     layout.PREEMPTED: errors.Preempted,
     layout.DEPENDENCY: errors.DependencyFailed,
 }
-# Raised as themselves these would end a loop, the interpreter or an event loop here.
+# Raised as themselves, these would end a loop, an event loop or the interpreter on this machine.
 _NOT_RAISED_HERE = (
     SystemExit,
     KeyboardInterrupt,
@@ -102,7 +102,8 @@ def too_large(outcome: Mapping[str, Any], place: JobLocation, how: str = "") -> 
         return None
     size, most = outcome["value"]["size"], place.results.max_bytes or 0
     facts = _facts(outcome, place)
-    by_id = "job" if "/" in place.job else f"clusterfn.attach({place.job!r})"  # a call of a session has its Job alone
+    # A call of a session cannot be attached to: only its Job can fetch the value.
+    by_id = "job" if "/" in place.job else f"clusterfn.attach({place.job!r})"
     how = f"{how or by_id + '.result('}max_result={_rounded_up(size)!r})"
     facts.update(stage="result", hint=f"it stays on the host; to fetch it: {how}")
     error = errors.ResultTooLarge(
@@ -221,7 +222,8 @@ def _load(outcome: Mapping[str, Any], value: Value | None, place: JobLocation) -
     other: tuple[type[NotData], ...] = ()
     damaged: tuple[type[Exception], ...] = (container.Damaged,)
     if place.results.data_only:
-        from clusterfn.calls import data_reader  # it loads the modules of all types that are data
+        # The module loads those of all types that are data, and most hosts are trusted.
+        from clusterfn.calls import data_reader
 
         read, other, damaged = data_reader.load, (data_reader.NotData,), (*damaged, data_reader.DamagedPickle)
     try:
@@ -235,7 +237,8 @@ def _load(outcome: Mapping[str, Any], value: Value | None, place: JobLocation) -
             ' with outputs=; if you trust the host, set results="objects"',
         ) from None  # fmt: skip
     except ModuleNotFoundError as error:
-        if sys.modules.get((error.name or "").partition(".")[0]):  # another version of an installed package has it
+        # The package is installed here, so the module is part of another version of it.
+        if sys.modules.get((error.name or "").partition(".")[0]):
             raise _cannot_be_loaded(error, outcome, place) from error
         raise _result_error(
             f"the value needs the module {error.name or error}, which is not installed on this machine", outcome, place,
@@ -256,15 +259,15 @@ def _load(outcome: Mapping[str, Any], value: Value | None, place: JobLocation) -
             f"the value was {error}", outcome, place,
             hint="attach to the job from Python {}.{}".format(*error.wanted),
         ) from None  # fmt: skip
-    except BaseException as error:  # unpickling runs code of the user's, which may raise anything, SystemExit included
+    except BaseException as error:  # unpickling runs the user's code, which may raise SystemExit too
         raise _cannot_be_loaded(error, outcome, place) from error
 
 
 def _cannot_be_loaded(error: BaseException, outcome: Mapping[str, Any], place: JobLocation) -> errors.ResultError:
     failure = serialization.part("load_failure").of(error)
     is_state = type(error).__name__ == "OtherState"
-    said = str(error) if is_state else f"{type(error).__name__}: {error}"
-    message = f"the value cannot be loaded on this machine: {said}{failure.where()}"
+    reason = str(error) if is_state else f"{type(error).__name__}: {error}"
+    message = f"the value cannot be loaded on this machine: {reason}{failure.where()}"
     return _result_error(message, outcome, place, hint=_instead_of_loading(error, failure))
 
 
@@ -272,15 +275,17 @@ def _instead_of_loading(error: BaseException, failure: Any) -> str:
     if "on a CUDA device" in str(error):
         return "the function saved tensors of a GPU itself: call .cpu() before saving, or return the tensors"
     if failure.differing:
-        wanted = " ".join(f"{failure_hints.PACKAGES.get(name, name)}=={there}" for name, there, _ in failure.differing)
-        return f"install the same versions on this machine (pip install {wanted}), or return plain data"
+        requirements = " ".join(
+            f"{failure_hints.PACKAGES.get(name, name)}=={version}" for name, version, _ in failure.differing
+        )
+        return f"install the same versions on this machine (pip install {requirements}), or return plain data"
     return f"return the data that {failure.name or 'the value'} is made from, as plain data or arrays"
 
 
 def _whole(outcome: Mapping[str, Any], value: Value | None, container: Any) -> Value:
-    wanted = (outcome.get("value") or {}).get("size")
-    if value is None or len(value) != wanted:
-        raise container.Damaged(f"{0 if value is None else len(value)} bytes arrived, {wanted} were written")
+    size = (outcome.get("value") or {}).get("size")
+    if value is None or len(value) != size:
+        raise container.Damaged(f"{0 if value is None else len(value)} bytes arrived, {size} were written")
     return value
 
 
@@ -300,7 +305,7 @@ def _raised(outcome: Mapping[str, Any], value: Value | None, place: JobLocation)
     if place.results.data_only:
         as_text = f'exceptions of {place.host} arrive as text (results="data"); error.type_name has the class'
         facts["hint"] = "; ".join(filter(None, [facts["hint"], as_text]))
-    # An error of asyncio can be here only if it was imported; otherwise the import is saved.
+    # An error of asyncio can come only if asyncio is imported, and the import takes time.
     cancelled = getattr(sys.modules.get("asyncio"), "CancelledError", ())
     ends = isinstance(error, (_NOT_RAISED_HERE, cancelled)) or type(error) is concurrent.futures.CancelledError
     if error is None or ends:
@@ -311,7 +316,8 @@ def _raised(outcome: Mapping[str, Any], value: Value | None, place: JobLocation)
 
 def _equip(error: BaseException, traceback: str, outcome: Mapping[str, Any], place: JobLocation) -> None:
     """Add notes and the remote traceback to an exception, whose class may have properties that raise anything."""
-    home = os.path.join(os.path.expanduser("~"), "")  # of this machine's user, which says nothing on another machine
+    # A path in the home directory of this machine's user means nothing on another machine.
+    home = os.path.join(os.path.expanduser("~"), "")
     file = attribute(error, "filename")
     if isinstance(error, FileNotFoundError) or (
         isinstance(error, PermissionError) and isinstance(file, str) and file.startswith(home)
@@ -319,12 +325,14 @@ def _equip(error: BaseException, traceback: str, outcome: Mapping[str, Any], pla
         failure_hints.hint_at_file(error, file, place.host)
     earlier = [*outcome["earlier"], _count(outcome)] if outcome.get("earlier") else []
     note = printable("\n".join(filter(None, [*earlier, failure_hints.note_on(error, outcome, place.host)])))
-    text = f"{traceback}\n{note}" if note and sys.version_info < (3, 11) else traceback  # which prints no notes
+    # Before Python 3.11 a traceback shows no notes, so this one gets them as text.
+    text = f"{traceback}\n{note}" if note and sys.version_info < (3, 11) else traceback
     remote = RemoteTraceback(f'"""on {_where(outcome, place)}, job {place.job}\n{text}\n"""')
     if note:
         notes = [*getattr(error, "__notes__", ()), note]
         object.__setattr__(error, "__notes__", notes)
-    object.__setattr__(_end_of_chain(error), "__cause__", remote)  # past a __setattr__ of the user's
+    # `object.__setattr__` does not call the user's own `__setattr__`.
+    object.__setattr__(_end_of_chain(error), "__cause__", remote)
 
 
 def _rebuilt(outcome: Mapping[str, Any], value: Value | None) -> BaseException | None:
@@ -342,8 +350,8 @@ def _function_error(what: Mapping[str, str], facts: dict[str, Any]) -> errors.Fu
     facts["evidence"] = what["traceback"].splitlines()
     if what["type"] == "SystemExit":
         facts["hint"] = facts.get("hint") or "return to end the function early; raise an exception to report a failure"
-    said = f": {what['message']}" if what["message"] else ""
-    error = errors.FunctionError(f"the function raised {what['type']}{said}", **facts)
+    message = f": {what['message']}" if what["message"] else ""
+    error = errors.FunctionError(f"the function raised {what['type']}{message}", **facts)
     error.type_name, error.traceback = what["type"], what["traceback"]
     return error
 

@@ -22,7 +22,8 @@ _USED = ("wall_s", "cpu_s", "peak_memory_bytes", "items", "longest_s")
 _USED_OF_GPU = ("peak_memory_bytes", "mean_use_percent")
 _USED_NOW, _USED_NOW_OF_GPU = ("cores", "memory_bytes"), ("memory_bytes", "use_percent")
 _DEEPEST_CAUSE = 20
-_MOST = 1 << 63  # of any number: what is larger is no count, and cannot be divided or shown as a time
+# A larger number is no count, and cannot be divided or shown as a time.
+_MOST = 1 << 63
 
 
 def read(data: bytes) -> dict[str, Any]:
@@ -37,61 +38,67 @@ def read(data: bytes) -> dict[str, Any]:
         raise ValueError("it is nested too deeply") from None
 
 
-def checked(told: Any) -> dict[str, Any]:
+def checked(fields: Any) -> dict[str, Any]:
     """Check the type of every field of an outcome, which the function itself may have written.
 
     Raises:
         ValueError: One has another; the message names it.
     """
-    if not isinstance(told, dict) or told.get("kind") is None:
+    if not isinstance(fields, dict) or fields.get("kind") is None:
         raise ValueError("it has no valid kind of outcome")
-    for name, (wanted, each) in _TYPES.items():
-        found = told.get(name)
-        if found is not None and not (_is(found, wanted) and all(_entry_is(*entry, each) for entry in _entries(found))):
-            raise ValueError(f"its {name!r} is {_shown(found)}")
-    for name, found in [*told.items(), *(told.get("value") or {}).items()]:
-        if isinstance(found, (int, float)) and not -_MOST < found < _MOST:
-            raise ValueError(f"its {name!r} is {_shown(found)}")
-    if not is_usage(told.get("usage") or {}):
-        raise ValueError(f"its 'usage' is {_shown(told['usage'])}")
-    if (told.get("value") or {}).get("size", 0) < 0:
+    for name, (expected, each) in _TYPES.items():
+        value = fields.get(name)
+        if value is not None and not (
+            _is(value, expected) and all(_entry_is(*entry, each) for entry in _entries(value))
+        ):
+            raise ValueError(f"its {name!r} is {_shown(value)}")
+    for name, value in [*fields.items(), *(fields.get("value") or {}).items()]:
+        if isinstance(value, (int, float)) and not -_MOST < value < _MOST:
+            raise ValueError(f"its {name!r} is {_shown(value)}")
+    if not is_usage(fields.get("usage") or {}):
+        raise ValueError(f"its 'usage' is {_shown(fields['usage'])}")
+    if (fields.get("value") or {}).get("size", 0) < 0:
         raise ValueError("its value has a negative size")
-    cause, depth = told.get("cause"), 0
+    cause, depth = fields.get("cause"), 0
     while isinstance(cause, dict):
         cause, depth = cause.get("cause"), depth + 1
         if depth > _DEEPEST_CAUSE:
             raise ValueError("its causes are nested too deeply")
-    return told
+    return fields
 
 
-def _shown(found: Any) -> str:
-    return reprlib.repr(found).encode("ascii", "backslashreplace").decode()[:80]  # nobody knows how deep it is
+def _shown(value: Any) -> str:
+    # `reprlib` limits the depth: a value from the host may be nested deeply enough to exhaust the stack of `repr`.
+    return reprlib.repr(value).encode("ascii", "backslashreplace").decode()[:80]
 
 
-def is_usage(told: Any) -> bool:
+def is_usage(usage: Any) -> bool:
     """Whether what a job used, or uses now, is in numbers, for which people and tables take it."""
-    return _has_numbers(told, _USED, _USED_OF_GPU) and _has_numbers(told.get("now") or {}, _USED_NOW, _USED_NOW_OF_GPU)
+    return _has_numbers(usage, _USED, _USED_OF_GPU) and _has_numbers(
+        usage.get("now") or {}, _USED_NOW, _USED_NOW_OF_GPU
+    )
 
 
-def _has_numbers(told: Any, names: Sequence[str], names_of_gpu: Sequence[str]) -> bool:
-    gpus = (told.get("gpus") or []) if isinstance(told, dict) else None
+def _has_numbers(usage: Any, names: Sequence[str], names_of_gpu: Sequence[str]) -> bool:
+    gpus = (usage.get("gpus") or []) if isinstance(usage, dict) else None
     if not (isinstance(gpus, list) and all(isinstance(each, dict) for each in gpus)):
         return False
-    used = [told.get(name) for name in names] + [each.get(name) for each in gpus for name in names_of_gpu]
+    used = [usage.get(name) for name in names] + [each.get(name) for each in gpus for name in names_of_gpu]
     return all(each is None or (type(each) in (int, float) and -_MOST < each < _MOST) for each in used)
 
 
-def _entries(found: Any) -> Iterable[tuple[Any, Any]]:
-    if isinstance(found, dict):
-        return found.items()
-    return enumerate(found) if isinstance(found, list) else ()
+def _entries(value: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(value, dict):
+        return value.items()
+    return enumerate(value) if isinstance(value, list) else ()
 
 
-def _is(found: Any, wanted: type) -> bool:
-    return isinstance(found, wanted) and not (wanted is int and isinstance(found, bool))
+def _is(value: Any, expected: type) -> bool:
+    return isinstance(value, expected) and not (expected is int and isinstance(value, bool))
 
 
-def _entry_is(name: Any, found: Any, wanted: type | None) -> bool:
-    if wanted is list:  # the name and size of a file
-        return isinstance(found, list) and len(found) == 2
-    return wanted is None or name == "missing" or _is(found, wanted)
+def _entry_is(name: Any, value: Any, expected: type | None) -> bool:
+    # A list here is the name and size of a file.
+    if expected is list:
+        return isinstance(value, list) and len(value) == 2
+    return expected is None or name == "missing" or _is(value, expected)

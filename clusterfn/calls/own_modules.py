@@ -19,15 +19,18 @@ from pathlib import Path
 from clusterfn.calls.files import holds_credentials
 
 MAX_DATA_FILE = 1 << 20
-_LOOKED_AT = 20_000  # entries of a folder without Python files: it holds data
+# A folder that has no Python file among so many entries holds data.
+_LOOKED_AT = 20_000
 _EXTENSIONS = (".so", ".pyd", ".dylib")
 _LEFT_OUT = frozenset(["__pycache__", "node_modules", "build", "dist"])
-# This program, its clusterfn and its cloudpickle: the bridge brings them.
+# The bridge brings clusterfn and cloudpickle, and the script itself is pickled by value.
 _NEVER = frozenset(["__main__", "__mp_main__", "clusterfn", "_clusterfn", "_clusterfn_wire", "cloudpickle"])
 _seen: dict[Path, tuple[int, int]] = {}
-_told: set[tuple[Path, tuple[int, int]]] = set()
-withheld: set[Path] = set()  # what looks like a key or a password and was left out
-too_large: set[Path] = set()  # data that was left out
+_reported: set[tuple[Path, tuple[int, int]]] = set()
+# What looks like a key or a password, and was left out.
+withheld: set[Path] = set()
+# Data files that were left out.
+too_large: set[Path] = set()
 
 
 def is_own(name: str) -> bool:
@@ -45,7 +48,8 @@ def _locations(name: str) -> list[Path]:
     places: list[str] = []
     if spec.submodule_search_locations is not None:
         places = list(spec.submodule_search_locations)
-        if not spec.has_location:  # without an __init__.py: any folder of that name, as ./wandb with the logs of runs
+        # Without an __init__.py, any folder of that name counts as a package, such as ./wandb with the logs of runs.
+        if not spec.has_location:
             places = [place for place in places if _holds_code(place)]
     elif spec.origin and spec.has_location:
         places = [spec.origin]
@@ -60,12 +64,14 @@ def _holds_code(folder: str) -> bool:
             return True
         folders[:] = sorted(name for name in folders if name.isidentifier() and name not in _LEFT_OUT)
         left -= len(names) + len(folders)
+        # The folder may hold millions of data files, and this runs at each import of a namespace package.
         if left < 0:
             return False
     return False
 
 
-_foreign_places: set[Path] = set()  # as modules name them: each call of a function looks at the same ones
+# The places are kept as modules name them, because each call of a function looks at the same ones.
+_foreign_places: set[Path] = set()
 
 
 def _is_foreign_place(place: Path) -> bool:
@@ -135,12 +141,14 @@ def _is_part(folder: Path) -> bool:
         return True
     if not (folder / "__init__.py").is_file() or _is_foreign(os.path.realpath(folder)):
         return False
-    real = folder.resolve()  # links may also lead to each other
+    # Links may also lead to each other.
+    real = folder.resolve()
     return not any(above.resolve().is_relative_to(real) for above in folder.parents)
 
 
 def travels(path: Path) -> bool:
-    if path.suffix in (".pyc", ".pyo") or not path.is_file():  # an editor's lock is a link that leads nowhere
+    # An editor's lock is a link that leads nowhere.
+    if path.suffix in (".pyc", ".pyo") or not path.is_file():
         return False
     if path.suffix == ".py" or is_compiled(path):
         return True
@@ -168,12 +176,15 @@ def edited(imported: Iterable[str]) -> list[str]:
         if path is not None:
             stat = path.stat()
             now = (stat.st_mtime_ns, stat.st_size)
+            # The byte code file has the time and size of the source that was imported, even if the source was edited
+            # before this look.
             compiled = _compiled_from(name)
             before = _seen.setdefault(path, now)
+            # A byte code file has 32 bits for each.
             in_byte_code = (int(stat.st_mtime) & 0xFFFFFFFF, stat.st_size & 0xFFFFFFFF)
             is_new = before != now if compiled is None else compiled != in_byte_code
-            if is_new and (path, now) not in _told:
-                _told.add((path, now))
+            if is_new and (path, now) not in _reported:
+                _reported.add((path, now))
                 changed.append(name)
             _seen[path] = now
     return changed
@@ -187,7 +198,8 @@ def _module_file(name: str) -> Path | None:
 def _compiled_from(name: str) -> tuple[int, int] | None:
     """Return time and size of the source that a module's byte code file was made from."""
     cached = getattr(sys.modules[name].__spec__, "cached", None)
-    if not cached or sys.dont_write_bytecode:  # then an old one may be there
+    # Python that writes no byte code may have left an old file there.
+    if not cached or sys.dont_write_bytecode:
         return None
     try:
         with Path(cached).open("rb") as file:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from clusterfn.calls.console import as_clock
 
-_SURE_S = 1.0  # of work, before which nothing can be said about the rest
+# Less work than this says nothing about the rest.
+_SURE_S = 1.0
 
 
 class Pace:

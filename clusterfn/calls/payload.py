@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 _LARGE = 1 << 20
 _MAX_SOURCE = 1 << 20
-_LEAF = 4 << 20  # bytes that are hashed at once
+_LEAF = 4 << 20
 _HASHING_THREADS = 8
-# What was noted of functions that were sent before, by their host: most are sent often.
+# Most functions are sent often, so what was noted about their code is kept for each host.
 _read_code: weakref.WeakKeyDictionary[types.FunctionType, dict[str, list[str]]] = weakref.WeakKeyDictionary()
 
 
@@ -104,9 +104,11 @@ def pack(
         TypeError: The function does not take these arguments; the one that Python itself raises.
         PayloadError: Part of it cannot travel; the message says which, by its path.
     """
+    # A call with wrong arguments fails here, and not on the host after minutes in a queue.
     check_arguments(function, args, kwargs)
     keep_registrations()
     apart, needs, notes = Large(), Needs(place), serialization.part("pickler").notes
+    # The list is the pickler's own and may have sentences about an earlier call.
     notes.clear()
     needs.read_code(function)
     for name in imports:
@@ -130,15 +132,18 @@ def name_of(view: memoryview) -> tuple[str, int]:
     if len(view) <= _LEAF:
         return hashlib.sha256(view).hexdigest(), zlib.crc32(view)
     leaves = [view[at : at + _LEAF] for at in range(0, len(view), _LEAF)]
+    # hashlib and zlib release the GIL for large pieces, so the threads use several cores.
     threads = min(os.cpu_count() or 1, _HASHING_THREADS)
     try:
         with concurrent.futures.ThreadPoolExecutor(threads, "clusterfn-hash") as pool:
             crc = pool.submit(_crc, leaves, interrupted := threading.Event())
             try:
                 digests, checksum = list(pool.map(_sha256, leaves)), crc.result()
-            finally:  # after Ctrl-C, the pool would wait for the whole checksum
+            finally:
+                # After Ctrl-C the pool would otherwise wait for the whole checksum.
                 interrupted.set()
-    except RuntimeError:  # the program is ending, and starts no more threads
+    except RuntimeError:
+        # The program is ending, and starts no more threads.
         digests, checksum = list(map(_sha256, leaves)), zlib.crc32(view)
     return hashlib.sha256(b"clusterfn pieces of 4 MB\0" + b"".join(digests)).hexdigest(), checksum
 
@@ -169,7 +174,7 @@ def pack_object(
         return serialization.part("container").pack(obj, needs.look, target)
     except (PayloadError, DependencyFailed, NotEnded):
         raise
-    except (Exception, SystemExit) as error:  # __reduce__ of the user's may raise anything
+    except (Exception, SystemExit) as error:  # the user's `__reduce__` may raise anything
         raise cannot_travel(*call, target, error, needs) from error
 
 
@@ -178,25 +183,26 @@ def imports_of(payload: Payload) -> frozenset[str]:
     files = payload.sources.files if payload.sources else {}
     modules = (data for name, data in files.items() if name.endswith(".py"))
     names = payload.needs.union(*map(source_imports.imported, modules))
-    there = {each.name.partition(".")[0] for each in payload.compiled}
-    return frozenset(name for name in names if name in there or not own_modules.is_own(name))
+    compiled = {each.name.partition(".")[0] for each in payload.compiled}
+    return frozenset(name for name in names if name in compiled or not own_modules.is_own(name))
 
 
 def keep_registrations() -> None:
     """Send by value what the user registered with cloudpickle, and a child process's copy of __main__."""
     ours = serialization.part("cloudpickle").cloudpickle._PICKLE_BY_VALUE_MODULES
     theirs = sys.modules.get("cloudpickle")
-    wanted = {"__mp_main__", *(theirs.list_registry_pickle_by_value() if theirs else ())}
-    ours.update(wanted)
-    ours.intersection_update(wanted)  # what was taken back
+    modules = {"__mp_main__", *(theirs.list_registry_pickle_by_value() if theirs else ())}
+    ours.update(modules)
+    # The user may have taken back a registration.
+    ours.intersection_update(modules)
 
 
 def reduce_decorated(function: Callable[..., Any]) -> tuple[Any, ...]:
     """Reduce a decorated function for pickling: by its name if its module travels, else as the plain function."""
-    stand_ins = serialization.part("stand_ins")
+    reducers = serialization.part("stand_ins")
     if found_by_name(function) is not None:
-        return stand_ins.by_name, (function.__module__, function.__qualname__)
-    return stand_ins.Inside, (), {"function": function}
+        return reducers.by_name, (function.__module__, function.__qualname__)
+    return reducers.Inside, (), {"function": function}
 
 
 def found_by_name(function: Any) -> Any:
@@ -204,10 +210,10 @@ def found_by_name(function: Any) -> Any:
     module, qualname = attribute(function, "__module__"), attribute(function, "__qualname__", "<none>")
     if module in (None, "__main__") or "<" in qualname or _goes_by_value(module):
         return None
-    found: Any = sys.modules.get(module)
+    value: Any = sys.modules.get(module)
     for part in qualname.split("."):
-        found = getattr(found, part, None)
-    return found if found is function or getattr(found, "__wrapped__", None) is function else None
+        value = getattr(value, part, None)
+    return value if value is function or getattr(value, "__wrapped__", None) is function else None
 
 
 def _goes_by_value(module: str) -> bool:
@@ -224,7 +230,8 @@ class Large:
 
     def of(self, value: Any) -> Any:
         """Return what to pickle instead; the same for the same object, so that it stays one."""
-        kind = type(value)  # compared by identity: a metaclass may say that its classes are equal to others, or raise
+        # Types are compared by identity: a metaclass may define how its classes compare, and that may raise.
+        kind = type(value)
         if (kind is not bytes and kind is not bytearray) or len(value) < _LARGE:
             return value
         return self._apart.setdefault(id(value), _Apart(value))
@@ -250,8 +257,10 @@ class Needs:
     def __init__(self, place: Place | None = None) -> None:
         self.place = place
         self.inputs: dict[str, Reference] = {}
-        self.items: dict[str, set[int] | None] = {}  # of each of them; None for all
-        self.taken: list[tuple[str, int | None]] = []  # the id and the item of each reference, in order
+        # The items that are needed of each input; None for all.
+        self.items: dict[str, set[int] | None] = {}
+        # The id and the item of each reference, in order.
+        self.taken: list[tuple[str, int | None]] = []
         self.sent_along: list[str] = []
         self.of_code: Sequence[str] = ()
         self.modules: set[str] = set()
@@ -281,7 +290,8 @@ class Needs:
                 job: {"name": self.inputs[job].name, "items": items and sorted(items)}
                 for job, items in self.items.items()
             },
-            # of those of which the same content was passed from two paths there is none
+            # Files of the same content from two paths are left out, because the host cannot tell which of them was
+            # meant.
             given={name: next(iter(paths)) for name, paths in self._paths.items() if len(paths) == 1},
             decided_here=(*self.decided_here(), *self.sent_along, *self.of_code),
         )
@@ -296,7 +306,8 @@ class Needs:
             return
         read = _read_code.setdefault(function, {}) if isinstance(function, types.FunctionType) else {}
         if self.place.host not in read:
-            from clusterfn.calls import inner_calls  # does not travel with jobs, where results are pickled too
+            # Jobs pickle results with this module too, in a copy of clusterfn without `inner_calls`.
+            from clusterfn.calls import inner_calls
 
             read[self.place.host] = inner_calls.notes(function, self.place.host)
         self.of_code = read[self.place.host]
@@ -304,9 +315,10 @@ class Needs:
     def decided_here(self) -> Iterator[str]:
         """Yield what the function would find otherwise on the host, as its module was run on this machine only."""
         for name, (value, file, scope) in self._flags.items():
-            cells = [each for each in scope.get("In") or () if isinstance(each, str)]  # of a notebook
-            found = (source_imports.guarded(text).get(name) for text in (self.texts.get(file, ""), *cells))
-            missing = next((module for each in found if each and (module := each.missing(value))), "")
+            # A notebook keeps the text of its cells in `In`.
+            cells = [each for each in scope.get("In") or () if isinstance(each, str)]
+            guards = (source_imports.guarded(text).get(name) for text in (self.texts.get(file, ""), *cells))
+            missing = next((module for each in guards if each and (module := each.missing(value))), "")
             if missing:
                 yield (
                     f"{name} is {value!r} in the job, because this machine has no {missing}; to decide it on the "
@@ -314,7 +326,8 @@ class Needs:
                 )
 
     def look(self, obj: Any) -> Any:
-        kind = type(obj)  # what `obj.__class__` says may be anything, and may raise
+        # `obj.__class__` may be anything, and may raise.
+        kind = type(obj)
         if issubclass(kind, (File, Directory)):
             item = shipment(obj)
             self.shipments[item.digest, item.name] = item
@@ -330,47 +343,49 @@ class Needs:
         else:
             home = attribute(kind, "__module__")
             self.note(home)
-            if kind is contextvars.ContextVar:  # it knows no module
-                found = serialization.part("standard_library").home_of(obj)
-                self.note(found[0] if found else None)
+            # A context variable does not know its module.
+            if kind is contextvars.ContextVar:
+                variable_home = serialization.part("standard_library").home_of(obj)
+                self.note(variable_home[0] if variable_home else None)
             if home in _NAMED_ELSEWHERE or issubclass(kind, type):
                 self.note(attribute(obj, "__module__"))
         return NotImplemented
 
-    def _value(self, wanted: Reference, place: Place) -> tuple[Any, ...]:
+    def _value(self, reference: Reference, place: Place) -> tuple[Any, ...]:
         """Refer to the value of a job on the same host, or send the value with the call.
 
         It is sent if the job ran elsewhere, and has ended, or if the call is one of a session.
         """
         references = serialization.part("references")
-        if wanted.place == place:
-            items = self.items.setdefault(wanted.id, set())
-            self.inputs[wanted.id] = wanted
-            self.taken.append((wanted.id, wanted.item))
-            if wanted.item is None or items is None:
-                self.items[wanted.id] = None
+        if reference.place == place:
+            items = self.items.setdefault(reference.id, set())
+            self.inputs[reference.id] = reference
+            self.taken.append((reference.id, reference.item))
+            if reference.item is None or items is None:
+                self.items[reference.id] = None
             else:
-                items.add(wanted.item)
-            return references.value_of, (wanted.id, wanted.item, wanted.keys)
-        if place.in_session and not wanted.source.has_ended():
-            raise NotEnded(wanted.source)
-        if not wanted.source.has_ended():
+                items.add(reference.item)
+            return references.value_of, (reference.id, reference.item, reference.keys)
+        if place.in_session and not reference.source.has_ended():
+            raise NotEnded(reference.source)
+        if not reference.source.has_ended():
             where, hint = "in a session", "call both on the same host, or wait and pass its value: job.result()"
-            if wanted.place:
-                where = f"on {wanted.host}"
-            elif wanted.source.items_left() is not None:  # its values are in the folders of two groups
+            if reference.place:
+                where = f"on {reference.host}"
+            elif reference.source.items_left() is not None:
+                # The values of a retried group are in the folders of two groups.
                 where, hint = "again after retry_failed()", "wait for it first: group.wait()"
-            message = f"{wanted.label} is an argument of a call on {place.host}, but runs {where} and has not ended"
+            message = f"{reference.label} is an argument of a call on {place.host}, but runs {where} and has not ended"
             raise PayloadError(message, stage="submit", hint=hint)
         try:
-            value = wanted.source.value_here(wanted.item)
-        except Exception as error:  # what the function raised
-            message = f"{wanted.label} has no value: {type(error).__name__}"
-            raise DependencyFailed(message, host=wanted.host, job=wanted.id, stage="submit") from error
-        for key in wanted.keys:
+            value = reference.source.value_here(reference.item)
+        except Exception as error:  # the function of the other job may raise anything
+            message = f"{reference.label} has no value: {type(error).__name__}"
+            raise DependencyFailed(message, host=reference.host, job=reference.id, stage="submit") from error
+        for key in reference.keys:
             value = value[key]
-        why = "a session call cannot read it there" if place.in_session else f"it ran on {wanted.host}"
-        sentence = f"the value of {wanted.label} is sent from this machine to {place.host}, as {why}"
+        why = "a session call cannot read it there" if place.in_session else f"it ran on {reference.host}"
+        sentence = f"the value of {reference.label} is sent from this machine to {place.host}, as {why}"
         if sentence not in self.sent_along:
             self.sent_along.append(sentence)
         return references.given, (value,)
@@ -383,12 +398,12 @@ class Needs:
                 self.modules.add(name)
 
     def _function(self, function: types.FunctionType) -> Any:
-        found = found_by_name(function)
-        if found is None:
+        by_name = found_by_name(function)
+        if by_name is None:
             self._by_value(function)
             return NotImplemented
         self.note(function.__module__)
-        if found is function:
+        if by_name is function:
             return NotImplemented
         return serialization.part("stand_ins").plain_by_name, (function.__module__, function.__qualname__)
 
@@ -419,7 +434,7 @@ def _is_proxy(obj: object) -> bool:
     return managers is not None and issubclass(type(obj), managers.BaseProxy)
 
 
-# Objects of these modules' types say themselves which module they are found in: built-in and decorated functions.
+# Objects of these modules' types, such as built-in and decorated functions, name their own module in `__module__`.
 _NAMED_ELSEWHERE = ("builtins", "functools", "typing", "typing_extensions", "clusterfn.api.decorator")
 
 
@@ -434,17 +449,18 @@ def _globals_of(code: types.CodeType) -> Iterator[str]:
 @functools.lru_cache(maxsize=1024)
 def imports_inside(code: types.CodeType) -> frozenset[str]:
     """Return what a function and those inside it import in their bodies; "" for a relative import."""
-    found: set[str] = set()
-    before: list[Any] = [0, 0]  # what was put on the stack: the level of the import, and the names that it wants
+    names: set[str] = set()
+    # What the last two instructions put on the stack: the level of the import, and the names that it takes.
+    before: list[Any] = [0, 0]
     for instruction in dis.get_instructions(code):
         if instruction.opname == "IMPORT_NAME":
-            found.add("" if before[0] else instruction.argval)
+            names.add("" if before[0] else instruction.argval)
         if instruction.opname != "EXTENDED_ARG":
             before = [before[1], instruction.argval]
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            found |= imports_inside(constant)
-    return frozenset(found)
+            names |= imports_inside(constant)
+    return frozenset(names)
 
 
 _A_FILE = "open it inside the function, or pass clusterfn.File(path) as the argument"
@@ -463,26 +479,28 @@ def cannot_travel(
 ) -> PayloadError:
     if isinstance(error, serialization.part("source").NoSource):
         ours = sys.version_info[:2]
-        here, there = (f"Python {major}.{minor}" for major, minor in (ours, target or ours))
+        here, remote = (f"Python {major}.{minor}" for major, minor in (ours, target or ours))
         return PayloadError(
-            f"the call cannot be sent from {here} to {there}, which needs source code: {error}",
+            f"the call cannot be sent from {here} to {remote}, which needs source code: {error}",
             stage="submit",
-            hint=f"use an environment with {here}, or run this program with {there}",
+            hint=f"use an environment with {here}, or run this program with {remote}",
         )
     find = serialization.part("unpicklable").find
     parts = [(attribute(function, "__name__", "function"), function), ("args", args), ("kwargs", dict(kwargs))]
     for name, part in parts:
-        path, found = find(part, name, target, needs.look if needs.inputs else reject_proxy)  # jobs can be taken
+        # With inputs in the call, jobs may be among the arguments, and only `look` accepts those.
+        path, innermost = find(part, name, target, needs.look if needs.inputs else reject_proxy)
         if not path.endswith(": cannot be pickled"):
-            return PayloadError(f"the call cannot be sent: {path}", stage="submit", hint=_instead_of(found))
+            return PayloadError(f"the call cannot be sent: {path}", stage="submit", hint=_instead_of(innermost))
     return PayloadError(f"the call cannot be sent: {type(error).__name__}: {error}", stage="submit")
 
 
-def _instead_of(found: object) -> str:
+def _instead_of(part: object) -> str:
     """Say what to pass instead of a part that cannot be sent."""
-    if issubclass(type(found), io.IOBase):  # a proxy class may say that it is another one
+    # A proxy may say that it has another class, so its real type decides.
+    if issubclass(type(part), io.IOBase):
         return _A_FILE
-    if _is_proxy(found):
+    if _is_proxy(part):
         return _A_PROXY
-    plain = _A_FUTURE if serialization.part("unpicklable").is_future(found) else _PLAIN
-    return str(attribute(type(found), "_as_argument", plain))
+    plain = _A_FUTURE if serialization.part("unpicklable").is_future(part) else _PLAIN
+    return str(attribute(type(part), "_as_argument", plain))

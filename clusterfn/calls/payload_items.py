@@ -98,7 +98,8 @@ class _Packing:
         self.blobs: dict[str, memoryview] = {}
         self.crcs: dict[str, int] = {}
         self._digests: dict[tuple[int, int], tuple[Any, str]] = {}
-        self.taken: list[list[tuple[str, int | None]]] = []  # by each item, and last by the function
+        # The references of each item, and last those of the function.
+        self.taken: list[list[tuple[str, int | None]]] = []
 
     def item(self, index: int, args: tuple[Any, ...], function: Callable[..., Any]) -> bytes:
         """Pack the arguments of one item."""

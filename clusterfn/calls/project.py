@@ -23,7 +23,7 @@ _MOST_FILES = 20_000
 _KEEP_THERE = "list large files in .gitignore, and keep data on the host: pass its path to the script"
 _LARGEST = 5
 _LEFT_OUT = frozenset(["__pycache__", "node_modules", "venv", "env"])
-_told: set[pathlib.Path] = set()
+_reported: set[pathlib.Path] = set()
 
 
 class Project(Directory):
@@ -42,17 +42,18 @@ class Project(Directory):
             ConfigError: They are too large.
         """
         root = pathlib.Path(self)
-        found = set()
+        files = set()
         for path in filter(pathlib.Path.is_file, _members(root)):
-            found.add(path)
-            if len(found) > _MOST_FILES:  # at once: there may be a whole disk below
+            files.add(path)
+            # The check comes at once, because the folder may contain a whole disk.
+            if len(files) > _MOST_FILES:
                 raise ConfigError(f"the project {root} has more than {_MOST_FILES} files", hint=_KEEP_THERE)
-        withheld = {path for path in found if path != self.always and _holds_credentials(path)}
-        if new := sorted(withheld - _told):
-            _told.update(new)
+        withheld = {path for path in files if path != self.always and _holds_credentials(path)}
+        if new := sorted(withheld - _reported):
+            _reported.update(new)
             shown = ", ".join(path.relative_to(root).as_posix() for path in new)
             console.warn(f"not sent, because they look like keys or passwords: {shown}")
-        sent = sorted((found - withheld) | ({self.always} if self.always else set()))
+        sent = sorted((files - withheld) | ({self.always} if self.always else set()))
         _refuse_large(root, sent)
         for path in sent:
             yield path.relative_to(root).as_posix(), path
@@ -71,7 +72,8 @@ def project_of(named: pathlib.Path, script: pathlib.Path | None = None) -> Proje
         raise ConfigError(f"the project of {named.name} would be all of {root}", hint=hint)
     project = Project(root)
     project.always = script
-    list(project.members())  # now, so that what is wrong is said before anything is done
+    # The files are listed now, so that an error appears before anything is done.
+    list(project.members())
     return project
 
 
@@ -81,7 +83,8 @@ def working_directory() -> Project | None:
     try:
         if not _is_too_high(pathlib.Path(here)) and list(here.members()):
             return here
-    except ConfigError:  # it is too large
+    except ConfigError:
+        # The folder is too large to send.
         pass
     console.tell(f"nothing of {here} is sent, because the command names no file in it")
     return None
@@ -104,13 +107,15 @@ def _members(root: pathlib.Path) -> Iterator[pathlib.Path]:
     Where the repository around a folder ignores all of it, as one in the home directory does, git knows no files.
     """
     listing = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    with contextlib.suppress(FileNotFoundError):  # no git
-        asked = subprocess.run(listing, capture_output=True, check=False)
-        if asked.returncode == 0 and asked.stdout:
-            for name in dict.fromkeys(asked.stdout.split(b"\0")):
+    # git may not be installed.
+    with contextlib.suppress(FileNotFoundError):
+        result = subprocess.run(listing, capture_output=True, check=False)
+        if result.returncode == 0 and result.stdout:
+            for name in dict.fromkeys(result.stdout.split(b"\0")):
                 path = root / os.fsdecode(name)
                 if name and path.is_dir() and not path.is_symlink():
-                    if path != root and (path / ".git").exists():  # a submodule may not have been fetched
+                    # A submodule may not have been fetched.
+                    if path != root and (path / ".git").exists():
                         yield from _members(path)
                 elif name:
                     yield path

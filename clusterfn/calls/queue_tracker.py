@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 60.0
 _DROP_S = 15.0
-_ENDS_ITSELF_S, _KILLED_AFTER_S = 3.0, 8.0  # after a request to stop it; a scheduler gives it some seconds itself
-_TAKES_S = 3.0  # most hosts and schedulers take a job sooner
+# After a request to stop, a job gets the first time to end itself. It gets the second under a scheduler, which takes
+# some seconds of its own.
+_ENDS_ITSELF_S, _KILLED_AFTER_S = 3.0, 8.0
+# Most hosts and schedulers take a job sooner, so that no note about it is needed.
+_TAKES_S = 3.0
 
 
 class FollowedJob:
@@ -43,14 +46,14 @@ class FollowedJob:
         results: What is accepted of its value; None for what the host's keys say.
 
     Attributes:
-        entry: What is told; set before anything is sent, and let go at the end.
+        entry: Gets all reports; set before anything is sent, and let go at the end.
         attempt: The present attempt.
         scheduler_id: Its id in the scheduler's queue, or its process; "" if that is not known.
         doubt: What the scheduler said at a submission that may have succeeded all the same; None otherwise.
         is_closed: Whether its open requests were cancelled, because nothing of it is wanted any more.
     """
 
-    # What hardly any of them changes: see `JobStatus`.
+    # Hardly any job changes these, so they are attributes of the class (see `JobStatus`).
     doubt: SubmitError | None = None
     is_closed = False
 
@@ -126,7 +129,7 @@ class QueueTracker:
         starting: What sees its submissions through.
     """
 
-    _is_refused = False  # for now
+    _is_refused = False
     _unsent: tuple[Callable[[], bool], str] | None = None
 
     def __init__(self, session: HostState, folder: str, scheduler_name: str) -> None:
@@ -184,19 +187,22 @@ class QueueTracker:
         """Say on the host why it is not in the queue, for others who look for it there."""
         self._turn = reason
         self._is_refused = True
-        after = [self.laid_out] if self.laid_out is not None else []  # else this would be all of its folder
+        # Without this order the note could be the only file in the folder of the job.
+        after = [self.laid_out] if self.laid_out is not None else []
         with contextlib.suppress(HostError):
             self.connection.put(posixpath.join(self.folder, layout.REFUSED), reason.encode(), after=after)
 
     def _note_acceptance(self) -> None:
         if self._is_refused:
             self._is_refused, self._turn = False, ""
+            # Other programs believe the note, so it must go as soon as the scheduler has the job.
             self.connection.run(["rm", "-f", posixpath.join(self.folder, layout.REFUSED)])
 
     def await_submissions(self) -> None:
         """Submit nothing again, and wait for answers that are due: a scheduler cannot cancel what it does not know."""
         for each in list(self.submissions()):
             if isinstance(each, PendingSubmission):
+                # Submitted again in the meantime, the job would be in the queue after it was cancelled.
                 each.withdraw()
         what = f"waiting for {self.session.host.name} to answer the submission of {self.scheduler_name}"
         for starting in list(self.starting):
@@ -209,7 +215,7 @@ class QueueTracker:
                 f"{self.scheduler_name} has not been sent yet ({self._unsent[1]}), so no other call can wait for it",
                 hint="submit both calls to the same Executor, or pass the value: job.result()",
             )
-        # Without a scheduler that one ends with the job itself.
+        # Without a scheduler, the request that submits the job ends only with the job itself.
         sent = [self.laid_out, *(self.submissions() if self.session.scheduler.has_nodes else ())]
         return [each for each in sent if each is not None and not each.done()]
 
@@ -232,9 +238,9 @@ class QueueTracker:
         argv = self.session.scheduler.cancel_command(self.scheduler_name)
         if not argv:
             return None
-        asked = self._run(argv)
-        exit_flush.await_at_exit(asked)
-        return asked
+        reply = self._run(argv)
+        exit_flush.await_at_exit(reply)
+        return reply
 
     def _run(self, argv: Sequence[str]) -> Reply[Completed]:
         return self.connection.run(argv, unset=self.session.scheduler.unset)
@@ -265,7 +271,8 @@ class QueueTracker:
             else:
                 left = _left_by(await self.session.bridge.supervise("end", self.folder))
         except (ClusterfnError, concurrent.futures.CancelledError) as error:
-            if not self.session.is_connected:  # it cannot be asked any more
+            # The host cannot be asked any more.
+            if not self.session.is_connected:
                 return
             left = [] if kill else [error.message if isinstance(error, ClusterfnError) else str(error)]
         if kill:
@@ -312,5 +319,6 @@ def _left_by(answer: Completed) -> list[str]:
     """Return the processes that `supervise.py end` could not end."""
     try:
         return [printable(str(name)) for name in json.loads(answer.out.splitlines()[-1])["left"]]
-    except (ValueError, IndexError, KeyError, TypeError):  # the disk is full, say, so that it could not begin
+    except (ValueError, IndexError, KeyError, TypeError):
+        # The program may not have begun, for example because the disk is full.
         return []

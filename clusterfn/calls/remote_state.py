@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from clusterfn.hosts.host_state import HostState
 
 _TIMEOUT_S = 60.0
-_CATCH_UP_S = 15.0  # large values may take longer, and come afterwards
+# Large values may take longer, and come afterwards.
+_CATCH_UP_S = 15.0
 _REMOVAL = {"removed": [{"id": str, "bytes": int}], "kept": [{"id": str, "why": str}]}
 _LOOK_S = 0.01
 _STACK_LOOK_S = 0.1
-_REMOVAL_S = 3600.0  # a shared file system removes some thousand files a second at best
+# A shared file system removes some thousand files a second at best.
+_REMOVAL_S = 3600.0
 
 
 def ask_sizes(connection: HostConnection, folder: str, depth: int, *names: str) -> Reply[Completed]:
@@ -40,11 +42,11 @@ def ask_sizes(connection: HostConnection, folder: str, depth: int, *names: str) 
     return connection.run(["find", folder, *levels, "(", *named, ")", "-exec", "wc", "-c", "{}", "+"])
 
 
-def read_sizes(folder: str, asked: Reply[Completed]) -> dict[str, int]:
+def read_sizes(folder: str, reply: Reply[Completed]) -> dict[str, int]:
     """Return the size in bytes of each file found by `ask_sizes`, by its name below the folder."""
-    printed = asked.result(_TIMEOUT_S).out.decode("utf-8", "replace").splitlines()
-    found = [(number(size), path) for size, _, path in (line.strip().partition(" ") for line in printed)]
-    return {path[len(folder) + 1 :]: size for size, path in found if size is not None and path.startswith(folder)}
+    printed = reply.result(_TIMEOUT_S).out.decode("utf-8", "replace").splitlines()
+    sizes = [(number(size), path) for size, _, path in (line.strip().partition(" ") for line in printed)]
+    return {path[len(folder) + 1 :]: size for size, path in sizes if size is not None and path.startswith(folder)}
 
 
 def wait_until_caught_up(is_caught_up: Callable[[], bool]) -> None:
@@ -87,16 +89,18 @@ class RemoteGroupState(NamedTuple):
 
 def read_group_state(connection: HostConnection, folder: str) -> RemoteGroupState:
     """Ask the host what it has of the group in this folder, in one round trip."""
-    wanted = ["(", "-type", "d", "-o", "-name", layout.CLAIM, "-o", "-name", layout.VERDICT, ")"]
+    conditions = ["(", "-type", "d", "-o", "-name", layout.CLAIM, "-o", "-name", layout.VERDICT, ")"]
     elements = posixpath.join(folder, layout.ELEMENTS)
-    found = connection.run(["find", elements, "-mindepth", "1", "-maxdepth", "2", *wanted])
-    asked = ask_sizes(connection, elements, 4, layout.JOURNAL)
+    listing = connection.run(["find", elements, "-mindepth", "1", "-maxdepth", "2", *conditions])
+    sizes_reply = ask_sizes(connection, elements, 4, layout.JOURNAL)
     outcome = posixpath.join(layout.attempt_dir(folder, 1), layout.OUTCOME)
     stopped, complete = connection.have([posixpath.join(folder, layout.CANCEL), outcome]).result(_TIMEOUT_S)
-    paths = [path[len(elements) + 1 :] for path in found.result(_TIMEOUT_S).out.decode("utf-8", "replace").splitlines()]
+    paths = [
+        path[len(elements) + 1 :] for path in listing.result(_TIMEOUT_S).out.decode("utf-8", "replace").splitlines()
+    ]
     claimed = set(_elements_with(paths, layout.CLAIM))
     unclaimed = [number for number in _elements_with(paths, layout.ATTEMPTS) if number not in claimed]
-    sizes = {tuple(path.split("/")): size for path, size in read_sizes(elements, asked).items()}
+    sizes = {tuple(path.split("/")): size for path, size in read_sizes(elements, sizes_reply).items()}
     with reading(connection.host.name, "the names of its journals"):
         journals = {(int(element), int(attempt)): size for (element, _, attempt, _), size in sizes.items()}
     given_up = _elements_with(paths, layout.VERDICT)
@@ -105,8 +109,8 @@ def read_group_state(connection: HostConnection, folder: str) -> RemoteGroupStat
 
 def _elements_with(paths: Iterable[str], name: str) -> list[int]:
     """Return the elements that have this in their folder; "" is the folder itself."""
-    found = [element for element, _, rest in (path.partition("/") for path in paths) if rest == name]
-    return sorted(each for each in map(number, found) if each is not None)
+    elements = [element for element, _, rest in (path.partition("/") for path in paths) if rest == name]
+    return sorted(each for each in map(number, elements) if each is not None)
 
 
 def list_elements(connection: HostConnection, folder: str) -> Reply[Completed]:
@@ -116,8 +120,8 @@ def list_elements(connection: HostConnection, folder: str) -> Reply[Completed]:
 
 def read_elements(answer: Completed) -> list[int]:
     """Return the numbers of the elements that `list_elements` found."""
-    found = map(number, answer.out.decode("utf-8", "replace").split())
-    return [each for each in found if each is not None]
+    numbers = map(number, answer.out.decode("utf-8", "replace").split())
+    return [each for each in numbers if each is not None]
 
 
 def request_stack_dump(connection: HostConnection, folder: str, keep_waiting: Callable[[float], bool]) -> str | None:
@@ -133,6 +137,7 @@ def request_stack_dump(connection: HostConnection, folder: str, keep_waiting: Ca
     token, began = secrets.token_hex(8), time.monotonic()
     question = posixpath.join(folder, layout.STACK)
     place = posixpath.join(folder, layout.stack_answer(token))
+    # The answer is awaited before the question is sent, so that it cannot come unnoticed.
     answer = connection.wait(place)
     connection.put(question, token.encode(), sync=False).result(_TIMEOUT_S)
     try:
@@ -167,9 +172,9 @@ def remove_jobs(session: HostState, ids: Sequence[str], *, dry: bool = False) ->
     words = [session.root, "dry" if dry else "", *ids]
     answer = session.bridge.supervise("remove", *words, timeout_s=_REMOVAL_S).result(_REMOVAL_S + _TIMEOUT_S)
     if answer.rc != 0:
-        said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
+        evidence = answer.err.decode("utf-8", "replace").splitlines()[-5:]
         raise ClusterfnError(
-            f"{session.host.name} could not remove the jobs", host=session.host.name, evidence=said,
+            f"{session.host.name} could not remove the jobs", host=session.host.name, evidence=evidence,
             hint=f"check {session.root}/jobs on the host: is its file system mounted, and can you write to it?",
         )  # fmt: skip
     with reading(session.host.name, "its list of removed jobs"):

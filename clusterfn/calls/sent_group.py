@@ -42,22 +42,22 @@ _MANY = 500
 
 
 def track(
-    session: HostState, job: JobSpec, made: GroupState, limits: SchedulerLimits, retried: Retried | None = None
+    session: HostState, job: JobSpec, group: GroupState, limits: SchedulerLimits, retried: Retried | None = None
 ) -> GroupTracker:
     """Make what follows a group, and let its state send failed items again."""
-    tracker = GroupTracker(session, job, made, limits, retried)
-    made.send_again = functools.partial(retry_items, tracker)
+    tracker = GroupTracker(session, job, group, limits, retried)
+    group.send_again = functools.partial(retry_items, tracker)
     return tracker
 
 
 def limits_of(session: HostState, gpus: int, host: Host) -> SchedulerLimits:
     """Ask what the scheduler allows, once for each host; `host` has the options of the call."""
-    told: list[str] | None = session.limits
-    if told is None:
+    answers: list[str] | None = session.limits
+    if answers is None:
         scheduler = session.scheduler
-        asked = [session.connection.run(argv, unset=scheduler.unset) for argv in scheduler.limits(gpus).commands]
-        told = session.limits = [_output(reply) for reply in asked]
-    return scheduler_for(host).limits(gpus).read(told)
+        replies = [session.connection.run(argv, unset=scheduler.unset) for argv in scheduler.limits(gpus).commands]
+        answers = session.limits = [_output(reply) for reply in replies]
+    return scheduler_for(host).limits(gpus).read(answers)
 
 
 def _output(reply: Reply[Any]) -> str:
@@ -89,30 +89,30 @@ def _attached(session: HostState, spec: Mapping[str, Any], results: ResultPolicy
     count = cast(Group, job.group).count
     folder = layout.job_dir(job.root, job.id)
     paths = [posixpath.join(folder, name) for name in (layout.LABELS, layout.ARGUMENTS, layout.RETRIED)]
-    told, arguments, of = remote_files.read_each(session.connection, paths)
+    label_data, arguments, of = remote_files.read_each(session.connection, paths)
     with reading(session.host.name, f"the items of {job.id[:SHORT]}"):
         earlier = dict(json.loads(of)) if of else None
-        labels = list(map(str, json.loads(told))) if told else []
+        labels = list(map(str, json.loads(label_data))) if label_data else []
         shown = [dict(each) for each in json.loads(arguments)] if arguments else []
     retried = _retried(session, job, earlier) if earlier is not None else None
     if retried is None:
-        made = GroupState(job.id, job.name, session.host.name, folder, count, labels=labels)
-        made.arguments = shown
+        group = GroupState(job.id, job.name, session.host.name, folder, count, labels=labels)
+        group.arguments = shown
     else:
-        made = retried.group.with_items_again(retried.numbers, job.id, folder)
-    made.sent_here, made.asked, made.has_value = False, job.resources, job.has_value
+        group = retried.group.with_items_again(retried.numbers, job.id, folder)
+    group.sent_here, group.asked, group.has_value = False, job.resources, job.has_value
     limits = limits_of(session, 0, job.host) if session.scheduler.has_nodes else SchedulerLimits()
-    tracker = track(session, job, made, limits, retried)
+    tracker = track(session, job, group, limits, retried)
     left = remote_state.read_group_state(session.connection, tracker.folder)
     tracker.attach(left)
     remote_state.wait_until_caught_up(lambda: tracker.is_caught_up(left))
-    return made
+    return group
 
 
-def _retried(session: HostState, job: JobSpec, told: Mapping[str, Any]) -> Retried | None:
+def _retried(session: HostState, job: JobSpec, earlier: Mapping[str, Any]) -> Retried | None:
     """Attach to the try before this one; None if the host has deleted it: then the items are numbered from 0."""
     with reading(session.host.name, f"the items of {job.id[:SHORT]}"):
-        of, items = str(told["of"]), list(map(int, told["items"]))
+        of, items = str(earlier["of"]), list(map(int, earlier["items"]))
     folder = layout.job_dir(job.root, of)
     (spec,) = remote_files.read_each(session.connection, [posixpath.join(folder, layout.SPEC)])
     if spec is None:
@@ -137,9 +137,9 @@ def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
         raise PayloadError("the items are no longer on the host", host=group.host, job=group.id, hint="call map again")
     job = old.job._replace(id=secrets.token_hex(8), group=_share_again(old.spec, len(failed)))
     with reading(group.host, SPEC_OF_JOB):
-        told, ends = read_spec(spec.replace(group.id.encode(), job.id.encode())), list(map(int, json.loads(index)))
+        fields, ends = read_spec(spec.replace(group.id.encode(), job.id.encode())), list(map(int, json.loads(index)))
     files = {
-        layout.SPEC: json.dumps({**told, "group": asdict(cast(Group, job.group))}).encode(),
+        layout.SPEC: json.dumps({**fields, "group": asdict(cast(Group, job.group))}).encode(),
         layout.SCRIPT: script.replace(group.id.encode(), job.id.encode()),
         layout.PAYLOAD: payload,
         layout.LABELS: json.dumps([group.label(each) for each in failed]).encode(),
@@ -147,38 +147,40 @@ def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
         layout.RETRIED: json.dumps({"of": group.id, "items": list(failed)}).encode(),
         **_select(data, ends, old.item_results.on_host(failed)),
     }
-    if told["secrets"]:  # from this process: the host has deleted its own
-        left = _names_of_secrets(old, told["secrets"])
+    # The host has deleted the secrets of the first try, so this process sends its own.
+    if fields["secrets"]:
+        left = _names_of_secrets(old, fields["secrets"])
         files[layout.SECRETS] = json.dumps(secret_values(Options(secrets=tuple(left)))).encode()
-    notify = old.job.notify or whom_to_tell(old.session.host, Options())  # the file of the first try is gone
+    # The file of the first try is gone.
+    notify = old.job.notify or whom_to_tell(old.session.host, Options())
     if notify:
         files[layout.NOTIFY] = json.dumps(dict(notify)).encode()
-    made = group.with_items_again(failed, job.id, layout.job_dir(job.root, job.id))
-    history.remember(made, config_file.load().path, job.results, told["secrets"])
+    retry = group.with_items_again(failed, job.id, layout.job_dir(job.root, job.id))
+    history.remember(retry, config_file.load().path, job.results, fields["secrets"])
     counted = in_words(cast(Group, job.group))
     console.tell(f"{job.id[:SHORT]} {job.name} on {group.host} (again, of {group.id[:SHORT]}): {counted}")
-    tracker = track(old.session, job, made, old.limits, Retried(failed, group))
+    tracker = track(old.session, job, retry, old.limits, Retried(failed, group))
     sent = [TreeFile(name, data, 0o700 if name == layout.SCRIPT else 0o600) for name, data in files.items()]
-    folder = submit.send_folder(old.session, tracker, made, sent, submit.Uploads([], {}))
+    folder = submit.send_folder(old.session, tracker, retry, sent, submit.Uploads([], {}))
     tracker.start(range(1, tracker.spec.elements + 1), [folder])
-    job_display.remember_going(made)
-    return made
+    job_display.remember_going(retry)
+    return retry
 
 
-def _names_of_secrets(old: GroupTracker, told: Sequence[str]) -> set[str]:
+def _names_of_secrets(old: GroupTracker, names: Sequence[str]) -> set[str]:
     """Return which variables of this process to send again.
 
     Raises:
         PayloadError: The host names one that neither this machine has sent with the group, nor `secrets:` means.
     """
-    group, by_host = old.group, set(host_secrets(old.session.host, told))
-    unknown = set(told) - by_host - set(old.job.secrets) - history.secrets_of(group.id)
+    group, by_host = old.group, set(host_secrets(old.session.host, names))
+    unknown = set(names) - by_host - set(old.job.secrets) - history.secrets_of(group.id)
     if unknown:
         raise PayloadError(
             f"the host asks for the variable {in_one_line(min(unknown))!r:.80} of this process, which this machine "
             "did not send with the group; nothing was sent", host=group.host, job=group.id, hint="call map again",
         )  # fmt: skip
-    return set(told) - (by_host - set(os.environ))
+    return set(names) - (by_host - set(os.environ))
 
 
 def _share_again(group: Group, count: int) -> Group:
@@ -189,8 +191,8 @@ def _share_again(group: Group, count: int) -> Group:
     return replace(group, count=count, chunk=chunk, elements=elements, at_once=at_once, per_element=None, block=None)
 
 
-def _select(data: bytes, ends: Sequence[int], wanted: Sequence[int]) -> dict[str, bytes]:
-    parts = [data[ends[index - 1] if index else 0 : ends[index]] for index in wanted]
+def _select(data: bytes, ends: Sequence[int], indices: Sequence[int]) -> dict[str, bytes]:
+    parts = [data[ends[index - 1] if index else 0 : ends[index]] for index in indices]
     total, new = 0, []
     for part in parts:
         total += len(part)

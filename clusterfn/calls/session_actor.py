@@ -9,7 +9,8 @@ from typing import Any
 from clusterfn.errors import ActorLost, ConfigError
 
 _CLOSED = "it was closed"
-_SMALL = 1 << 20  # bytes that are packed in no time
+# Packing this many bytes takes no noticeable time.
+_SMALL = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,10 @@ class Actors:
         self._workers = workers
         self._living: dict[int, str] = {}
         self._gone: dict[int, str] = {}
-        self._unheld: set[int] = set()  # which have no local object, and may live on the host
-        self._abandoned: set[int] = set()  # whose local object is gone; some of them are closed
+        # Actors without a local object, which may live on the host.
+        self._unheld: set[int] = set()
+        # Actors whose local object is gone. Some of them are closed already.
+        self._abandoned: set[int] = set()
 
     def begin(self, number: int, name: str) -> None:
         """Take note of an actor that is to be constructed."""
@@ -82,7 +85,8 @@ class Actors:
     def unheld(self) -> Iterator[int]:
         """Yield the actors to close, as each keeps a worker from the calls that come now."""
         for number in sorted(self._unheld):
-            self._unheld.discard(number)  # before it is closed: where that fails, it is added again
+            # The number goes first: if closing fails, it is added again.
+            self._unheld.discard(number)
             yield number
         for number in sorted(self._abandoned):
             self._abandoned.discard(number)

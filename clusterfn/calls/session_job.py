@@ -42,10 +42,11 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 _TIMEOUT_S = 60.0
 _PRIVATE = 0o600
-_PATHS = 200  # that the host looks for or makes at a time: it does nothing else meanwhile
+# The host looks for or makes so many paths at a time, and does nothing else in that time.
+_PATHS = 200
 _WITHDRAWN_AT_ONCE = 16
 _SKIP_AGAIN_S = 5.0
-# A call may be taken in the same moment: what it is marked by is a file.
+# The session may take a call at the same moment, and then its mark is a file. Only a missing mark is a failure.
 _SKIP = 'mkdir -p -- "$@" 2>/dev/null; for path; do [ -e "$path" ] || exit 1; done'
 
 
@@ -78,20 +79,24 @@ class _SkippedNumbers:
         after = [laid_out] if laid_out else []
         try:
             while self._has_to_send():
-                known = frozenset(self._unsent)
-                some = sorted(known)[:_PATHS]
+                pending = frozenset(self._unsent)
+                some = sorted(pending)[:_PATHS]
                 try:
-                    said = await session.connection.run(["/bin/sh", "-c", _SKIP, "sh", *some], after=after)
-                    is_written = said.rc == 0
+                    answer = await session.connection.run(["/bin/sh", "-c", _SKIP, "sh", *some], after=after)
+                    is_written = answer.rc == 0
                 except ClusterfnError:
                     is_written = False
                 if is_written:
                     self._unsent.difference_update(some)
-                elif self._unsent <= known:  # none came meanwhile: the host would refuse the same ones again at once
-                    await asyncio.sleep(_SKIP_AGAIN_S)  # the calls behind them wait for it
+                elif self._unsent <= pending:
+                    # The session serves calls in order: those behind the skipped ones wait for this, so the pause is
+                    # short.
+                    # No path was added in the meantime, so the host would reject the same ones again at once.
+                    await asyncio.sleep(_SKIP_AGAIN_S)
         finally:
             self._is_sending = False
-        if self._has_to_send():  # one came in this moment
+        # A path may have come after the last look and before the flag was cleared.
+        if self._has_to_send():
             self.send()
 
     def _has_to_send(self) -> bool:
@@ -146,6 +151,7 @@ class SessionJob:
             NotEnded: An actor is leaving the worker that the call needs.
         """
         name = name or str(attribute(fn, "__name__", "function"))
+        # A call of a living actor runs in the actor's own worker, so it needs no free one.
         if of_actor is None or not of_actor.actor:
             self._check_room(name)
         quick = of_actor is not None and is_packed_at_once(args, kwargs)
@@ -200,23 +206,28 @@ class SessionJob:
         call.add_done_callback(self._note_end)
         try:
             self._send(call, payload)
-        except BaseException:  # such as Ctrl-C: the caller has no handle of the call
+        except BaseException:  # a handler of a signal may raise anything
+            # After Ctrl-C, for example, the caller has no handle of the call.
             self._open.discard(call)
-            if of_actor is not None and of_actor.closes:  # which may have left this machine
+            # The request to close may have left this machine all the same.
+            if of_actor is not None and of_actor.closes:
                 self.actors.stay(of_actor.actor, call.tracker.live)
             elif of_actor is not None and not of_actor.actor:
                 self.actors.lose(call.tracker.number, "it was not sent")
             self._skips.add(call.tracker.taken)
             raise
-        if self.job.done():  # while the call was packed or sent: it was not among those that `_over` moved on
+        # The job ended while the call was packed or sent, so `_over` has not moved this call on.
+        if self.job.done():
             self._over(self.job)
 
     def _note_end(self, call: Any) -> None:
         """Take note of what a call that has ended did to its actor, and then that it is not open any more."""
         of_actor = call.tracker.of_actor
-        if of_actor is not None and call.held is self.job:  # else it was moved to another session
+        # Otherwise the call was moved to another session.
+        if of_actor is not None and call.held is self.job:
             number = of_actor.actor or call.tracker.number
-            is_known = call.cancelled() or call.tracker.has_outcome  # else the host may do all the same what it says
+            # Without a known outcome the host may still do what the call says.
+            is_known = call.cancelled() or call.tracker.has_outcome
             if of_actor.closes and not is_known:
                 self.actors.stay(number, call.tracker.live)
             elif of_actor.closes or call.actor_gone:
@@ -234,6 +245,8 @@ class SessionJob:
     def _send(self, call: SessionCallJob[Any], payload: Payload) -> None:
         submit.await_room(self._session)
         self._await_folder()
+        # The session waits for numbers of calls that were not sent, so those that could not be marked before are marked
+        # now.
         self._skips.send()
         needs = submit.send_contents(self._session, payload)
         facts = {"sys_path": list(submit.module_folders(self.spec, payload)), **call.tracker.facts}
@@ -241,6 +254,7 @@ class SessionJob:
         def send_files() -> None:
             self._send_files(call, payload, facts, needs._replace(before=[]))
 
+        # A call that needs uploads first goes as files, which wait for them: through the stream it would overtake them.
         if needs.before or not call.tracker.send(payload.data, facts, send_files):
             self._send_files(call, payload, facts, needs)
             call.tracker.follow()
@@ -270,7 +284,8 @@ class SessionJob:
         """Await the arrival of a call that was sent as files, or fail it."""
         error = await sent.error()
         self._sending.discard(sent)
-        # What was cancelled here may have arrived all the same, and run: whoever stops its sending finds that out.
+        # A cancelled request may have reached the host all the same, and the call may run. The code that cancels the
+        # request finds that out.
         if error is not None and not isinstance(error, concurrent.futures.CancelledError):
             self._refuse(call, error)
 
@@ -306,7 +321,8 @@ class SessionJob:
             if cancel_futures:
                 _withdraw(calls)
                 _tell_withdrawn(calls)
-        finally:  # such as of Ctrl-C: no later call would close it
+        finally:
+            # After Ctrl-C, for example, no later call would close it.
             if not self.job.done() and (calls or not self.job.cancel()):
                 self._send_close(wait)
         if wait:
@@ -325,7 +341,8 @@ class SessionJob:
     def _send_close(self, wait: bool) -> None:
         self._await_folder()
         self._stream.await_taken(None, _TIMEOUT_S)
-        sending = list(self._sending)  # a large call takes time to arrive
+        # A large call takes time to arrive.
+        sending = list(self._sending)
         closing = loop.start(self._close(self._put_close(sending), is_behind=bool(sending)))
         exit_flush.await_at_exit(closing)
         if wait and not sending:
@@ -336,7 +353,7 @@ class SessionJob:
         return self._session.connection.put(place, b"", sync=False, after=after)
 
     async def _close(self, put: Reply[bool], is_behind: bool) -> None:
-        """See the session told to close; then say what is printed if the program ends before the job.
+        """Await the request that closes the session; then say what is printed if the program ends before the job.
 
         Args:
             is_behind: Whether it is sent after calls: the session closes also if the host refuses one of them.
@@ -356,22 +373,27 @@ class SessionJob:
         exit_flush.run_in_thread(self._settle, "clusterfn-session-over")
 
     def _settle(self) -> None:
-        if self.job.state == UNKNOWN:  # the connection has ended: each call gets that error itself
+        # The connection has ended, and each call gets that error itself.
+        if self.job.state == UNKNOWN:
             return
         unsettled: Collection[SessionCallJob[Any]] = self._open
         try:
             unsettled = moved = self._fail_lost()
             if moved:
-                self._again(moved)  # which takes those out that are sent
-        except Exception as error:  # noqa: BLE001 - its thread's outermost frame: those who wait must get an error
+                # `_again` takes the calls that it sends out of the list.
+                self._again(moved)
+        except Exception as error:  # noqa: BLE001 - what sends the calls may raise anything
+            # This is the outermost frame of its thread: those who wait must get an error.
             refused = error if isinstance(error, ClusterfnError) else ClusterfnError(repr(error), stage="session")
             for call in list(unsettled):
                 entry_of(call).fail(refused)
 
     def _fail_lost(self) -> list[SessionCallJob[Any]]:
         """Fail the calls that are lost with the job; return those that another session can serve."""
-        with self._settling:  # a call may be moved once only
-            calls = sorted(self._open, key=lambda call: call.tracker.number)  # they are moved in the order of sending
+        # Two threads must not move the same call.
+        with self._settling:
+            # The calls are moved in the order of sending.
+            calls = sorted(self._open, key=lambda call: call.tracker.number)
             calls = [call for call in calls if not call.done()]
             left = _without(self._session, [call.tracker.outcome for call in calls], calls)
             unserved = _without(self._session, [call.tracker.taken for call in left], left)
@@ -395,7 +417,8 @@ class SessionJob:
         if not has_begun:
             message = f"the call had not begun when its session ended: {self.why_over}"
             facts["stage"] = "queue"
-            if kind is not Unsatisfiable:  # whose own hint says what to ask for
+            # The hint of `Unsatisfiable` itself says what to ask for.
+            if kind is not Unsatisfiable:
                 facts["hint"] = "call again: nothing of it has run"
         return kind(message, host=call.host, job=call.id, **facts)
 
@@ -405,9 +428,9 @@ def _without(
 ) -> list[SessionCallJob[Any]]:
     """Return the calls whose path is not on the host."""
     parts = [paths[first : first + _PATHS] for first in range(0, len(paths), _PATHS)]
-    asked = [session.connection.have(part) for part in parts]
-    found = itertools.chain.from_iterable(reply.result() for reply in asked)
-    return [call for call, is_there in zip(calls, found) if not is_there]
+    replies = [session.connection.have(part) for part in parts]
+    existing = itertools.chain.from_iterable(reply.result() for reply in replies)
+    return [call for call, is_there in zip(calls, existing) if not is_there]
 
 
 def _tell_withdrawn(calls: Sequence[SessionCallJob[Any]]) -> None:

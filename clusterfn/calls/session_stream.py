@@ -25,10 +25,13 @@ if TYPE_CHECKING:
     from clusterfn.hosts.connection import HostConnection, Reply
     from clusterfn.hosts.host_state import HostState
 
-MOST_BYTES = 256 << 10  # of a call; a larger one goes as files, beside which others can be sent
-MOST_UNTAKEN = 16 << 20  # bytes of calls: what the session does not take, the host's agent keeps in memory
+# A call with more bytes goes as files, so that other calls can be sent beside it.
+MOST_BYTES = 256 << 10
+# The host's agent keeps in memory what the session has not taken, so no more than this is sent ahead.
+MOST_UNTAKEN = 16 << 20
 _log = logging.getLogger("clusterfn")
-_LONGEST_FRAME = 64 << 20  # more than any host of ours sends
+# A frame of a host of ours is never longer.
+_LONGEST_FRAME = 64 << 20
 
 
 class StreamedCall(Protocol):
@@ -37,7 +40,7 @@ class StreamedCall(Protocol):
     def append(self, file: str, data: bytes) -> None:
         """Take what was appended to its file of this name."""
 
-    def conclude(self, told: bytes, value: bytes | None) -> None:
+    def conclude(self, content: bytes, value: bytes | None) -> None:
         """Take its outcome, and its value unless that is too large to come with it."""
 
     def go_on_with_files(self, has_arrived: bool) -> None:
@@ -62,14 +65,17 @@ class CallStream:
         self._on_gone = on_gone
         self._changed = threading.Condition()
         self._calls: dict[int, StreamedCall] = {}
-        self._taken = 0  # all numbers up to it that went this way are in their folders
-        self._untaken: collections.deque[tuple[int, int]] = collections.deque()  # those after it, and their bytes
+        # All calls up to this number that went this way are in their folders.
+        self._taken = 0
+        # The calls after that number, with their bytes.
+        self._untaken: collections.deque[tuple[int, int]] = collections.deque()
         self._untaken_bytes = 0
         self._is_open = self._is_closed = False
         self._inbox = Inbox()
         self._coming: Reply[bytes] | None = None
         self._reply: Reply[None] | None = None
-        self._connection: HostConnection | None = None  # the one that carries it: the host may get another
+        # The connection that carries the stream: the host may get another one.
+        self._connection: HostConnection | None = None
 
     def open(self) -> None:
         """Connect once the session listens. Does not wait, and raises nothing if that is impossible."""
@@ -85,12 +91,14 @@ class CallStream:
         while connects_again:
             try:
                 reply = self._connect(await coming)
-            except (ClusterfnError, concurrent.futures.CancelledError):  # the calls get that error themselves
+            except (ClusterfnError, concurrent.futures.CancelledError):
+                # Each call gets that error itself.
                 return
             if reply is None:
                 return
             self._reply = reply
-            if self._is_closed:  # in this moment
+            # It was closed at this moment, when there was no reply to cancel yet.
+            if self._is_closed:
                 reply.cancel()
             connects_again = self._hand_back(await reply.error())
             if connects_again:
@@ -101,7 +109,8 @@ class CallStream:
         try:
             facts = json.loads(door)
             address, attach, submission = str(facts["socket"]), [*map(str, facts["attach"])], str(facts["submission"])
-        except (ValueError, KeyError, TypeError, RecursionError):  # damaged: the calls go by files
+        except (ValueError, KeyError, TypeError, RecursionError):
+            # The file is damaged, so the calls go as files.
             return None
         connection, scheduler = self._session.connection, self._session.scheduler
         self._connection = connection
@@ -137,8 +146,8 @@ class CallStream:
             self._calls[number] = call
             self._untaken.append((number, len(payload)))
             self._untaken_bytes += len(payload)
-        # Outside of the lock: the reader thread may hold the connection's own, and wait for this one.
-        # That finds the call, and what is written to a reply that is over is dropped.
+        # The write comes after the lock is released: the reader thread may hold the connection's own lock, and wait for
+        # this one. It finds the call, and a write to a reply that is over is dropped.
         connection.write(reply, pack({**facts, "what": "call", "n": number, "live": live}, payload))
         return True
 
@@ -187,7 +196,8 @@ class CallStream:
             self._taken = max(self._taken, int(header["taken"]))
             while self._untaken and self._untaken[0][0] <= self._taken:
                 self._untaken_bytes -= self._untaken.popleft()[1]
-            if what == "again":  # it is not taken this way
+            # The session does not take this call through the stream.
+            if what == "again":
                 for each in [each for each in self._untaken if each[0] == number]:
                     self._untaken.remove(each)
                     self._untaken_bytes -= each[1]
@@ -202,7 +212,8 @@ class CallStream:
             call.go_on_with_files(has_arrived=False)
         elif what == "end":
             call.conclude(body[:end], value)
-            self.forget(number)  # only now: a call whose end cannot be taken goes on with its files
+            # The call is forgotten only now: one whose end cannot be taken continues with its files.
+            self.forget(number)
         else:
             call.append(_FILES[what], body)
 
@@ -221,7 +232,8 @@ class CallStream:
                     call.give_up(error)
                 else:
                     call.go_on_with_files(has_arrived=number <= taken)
-            except Exception:  # noqa: BLE001 - what a caller's own function raises must not keep the other calls here
+            except Exception:  # noqa: BLE001 - the caller's own function may raise anything
+                # An error of one call must not keep the other calls here.
                 _log.exception("call %d could not be followed by its files", number)
         with self._changed:
             self._calls.clear()

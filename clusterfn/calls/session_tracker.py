@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 _TIMEOUT_S = 60.0
-# One step, so that a session which comes to the call meanwhile knows why it must not run; a command may be run twice.
+# The link appears in one step, so a session that comes to the call at this moment knows why it must not run. The test
+# makes the command safe to repeat.
 _WITHDRAW = f'ln -s {layout.CALL} "$1" 2>/dev/null; [ -h "$1" ]'
 
 
@@ -73,7 +74,8 @@ def _forget(call: Any) -> None:
     call.payload = None
     if call.tracker.sending is not None:
         call.tracker.sending.on_dropped = None
-    call.tracker.end()  # the files of one that was refused or withdrawn may never say that it has ended
+    # The files of a call that was rejected or withdrawn may never say that it has ended.
+    call.tracker.end()
 
 
 class SessionCallTracker(Follower, JobBackend):
@@ -93,7 +95,8 @@ class SessionCallTracker(Follower, JobBackend):
         self, holder: Tracker, number: int, name: str, live: bool, stream: CallStream, of_actor: ActorCall | None = None
     ) -> None:  # fmt: skip
         folder = layout.call_dir(holder.folder, number)
-        scheduler_name = f"{holder.scheduler_name}/{number}"  # the scheduler is only asked about the session
+        # The scheduler itself is only ever asked about the session.
+        scheduler_name = f"{holder.scheduler_name}/{number}"
         JobBackend.__init__(self, holder.session, folder, scheduler_name)
         Follower.__init__(self, holder.session, folder, scheduler_name, live, results=holder.results)
         self.number, self.name, self.of_actor = number, name, of_actor
@@ -132,7 +135,8 @@ class SessionCallTracker(Follower, JobBackend):
     def withdraw(self) -> bool:
         """Keep it from ever starting; false if it has started."""
         if not self.connection.answers_here():
-            self._stream.await_taken(self.number, _TIMEOUT_S)  # what follows looks for its folder
+            # The command below looks for the folder of the call, which exists once the session has taken it.
+            self._stream.await_taken(self.number, _TIMEOUT_S)
         if self._stop_sending():
             return True
         return self.connection.run(["/bin/sh", "-c", _WITHDRAW, "sh", self.taken]).result(_TIMEOUT_S).rc == 0
@@ -171,7 +175,7 @@ class SessionCallTracker(Follower, JobBackend):
         else:
             self._on_events(data)
 
-    def conclude(self, told: bytes, value: bytes | None) -> None:
+    def conclude(self, content: bytes, value: bytes | None) -> None:
         """Take its outcome, and its value if that came with it; fetch it otherwise."""
         if self.is_closed:
             return
@@ -181,27 +185,29 @@ class SessionCallTracker(Follower, JobBackend):
         if value is not None and not self.is_fetched_apart:
             arriving = Arriving(self.place)
             try:
-                arriving.announce(told)
+                arriving.announce(content)
                 arriving.write(value)
             except ResultError as error:
                 self.entry.fail(error, arriving.kind)
                 self.end()
                 return
             self.arriving_outcome = arriving
-        waiting = self._take_outcome(told)
+        waiting = self._take_outcome(content)
         if waiting is not None:
             loop.begin(self._see_through(waiting))
 
     def go_on_with_files(self, has_arrived: bool) -> None:
         """Follow its files, as its stream is lost; send it as files too, unless it has arrived."""
         entry, send_files = self.entry, self._send_files
-        if self.is_closed or send_files is None:  # it has ended, or was moved to another session
+        # The call has ended, or was moved to another session.
+        if self.is_closed or send_files is None:
             return
         try:
             if not has_arrived:
                 send_files()
             self._follow_rest()
-        except ClusterfnError as error:  # the connection has ended in this moment
+        except ClusterfnError as error:
+            # The connection has ended at this moment.
             lost = copy.copy(error)
             lost.job = entry.id
             entry.lose(lost)
@@ -217,7 +223,8 @@ class SessionCallTracker(Follower, JobBackend):
 
     def _follow_files(self, shown_by: Sequence[Callable[[str, bytes], Any]], heard: Mapping[str, int]) -> Reply[bytes]:
         waiting = super()._follow_files(shown_by, heard)
-        if self.is_closed:  # it was refused in this moment
+        # A refusal may have closed it in the meantime, before there was a request to cancel.
+        if self.is_closed:
             self.end()
         return waiting
 

@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     from clusterfn.hosts.connection import HostConnection
     from clusterfn.hosts.host_state import HostState
 
-_AT_ONCE = 500  # jobs in one question: their paths are the words of a command
-_CONCLUDED_AT_ONCE = 4  # each by a process of its own
+# One question names this many jobs: their paths are the words of a command, whose length is limited.
+_AT_ONCE = 500
+# Each of these is concluded by a process of its own on the host.
+_CONCLUDED_AT_ONCE = 4
 _LOG_TAIL = 4000
-AGAIN_S = 15.0  # after a question that the host could not answer, such as one that took too long
+# The pause after a question that the host could not answer, for example because it took too long.
+AGAIN_S = 15.0
 _ID = re.compile(rf"/{layout.JOBS}/([0-9a-f]{{16}})(?=/|$)")
 
 
@@ -47,6 +50,7 @@ class SilentJobs:
     """
 
     def __init__(self, session: HostState) -> None:
+        # This object is a value of a WeakKeyDictionary: a strong reference to its key would keep both for ever.
         self._session = weakref.ref(session)
         self._waiting: dict[Conclusion, None] = {}
         self._is_asking = False
@@ -79,14 +83,16 @@ class SilentJobs:
         """Ask about these jobs, and have those concluded that are gone."""
         try:
             claimed = await _read_claims(session, silent)
-            gone = await _ask_scheduler(session, claimed) if claimed else []
-        except Unreachable:  # the connection has ended
+            dead = await _ask_scheduler(session, claimed) if claimed else []
+        except Unreachable:
+            # The connection has ended.
             return
         except (ClusterfnError, concurrent.futures.CancelledError):
             if session.is_connected:
+                # Nothing else may report that these jobs are gone, so they are asked about again.
                 loop.begin(self._ask_later(silent))
             return
-        left = collections.deque(gone)
+        left = collections.deque(dead)
         await asyncio.gather(*(_conclude_each(session, left) for _ in range(min(_CONCLUDED_AT_ONCE, len(left)))))
 
     async def _ask_later(self, silent: list[Conclusion]) -> None:
@@ -103,13 +109,13 @@ def _most(session: HostState) -> int:
 async def _read_claims(session: HostState, silent: list[Conclusion]) -> list[tuple[Conclusion, str]]:
     """Return the jobs that a submission has claimed, with it: others of these have long ended."""
     claims = [posixpath.join(each.job.folder, layout.CLAIM) for each in silent]
-    # With two files, each line begins with the name of its own.
+    # With a second file, grep begins each line with the name of the file, even for a single claim.
     read = await session.connection.run(["grep", "-s", "", *claims, "/dev/null"])
     lines = read.out.decode("utf-8", "surrogateescape").splitlines()
-    found = (line.rpartition(f"/{layout.CLAIM}:") for line in lines)
-    by_folder = {folder: claim.strip() for folder, _, claim in found}
-    asked = [(each, _submission_of(each, by_folder.get(each.job.folder, ""))) for each in silent]
-    return [(each, submission) for each, submission in asked if submission]
+    pairs = (line.rpartition(f"/{layout.CLAIM}:") for line in lines)
+    by_folder = {folder: claim.strip() for folder, _, claim in pairs}
+    submissions = [(each, _submission_of(each, by_folder.get(each.job.folder, ""))) for each in silent]
+    return [(each, submission) for each, submission in submissions if submission]
 
 
 def _submission_of(silent: Conclusion, claim: str) -> str:
@@ -132,9 +138,11 @@ async def _conclude_unseen(silent: Conclusion) -> None:
         else:
             spec, message = posixpath.join(job.folder, layout.SPEC), "the job was sent but never started"
             if not (await job.connection.run(["find", spec, "-mmin", "+1"])).out:
-                return  # younger ones may be about to start
+                # A younger job may be about to start.
+                return
     except (ClusterfnError, concurrent.futures.CancelledError):
-        return  # the next missed heartbeat asks again
+        # The next missed heartbeat asks again.
+        return
     await silent.conclude_or_give_up(
         SchedulerVerdict(layout.LOST, message, hint="call the function again", stage="submit", withdraw=True)
     )
@@ -143,8 +151,8 @@ async def _conclude_unseen(silent: Conclusion) -> None:
 async def is_refused_elsewhere(connection: HostConnection, folder: str) -> bool:
     """Whether a program has lately said that it will submit the job, which the scheduler refuses for now."""
     note = posixpath.join(folder, layout.REFUSED)
-    found = await connection.run(["find", note, "-mmin", f"-{layout.REFUSED_FOR_S / 60:.0f}"])
-    return bool(found.out)
+    notes = await connection.run(["find", note, "-mmin", f"-{layout.REFUSED_FOR_S / 60:.0f}"])
+    return bool(notes.out)
 
 
 def job_of(folder: str) -> str:
@@ -152,29 +160,30 @@ def job_of(folder: str) -> str:
     return next(iter(_ID.findall(folder)), "")
 
 
-def explain(job: FollowedJob, said: str, log: str, submission: str) -> SchedulerVerdict | None:
+def explain(job: FollowedJob, answer: str, log: str, submission: str) -> SchedulerVerdict | None:
     """Return what has ended a job, by what its scheduler says and its log; None if it may live."""
-    return job.session.scheduler.explain(Evidence(said, log, submission, job_of(job.folder)))
+    return job.session.scheduler.explain(Evidence(answer, log, submission, job_of(job.folder)))
 
 
 async def _ask_scheduler(session: HostState, claimed: list[tuple[Conclusion, str]]) -> list[_Gone]:
     """Ask the scheduler about these submissions; return those that may be gone."""
     scheduler, ids = session.scheduler, [submission for _, submission in claimed]
     answer = await session.connection.run(scheduler.evidence_command(*ids), unset=scheduler.unset)
-    said = (answer.out + answer.err).decode("utf-8", "replace")
-    # This alone shows that most of many jobs live; a scheduler's answer about one may need its log.
+    output = (answer.out + answer.err).decode("utf-8", "replace")
+    # Where one question covers many jobs, the answer alone shows that most of them live. An answer about a single job
+    # may need its log.
     together = _most(session) > 1
     return [
-        _Gone(silent, submission, said)
+        _Gone(silent, submission, output)
         for silent, submission in claimed
-        if not together or explain(silent.job, said, "", submission) is not None
+        if not together or explain(silent.job, output, "", submission) is not None
     ]
 
 
-async def _conclude_each(session: HostState, gone: collections.deque[_Gone]) -> None:
+async def _conclude_each(session: HostState, dead: collections.deque[_Gone]) -> None:
     """Have jobs concluded that are gone, one after another, until none is left."""
-    while gone:
-        silent, submission, said = gone.popleft()
+    while dead:
+        silent, submission, output = dead.popleft()
         job = silent.job
         if job.is_closed:
             continue
@@ -183,7 +192,7 @@ async def _conclude_each(session: HostState, gone: collections.deque[_Gone]) -> 
             log = tail.out.decode("utf-8", "replace")
         except (HostError, concurrent.futures.CancelledError):
             log = ""
-        verdict = explain(job, said, log, submission)
+        verdict = explain(job, output, log, submission)
         if verdict is not None and not job.is_closed:
             await silent.conclude_or_give_up(verdict)
 
@@ -193,5 +202,5 @@ _of_hosts: weakref.WeakKeyDictionary[Any, SilentJobs] = weakref.WeakKeyDictionar
 
 def of_host(session: HostState) -> SilentJobs:
     """Return the silent jobs of a host."""
-    found = _of_hosts.get(session)
-    return found if found is not None else _of_hosts.setdefault(session, SilentJobs(session))
+    jobs = _of_hosts.get(session)
+    return jobs if jobs is not None else _of_hosts.setdefault(session, SilentJobs(session))

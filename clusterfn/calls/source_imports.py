@@ -59,19 +59,20 @@ class Guarded(NamedTuple):
 @functools.lru_cache(maxsize=256)
 def guarded(source: str) -> Mapping[str, Guarded]:
     """Return the names that a source's top level sets to a constant in a `try: import …` or its `except`."""
-    found: dict[str, Guarded] = {}
+    guards: dict[str, Guarded] = {}
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError):  # a cell of a notebook with magics
-        return found
+    except (SyntaxError, ValueError):
+        # A cell of a notebook may have magics, which are not Python.
+        return guards
     for node in tree.body:
         if isinstance(node, ast.Try) and any(map(_catches_import, node.handlers)):
-            wanted = tuple(_imported(ast.Module(node.body, [])))
+            modules = tuple(_imported(ast.Module(node.body, [])))
             for name, value in _constants([*node.body, *node.orelse]):
-                found[name] = Guarded(wanted, value, False)
+                guards[name] = Guarded(modules, value, False)
             for handler in filter(_catches_import, node.handlers):
-                found.update((name, Guarded(wanted, value, True)) for name, value in _constants(handler.body))
-    return found
+                guards.update((name, Guarded(modules, value, True)) for name, value in _constants(handler.body))
+    return guards
 
 
 def _catches_import(handler: ast.ExceptHandler) -> bool:

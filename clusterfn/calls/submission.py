@@ -32,10 +32,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _log = logging.getLogger("clusterfn")
-_told: set[tuple[str, str]] = set()  # of which host, and what: a site may say the same about each job
-_FIRST_S, _LONGEST_S, _SLOWING = 2.0, 60.0, 2.0  # until the first is sent again; the scheduler serves everybody
+# The host and the note: a site may print the same note about each job.
+_reported: set[tuple[str, str]] = set()
+# The pause before a job is submitted again grows, because the scheduler serves other users too.
+_FIRST_S, _LONGEST_S, _SLOWING = 2.0, 60.0, 2.0
 _RENEW_S = layout.REFUSED_FOR_S / 5
-_NOTES_AT_ONCE = 500  # words of one command
+# The notes are the words of one command, whose length is limited.
+_NOTES_AT_ONCE = 500
 
 
 class Started(NamedTuple):
@@ -107,7 +110,8 @@ class PendingSubmission(Reply[Optional[Started]]):
             return
         try:
             sent = self._send()
-        except ClusterfnError as error:  # the connection was closed
+        except ClusterfnError as error:
+            # The connection was closed.
             self.reject(error)
             return
         await_at_exit(loop.start(self._line.admit(self, sent)))
@@ -129,6 +133,8 @@ class PendingSubmission(Reply[Optional[Started]]):
                 answer = await _answer(self._send() if sent is None else sent)
                 full = scheduler.refused_for_now(answer)
                 other = None if full else scheduler.again(self.request, answer)
+                # A job that was withdrawn in the meantime is not submitted again, but one that was taken must be
+                # reported.
                 if (full or other) and self.is_withdrawn:
                     self.resolve(None)
                     return ""
@@ -139,10 +145,12 @@ class PendingSubmission(Reply[Optional[Started]]):
                     self.job.taken(started)
                     self.resolve(started)
                     return ""
+                # The first request has waited for its predecessors, so the next one need not.
                 self.request, self._after, sent = other, (), None
         except (ClusterfnError, concurrent.futures.CancelledError) as error:
             self.reject(error)
-        except Exception as error:  # noqa: BLE001 - of what a scheduler says: others wait behind this one
+        except Exception as error:  # noqa: BLE001 - the parser of an answer may raise anything
+            # Other jobs wait behind this one, so it must not end the line.
             _log.exception("a submission failed")
             self.reject(SubmitError(f"the scheduler's answer was not understood: {error!r}", stage="submit"))
         return ""
@@ -155,21 +163,24 @@ class PendingSubmission(Reply[Optional[Started]]):
         except SubmitError as refusal:
             if not refusal.retryable:
                 raise
+            # A submission that failed in this way may have succeeded all the same, so the job is looked for before it
+            # is given up.
             return Started("", refusal)
         return Started(scheduler_id)
 
     def _tell(self, notes: Iterable[str]) -> None:
         host = self._session.host.name
         for note in notes:
-            if (host, note) not in _told:
-                _told.add((host, note))
+            if (host, note) not in _reported:
+                _reported.add((host, note))
                 console.tell(note)
 
     def ask_job(self, question: Callable[[WaitingJob], T], otherwise: T) -> T:
         """Ask the job that waits; what that raises ends this submission alone, and not those that wait beside it."""
         try:
             return question(self.job)
-        except Exception as error:  # noqa: BLE001 - of what shows the job
+        except Exception as error:  # noqa: BLE001 - code that shows the job may raise anything
+            # Other jobs wait beside this one, so it must not end the line.
             _log.exception("a job that waits to be submitted failed")
             if self.is_waiting:
                 self._line.waiting.remove(self)
@@ -200,7 +211,8 @@ class PendingSubmission(Reply[Optional[Started]]):
 
     def renew(self, notes: Sequence[str]) -> None:
         """Renew the dates of these notes on its host: others believe them only for a while."""
-        with contextlib.suppress(ClusterfnError):  # the connection was closed
+        # The connection was closed.
+        with contextlib.suppress(ClusterfnError):
             self._session.connection.run(["touch", "-c", "--", *notes])
 
 
@@ -210,7 +222,8 @@ async def _answer(sent: Reply[Completed]) -> Answer:
     except HostError as error:
         if error.kind != "timeout":
             raise
-        return Answer(None, "", error.message)  # killed because it took too long: it may have submitted
+        # The command was killed because it took too long, and may have submitted the job.
+        return Answer(None, "", error.message)
     return Answer(ran.rc, ran.out.decode("utf-8", "replace"), ran.err.decode("utf-8", "replace"))
 
 
@@ -261,9 +274,9 @@ class SubmissionLine:
             self.waiting.extendleft(reversed(both))
         else:
             self.waiting.extend(both)
-        told = list(self.waiting) if reason != self._reason else both
+        notified = list(self.waiting) if reason != self._reason else both
         self._reason = reason
-        for each in told:
+        for each in notified:
             each.tell_refused(reason)
         return rest is not None
 
@@ -280,9 +293,11 @@ class SubmissionLine:
                 await asyncio.sleep(self._until_late(pause_s))
                 self._refuse_late()
                 self._renew_notes()
+                # The question may end a submission, which then leaves the line, so this goes through a copy.
                 first = next((each for each in list(self.waiting) if each.is_wanted_now()), None)
                 refusal = await self._try(first) if first is not None else self._reason
                 if first is not None and not refusal:
+                    # A scheduler that has taken one job may have room for more at once.
                     pause_s, slower_s = 0.0, _FIRST_S
                 elif first is not None and self._keep(first, refusal, is_first=True):
                     pause_s = 0.0
@@ -295,7 +310,9 @@ class SubmissionLine:
         self.waiting.remove(submission)
         self._is_trying = True
         trying = loop.start(submission.try_once())
-        await_at_exit(trying)  # and not the submission: what waits is waited for with its reason (`finish_submitting`)
+        # The program waits at its end for this try, and not for the submission: `finish_submitting` waits for those
+        # with their reasons.
+        await_at_exit(trying)
         try:
             return await asyncio.wrap_future(trying)
         finally:

@@ -41,17 +41,18 @@ if TYPE_CHECKING:
     from clusterfn.config.spec import Host, Interpreter
     from clusterfn.hosts.host_state import HostState
 
-_WORTH_ASKING = 64 << 10  # what is smaller is sooner sent than asked for; what is there already is left as it is
-TOLD_S = 10.0
+# A smaller file is sent sooner than the host answers whether it has it. The host leaves a file that it has as it is.
+_WORTH_ASKING = 64 << 10
+REPORT_AFTER_S = 10.0
 _EXECUTABLE, _READABLE, _PRIVATE = 0o700, 0o400, 0o600
 
 
 def await_room(session: HostState) -> None:
     """Wait while much that was submitted has not left this machine: the host, or the way to it, takes no more."""
-    connection, has_told = session.connection, False
-    while not connection.has_room(TOLD_S):
-        if not has_told:
-            has_told, state = True, connection.state
+    connection, has_reported = session.connection, False
+    while not connection.has_room(REPORT_AFTER_S):
+        if not has_reported:
+            has_reported, state = True, connection.state
             why = f"no connection ({state.cause})" if state.name != "connected" else "it takes them slowly"
             console.tell(f"waiting to send more calls to {session.host.name}: {why}")
 
@@ -114,13 +115,15 @@ async def see_started(tracker: Tracker, submission: Reply[Any]) -> None:
 def _end_refused(tracker: Tracker, error: BaseException) -> None:
     refused = refusal_of(error, tracker.session.host.name, tracker.sending, "job")
     if getattr(error, "kind", "") == "skipped" and tracker.inputs and not isinstance(refused, Cancelled):
+        # The host skips a request whose predecessors failed, so the cause is a call whose value this job takes.
         labels = ", ".join(each.label for each in tracker.inputs)
         refused = DependencyFailed(f"{labels}: not sent, so its value will not exist", stage="submit")
         refused.host, refused.__cause__ = tracker.session.host.name, error
     tracker.entry.fail(refused)
     tracker.end()
     if is_from_host(error) and not isinstance(refused, Cancelled):
-        with contextlib.suppress(HostError):  # the connection was closed
+        # The connection was closed.
+        with contextlib.suppress(HostError):
             remove_folder(tracker.connection, tracker.folder)
 
 
@@ -175,8 +178,9 @@ async def await_script(session: HostState, spawned: SpawnReply) -> ScriptEnd:
     try:
         status = await spawned.exited
     except (ClusterfnError, concurrent.futures.CancelledError):
-        return ScriptEnd(False, False)  # a connection that was closed on purpose must not be opened again to ask
-    # None: it ends, or waits, without a word from now on.
+        # A connection that was closed on purpose must not be opened again to ask.
+        return ScriptEnd(False, False)
+    # Without a status, the script ends or waits without any further report.
     waits = status is not None and status == session.scheduler.queued_status
     return ScriptEnd(status is None or waits, not waits)
 
@@ -227,10 +231,10 @@ def send_needs(session: HostState, payload: Payload, folders: Mapping[str, Mappi
 
 def send_contents(session: HostState, payload: Payload) -> Uploads:
     """Send the modules, files and large buffers that the host lacks: all of them are named by their content."""
-    wanted = dict(_named_by_content(session.root, payload))
-    asked = [path for path, what in wanted.items() if _size_of(what) > _WORTH_ASKING]
-    missing = session.missing(asked) | (wanted.keys() - set(asked))
-    uploads = {path: functools.partial(_put, session, path, what) for path, what in wanted.items()}
+    contents = dict(_named_by_content(session.root, payload))
+    large = [path for path, what in contents.items() if _size_of(what) > _WORTH_ASKING]
+    missing = session.missing(large) | (contents.keys() - set(large))
+    uploads = {path: functools.partial(_put, session, path, what) for path, what in contents.items()}
     sent = [session.contents.send(path, uploads[path]) for path in missing]
     return Uploads([each for replies in sent for each in replies], uploads)
 
@@ -239,13 +243,15 @@ def _needed(session: HostState, needs: Uploads) -> Needed:
     """Return what a folder needs, and have sent again what the host finds gone or damaged when it gets the folder."""
 
     def send_again(paths: list[str], go_on: Callable[[HostError | None], None]) -> None:
+        # The host has just found these missing or damaged, so what this process remembers of them is wrong.
         session.contents.forget(paths)
         error: BaseException | None = None
         try:
             sent = [session.contents.send(path, needs.uploads[path]) for path in paths]
             errors = [reply.exception(None) for replies in sent for reply in replies]
             error = next((each for each in errors if each is not None), None)
-        except (ClusterfnError, OSError, concurrent.futures.CancelledError) as ended:  # a file here may be gone, too
+        except (ClusterfnError, OSError, concurrent.futures.CancelledError) as ended:
+            # A file on this machine may be gone, too.
             error = ended
         if error is not None and not isinstance(error, HostError):
             error = HostError(f"it was not sent again: {error}", host=session.host.name)
@@ -267,9 +273,10 @@ def module_folders(spec: JobSpec, payload: Payload) -> tuple[str, ...]:
     sent = (layout.sources_dir(spec.root, payload.sources.digest),) if payload.sources else ()
     if not payload.compiled or not is_in_place(spec.host, spec.interpreter):
         return sent
-    known = {os.path.realpath(each) for each in sys.path}  # else a hook finds it, of this interpreter's own
+    # Only folders of `sys.path` are passed on. Elsewhere a hook of this interpreter finds the module, in the job too.
+    import_folders = {os.path.realpath(each) for each in sys.path}
     folders = dict.fromkeys(os.path.realpath(each.folder) for each in payload.compiled)
-    return (*sent, *(folder for folder in folders if folder in known))
+    return (*sent, *(folder for folder in folders if folder in import_folders))
 
 
 def inputs_of(payload: Payload) -> list[Reply[Any]]:
@@ -304,7 +311,8 @@ def job_files(job: JobSpec, payload: Payload) -> list[TreeFile]:
     ]
     if job.secrets:
         files.append(TreeFile(layout.SECRETS, json.dumps(dict(job.secrets)).encode(), _PRIVATE))
-    if job.notify and job.serving is None and job.kernel is None:  # a session ends when its program does
+    # A session ends when its program does, so its end is no news.
+    if job.notify and job.serving is None and job.kernel is None:
         files.append(TreeFile(layout.NOTIFY, json.dumps(dict(job.notify)).encode(), _PRIVATE))
     return files
 
@@ -357,8 +365,8 @@ def _size_of(what: Any) -> int:
 def describe(session: HostState, job: JobSpec, payload: Payload) -> str:
     """Describe for a person what would be sent and run: the script, the commands, the files and their sizes."""
     request = session.scheduler.submission(job)
-    wanted = dict(_named_by_content(job.root, payload))
-    missing = session.missing(list(wanted)) if wanted else set()
+    contents = dict(_named_by_content(job.root, payload))
+    missing = session.missing(list(contents)) if contents else set()
     lines = [
         f"# job {job.name} on {job.host.name} ({job.host.scheduler}), in {layout.job_dir(job.root, job.id)}",
         f"# environment: {job.interpreter.path} (Python {job.interpreter.version[0]}.{job.interpreter.version[1]})",
@@ -369,8 +377,8 @@ def describe(session: HostState, job: JobSpec, payload: Payload) -> str:
             for file in job_files(job, payload)
             if isinstance(file.data, bytes)
         ),
-        "# sent once, named by their content" if wanted else "# nothing else",
-        *(f"#   {_described(path, what, path in missing)}" for path, what in wanted.items()),
+        "# sent once, named by their content" if contents else "# nothing else",
+        *(f"#   {_described(path, what, path in missing)}" for path, what in contents.items()),
         ""
         if session.bridge.is_there
         else f"#   {format_size(_size_of(bridge_bundle.bridge())):>10}  {session.bridge.folder} (not there yet)",

@@ -46,20 +46,20 @@ class Summary(NamedTuple):
     watch_output: Callable[[], object] | None = None
 
 
-def describe_request(asked: Resources | None) -> list[str]:
+def describe_request(resources: Resources | None) -> list[str]:
     """Say in one line what a job asked for: cores, memory, GPUs."""
-    if asked is None or asked == Resources():
+    if resources is None or resources == Resources():
         return []
-    parts = [f"{asked.cores} core{'s' if asked.cores > 1 else ''}"]
-    if asked.tasks_per_node > 1:
-        parts[0] += f" for each of {asked.tasks_per_node} tasks"
-    if asked.memory_bytes:
-        parts.append(f"{exact_memory(asked.memory_bytes)} of memory")
-    if asked.gpus:
-        kind = f" ({asked.gpu_type})" if asked.gpu_type else ""
-        parts.append(f"{asked.gpus} GPU{'s' if asked.gpus > 1 else ''}{kind}")
-    if asked.nodes > 1:
-        parts.append(f"on each of {asked.nodes} nodes")
+    parts = [f"{resources.cores} core{'s' if resources.cores > 1 else ''}"]
+    if resources.tasks_per_node > 1:
+        parts[0] += f" for each of {resources.tasks_per_node} tasks"
+    if resources.memory_bytes:
+        parts.append(f"{exact_memory(resources.memory_bytes)} of memory")
+    if resources.gpus:
+        kind = f" ({resources.gpu_type})" if resources.gpu_type else ""
+        parts.append(f"{resources.gpus} GPU{'s' if resources.gpus > 1 else ''}{kind}")
+    if resources.nodes > 1:
+        parts.append(f"on each of {resources.nodes} nodes")
     return [f"asked for {', '.join(parts)}"]
 
 
@@ -81,9 +81,9 @@ def short_usage(usage: Mapping[str, Any]) -> str:
     if memory:
         parts.append(f"{'' if now is not None else 'peak '}{format_size(memory)}")
     use = [each.get("mean_use_percent" if now is None else "use_percent") for each in gpus or ()]
-    known = [each for each in use if each is not None]
-    if known:
-        parts.append(f"GPU {sum(known) / len(known):.0f} %")
+    values = [each for each in use if each is not None]
+    if values:
+        parts.append(f"GPU {sum(values) / len(values):.0f} %")
     return ", ".join(parts)
 
 

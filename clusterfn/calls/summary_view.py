@@ -21,16 +21,18 @@ from clusterfn.calls.console import as_clock
 if TYPE_CHECKING:
     from clusterfn.calls.summary import Summary
 
-# Each can be read on white and on black.
+# Each of these colours can be read on white and on black.
 _COLORS = {
     "PENDING": "#8a8a8a", "STARTING": "#2f81f7", "RUNNING": "#2f81f7", "SUSPENDED": "#b8860b",
     "RETURNED": "#2a9d4a", "RAISED": "#d9534f", "DIED": "#d9534f", "CANCELLED": "#b8860b", "UNKNOWN": "#b8860b",
 }  # fmt: skip
-_LINES = 12  # of the output
+# So many lines of the output.
+_LINES = 12
 _ROWS = 50
 _CELL = "text-align: left; padding: 0 1em 0 0"
 _EVERY_S = 0.5
-_LAST_OUTPUT_S = 2.0  # for what is printed at the end, which may come after the outcome
+# What is printed at the end may come this long after the outcome.
+_LAST_OUTPUT_S = 2.0
 
 
 def bundle(shown: Summary) -> dict[str, str]:

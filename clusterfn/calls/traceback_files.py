@@ -7,7 +7,7 @@ import sys
 
 from clusterfn.bridge import layout
 
-# Modules that travelled are in a folder named by their content, which says nothing to a reader.
+# Modules that were sent are in a folder named by a hash of their content, which says nothing to a reader.
 _SENT_SOURCES = re.compile(rf'File "[^"]*/{layout.SOURCES}/[0-9a-f]{{64}}/')
 _NAMED_FILE = re.compile(r'File "([^"\n]+)"(?=, line \d)')
 

@@ -1,7 +1,7 @@
 """What a value of a host that is not trusted may cost here: time and memory that grow with its bytes, and no faster.
 
-Whoever chooses the keys of a set or dict can make each one collide with all before it: 700 kB of integers then take a
-minute, and 7 MB more than an hour, in one call of C that Ctrl-C does not end. What collides is hard to see: keys with
+A host that chooses the keys of a set or dict can make each one collide with all before it: 700 kB of integers then take
+a minute, and 7 MB more than an hour, in one call of C that Ctrl-C does not end. Collisions are hard to see: keys with
 different hashes can meet in the same places of a table. So the time is measured, and compared with that of reading the
 keys. What is in several places is counted in each: six bytes can copy a megabyte. And one byte can make a set of 216.
 """
@@ -17,17 +17,27 @@ from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.calls.data_types import DamagedPickle
 from clusterfn.config import units
 
-MEMORY_EVERY = 1 << 16  # bytes of the pickle between two looks at the free memory: they make up to 14 MB of objects
-_SPARE = 8  # the part of the free memory that stays free
-_DEEPEST_KEY = 50  # tuples in tuples: Python compares them without a look at its stack
-_DEEPEST = 200  # deques in deques: Python 3.11 frees those without a look at its stack, and crashes
+# The free memory is checked after so many bytes of the pickle, which make up to 14 MB of objects.
+MEMORY_EVERY = 1 << 16
+# One part in so many of the free memory stays free.
+_SPARE = 8
+# Python compares tuples in tuples without a look at its stack, so deeper ones could crash it.
+_DEEPEST_KEY = 50
+# Python 3.11 frees deques in deques without a look at its stack, and crashes on deeper ones.
+_DEEPEST = 200
 _DEEP = (collections.deque, collections.defaultdict)
-_SHARED, _FREE = 100, 1_000_000  # times that a byte may be looked at or copied; and bytes that count for nothing
-_LARGE_COPY, _ENTRY = 1 << 20, 100  # bytes; the second of an entry of a dict
-_UNMEASURED = 1000  # comparisons that take less time than a look at the clock is worth
-_KEYS_AT_ONCE = 1000  # between two looks at the clock, and at Ctrl-C
-_COMPARED_AT_ONCE = 100_000_000  # parts of keys, about a second
-_ALWAYS_S, _TIMES_AS_LONG = 0.5, 5.0  # filling takes a third of the time of reading where no keys collide
+# Each byte may be looked at or copied so many times; the second number of bytes counts for nothing.
+_SHARED, _FREE = 100, 1_000_000
+# A copy of so many bytes is large; an entry of a dict takes the second number of bytes.
+_LARGE_COPY, _ENTRY = 1 << 20, 100
+# So few comparisons take less time than a look at the clock is worth.
+_UNMEASURED = 1000
+# The clock, and Ctrl-C, get a turn after so many keys.
+_KEYS_AT_ONCE = 1000
+# Comparing so many parts of keys takes about a second.
+_COMPARED_AT_ONCE = 100_000_000
+# Where no keys collide, filling takes a third of the time of reading. So these limits leave a wide margin.
+_ALWAYS_S, _TIMES_AS_LONG = 0.5, 5.0
 
 
 class ValueCost:
@@ -40,11 +50,15 @@ class ValueCost:
     def __init__(self, size: int) -> None:
         self._work = self._most_work = _FREE + _SHARED * size
         self._free: int | None = None
-        self._copied = 0  # bytes since the last look at the free memory
-        self._began = time.thread_time()  # not that of other programs: a busy machine rejects nothing
+        # Bytes since the last look at the free memory.
+        self._copied = 0
+        # The time of this thread alone counts: other programs on a busy machine must not get a value rejected.
+        self._began = time.thread_time()
         self._filling_s = 0.0
-        self._depths: dict[int, int] = {}  # of deques that hold others, by id
-        self._held: dict[int, Any] = {}  # what others hold, by id: it must not be gone while its id is known
+        # The depths of deques that hold others, by id.
+        self._depths: dict[int, int] = {}
+        # What others hold, by id. It is held here, so that no new object gets its id.
+        self._held: dict[int, Any] = {}
 
     def check_memory(self, more: int = 0) -> None:
         """Check that the machine has memory for what was made, and for so many more bytes.
@@ -135,7 +149,8 @@ class ValueCost:
 def _size(argument: Any) -> int:
     """Return about how many bytes are copied, or steps taken, to make something from it."""
     if type(argument) is int:
-        return argument.bit_length() ** 2 >> 12  # the divisor of two numbers takes quadratic time
+        # The common divisor of two numbers takes quadratic time.
+        return argument.bit_length() ** 2 >> 12
     if type(argument) is memoryview:
         return argument.nbytes
     if type(argument) is dict:

@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     from clusterfn.hosts.host_state import HostState
 
 WITHDRAWN = SchedulerVerdict(layout.CANCELLED, "the job was withdrawn before it started", stage="queue", withdraw=True)
-_JOBS = 50  # in one request, and in the words of one command
-_LOOK_S = 5.0  # for the numbers of the jobs in the queue
+# One request, and one command, names so many jobs.
+_JOBS = 50
+# The time for a look at the queue, which gives the numbers of its jobs.
+_LOOK_S = 5.0
 _TIMEOUT_S = 60.0
-_WITHDRAWAL_S = 300.0  # a shared file system may need seconds for each
-_TOLD = [{"id": str, "name": str}]
+# A shared file system may need seconds for each job.
+_WITHDRAWAL_S = 300.0
+_WITHDRAWN_JOBS = [{"id": str, "name": str}]
 
 
 class WithdrawnJob(NamedTuple):
@@ -59,13 +62,13 @@ class Withdrawal(NamedTuple):
             ClusterfnError: The host could not say.
         """
         session = self.session
-        asked = json.dumps({"verdict": WITHDRAWN.as_dict(), "jobs": list(self.ids)}).encode()
+        request = json.dumps({"verdict": WITHDRAWN.as_dict(), "jobs": list(self.ids)}).encode()
         answer = session.bridge.supervise(
-            "withdraw", session.root, session.host.name, stdin=asked, timeout_s=_WITHDRAWAL_S
+            "withdraw", session.root, session.host.name, stdin=request, timeout_s=_WITHDRAWAL_S
         ).result(_WITHDRAWAL_S + _TIMEOUT_S)
         with reading(session.host.name, "which jobs it has withdrawn"):
-            told = shaped([json.loads(line) for line in answer.out.splitlines()], _TOLD)
-            names = {each["id"]: each["name"] for each in told if each["id"] in self.ids}
+            withdrawn = shaped([json.loads(line) for line in answer.out.splitlines()], _WITHDRAWN_JOBS)
+            names = {each["id"]: each["name"] for each in withdrawn if each["id"] in self.ids}
         errors = self._remove_from_queue({job_id: layout.job_name(name, job_id) for job_id, name in names.items()})
         return [WithdrawnJob(job_id, name, errors.get(job_id)) for job_id, name in names.items()]
 
@@ -79,8 +82,8 @@ class Withdrawal(NamedTuple):
         left = names.keys() - ids.values() | {ids[number] for number in self._not_removed(list(ids))}
         commands = {job_id: self.session.scheduler.cancel_command(names[job_id]) for job_id in left}
         errors: dict[str, ClusterfnError] = {}
-        asked = {job_id: self._run(argv) for job_id, argv in commands.items() if argv}
-        for job_id, reply in asked.items():
+        replies = {job_id: self._run(argv) for job_id, argv in commands.items() if argv}
+        for job_id, reply in replies.items():
             try:
                 check_removed(self.session, names[job_id], reply.result(_TIMEOUT_S))
             except ClusterfnError as error:
@@ -95,14 +98,16 @@ class Withdrawal(NamedTuple):
         try:
             if self._run(argv).result(_TIMEOUT_S).rc == 0:
                 return []
-        except ClusterfnError:  # by name it is asked again, and that error is reported
+        except ClusterfnError:
+            # The jobs are withdrawn again by their names, and that error is reported.
             return numbers
         half = len(numbers) // 2
         return self._not_removed(numbers[:half]) + self._not_removed(numbers[half:]) if half else numbers
 
     def _run(self, argv: Sequence[str]) -> Reply[Completed]:
         reply = self.session.connection.run(argv, unset=self.session.scheduler.unset)
-        exit_flush.await_at_exit(reply)  # after Ctrl-C too: what is withdrawn must not keep its place in the queue
+        # The program waits for this after Ctrl-C too: a withdrawn job must not keep its place in the queue.
+        exit_flush.await_at_exit(reply)
         return reply
 
 

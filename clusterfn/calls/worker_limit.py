@@ -42,7 +42,8 @@ class WorkerLimit:
         self._pid = os.getpid()
         self._going: set[Job[Any]] = set()
         self._waiting: collections.OrderedDict[Job[Any], tuple[Tracker, Send]] = collections.OrderedDict()
-        self._order = threading.Lock()  # held while a call is sent
+        # A thread holds it while it sends a call, so that the calls keep their order.
+        self._order = threading.Lock()
         self._changed = threading.Condition()
         self._is_sending = False
         self._has_thread = False
@@ -50,12 +51,14 @@ class WorkerLimit:
 
     def send(self, job: Job[Any], tracker: Tracker, send: Send) -> None:
         """Call `send` now, or when fewer calls are in progress; then an error of it is the job's."""
-        if os.getpid() != self._pid:  # a forked child has none of the threads, and its parent sends what waits
+        # A forked child has none of the threads, and its parent sends the calls that wait.
+        if os.getpid() != self._pid:
             self._begin()
         entry_of(job).set_state(PENDING, f"not sent yet: {_calls(self.most)} in progress (max_workers={self.most})")
         job.add_done_callback(self._ended)
         with self._order:
             with self._changed:
+                # Calls keep their order: even with room, a call waits behind those that already wait.
                 if self._waiting or len(self._going) >= self.most:
                     self._hold(job, tracker, send)
                     return
@@ -63,7 +66,8 @@ class WorkerLimit:
             try:
                 entry_of(job).set_state(PENDING)
                 send()
-            except BaseException:  # Ctrl-C too: its place would stay taken
+            except BaseException:  # a handler of a signal may raise anything
+                # After Ctrl-C too, the place of the call would stay taken.
                 self._ended(job)
                 raise
 
@@ -72,6 +76,7 @@ class WorkerLimit:
         tracker.hold_back(lambda: self._withdraw(job), f"max_workers={self.most}")
         if not self._awaits_exit:
             self._awaits_exit = True
+            # The thread is a daemon, which would end with the program and leave calls unsent.
             atexit.register(self.send_all)
         if not self._has_thread:
             self._has_thread = True
@@ -86,7 +91,8 @@ class WorkerLimit:
                 if self._waiting:
                     text = f"{_calls(len(self._waiting))} not sent yet (max_workers={self.most}); Ctrl-C drops"
                     console.tell(f"{text} {'them' if len(self._waiting) > 1 else 'it'}")
-            # Here, too: at exit, Python 3.12 starts no thread, and what a callback needs would run in the reader's.
+            # This thread sends calls as well: at exit, Python 3.12 starts no thread, and a callback would do the work
+            # in the reader thread.
             while self._send_next():
                 continue
             with self._changed:
@@ -114,7 +120,8 @@ class WorkerLimit:
                 return False
         with self._order:
             with self._changed:
-                if not self._waiting or len(self._going) >= self.most:  # another thread was faster
+                # Another thread was faster.
+                if not self._waiting or len(self._going) >= self.most:
                     return True
                 job, (tracker, send) = self._waiting.popitem(last=False)
                 self._going.add(job)
@@ -122,7 +129,8 @@ class WorkerLimit:
             try:
                 entry_of(job).set_state(PENDING)
                 send()
-            except BaseException as error:  # of a call whose caller has gone on: it is the call's own
+            except BaseException as error:  # `send` may raise anything
+                # The caller has continued, so the error belongs to the call.
                 self._refuse(job, error)
                 if not isinstance(error, Exception):
                     raise
@@ -141,7 +149,8 @@ class WorkerLimit:
 
     def _withdraw(self, job: Job[Any]) -> bool:
         """Take a call out of those that wait; false if it has been sent."""
-        with self._order, self._changed:  # one that is being sent is withdrawn as one that was sent
+        # With this lock, a call that is being sent counts as sent, and is withdrawn as such.
+        with self._order, self._changed:
             if self._waiting.pop(job, None) is None:
                 return False
             self._changed.notify_all()
@@ -150,6 +159,7 @@ class WorkerLimit:
 
     def _ended(self, job: Any) -> None:
         with self._changed:
+            # Only `_changed` is taken here: a thread that sends a call holds `_order`, and may hold it for long.
             self._going.discard(job)
             self._changed.notify_all()
 

@@ -98,7 +98,7 @@ class _Walk:
     def _reduced(self, obj: Any) -> list[bytes]:
         """Describe an object by what pickle would make it from."""
         try:
-            registered = serialization.part("by_identity").told(type(obj))
+            registered = serialization.part("by_identity").registered(type(obj))
             parts: Any = registered(obj) if registered else obj.__reduce_ex__(4)
         except Exception as error:  # __reduce__ of the user's may raise anything
             raise Unstable(f"{type(obj).__name__} cannot be compared by content: {error}") from error

@@ -16,7 +16,7 @@ from clusterfn.calls import console
 from clusterfn.calls.build_display import BuildDisplay
 from clusterfn.calls.group_items import ItemOutcome
 from clusterfn.calls.group_state import GroupState
-from clusterfn.calls.map_display import CallProgress, mark_of, say_how_it_ended
+from clusterfn.calls.map_display import CallProgress, result_in_words, say_how_it_ended
 from clusterfn.sweeps.report import SweepProgress, Trial, named
 from tests.golden.golden import matches
 
@@ -52,7 +52,7 @@ def play_map(clock: Clock) -> None:
         group.end_item(index, ended)
         if error:
             errors[index] = error
-        progress.add(group.label(index), mark_of(ended), error is not None, "7f3a", group)
+        progress.add(group.label(index), result_in_words(ended), error is not None, "7f3a", group)
 
     said = "sending 38 MB of 114 MB, 3 MB/s, 25 s left"
     group.show_transfer(SimpleNamespace(in_words=lambda: said, progress=(38, 114)))

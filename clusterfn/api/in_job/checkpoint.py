@@ -25,14 +25,14 @@ def checkpoint() -> Path:
     Example:
         >>> saved = clusterfn.checkpoint() / "last.pt"
     """
-    given = os.environ.get(layout.CHECKPOINT_VARIABLE)
-    if given is None and layout.TAG in os.environ:
+    place = os.environ.get(layout.CHECKPOINT_VARIABLE)
+    if place is None and layout.TAG in os.environ:
         raise ClusterfnError(
             "a call of a Session has no checkpoint folder",
             job=os.environ[layout.TAG].partition("/")[0],
             stage="function",
             hint="call the decorated function itself, or write to a folder of your own on the host, such as ~/runs",
         )
-    folder = Path(layout.CHECKPOINT if given is None else given, os.environ.get(layout.INDEX_VARIABLE, "")).absolute()
+    folder = Path(layout.CHECKPOINT if place is None else place, os.environ.get(layout.INDEX_VARIABLE, "")).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     return folder

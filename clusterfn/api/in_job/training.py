@@ -54,7 +54,8 @@ def save_training(path: str | Path | None = None, **parts: Any) -> Path:
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, target)
-    except BaseException:  # the warning before the end too: half a file must not stay
+    except BaseException:  # the signal that warns before the end may raise here
+        # Half a file must not stay.
         Path(aside).unlink(missing_ok=True)
         raise
     return target
@@ -111,7 +112,8 @@ def _read(source: Path) -> dict[str, Any]:
     torch = sys.modules.get("torch")
     try:
         with source.open("rb") as file:
-            if file.read(2) == b"PK" and torch is not None:  # as PyTorch writes files
+            # PyTorch writes zip files, which begin with these bytes.
+            if file.read(2) == b"PK" and torch is not None:
                 file.seek(0)
                 # States of random number generators must stay on the CPU; the rest goes where its model is.
                 saved = torch.load(file, map_location="cpu", weights_only=False)

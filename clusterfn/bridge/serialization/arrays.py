@@ -24,19 +24,21 @@ def reduce(obj: Any) -> Any:
         from . import numpy_random
 
         return numpy_random.reduce(obj)
-    if home.startswith("numpy.lib.") and "index_tricks" in home:  # `r_`, `mgrid`, ...: of one kind, one object
+    # `r_`, `mgrid` and the like are each the only object of their kind, so the name is enough to find them.
+    if home.startswith("numpy.lib.") and "index_tricks" in home:
         named = {id(value): name for name, value in vars(numpy).items()}.get(id(obj))
         return (stand_ins.by_name, ("numpy", named)) if named else NotImplemented
     return _reduce_other(obj) if home in ("numpy", "numpy.dtypes") else NotImplemented
 
 
-BOUND = (types.BuiltinFunctionType, types.MethodType)  # a function of numpy's own generator is a bound method
+# A function of numpy's own generator is a bound method.
+BOUND = (types.BuiltinFunctionType, types.MethodType)
 
 
 def reduce_class(cls: type) -> Any:
     """Reduce a class that numpy 2 alone has under its name; NotImplemented for any other."""
     if cls.__module__ == "numpy.rec" or (cls.__module__, cls.__name__) == ("numpy", "bool"):
-        # All have the classes of records at the top, and this one as `bool_`.
+        # Every numpy has the classes of records at the top, and this class as `bool_`.
         return class_of_numpy, ("bool_" if cls.__name__ == "bool" else cls.__name__,)
     return NotImplemented
 
@@ -50,7 +52,8 @@ def _reduce_array(obj: Any) -> Any:
         return array, (flat, dtype, obj.shape, order)
     if isinstance(obj, numpy.generic) and dtype is not None:
         return scalar, (obj.tobytes(), dtype)
-    if isinstance(obj, (numpy.str_, numpy.bytes_)):  # an empty one
+    # An empty text has a dtype of size 0, which `_portable` does not describe.
+    if isinstance(obj, (numpy.str_, numpy.bytes_)):
         return type(obj), ()
     # Arrays of objects and numpy's subclasses go as numpy reduces them, but for a name that numpy 1 lacks.
     if not isinstance(obj, numpy.ndarray) or type(obj).__reduce_ex__ is not numpy.ndarray.__reduce_ex__:
@@ -67,11 +70,13 @@ def _reduce_other(obj: Any) -> Any:
         return errstate, (_facts_of_errstate(obj),)
     name = getattr(obj, "__name__", "") if type(obj).__name__ in ("ufunc", "_ArrayFunctionDispatcher") else ""
     if name and getattr(numpy.char, name, None) is obj is not getattr(numpy, name, None):
-        # `numpy.char` is no module in numpy 1, and `numpy.strings` in 2, where some of it are other functions of numpy.
+        # numpy 1 has no module `numpy.char`. In numpy 2 these functions are at home in `numpy.strings`, and some differ
+        # from those of the same name at the top.
         return stand_ins.by_name, ("numpy", f"char.{name}")
     if type(obj) is numpy.ufunc and not classes.has_a_home(obj):
-        made = [part for part in gc.get_referents(obj) if callable(part)]  # of `frompyfunc`: nothing else tells it
-        return (ufunc, (made[0], obj.nin, obj.nout, obj.identity)) if made else NotImplemented
+        # A ufunc from `frompyfunc` names its function nowhere; only the garbage collector knows what it refers to.
+        functions = [part for part in gc.get_referents(obj) if callable(part)]
+        return (ufunc, (functions[0], obj.nin, obj.nout, obj.identity)) if functions else NotImplemented
     if isinstance(obj, numpy.dtype) and obj.isalignedstruct:
         return (numpy.dtype, (obj.subdtype,)) if obj.subdtype else _reduce_aligned(obj)
     return NotImplemented
@@ -80,10 +85,10 @@ def _reduce_other(obj: Any) -> Any:
 def _facts_of_errstate(obj: Any) -> dict[str, Any]:
     """Return the arguments of `numpy.errstate`, which numpy 1 and 2 keep in other ways."""
     names = ("all", "divide", "over", "under", "invalid")
-    told = obj.kwargs if hasattr(obj, "kwargs") else {name: getattr(obj, f"_{name}") for name in names}
+    arguments = obj.kwargs if hasattr(obj, "kwargs") else {name: getattr(obj, f"_{name}") for name in names}
     call = obj.call if hasattr(obj, "kwargs") else obj._call
-    given = {name: value for name, value in told.items() if value is not None}
-    return given if type(call).__name__ == "_unspecified" else {**given, "call": call}
+    explicit = {name: value for name, value in arguments.items() if value is not None}
+    return explicit if type(call).__name__ == "_unspecified" else {**explicit, "call": call}
 
 
 def _reduce_aligned(dtype: Any) -> Any:
@@ -123,11 +128,11 @@ def ufunc(function: Any, inputs: int, outputs: int, identity: Any) -> Any:
     return numpy.frompyfunc(function, inputs, outputs, **({} if identity is None else {"identity": identity}))
 
 
-def errstate(told: dict[str, Any]) -> Any:
+def errstate(arguments: dict[str, Any]) -> Any:
     """Make what sets how numpy treats errors of floating point."""
     import numpy
 
-    return numpy.errstate(**told)
+    return numpy.errstate(**arguments)
 
 
 def aligned(fields: Any, metadata: Any) -> Any:

@@ -42,7 +42,7 @@ class ByIdentity(Generic[V]):
 
 
 def _forget(held: dict[int, Any], number: int, _: object) -> None:
-    # Called before the memory of a class is free, so before another one has its id.
+    # Python calls this before the memory of the class is free, so no other class has its id yet.
     held.pop(number, None)
 
 
@@ -70,12 +70,12 @@ class Reducers:
         self._own = {id(cls): (cls, reduce) for cls, reduce in own.items()}
 
     def __getitem__(self, cls: type) -> Any:
-        found = self._own.get(id(cls), (cls, None))[1] or told(cls)
-        if found is None:
+        reduce = self._own.get(id(cls), (cls, None))[1] or registered(cls)
+        if reduce is None:
             raise KeyError(id(cls))
-        return found
+        return reduce
 
 
-def told(cls: type) -> Any:
+def registered(cls: type) -> Any:
     """Return what is registered with `copyreg` for a class, or None."""
     return next((reduce for each, reduce in list(copyreg.dispatch_table.items()) if each is cls), None)

@@ -12,7 +12,8 @@ from typing import Any
 _HOMES = ("_ctypes", "ctypes._endian")
 _DECLARED = ("_pack_", "_align_", "_layout_", "_anonymous_", "_type_", "_length_", "_flags_", "_restype_", "_argtypes_")
 _ORDERS = ("__ctype_be__", "__ctype_le__")
-_OF_PYTHON, _ERRNO = 4, 8  # flags of a prototype of functions
+# Flags of a function prototype, as in CPython's Modules/_ctypes/ctypes.h.
+_OF_PYTHON, _ERRNO = 4, 8
 _BASES = (
     "Structure", "Union", "Array", "_Pointer", "_SimpleCData", "_CFuncPtr", "BigEndianStructure", "BigEndianUnion"
 )  # fmt: skip
@@ -30,7 +31,8 @@ def reduce_metaclass(cls: type) -> Any:
         import ctypes
 
         for name in _BASES:
-            base = getattr(ctypes, name, None)  # one of them is of Python 3.11
+            # `BigEndianUnion` exists from Python 3.11 on.
+            base = getattr(ctypes, name, None)
             if type(base) is cls:
                 return type, (base,)
     return NotImplemented
@@ -45,16 +47,17 @@ def reduce(cls: Any, reduction: tuple[Any, ...]) -> tuple[Any, ...]:
     if issubclass(cls, ctypes._Pointer) and "_type_" in vars(cls) and cls is ctypes.POINTER(cls._type_):
         return ctypes.POINTER, (cls._type_,)
     swapped, native = _ORDERS if sys.byteorder == "little" else _ORDERS[::-1]
-    if vars(cls).get(swapped) is cls:  # a number, which is made with the one in this machine's order of bytes
+    # A number type in the other byte order is made together with the one in this machine's order, which refers to it.
+    if vars(cls).get(swapped) is cls:
         return getattr, (vars(cls)[native], swapped)
     if cls.__qualname__.endswith("FUNCTYPE.<locals>.CFunctionType"):
         return prototype, (cls._flags_, cls._restype_, *cls._argtypes_)
     make, args, (attributes, slots), *rest = reduction
     args[3].update({name: attributes.pop(name) for name in _DECLARED if name in attributes})
-    # Set after the class is made: a structure may point to its own kind.
+    # The fields are set after the class is made, because a structure may point to its own kind.
     first = {name: attributes[name] for name in ("_fields_",) if name in attributes}
-    made = {name for name, value in attributes.items() if name in _ORDERS or type(value).__name__ == "CField"}
-    later = {name: value for name, value in attributes.items() if name not in made}
+    set_by_ctypes = {name for name, value in attributes.items() if name in _ORDERS or type(value).__name__ == "CField"}
+    later = {name: value for name, value in attributes.items() if name not in set_by_ctypes}
     return make, args, ({**first, **later}, slots), *rest
 
 

@@ -20,7 +20,8 @@ from typing import Any
 
 from .exception_parts import attempt
 
-SHOWN = "_clusterfn_shown"  # the attribute of an exception with what was displayed before it
+# An exception carries under this name what was displayed before it.
+SHOWN = "_clusterfn_shown"
 _BACKEND = "module://%s.cell_figures" % __package__
 _WAYS = {
     "_repr_html_": "text/html", "_repr_markdown_": "text/markdown", "_repr_svg_": "image/svg+xml",
@@ -28,17 +29,18 @@ _WAYS = {
     "_repr_json_": "application/json", "_repr_javascript_": "application/javascript",
 }  # fmt: skip
 _shown: list[dict[str, Any]] = []
-_figures: list[Any] = []  # those that have been displayed
+# pyplot keeps a figure open after the cell has displayed it: this list prevents that it appears twice.
+_figures: list[Any] = []
 
 
-def run_cell(source: str, file: str, values: dict[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
+def run_cell(source: str, file: str, values: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """Run a cell as a module's code, in `__main__`.
 
     Args:
         source: Its text, with as many lines above it as it has in the notebook.
         file: What tracebacks call its file.
         values: Variables that it finds.
-        wanted: Variables whose values are returned.
+        names: Variables whose values are returned.
 
     Returns:
         `values`, a dict of those that are set; `missing`, the names of the others; `shown`, a bundle for each display.
@@ -55,13 +57,13 @@ def run_cell(source: str, file: str, values: dict[str, Any], wanted: Sequence[st
         if value is not None:
             display(value)
         show_figures()
-    except BaseException as error:  # the cell is the user's
+    except BaseException as error:  # the user's cell may raise anything
         attempt(show_figures)
         if _shown:
             attempt(object.__setattr__, error, SHOWN, _shown)
         raise
-    found = {name: scope[name] for name in wanted if name in scope}
-    return {"values": found, "missing": [name for name in wanted if name not in found], "shown": _shown}
+    results = {name: scope[name] for name in names if name in scope}
+    return {"values": results, "missing": [name for name in names if name not in results], "shown": _shown}
 
 
 def _run(source: str, file: str, scope: dict[str, Any]) -> Any:
@@ -77,9 +79,11 @@ def _run(source: str, file: str, scope: dict[str, Any]) -> Any:
             code = compile(part, file, mode, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
             value = eval(code, scope)
             if code.co_flags & inspect.CO_COROUTINE:
-                import asyncio  # few cells await, and it takes 60 ms
+                # Few cells await, and the import takes 60 ms.
+                import asyncio
 
-                loop = loop or asyncio.new_event_loop()  # one for both: tasks of the body run on in the last line
+                # Both parts of the cell share one loop: tasks that the body starts continue while the last line runs.
+                loop = loop or asyncio.new_event_loop()
                 value = loop.run_until_complete(value)
     finally:
         if loop is not None:
@@ -108,12 +112,12 @@ def bundle_of(obj: Any) -> dict[str, Any]:
     if isinstance(obj, type):
         return bundle
     for way, mime in _WAYS.items():
-        made = _made_by(obj, way)
-        if made is not None:
-            bundle[mime] = made
-    made = _made_by(obj, "_repr_mimebundle_")
-    if isinstance(made, dict):
-        bundle.update(made)
+        shown = _made_by(obj, way)
+        if shown is not None:
+            bundle[mime] = shown
+    shown = _made_by(obj, "_repr_mimebundle_")
+    if isinstance(shown, dict):
+        bundle.update(shown)
     made_of = {mime: data for mime, data in bundle.items() if data is not None}
     return {
         mime: base64.b64encode(data).decode() if isinstance(data, bytes) else data for mime, data in made_of.items()
@@ -130,8 +134,8 @@ def picture(figure: Any) -> bytes:
 def _made_by(obj: Any, way: str) -> Any:
     """Return what a method for IPython returns, without metadata; None if there is none, or it fails."""
     method, _ = attempt(getattr, obj, way, None)
-    made, _ = attempt(method) if callable(method) else (None, None)
-    return made[0] if isinstance(made, tuple) and made else made
+    shown, _ = attempt(method) if callable(method) else (None, None)
+    return shown[0] if isinstance(shown, tuple) and shown else shown
 
 
 def _text(obj: Any) -> str:
@@ -147,7 +151,8 @@ def _collect_displays(source: str) -> None:
     if "IPython" in source and importlib.util.find_spec("IPython") is not None:
         for module in ("IPython.core.display_functions", "IPython.display"):
             importlib.import_module(module).display = display  # type: ignore[attr-defined]
-    if "inline" in os.environ.get("MPLBACKEND", "inline"):  # that of a notebook whose own machine runs the job
+    # A job on the notebook's own machine inherits the notebook's backend, which displays figures there.
+    if "inline" in os.environ.get("MPLBACKEND", "inline"):
         os.environ["MPLBACKEND"] = _BACKEND
 
 

@@ -18,7 +18,8 @@ else:
 
 from . import stand_ins
 
-HEAP = 1 << 9  # a flag of types that a class statement made, and of some others
+# CPython sets this flag (Py_TPFLAGS_HEAPTYPE) on types that a class statement made, and on some others.
+HEAP = 1 << 9
 
 
 def is_of_script(cls: type) -> bool:
@@ -28,8 +29,8 @@ def is_of_script(cls: type) -> bool:
 
 def has_a_home(obj: Any) -> bool:
     """Return whether the other side can import an object by its name."""
-    found = _core._lookup_module_and_qualname(obj, getattr(obj, "__qualname__", None))
-    return found is not None and not _core._is_registered_pickle_by_value(found[0])
+    home = _core._lookup_module_and_qualname(obj, getattr(obj, "__qualname__", None))
+    return home is not None and not _core._is_registered_pickle_by_value(home[0])
 
 
 def goes_by_value(module: types.ModuleType) -> bool:
@@ -37,8 +38,10 @@ def goes_by_value(module: types.ModuleType) -> bool:
     return bool(_core._is_registered_pickle_by_value(module))
 
 
-_unfilled: dict[int, type] = {}  # by their ids: a metaclass may compare its classes, or raise
-_functions: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()  # those that came by value
+# The keys are ids: a metaclass may define how its classes compare, and that may raise.
+_unfilled: dict[int, type] = {}
+# The set holds the functions that came by value.
+_functions: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
 
 
 _of_annotations: dict[str, Any] = {}
@@ -69,31 +72,34 @@ def fill_function(function: types.FunctionType, state: Any) -> None:
 def of_main() -> dict[str, Any]:
     """Return the functions and classes that came by value from the top level of the caller's `__main__`, by name."""
     classes = [each for each in _core._DYNAMIC_CLASS_TRACKER_BY_ID.values() if isinstance(each, type)]
-    came: list[Any] = [*_functions, *classes]
-    found = {each.__name__: each for each in came if each.__module__ == "__main__" and each.__qualname__.isidentifier()}
-    return {**_of_annotations, **found}
+    objects: list[Any] = [*_functions, *classes]
+    by_name = {
+        each.__name__: each for each in objects if each.__module__ == "__main__" and each.__qualname__.isidentifier()
+    }
+    return {**_of_annotations, **by_name}
 
 
 def remake_class(module: str | None, qualname: str, make: Callable[..., type], args: tuple[Any, ...]) -> type:
     """Return the class of that name in this process's `__main__`, or the one made before, or a new and empty one."""
-    known = known_class(module, qualname, args[-2])
-    if known is None:
-        known = make(*args)
-        known.__qualname__ = qualname
-        _unfilled[id(known)] = known
-    return known
+    existing = known_class(module, qualname, args[-2])
+    if existing is None:
+        existing = make(*args)
+        existing.__qualname__ = qualname
+        _unfilled[id(existing)] = existing
+    return existing
 
 
 def known_class(module: str | None, qualname: str, tracker: str) -> type | None:
     """Return the class of that name in this process's `__main__`, or the one pickled or loaded under that id."""
-    if module == "__main__" and "<locals>" not in qualname:  # a worker's `__main__` is empty
-        found: Any = sys.modules.get("__main__")
+    # A worker's `__main__` is empty, so it has the class only if the script itself runs here.
+    if module == "__main__" and "<locals>" not in qualname:
+        value: Any = sys.modules.get("__main__")
         for part in qualname.split("."):
-            found = getattr(found, part, None)
-        if isinstance(found, type) and found.__module__ == "__main__":
-            return found
-    made: type | None = _core._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracker)
-    return made
+            value = getattr(value, part, None)
+        if isinstance(value, type) and value.__module__ == "__main__":
+            return value
+    cls: type | None = _core._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracker)
+    return cls
 
 
 def fill_class(cls: type, state: Any) -> None:
@@ -102,7 +108,8 @@ def fill_class(cls: type, state: Any) -> None:
         remember(named)
     if _unfilled.pop(id(cls), None) is not None:
         _core._class_setstate(cls, state[:2])
-        members: Any = cls  # of an enumeration; others have none
+        # Only members of an enumeration have such attributes; the dict is empty for other classes.
+        members: Any = cls
         for name, own in state[1].items():
             members[name].__dict__.update(own)
 
@@ -123,15 +130,17 @@ def is_made_by_library(cls: type) -> bool:
     """Return whether only its statement makes a class: by an installed package, or `TypedDict`, or as a proxy."""
     if type(cls).__name__ == "_TypedDictMeta" or any(isinstance(vars(cls).get(name), property) for name in _OF_TYPE):
         return True
-    made = [type(cls)]
+    kinds = [type(cls)]
     for value in list(vars(cls).values()):
         parts = value.values() if type(value) is dict else value if isinstance(value, tuple) else ()
-        made += [type(value), *(type(part) for part in list(parts)[:_PARTS])]
-    return any(map(is_installed, {each.__module__ for each in made}))
+        kinds += [type(value), *(type(part) for part in list(parts)[:_PARTS])]
+    return any(map(is_installed, {each.__module__ for each in kinds}))
 
 
-_OF_TYPE = ("__class__", "__dict__", "__name__", "__qualname__", "__module__", "__bases__", "__mro__")  # not to be set
-_PARTS = 20  # of a tuple or dict; they are mostly of one kind
+# Setting one of these on a class changes the class itself: only its statement can give it a property of such a name.
+_OF_TYPE = ("__class__", "__dict__", "__name__", "__qualname__", "__module__", "__bases__", "__mro__")
+# The parts of a tuple or dict are mostly of one kind, so the first ones are enough.
+_PARTS = 20
 
 
 def is_installed(module: object) -> bool:

@@ -25,7 +25,7 @@ def reduce(obj: Any) -> Any:
     kind: Any = type(obj)
     if not kind.__flags__ & classes.HEAP or issubclass(kind, (BaseException, enum.Enum)):
         return NotImplemented
-    if by_identity.told(kind):
+    if by_identity.registered(kind):
         return NotImplemented
     plain = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
     by_python = type(kind.__new__) is types.FunctionType
@@ -39,7 +39,8 @@ def reduce(obj: Any) -> Any:
         wants = by_python and _wants_arguments(kind.__new__)
         reduction = _without_arguments(obj) if wants else obj.__reduce_ex__(5) if more else NotImplemented
         return _with_items(reduction) if more else reduction
-    more = more and teller.__module__ == "collections"  # one of the script's own says itself how it is filled
+    # A class of the script says itself how it is filled; only those of `collections` need help.
+    more = more and teller.__module__ == "collections"
     owner = next(each for each in kind.__mro__ if "__new__" in vars(each) or (not plain and "__init__" in vars(each)))
     own = classes.is_of_script(owner)
     if not more and (issubclass(teller, owner) or not (own or _package(owner) != _package(teller))):
@@ -65,11 +66,13 @@ def _package(cls: type) -> str:
 
 def _called(obj: Any, teller: type, args: tuple[Any, ...], rest: list[Any]) -> tuple[Any, ...]:
     state, items, pairs = rest
-    told = (type(obj), _place(teller, type(obj)), args)
+    call = (type(obj), _place(teller, type(obj)), args)
     own = {} if isinstance(state, dict) else _own_state(obj)
-    if not own:  # else the class leaves out the attributes of others
-        return called, told, state, items, pairs
-    return called, told, (state, own), items, pairs, fill
+    # A class that describes its state with a dict has described all of it. Any other leaves out the attributes of its
+    # subclasses.
+    if not own:
+        return called, call, state, items, pairs
+    return called, call, (state, own), items, pairs, fill
 
 
 def _own_state(obj: Any) -> dict[str, Any]:
@@ -119,23 +122,26 @@ def reduce_guarded(obj: Any) -> Any:
     `__setstate__`; a frozen class with slots refuses its state.
     """
     kind: Any = type(obj)
-    if getattr(getattr(kind, "__getstate__", None), "__module__", "") == "dataclasses":  # frozen, with slots
+    # This `__getstate__` is the one that `dataclasses` gives a frozen class with slots.
+    if getattr(getattr(kind, "__getstate__", None), "__module__", "") == "dataclasses":
         state = {name: getattr(obj, name) for name in kind.__dataclass_fields__ if hasattr(obj, name)}
         return _NEW, (kind,), state, None, None, stand_ins.set_state
-    asked = hasattr(kind, "__getattr__")
-    if not (asked or isinstance(kind.__setattr__, types.FunctionType)) or hasattr(kind, "__setstate__"):
+    has_getattr = hasattr(kind, "__getattr__")
+    if not (has_getattr or isinstance(kind.__setattr__, types.FunctionType)) or hasattr(kind, "__setstate__"):
         return NotImplemented
     if kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not object.__reduce__:
         return NotImplemented
-    if by_identity.told(kind) or not kind.__flags__ & classes.HEAP:
+    if by_identity.registered(kind) or not kind.__flags__ & classes.HEAP:
         return NotImplemented
-    reduction = _reduction_of(obj) if asked else obj.__reduce_ex__(5)
+    reduction = _reduction_of(obj) if has_getattr else obj.__reduce_ex__(5)
     if not isinstance(reduction, tuple) or len(reduction) < 3:
         return NotImplemented
-    if reduction[2] is None:  # there is no state to set
-        return reduction if asked else NotImplemented
+    # The object has no state to set.
+    if reduction[2] is None:
+        return reduction if has_getattr else NotImplemented
     make, *rest = reduction
-    if any("__class__" in vars(each) for each in kind.__mro__[:-1]):  # a proxy, which pickle takes for another class
+    # A proxy answers for `__class__` itself, so pickle would take it for an object of the other class.
+    if any("__class__" in vars(each) for each in kind.__mro__[:-1]):
         make = stand_ins.new
     return (make, *rest, None, None)[:5] + (stand_ins.set_state,)
 
@@ -143,7 +149,8 @@ def reduce_guarded(obj: Any) -> Any:
 def _reduction_of(obj: Any) -> Any:
     """Return what `object.__reduce_ex__` does, without asking the object itself for `__getstate__`."""
     kind: Any = type(obj)
-    usual = getattr(object, "__getstate__", None)  # Python 3.11 and up
+    # Before Python 3.11 `object` has no `__getstate__`.
+    usual = getattr(object, "__getstate__", None)
     if getattr(kind, "__getstate__", None) is not usual or any(hasattr(kind, way) for way in _WAYS[2:]):
         return obj.__reduce_ex__(5)
     slots = {}
@@ -158,7 +165,8 @@ def _reduction_of(obj: Any) -> Any:
 
 def has_state(obj: Any) -> bool:
     try:
-        return bool(object.__getattribute__(obj, "__dict__"))  # past a __getattr__ of the user's
+        # `object.__getattribute__` does not call the user's `__getattr__`, which may raise anything or never end.
+        return bool(object.__getattribute__(obj, "__dict__"))
     except AttributeError:
         return False
 
@@ -178,27 +186,28 @@ def called(cls: Any, place: int, args: tuple[Any, ...]) -> Any:
     base = cls.__mro__[place]
 
     def make() -> Any:
-        made = made_by(cls, place, args)
+        obj = made_by(cls, place, args)
         if base.__init__ is not object.__init__:
-            base.__init__(made, *args)
-        return made
+            base.__init__(obj, *args)
+        return obj
 
-    made, broken = attempt(make)  # a class below it may need what its own constructor sets
-    return cls(*args) if broken else made
+    # A subclass may need what its own constructor sets, so the call of the base alone can fail.
+    instance, broken = attempt(make)
+    return cls(*args) if broken else instance
 
 
-def fill(obj: Any, told: tuple[Any, dict[str, Any]]) -> None:
+def fill(obj: Any, states: tuple[Any, dict[str, Any]]) -> None:
     """Give an object the state that its class knows, and its other attributes."""
-    state, own = told
+    state, own = states
     if hasattr(type(obj), "__setstate__") and state is not None:
         obj.__setstate__(state)
     for name, value in own.items():
         object.__setattr__(obj, name, value)
 
 
-def fill_container(obj: Any, told: tuple[Any, list[Any], list[Any]]) -> None:
+def fill_container(obj: Any, content: tuple[Any, list[Any], list[Any]]) -> None:
     """Give a list, deque or dict its attributes, and then what it holds."""
-    state, items, pairs = told
+    state, items, pairs = content
     stand_ins.set_state(obj, state)
     if items:
         built_in(type(obj), "extend")(obj, items)

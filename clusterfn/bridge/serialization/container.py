@@ -21,13 +21,16 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from . import load_failure, pickler, unpickler
 
-if TYPE_CHECKING:  # a Python too old for the rest must come as far as saying so
+# A Python that is too old for these imports must still get as far as reporting its version.
+if TYPE_CHECKING:
     import mmap
 
     from .hints import Hints
 
-    ReadBlob = Callable[[str, int, int], Any]  # from a blob's path, size and CRC-32, its content
-    Read = Callable[[memoryview, Sequence[Any]], Any]  # from a pickle and its buffers, the value
+    # From a blob's path, size and CRC-32, its content.
+    ReadBlob = Callable[[str, int, int], Any]
+    # From a pickle and its buffers, the value.
+    Read = Callable[[memoryview, Sequence[Any]], Any]
 
 FORMAT = 1
 _LARGE = 1 << 20
@@ -108,6 +111,7 @@ class Packed:
 
 def seal(facts: bytes, crc: int) -> bytes:
     """Complete the JSON line: add to `facts`, which lacks its last brace, the checksum of the body and these facts."""
+    # The checksum covers the header too: a damaged size there would make a reader take other bytes for the value.
     return b'%s, "crc": %d}\n' % (facts, zlib.crc32(facts, crc))
 
 
@@ -122,15 +126,18 @@ def pack(obj: object, on_object: Callable[[object], Any] | None = None, target: 
     Raises:
         Whatever pickling raises; for another version also `source.NoSource`.
     """
-    from . import hints  # here: what is only read is spared it
+    # A process that only reads values does not need this module.
+    from . import hints
 
     names = hints.Hints()
     try:
         return _packed(obj, on_object, target, names)
-    except Exception:  # code of the user's, which may raise anything
+    except Exception:  # pickling runs the user's code, which may raise anything
         if not names.used:
             raise
-    return _packed(obj, on_object, target, None)  # no annotation keeps a call from being sent
+    # An annotation that cannot be pickled must not keep a call from being sent, so this attempt leaves the annotations
+    # out.
+    return _packed(obj, on_object, target, None)
 
 
 def _packed(
@@ -138,13 +145,15 @@ def _packed(
 ) -> Packed:  # fmt: skip
     work = functools.partial(_pack, obj, on_object, names)
     if target not in (None, pickler.HERE):
-        from . import crossing  # here: calls within one version are spared it
+        # Calls within one Python version do not need this module.
+        from . import crossing
 
         return replace(crossing.twice(work, target), as_text=True)
     try:
         return work(functools.partial(pickler.Pickler, in_parts=False))
     except pickler.LibraryMade:
-        from . import crossing  # as above
+        # Most calls do not need this module.
+        from . import crossing
 
         return crossing.twice(work, pickler.HERE)
 
@@ -159,22 +168,24 @@ def _pack(
 
     def keep_apart(buffer: pickle.PickleBuffer) -> bool:
         view = buffer.raw()
+        # Large buffers stay out of the pickle, so that they are neither copied nor read into it again.
         large = len(view) >= _LARGE
         if large:
             buffers.append(view)
         return not large
 
     out = io.BytesIO()
-    made = make(out, keep_apart, on_object, hints=names)
-    made.dump(obj)
-    return Packed(out.getvalue(), buffers, kinds=made.kinds.values())
+    writer = make(out, keep_apart, on_object, hints=names)
+    writer.dump(obj)
+    return Packed(out.getvalue(), buffers, kinds=writer.kinds.values())
 
 
 def dump(obj: object, file: BinaryIO, target: pickler.Version = None) -> dict[str, int]:
     """Write `obj` as a whole value file; return its size in bytes and the checksum of what follows its header."""
     pieces, crc = pack(obj, target=target).sealed()
     for piece in pieces:
-        for begin in range(0, len(piece), _WRITTEN_AT_ONCE):  # the agent sends what is there after each write
+        # The agent sends what the file has after each write, so large pieces go in parts.
+        for begin in range(0, len(piece), _WRITTEN_AT_ONCE):
             file.write(memoryview(piece)[begin : begin + _WRITTEN_AT_ONCE])
     return {"size": sum(len(piece) for piece in pieces), "crc": crc}
 
@@ -210,7 +221,9 @@ def load(
         line = file.readline(size)
         body = _map(file, offset + len(line), size - len(line)) if shared else None
         crc = None
-        if body is not None:  # what cannot be read is an OSError here, and would end the process in the mapping
+        # The checksum reads the file first: bytes that cannot be read raise OSError here, but kill the process (SIGBUS)
+        # in a mapping.
+        if body is not None:
             crc = _checksum_of_file(file, len(body))
         else:
             data = bytearray(size - len(line))
@@ -226,7 +239,8 @@ def _map(file: BinaryIO, offset: int, size: int) -> memoryview | None:
     """Map a large part of a file; None if it is small or cut short, or if its file system cannot."""
     if size < _LARGE or os.fstat(file.fileno()).st_size < offset + size:
         return None
-    import mmap  # here: most calls take no large value
+    # Most calls take no large value.
+    import mmap
 
     lead = offset % mmap.ALLOCATIONGRANULARITY
     try:
@@ -297,11 +311,12 @@ def _load_body(
             buffers.append(body[offset : offset + entry["size"]])
             offset += entry["size"]
     pickled = body[: header["pickle"]]
-    if read is not None:  # then nothing may unpickle it, not even to describe a failure
+    # With `read` nothing may unpickle the value, not even to describe a failure.
+    if read is not None:
         return read(pickled, buffers)
     try:
         return (unpickler.loads_without_code if as_text else unpickler.loads)(pickled, buffers)
-    except Exception as error:  # loading runs code of the user's, which may raise anything
+    except Exception as error:  # loading runs the user's code, which may raise anything
         reader = unpickler.WithoutCode if as_text else unpickler.Unpickler
         load_failure.note(error, pickled, buffers, header.get("packages"), reader)
         raise
@@ -315,6 +330,7 @@ def _parsed(line: bytes, sealed: bytes | None = None) -> dict[str, Any]:
         raise Damaged("the header is not readable") from None
     if not isinstance(header, dict):
         raise Damaged("the header is not readable")
+    # The format is checked first: a file of another version gets this message, and not one about a wrong checksum.
     if header.get("format") != FORMAT:
         raise Damaged("format %r is not known to this version" % header.get("format"))
     if sealed is not None and line != sealed:
@@ -355,9 +371,9 @@ def check_blob(path: str, size: int, crc: int, removes: bool = False) -> Any:
     try:
         with open(path, "rb") as file:
             opened = os.fstat(file.fileno())
-            found = opened.st_size
+            actual_size = opened.st_size
             # Reading comes first: what cannot be read is an OSError here, and would end the process in the mapping.
-            whole = found == size and _checksum_of_file(file, size) == crc
+            whole = actual_size == size and _checksum_of_file(file, size) == crc
             mapped = _map(file, 0, size) if whole else None
             if whole and mapped is None:
                 data = bytearray(size)
@@ -365,20 +381,23 @@ def check_blob(path: str, size: int, crc: int, removes: bool = False) -> Any:
                 whole, mapped = file.readinto(data) == size, memoryview(data)
             if removes and not whole:
                 with contextlib.suppress(OSError):
-                    if os.path.samestat(os.stat(path), opened):  # else it has been sent again meanwhile
+                    # Another process may have replaced the blob since it was opened: only the damaged file may be
+                    # removed.
+                    if os.path.samestat(os.stat(path), opened):
                         os.unlink(path)
                         removed = True
     except FileNotFoundError:
         raise Damaged("the blob %s is not there" % path) from None
     if not whole:
-        what = "was altered" if found == size else "has %d bytes instead of %d" % (found, size)
+        what = "was altered" if actual_size == size else "has %d bytes instead of %d" % (actual_size, size)
         raise Damaged("the blob %s %s: %s" % (path, what, "it has been removed" if removed else "remove it"))
     return mapped
 
 
 def map_blob(path: str, size: int, crc: int) -> Any:
     """Map a blob that this machine has checked before: processes share its pages until they write to them."""
-    import mmap  # here: only spawned children use it
+    # Only spawned children call this.
+    import mmap
 
     with open(path, "rb") as file:
         return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
@@ -395,7 +414,8 @@ def _checksum_of_file(file: BinaryIO, size: int) -> int:
     crc = 0
     while size > 0:
         piece = file.read(min(_LARGE, size))
-        if not piece:  # it was cut short meanwhile
+        # Another process cut the file short after its size was read.
+        if not piece:
             break
         crc, size = zlib.crc32(piece, crc), size - len(piece)
     return crc

@@ -11,9 +11,9 @@ from . import classes
 
 
 def of_script() -> dict[int, tuple[Any, Any]]:
-    """Return the classes and functions that the script has told, by the ids of the classes: one may have no hash.
+    """Return the classes and functions that the script has registered, by the ids of the classes: one may have no hash.
 
-    What a module has told it tells again where it is imported, with the objects that its version there has.
+    A module registers its own again where it is imported, with the objects of its version there.
     """
     entries = list(copyreg.dispatch_table.items())
     return {id(kind): (kind, function) for kind, function in entries if not _is_of_module(function)}
@@ -27,7 +27,7 @@ def _is_of_module(function: Any) -> bool:
 
 
 class WithEntries:
-    """A call, and what the script has told `copyreg`."""
+    """A call, and the entries that the script has registered with `copyreg`."""
 
     def __init__(self, whole: Any, entries: list[tuple[Any, Any]]) -> None:
         self._parts = (whole, entries)
@@ -37,7 +37,7 @@ class WithEntries:
 
 
 def with_entries(whole: Any, entries: list[tuple[Any, Any]]) -> Any:
-    """Tell `copyreg` here, but of no class that it knows."""
+    """Register the entries with `copyreg` here, except for classes that it knows."""
     for kind, function in entries:
         copyreg.dispatch_table.setdefault(kind, function)
     return whole

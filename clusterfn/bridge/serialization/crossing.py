@@ -23,7 +23,9 @@ from . import c_types, classes, factories, library_state, newer_syntax, pickler,
 from .by_identity import ByIdentity
 from .pickler import HERE, Version
 from .source import NoSource, Snippet
-from .stand_ins import method_of as method_of  # pickles of earlier versions look for it here
+
+# Pickles of earlier versions refer to `method_of` in this module.
+from .stand_ins import method_of as method_of
 
 if TYPE_CHECKING:
     import pickle
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
 else:
     from .cloudpickle import cloudpickle as _core
 
-_UNION: Any = getattr(types, "UnionType", None)  # Python 3.10 and up
+# `types.UnionType` exists from Python 3.10 on.
+_UNION: Any = getattr(types, "UnionType", None)
 R = TypeVar("R")
 _OF_A_MODULE = ("__package__", "__name__", "__path__", "__file__")
 
@@ -105,14 +108,17 @@ class TextPickler(pickler.Pickler):
         self.target = target
         self._same_python = target == HERE
         self._late = late
-        self._begun: ByIdentity[Mapping[str, Any]] = ByIdentity()  # classes that go as statements -> their globals
-        self._made: ByIdentity[bool] = ByIdentity()  # those of them that are made before what is pickled now
+        # Classes that go as statements, with the globals of each.
+        self._begun: ByIdentity[Mapping[str, Any]] = ByIdentity()
+        # Those of these classes that are made before what is pickled now.
+        self._made: ByIdentity[bool] = ByIdentity()
         self._registers = registers.Registers(classes.is_of_script) if late else None
 
     def whole(self, obj: Any) -> Any:
         whole = obj if self._registers is None else self._registers.in_call(obj)
         if self._hints is not None and "sqlalchemy.orm" in sys.modules:
-            from . import mapped_tables  # here: few scripts have one
+            # Few scripts have mapped tables.
+            from . import mapped_tables
 
             whole = mapped_tables.WithTables(whole, self._begun, self._hints)
         return whole if self._registers is None else registers.Whole(whole)
@@ -157,8 +163,8 @@ class TextPickler(pickler.Pickler):
         """Leave out classes whose own statements define them there: one of them may be what is being pickled."""
 
         def begun(name: str, value: Any) -> bool:
-            known = issubclass(type(value), type) and value.__qualname__ == name
-            return known and self._begun.get(value) is scope
+            is_global_class = issubclass(type(value), type) and value.__qualname__ == name
+            return is_global_class and self._begun.get(value) is scope
 
         left = {name: value for name, value in names.items() if name != "__builtins__" and not begun(name, value)}
         return {name: self._empty(value) for name, value in left.items()}
@@ -208,14 +214,15 @@ class TextPickler(pickler.Pickler):
         before = {**{name: value for name, value in named.items() if name not in of_script}, **before}
         after = {name: value for name, value in {**of_script, **every}.items() if name not in before}
         modules = [stand_ins.Submodule(name) for name in statement.submodules(snippet, every.values())]
-        known = (cls.__module__, cls.__qualname__, _core._get_or_create_tracker_id(cls), *modules)
-        registered: list[type] = []  # with an abstract class
+        identity = (cls.__module__, cls.__qualname__, _core._get_or_create_tracker_id(cls), *modules)
+        # Classes that were registered with an abstract class are subclasses of it, but no statement names them.
+        registered: list[type] = []
         if isinstance(cls, abc.ABCMeta):
-            found = (reference() for reference in abc._get_dump(cls)[0])  # type: ignore[attr-defined]
-            registered = [each for each in found if each is not None]
+            subclasses = (reference() for reference in abc._get_dump(cls)[0])  # type: ignore[attr-defined]
+            registered = [each for each in subclasses if each is not None]
         attributes = {name: self._empty(value) for name, value in statement.attributes(cls, snippet).items()}
         state = (shared, after, attributes, registered, named, _Made(cls))
-        return make_class, (known, snippet, shared, before, outer), state, None, None, fill_class
+        return make_class, (identity, snippet, shared, before, outer), state, None, None, fill_class
 
     def _full(self, value: Any, empty: Any) -> Any:
         return empty if value is empty or any(map(self._is_unmade, registers.parts(value))) else value
@@ -229,13 +236,13 @@ class TextPickler(pickler.Pickler):
 
     def _as_call(self, cls: type) -> tuple[Any, ...] | None:
         """Reduce a class that has no statement to the call that made it; None if there is no such call."""
-        found = factories.reduce(cls)
-        if found is None:
+        facts = factories.reduce(cls)
+        if facts is None:
             return None
         self._begun[cls] = {}
-        make, args, attributes = found
-        known = (cls.__module__, cls.__qualname__, make, (*args, _core._get_or_create_tracker_id(cls), None))
-        return classes.remake_class, known, attributes, None, None, classes.fill_made
+        make, args, attributes = facts
+        identity = (cls.__module__, cls.__qualname__, make, (*args, _core._get_or_create_tracker_id(cls), None))
+        return classes.remake_class, identity, attributes, None, None, classes.fill_made
 
     def _shared(self, scope: Mapping[str, Any]) -> dict[str, Any]:
         """Return the globals that all functions and classes with these globals will share when loaded."""
@@ -265,25 +272,25 @@ _LOST = (
 def _around(cls: type) -> type | None:
     """Return the class that has this one as an attribute."""
     first, *rest = cls.__qualname__.split(".")
-    found = statement.home(cls).get(first)
+    value = statement.home(cls).get(first)
     for name in rest[:-1]:
-        found = getattr(found, name, None)
-    return found if rest and isinstance(found, type) and vars(found).get(rest[-1]) is cls else None
+        value = getattr(value, name, None)
+    return value if rest and isinstance(value, type) and vars(value).get(rest[-1]) is cls else None
 
 
 def _without_statement(cls: Any, plain: tuple[Any, ...]) -> tuple[Any, ...]:
     """Reduce a class that a call made to the call's arguments, or else to its functions one by one."""
     tracker = _core._get_or_create_tracker_id(cls)
-    made = (cls.__module__, cls.__qualname__)
+    key = (cls.__module__, cls.__qualname__)
     if issubclass(cls, tuple) and cls.__bases__ == (tuple,) and hasattr(cls, "_field_defaults"):
         args = (cls.__name__, cls._fields, cls._field_defaults, cls.__module__, tracker, None)
         added = factories.added(cls, {*vars(collections.namedtuple("_", ())), *cls._fields} - {"__doc__"})
-        return classes.remake_class, (*made, named_tuple, args), dict(added), None, None, classes.fill_made
+        return classes.remake_class, (*key, named_tuple, args), dict(added), None, None, classes.fill_made
     if issubclass(cls, enum.Enum) and not _MAKES_MEMBERS & {each.__name__ for each in _own_functions(cls)}:
         members = {name: member.value for name, member in cls.__members__.items()}
-        facts = (cls.__name__, cls.__bases__[-1], members, *made, tracker, None)
+        facts = (cls.__name__, cls.__bases__[-1], members, *key, tracker, None)
         added = ((name, value) for name, value in factories.added(cls, members) if name[0] != "_" or name[:2] == "__")
-        return classes.remake_class, (*made, enumeration, facts), dict(added), None, None, classes.fill_made
+        return classes.remake_class, (*key, enumeration, facts), dict(added), None, None, classes.fill_made
     if statement.is_generated(cls):
         raise NoSource(_LOST % cls.__qualname__)
     return plain
@@ -296,7 +303,7 @@ def _own_functions(cls: type) -> list[types.FunctionType]:
     return [each for each in statement.functions(cls) if each.__module__ != "enum"]
 
 
-# What a pickle calls:
+# A pickle names the functions below: they keep their names and their arguments.
 
 
 def union(*members: Any) -> Any:
@@ -316,24 +323,27 @@ def make_function(
 def fill_function(function: types.FunctionType, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
     """Give a function its attributes, globals and closure variables."""
     names, slots = function.__code__.co_freevars, state[1]
-    if slots["__closure__"] is not None:  # from an earlier version: variables that no other function shares
+    # An earlier version sent the variables by name, because no other function shared them.
+    if slots["__closure__"] is not None:
         slots["__closure__"] = tuple(slots["__closure__"].get(name, types.CellType()) for name in names) or None
     slots["_contents"] = [slots.get("_contents", {}).get(name, []) for name in names]
     classes.fill_function(function, state)
 
 
-_unfilled: dict[int, type] = {}  # as that of `classes`
+# As in `classes`, the keys are ids: a metaclass may define how its classes compare.
+_unfilled: dict[int, type] = {}
 
 
 def make_class(
-    known: tuple[Any, ...],
+    identity: tuple[Any, ...],
     snippet: Snippet,
     scope: dict[str, Any],
     names: Mapping[str, Any],
     outer: Mapping[str, Any],
 ) -> type:
     """Return the caller's own class, or the one made before, or the one that the statement makes."""
-    module, qualname, tracker, *_ = known  # and what loading has imported
+    # The rest of `known` are modules. Unpickling has imported them already.
+    module, qualname, tracker, *_ = identity
     cls = classes.known_class(module, qualname, tracker)
     if cls is None:
         scope.update(stand_ins.present(names))

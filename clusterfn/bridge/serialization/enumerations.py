@@ -16,7 +16,8 @@ else:
 
 from . import classes
 
-_MEMBERS = 3  # their place among the arguments of cloudpickle's _make_skeleton_enum
+# The members have this place among the arguments of cloudpickle's `_make_skeleton_enum`.
+_MEMBERS = 3
 
 
 def reduce_member(obj: Any) -> Any:
@@ -46,7 +47,8 @@ def reduce_class(cls: Any, args: tuple[Any, ...], state: tuple[dict[str, Any], A
 
 def _as_member(value: Any) -> Any:
     """Return what makes a value a member, where a function would become a method."""
-    make: Any = getattr(enum, "member", None)  # Python 3.11 and up
+    # `enum.member` exists from Python 3.11 on.
+    make: Any = getattr(enum, "member", None)
     return make(value) if make is not None and hasattr(type(value), "__get__") else value
 
 

@@ -26,7 +26,8 @@ def attempt(call: Callable[..., Any], *args: Any) -> tuple[Any, BaseException | 
         return call(*args), None
     except KeyboardInterrupt:
         raise
-    except BaseException as reason:  # noqa: BLE001 - the user's code; the caller has another way, or reports it
+    except BaseException as reason:  # noqa: BLE001 - the user's code may raise anything
+        # The caller has another way to do it, or reports the reason.
         return None, reason
 
 
@@ -44,14 +45,15 @@ def state_of(error: BaseException) -> dict[str, Any]:
         for name, slot in cls.__dict__.items():
             if isinstance(slot, types.MemberDescriptorType) and name not in state:
                 value, missing = attempt(slot.__get__, error)
-                # None in a built-in type means: not given; set again it would show in the message
+                # None in a built-in type means that the argument was left out. Set again, it would show in the message.
                 if not missing and (cls.__module__ != "builtins" or (value is not None and name not in _NOT_KEPT)):
                     state[name] = value
     return state
 
 
 def notes_of(error: BaseException) -> list[str]:
-    kept, _ = attempt(object.__getattribute__, error, "__notes__")  # past a __getattr__ of the user's
+    # `object.__getattribute__` does not call the user's `__getattr__`.
+    kept, _ = attempt(object.__getattribute__, error, "__notes__")
     notes, _ = attempt(list, kept or ())
     return [text_of(note) for note in notes or ()]
 
@@ -74,14 +76,16 @@ def make_exception(cls: type, args: Sequence[Any]) -> BaseException:
     """
     error: object = None
     reason: BaseException | None = None
-    for make in _built_ins(cls, "__new__"):  # of several built-in bases, only the one with most fields makes it
+    # Of several built-in bases, only the one with the most fields can make the object.
+    for make in _built_ins(cls, "__new__"):
         error, reason = attempt(make, cls, *args)
         if isinstance(error, BaseException):
             break
     if not isinstance(error, BaseException):
         raise CannotRebuild(f"{name_of(cls)} refused to be made: {reason!r}") from reason
     attempt(built_in(cls, "__init__"), error, *args)
-    attempt(set_attribute, error, "args", tuple(args))  # a class may have a property of that name
+    # A class may have a property named `args`.
+    attempt(set_attribute, error, "args", tuple(args))
     return error
 
 
@@ -105,25 +109,25 @@ def reduce(error: BaseException) -> Any:
     cls = type(error)
     if pickles_itself(cls):
         reduction = error.__reduce_ex__(5)
-        known = isinstance(reduction, tuple) and isinstance(cls.__str__, types.WrapperDescriptorType)
-        given = (*reduction[:2], text_of(error), marks_of(error.args))
-        return (remade, given, *reduction[2:]) if known else NotImplemented
-    written_in_python = [isinstance(made, types.FunctionType) for made in (cls.__init__, cls.__new__)]
+        is_rebuildable = isinstance(reduction, tuple) and isinstance(cls.__str__, types.WrapperDescriptorType)
+        arguments = (*reduction[:2], text_of(error), descriptions_of(error.args))
+        return (remade, arguments, *reduction[2:]) if is_rebuildable else NotImplemented
+    written_in_python = [isinstance(method, types.FunctionType) for method in (cls.__init__, cls.__new__)]
     if not any(written_in_python) and type(cls).__call__ is type.__call__:
         return NotImplemented
     notes = {"__notes__": notes_of(error)} if notes_of(error) else {}
     return make_exception, (cls, error.args), {**state_of(error), **notes}, None, None, fill
 
 
-def remade(make: Callable[..., Any], args: tuple[Any, ...], text: str, marks: Sequence[str]) -> Any:
-    """Make an exception in its own way, which may lose its text with some of its `args` (see `marks_of`)."""
+def remade(make: Callable[..., Any], args: tuple[Any, ...], text: str, descriptions: Sequence[str]) -> Any:
+    """Make an exception in its own way, which may lose its text with some of its `args` (see `descriptions_of`)."""
     error = make(*args)
-    if marks_of(getattr(error, "args", ())) != marks:
+    if descriptions_of(getattr(error, "args", ())) != descriptions:
         give_text(error, text)
     return error
 
 
-def marks_of(args: Sequence[Any]) -> list[str]:
+def descriptions_of(args: Sequence[Any]) -> list[str]:
     """Describe arguments, by which those that arrived are known: plain ones by their text, others by their types."""
     return [repr(each)[:100] if any(type(each) is plain for plain in _PLAIN) else name_of(type(each)) for each in args]
 
@@ -137,7 +141,7 @@ def fill(error: BaseException, state: dict[str, Any]) -> None:
         attempt(set_attribute, error, name, value)
 
 
-# Past a __setattr__ of the user's: an exception may be a frozen dataclass.
+# `object.__setattr__` does not call the user's `__setattr__`: an exception may be a frozen dataclass.
 set_attribute = object.__setattr__
 
 
@@ -147,6 +151,6 @@ def built_in(cls: type, method: str) -> Any:
 
 
 def _built_ins(cls: type, method: str) -> Iterator[Any]:
-    found = (base.__dict__[method] for base in cls.__mro__ if method in base.__dict__)
-    bare = (getattr(method, "__func__", method) for method in found)
+    methods = (base.__dict__[method] for base in cls.__mro__ if method in base.__dict__)
+    bare = (getattr(method, "__func__", method) for method in methods)
     return (method for method in bare if not isinstance(method, types.FunctionType))

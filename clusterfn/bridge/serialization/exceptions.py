@@ -19,9 +19,9 @@ from .exception_parts import (
     CannotRebuild,
     attempt,
     built_in,
+    descriptions_of,
     give_text,
     make_exception,
-    marks_of,
     name_of,
     notes_of,
     pickles_itself,
@@ -76,7 +76,8 @@ def masked(value: Any, secrets: Sequence[str]) -> Any:
 
 
 def _bytes_of(secret: str) -> bytes:
-    return secret.encode("utf-8", "surrogatepass")  # as in a pickle
+    # Pickle encodes texts this way too, so a secret is found in its bytes.
+    return secret.encode("utf-8", "surrogatepass")
 
 
 def _dumps_without(secrets: Sequence[str], dumps: _Dumps, value: object) -> bytes:
@@ -94,8 +95,8 @@ def _holds(data: bytes, secrets: Sequence[str]) -> bool:
 
 def summary(error: BaseException) -> dict[str, str]:
     """Return type, message and traceback of `error` as text, for people and for logs."""
-    name, said = name_of(type(error)), text_of(error)
-    return {"type": name, "message": said, "traceback": attempt(_format, error)[0] or _format_bare(error, name, said)}
+    name, text = name_of(type(error)), text_of(error)
+    return {"type": name, "message": text, "traceback": attempt(_format, error)[0] or _format_bare(error, name, text)}
 
 
 def bare_summary(error: BaseException, broken: BaseException) -> dict[str, str]:
@@ -117,13 +118,13 @@ def from_records(records: Sequence[dict[str, Any]]) -> BaseException:
     Raises:
         CannotRebuild: The first record's exception cannot be made here; says why.
     """
-    made: dict[int, BaseException] = {}
-    made[0] = _rebuild(records, 0, made)
+    errors: dict[int, BaseException] = {}
+    errors[0] = _rebuild(records, 0, errors)
     for place, record in enumerate(records):
-        error = _made(records, place, made)
+        error = _made(records, place, errors)
         for link in ("cause", "context"):
             other = record[link]
-            set_attribute(error, f"__{link}__", None if other is None else _made(records, other, made))
+            set_attribute(error, f"__{link}__", None if other is None else _made(records, other, errors))
         set_attribute(error, "__suppress_context__", record["suppress"])
         if record["notes"]:
             attempt(set_attribute, error, "__notes__", list(record["notes"]))
@@ -132,23 +133,26 @@ def from_records(records: Sequence[dict[str, Any]]) -> BaseException:
         if isinstance(error, (NameError, AttributeError)):
             attempt(set_attribute, error, "name", None)
         elif isinstance(error, ImportError):
-            attempt(set_attribute, error, "name_from", None)  # Python 3.12: it would import the module here
-    return made[0]
+            # From Python 3.12 on, the traceback imports the module that this names to suggest a name, and would do so
+            # on this machine.
+            attempt(set_attribute, error, "name_from", None)
+    return errors[0]
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    found: dict[int, BaseException] = {}
+    chain: dict[int, BaseException] = {}
     waiting: list[BaseException | None] = [error]
-    while waiting and len(found) < _MAX_RECORDS:
+    while waiting and len(chain) < _MAX_RECORDS:
         member = waiting.pop(0)
-        if member is not None and id(member) not in found:
-            found[id(member)] = member
+        if member is not None and id(member) not in chain:
+            chain[id(member)] = member
             waiting += [member.__cause__, member.__context__, *_members(member)]
-    return list(found.values())
+    return list(chain.values())
 
 
 def _members(error: BaseException) -> Sequence[BaseException]:
-    group: Any = getattr(builtins, "BaseExceptionGroup", ())  # Python 3.11 and up
+    # `BaseExceptionGroup` exists from Python 3.11 on.
+    group: Any = getattr(builtins, "BaseExceptionGroup", ())
     return error.exceptions if isinstance(error, group) else ()
 
 
@@ -222,20 +226,20 @@ def _drop_our_frames(shown: traceback.TracebackException, seen: set[int] | None 
             _drop_our_frames(other, seen)
 
 
-def _made(records: Sequence[dict[str, Any]], place: int, made: dict[int, BaseException]) -> BaseException:
-    if place not in made:
+def _made(records: Sequence[dict[str, Any]], place: int, errors: dict[int, BaseException]) -> BaseException:
+    if place not in errors:
         try:
-            made[place] = _rebuild(records, place, made)
+            errors[place] = _rebuild(records, place, errors)
         except CannotRebuild:
-            made[place] = StandIn(f"{records[place]['type']}: {records[place]['message']}")
-    return made[place]
+            errors[place] = StandIn(f"{records[place]['type']}: {records[place]['message']}")
+    return errors[place]
 
 
-def _rebuild(records: Sequence[dict[str, Any]], place: int, made: dict[int, BaseException]) -> BaseException:
+def _rebuild(records: Sequence[dict[str, Any]], place: int, errors: dict[int, BaseException]) -> BaseException:
     record = records[place]
     args = [_load(record, argument) for argument in record["args"][: 1 if record["members"] else None]]
     if record["members"]:
-        members = [_made(records, member, made) for member in record["members"] if member is not None]
+        members = [_made(records, member, errors) for member in record["members"] if member is not None]
         left_out = len(record["members"]) - len(members)
         args.append([*members, StandIn(f"and {left_out} more")] if left_out else members)
     error = _best(record, args)
@@ -256,7 +260,7 @@ def _best(record: dict[str, Any], args: list[Any]) -> BaseException:
     by_parts = functools.partial(_without_constructor, record, args)
     ways = [(functools.partial(_unpickled, record, name), name) for name in ("pickled", "pickled_plainly")]
     ways.insert(1, (functools.partial(by_parts, record["class"]), "class"))
-    found: list[BaseException] = []
+    errors: list[BaseException] = []
     reasons: list[BaseException] = []
     for way, needs in ways:
         if record.get(needs) is None and needs != "class":
@@ -264,11 +268,13 @@ def _best(record: dict[str, Any], args: list[Any]) -> BaseException:
         error, reason = attempt(way)
         if error is not None and text_of(error) == record["message"] and name_of(type(error)) == record["type"]:
             return error  # type: ignore[no-any-return]
-        found += [error] if error is not None else []
+        errors += [error] if error is not None else []
         reasons += [reason] if reason is not None else []
-    if found:
-        best = next((each for each in found if text_of(each) == record["message"]), found[0])
-        if marks_of(best.args) != marks_of(args):  # else an object among them may show itself by its address
+    if errors:
+        best = next((each for each in errors if text_of(each) == record["message"]), errors[0])
+        # An object among the arguments may show its address in the text, which differs here in any case. Only lost
+        # arguments need the text.
+        if descriptions_of(best.args) != descriptions_of(args):
             give_text(best, record["message"])
         return best
     for base in record.get("bases") or ():
@@ -288,9 +294,9 @@ def _unpickled(record: dict[str, Any], name: str) -> BaseException:
 def _with_text(error: BaseException, record: dict[str, Any]) -> BaseException:
     """Give an exception that takes another's place the text of that one, and its type as a note."""
     if text_of(error) != record["message"]:
-        made, _ = attempt(built_in(type(error), "__new__"), type(error), record["message"])
-        attempt(built_in(type(error), "__init__"), made, record["message"])
-        error = made if isinstance(made, BaseException) else error
+        copy, _ = attempt(built_in(type(error), "__new__"), type(error), record["message"])
+        attempt(built_in(type(error), "__init__"), copy, record["message"])
+        error = copy if isinstance(copy, BaseException) else error
     record["notes"] = [*record["notes"], f"it was raised as {record['type']}, which cannot be rebuilt here"]
     return error
 

@@ -23,7 +23,8 @@ def reduce(cls: Any) -> tuple[Callable[..., type], tuple[Any, ...], dict[str, An
     own = vars(cls)
     if "__attrs_attrs__" in own:
         return attrs_class, _attrs_facts(cls), dict(added(cls, {each.name for each in own["__attrs_attrs__"]}))
-    if cls.__bases__ == (tuple,) and cls.__name__.endswith("Attributes"):  # what `attrs.fields` returns
+    # `attrs.fields` returns an object of such a class, which no import finds.
+    if cls.__bases__ == (tuple,) and cls.__name__.endswith("Attributes"):
         names = [name for name, value in own.items() if type(value) is property]
         return tuple_class, (cls.__name__, names, cls.__module__), {}
     if type(cls).__name__ == "StructMeta" and hasattr(cls, "__struct_config__"):
@@ -43,19 +44,21 @@ def reduce(cls: Any) -> tuple[Callable[..., type], tuple[Any, ...], dict[str, An
     return None
 
 
-def added(cls: type, made: Collection[str]) -> Iterator[tuple[str, Any]]:
+def added(cls: type, own_names: Collection[str]) -> Iterator[tuple[str, Any]]:
     """Yield the attributes that the library did not make; those of these names are its own."""
     for name, value in vars(cls).items():
-        if name in made:
+        if name in own_names:
             continue
         inner = getattr(value, "__func__", getattr(value, "fget", value))
-        inner = inspect.unwrap(inner) if callable(inner) else inner  # `__repr__` is wrapped since Python 3.13
+        # From Python 3.13 on, the library wraps `__repr__`.
+        inner = inspect.unwrap(inner) if callable(inner) else inner
         code = getattr(inner, "__code__", None)
         if code is not None:
             library = code.co_filename.startswith("<") or inner.__globals__.get("__name__") in _LIBRARIES
             if not library or not name.startswith("__"):
                 yield name, value
-        elif name == "__doc__":  # it may have been given later
+        elif name == "__doc__":
+            # The text may have been set after the class was made.
             yield from [(name, value)] if isinstance(value, str) else []
         elif not name.startswith("__") and not inspect.ismemberdescriptor(value):
             yield name, value
@@ -73,8 +76,8 @@ def declarative_base(
     """Make a class as SQLAlchemy's `declarative_base` does."""
     sqlalchemy, orm = importlib.import_module("sqlalchemy"), importlib.import_module("sqlalchemy.orm")
     metadata = sqlalchemy.MetaData(schema=schema, naming_convention=naming)
-    made = orm.declarative_base(name=name, metadata=metadata, **({"cls": bases} if bases else {}))
-    return _tracked(made, module, tracker)
+    base = orm.declarative_base(name=name, metadata=metadata, **({"cls": bases} if bases else {}))
+    return _tracked(base, module, tracker)
 
 
 def _struct_facts(cls: Any) -> tuple[Any, ...]:
@@ -83,9 +86,9 @@ def _struct_facts(cls: Any) -> tuple[Any, ...]:
     fields = []
     for field in msgspec.structs.fields(cls):
         if field.name in own:
-            given = {name: getattr(field, name) for name in ("default", "default_factory")}
-            given = {name: value for name, value in given.items() if value is not msgspec.NODEFAULT}
-            fields.append((field.name, field.type, {**given, "name": field.encode_name}))
+            defaults = {name: getattr(field, name) for name in ("default", "default_factory")}
+            defaults = {name: value for name, value in defaults.items() if value is not msgspec.NODEFAULT}
+            fields.append((field.name, field.type, {**defaults, "name": field.encode_name}))
     options = {name: getattr(cls.__struct_config__, name) for name in _OF_STRUCT}
     options["kw_only"] = bool(fields) and not any(name in cls.__match_args__ for name, *_ in fields)
     return cls.__name__, fields, tuple(cls.__bases__), options, cls.__module__
@@ -100,8 +103,8 @@ _OF_STRUCT = (
 def struct(name: str, fields: Any, bases: Any, options: Any, module: str, tracker: str, extra: None) -> Any:
     """Make a class as msgspec's `defstruct` does."""
     msgspec = importlib.import_module("msgspec")
-    given = [(key, kind, msgspec.field(**facts)) for key, kind, facts in fields]
-    return _tracked(msgspec.defstruct(name, given, bases=bases, module=module, **options), module, tracker)
+    entries = [(key, kind, msgspec.field(**facts)) for key, kind, facts in fields]
+    return _tracked(msgspec.defstruct(name, entries, bases=bases, module=module, **options), module, tracker)
 
 
 def tuple_class(name: str, names: list[str], module: str, tracker: str, extra: None) -> Any:
@@ -113,8 +116,8 @@ def tuple_class(name: str, names: list[str], module: str, tracker: str, extra: N
 def _attrs_facts(cls: Any) -> tuple[Any, ...]:
     own = vars(cls)
     fields = {each.name: _attrs_field(each) for each in own["__attrs_attrs__"] if not each.inherited}
-    made = (("repr", "repr"), ("eq", "eq"), ("order", "lt"))
-    options: dict[str, Any] = {name: f"__{special}__" in own for name, special in made}
+    methods = (("repr", "repr"), ("eq", "eq"), ("order", "lt"))
+    options: dict[str, Any] = {name: f"__{special}__" in own for name, special in methods}
     options["str"] = _is_of_attrs(own.get("__str__"))
     setter = own.get("__setattr__")
     frozen = getattr(setter, "__name__", "") == "_frozen_setattrs"
@@ -123,8 +126,8 @@ def _attrs_facts(cls: Any) -> tuple[Any, ...]:
     options["slots"], options["frozen"], options["init"] = "__slots__" in own, frozen, "__attrs_init__" not in own
     options["weakref_slot"] = "__weakref__" in own.get("__slots__", ("__weakref__",))
     code = getattr(own.get("__init__", own.get("__attrs_init__")), "__code__", None)
-    said = (*code.co_names, *code.co_consts) if code is not None else ()
-    options["auto_exc"], options["cache_hash"] = "BaseException" in said, "_attrs_cached_hash" in said
+    names = (*code.co_names, *code.co_consts) if code is not None else ()
+    options["auto_exc"], options["cache_hash"] = "BaseException" in names, "_attrs_cached_hash" in names
     options["match_args"] = "__match_args__" in own or sys.version_info < (3, 10)
     options["on_setattr"] = _hook_of_all(setter)
     options["hooks"] = {name: len(inspect.signature(own[name]).parameters) > 1 for name in _HOOKS if name in own}
@@ -143,24 +146,25 @@ def _hook_of_all(setter: Any) -> Any:
     return next((hook for field, hook in hooks.values() if field.on_setattr is None), None)
 
 
-_HOOKS = ("__attrs_pre_init__", "__attrs_post_init__")  # the constructor calls them if they are there when it is made
+# The constructor calls these only if they exist when it is made. The functions themselves arrive later.
+_HOOKS = ("__attrs_pre_init__", "__attrs_post_init__")
 
 
 def _attrs_field(field: Any) -> dict[str, Any]:
     import attr
 
-    given = {}
+    arguments = {}
     for name, usual in _ATTRS_FIELD.items():
         value = getattr(field, name, usual)
         if value is not attr.NOTHING and value != usual:
-            given[name] = value
+            arguments[name] = value
     for name in ("eq", "order"):
         key = getattr(field, f"{name}_key", None)
         if key is not None:
-            given[name] = key
-    given["metadata"] = dict(field.metadata)
+            arguments[name] = key
+    arguments["metadata"] = dict(field.metadata)
     alias = getattr(field, "alias", None)
-    return given if alias in (None, field.name.lstrip("_")) else {**given, "alias": alias}
+    return arguments if alias in (None, field.name.lstrip("_")) else {**arguments, "alias": alias}
 
 
 _ATTRS_FIELD: dict[str, Any] = {
@@ -176,7 +180,7 @@ def attrs_class(
     import attr
 
     hooks = {key: _takes_all if has_args else _takes_none for key, has_args in options.pop("hooks").items()}
-    body = {**{key: attr.ib(**given) for key, given in fields.items()}, **hooks}
+    body = {**{key: attr.ib(**arguments) for key, arguments in fields.items()}, **hooks}
     return _tracked(attr.make_class(name, body, bases, **options), module, tracker)
 
 
@@ -188,11 +192,11 @@ def _takes_all(self: Any, *args: Any, **kwargs: Any) -> None:
     """The same of one with arguments."""
 
 
-def _tracked(made: Any, module: str, tracker: str) -> Any:
+def _tracked(cls: Any, module: str, tracker: str) -> Any:
     from .cloudpickle import cloudpickle  # type: ignore[import-not-found]
 
-    made.__module__ = module
-    return cloudpickle._lookup_class_or_track(tracker, made)
+    cls.__module__ = module
+    return cloudpickle._lookup_class_or_track(tracker, cls)
 
 
 def _dataclass_facts(cls: Any, fields: Any) -> tuple[Any, ...]:
@@ -203,10 +207,12 @@ def _dataclass_facts(cls: Any, fields: Any) -> tuple[Any, ...]:
         for name in _DATACLASS
         if getattr(parameters, name, usual.get(name, False)) != usual.get(name, False)
     }
-    if "__post_init__" in vars(cls):  # the constructor calls it if it is there when it is made; it comes later
+    # The constructor calls `__post_init__` only if it exists when the constructor is made. The function itself arrives
+    # later.
+    if "__post_init__" in vars(cls):
         options["namespace"] = {"__post_init__": None}
-    given = [(each.name, each.type, dataclass_field(each)) for each in fields]
-    return cls.__name__, given, cls.__bases__, options, cls.__module__
+    entries = [(each.name, each.type, dataclass_field(each)) for each in fields]
+    return cls.__name__, entries, cls.__bases__, options, cls.__module__
 
 
 def _fields(cls: Any) -> list[Any]:
@@ -221,22 +227,22 @@ _DATACLASS = ("init", "repr", "eq", "order", "unsafe_hash", "frozen", "match_arg
 
 def dataclass_field(field: Any) -> dict[str, Any]:
     """Return the arguments of `field()` that make such a field."""
-    given = {name: getattr(field, name) for name in ("default", "default_factory")}
-    given = {name: value for name, value in given.items() if value is not dataclasses.MISSING}
+    defaults = {name: getattr(field, name) for name in ("default", "default_factory")}
+    defaults = {name: value for name, value in defaults.items() if value is not dataclasses.MISSING}
     for name, usual in (("init", True), ("repr", True), ("hash", None), ("compare", True)):
         if getattr(field, name) != usual:
-            given[name] = getattr(field, name)
+            defaults[name] = getattr(field, name)
     if getattr(field, "kw_only", False) is True:
-        given["kw_only"] = True
-    return {**given, "metadata": dict(field.metadata)}
+        defaults["kw_only"] = True
+    return {**defaults, "metadata": dict(field.metadata)}
 
 
 def data_class(
     name: str, fields: list[tuple[str, Any, Any]], bases: Any, options: Any, module: str, tracker: str, extra: None
 ) -> Any:
     """Make a class as `make_dataclass` does."""
-    given = [(key, kind, dataclasses.field(**facts)) for key, kind, facts in fields]
-    return _tracked(dataclasses.make_dataclass(name, given, bases=bases, **options), module, tracker)
+    entries = [(key, kind, dataclasses.field(**facts)) for key, kind, facts in fields]
+    return _tracked(dataclasses.make_dataclass(name, entries, bases=bases, **options), module, tracker)
 
 
 def typed_dict(name: str, fields: Any, total: bool, module: str, tracker: str, extra: None) -> Any:

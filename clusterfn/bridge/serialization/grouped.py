@@ -18,7 +18,8 @@ def reduce(obj: Any) -> Any:
         return _reduce_groups(obj)
     if name in _WINDOWS:
         return _reduced(obj, _WINDOWS[name], obj)
-    plain = name[: -len("Groupby")] if name.lower().endswith("groupby") else ""  # `GroupBy` from pandas 3 on
+    # pandas 3 writes `GroupBy` in these names, and earlier versions `Groupby`.
+    plain = name[: -len("Groupby")] if name.lower().endswith("groupby") else ""
     if plain in _WINDOWS:
         return _reduce_windows_of_groups(obj, _WINDOWS[plain])
     if plain == "DatetimeIndexResampler":
@@ -34,7 +35,8 @@ def reduce(obj: Any) -> Any:
 _OF_GROUPER = (
     "key", "level", "freq", "sort", "closed", "label", "convention", "origin", "offset", "dropna", "group_keys",
 )  # fmt: skip
-_GONE = ("axis", "squeeze")  # arguments that pandas 3 has no more, which are left out where they say nothing
+# pandas 3 no longer takes these arguments, so they are left out where they have no effect.
+_GONE = ("axis", "squeeze")
 
 
 def grouper(facts: dict[str, Any]) -> Any:
@@ -47,15 +49,15 @@ def grouper(facts: dict[str, Any]) -> Any:
 def _reduced(obj: Any, method: str, facts: Any, **more: Any) -> tuple[Any, ...]:
     """Return the call of `method`, whose arguments are attributes of `facts`, without those that are defaults."""
     table = obj.obj
-    given = dict(more)
+    arguments = dict(more)
     for name, parameter in inspect.signature(getattr(table, method)).parameters.items():
-        said = (each for each in (getattr(facts, name, None), getattr(obj, name, None)) if each is not None)
-        given[name] = value = given.get(name, next(said, parameter.default))
+        values = (each for each in (getattr(facts, name, None), getattr(obj, name, None)) if each is not None)
+        arguments[name] = value = arguments.get(name, next(values, parameter.default))
         unset = value is None or value is parameter.default or (value is False and parameter.default is None)
         if unset or type(value).__name__ == "_NoDefault" or (name in _GONE and not value):
-            del given[name]
+            del arguments[name]
     selection = getattr(obj, "_selection", None)
-    return call, (table, method, given, selection if getattr(table, "ndim", 1) == 2 else None)
+    return call, (table, method, arguments, selection if getattr(table, "ndim", 1) == 2 else None)
 
 
 def _reduce_resampler(obj: Any) -> tuple[Any, ...]:
@@ -65,22 +67,23 @@ def _reduce_resampler(obj: Any) -> tuple[Any, ...]:
 
 def _reduce_resampled_groups(obj: Any) -> Any:
     groups = obj._groupby
-    make, (table, method, given, selection) = _reduce_resampler(obj)
-    if groups.obj.ndim < table.ndim:  # a column was selected of the groups too, and the call needs the others
-        table = _in_order_of(groups.obj.index, table, given)
+    make, (table, method, arguments, selection) = _reduce_resampler(obj)
+    # A column was also selected from the groups, and the call needs the other columns.
+    if groups.obj.ndim < table.ndim:
+        table = _in_order_of(groups.obj.index, table, arguments)
         keys = None if table is None else _key_columns(_grouper_of(groups), table.index)
         if keys is None:
             return NotImplemented
         facts = {name: getattr(groups, name) for name in ("as_index", "sort", "group_keys", "observed", "dropna")}
         groups = table.groupby(keys, **facts)
-    return make, (groups, method, given, selection)
+    return make, (groups, method, arguments, selection)
 
 
-def _in_order_of(index: Any, table: Any, given: Any) -> Any:
+def _in_order_of(index: Any, table: Any, arguments: Any) -> Any:
     """Return the rows of a table that was sorted by times in their first order; None if nothing says what it was."""
     if index.is_unique:
         return table.take(table.index.get_indexer(index))
-    if given.get("on") is not None or given.get("level") is not None:
+    if arguments.get("on") is not None or arguments.get("level") is not None:
         return None
     return table.take(index.argsort(kind="stable").argsort())
 
@@ -96,7 +99,8 @@ def _reduce_windows_of_groups(obj: Any, method: str) -> Any:
 
 
 def _grouper_of(groups: Any) -> Any:
-    return groups._grouper if hasattr(groups, "_grouper") else groups.grouper  # before pandas 2.2
+    # pandas before 2.2 calls it `grouper`.
+    return groups._grouper if hasattr(groups, "_grouper") else groups.grouper
 
 
 def _key_columns(grouper: Any, index: Any) -> Any:
@@ -104,14 +108,16 @@ def _key_columns(grouper: Any, index: Any) -> Any:
     import pandas
 
     keys = [_keys_of(each) for each in grouper.groupings]
-    if _are_bins(grouper) or any(map(_are_bins, keys)):  # bins of times may be empty
+    # Bins of times may be empty, and the keys of the rows do not show an empty bin.
+    if _are_bins(grouper) or any(map(_are_bins, keys)):
         return None
     return [pandas.Series(key, index, name=each.name) for key, each in zip(keys, grouper.groupings)]
 
 
 def _reduce_groups(obj: Any) -> Any:
     by, level = obj.keys, obj.level
-    if level is None and (by is None or obj.obj.ndim == 1):  # a column of a grouped table lacks the others
+    # A column of a grouped table lacks the columns by which the table was grouped.
+    if level is None and (by is None or obj.obj.ndim == 1):
         columns = _key_columns(_grouper_of(obj), obj.obj.index)
         if columns is None:
             return NotImplemented
@@ -130,9 +136,11 @@ def _beside_keys(obj: Any, keys: Any, is_list: bool) -> Any:
     if not isinstance(column, pandas.Series) or None in names or len({*names, column.name}) <= len(names):
         return NotImplemented
     by = names if is_list or len(names) > 1 else names[0]
-    given = {name: value for name in ("sort", "dropna", "observed") if (value := getattr(obj, name, None)) is not None}
+    options = {
+        name: value for name in ("sort", "dropna", "observed") if (value := getattr(obj, name, None)) is not None
+    }
     table = pandas.concat([*keys, column], axis=1)
-    return call, (table, "groupby", {"by": by, "as_index": False, **given}, column.name)
+    return call, (table, "groupby", {"by": by, "as_index": False, **options}, column.name)
 
 
 def _keys_of(grouping: Any) -> Any:
@@ -145,7 +153,7 @@ def _are_bins(keys: Any) -> bool:
     return type(keys).__name__ == "BinGrouper"
 
 
-def call(table: Any, method: str, given: dict[str, Any], selection: Any) -> Any:
+def call(table: Any, method: str, arguments: dict[str, Any], selection: Any) -> Any:
     """Call the method of the table, and select what was selected of the result."""
-    made = getattr(table, method)(**given)
-    return made if selection is None else made[selection]
+    result = getattr(table, method)(**arguments)
+    return result if selection is None else result[selection]

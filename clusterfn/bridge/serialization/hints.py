@@ -23,7 +23,7 @@ _DEEPEST = 10
 def attribute(value: Any, name: str) -> Any:
     try:
         return getattr(value, name, None)
-    except Exception:  # noqa: BLE001 - the user's own metaclass or object, which may raise anything
+    except Exception:  # noqa: BLE001 - the user's metaclass or object may raise anything
         return None
 
 
@@ -49,12 +49,12 @@ class Hints:
             return {}
         texts = [text for value in list(kept.values()) for text in _texts(value)]
         names = dict.fromkeys(name for text in texts for name in _names(text) if name in scope)
-        found = {name: scope[name] for name in names if _travels(scope[name], goes_by_name)}
+        values = {name: scope[name] for name in names if _travels(scope[name], goes_by_name)}
         if packages:
-            others = ((name, stand_ins.if_there(scope[name])) for name in names if name not in found)
-            found.update({name: other for name, other in others if other is not None})
-        self.used = self.used or bool(found)
-        return found
+            others = ((name, stand_ins.if_there(scope[name])) for name in names if name not in values)
+            values.update({name: other for name, other in others if other is not None})
+        self.used = self.used or bool(values)
+        return values
 
 
 def reduce_type(kind: Any) -> Any:
@@ -105,11 +105,13 @@ def _texts(value: Any, depth: int = 0) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=4096)
 def _names(text: str) -> tuple[str, ...]:
-    import ast  # here: most of what is pickled has no annotation
+    # Most of what is pickled has no annotation.
+    import ast
 
     try:
         tree = ast.parse(text, mode="eval")
-    except (SyntaxError, ValueError, RecursionError):  # a note for people
+    except (SyntaxError, ValueError, RecursionError):
+        # An annotation may be any text, such as a note for people.
         return ()
     inner = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
@@ -119,7 +121,8 @@ def _names(text: str) -> tuple[str, ...]:
 def _travels(value: Any, goes_by_name: Callable[[Any], bool]) -> bool:
     kind = type(value)
     if kind.__module__ == "typing" or kind is getattr(types, "UnionType", None):
-        return True  # an alias such as List[Node], or a type variable
+        # The value is an alias such as List[Node], or a type variable.
+        return True
     if issubclass(type(value), types.ModuleType):
         return _is_of_library(value)
     if not issubclass(type(value), type):

@@ -41,7 +41,8 @@ def _written(obj: Any, note: Note, serialize: Callable[[Any], Any], to_cpu: str)
         copy = getattr(sys.modules["faiss"], to_cpu)(obj)
         note("a faiss %s was on a GPU: it was sent as a copy in CPU memory" % type(obj).__name__)
         return serialize(copy)
-    except (AttributeError, RuntimeError):  # faiss without GPUs, or an index that is on none
+    except (AttributeError, RuntimeError):
+        # This faiss has no GPU support, or the index is not on a GPU.
         return serialize(_as_flat(obj, reason, note))
 
 
@@ -49,16 +50,16 @@ def _as_flat(obj: Any, refused: RuntimeError, note: Note) -> Any:
     name = type(obj).__name__
     try:
         if isinstance(obj, sys.modules["faiss"].Index):
-            made = _rebuilt(obj)
+            flat = _rebuilt(obj)
         else:
-            made = sys.modules["faiss"].IndexBinaryFlat(obj.d)
-            made.add(_binary_vectors(obj))
+            flat = sys.modules["faiss"].IndexBinaryFlat(obj.d)
+            flat.add(_binary_vectors(obj))
     except RuntimeError as lost:
         raise pickle.PicklingError(
             "faiss can neither write a %s (%s) nor give its vectors back (%s)" % (name, _last(refused), _last(lost))
         ) from lost
-    note("faiss cannot write a %s: it was sent as a flat index of its %d vectors" % (name, made.ntotal))
-    return made
+    note("faiss cannot write a %s: it was sent as a flat index of its %d vectors" % (name, flat.ntotal))
+    return flat
 
 
 def _last(error: RuntimeError) -> str:
@@ -75,9 +76,9 @@ def _rebuilt(obj: Any) -> Any:
     if ids is None:
         flat.add(vectors)
         return flat
-    made = faiss.IndexIDMap(flat)
-    made.add_with_ids(vectors, ids)
-    return made
+    with_ids = faiss.IndexIDMap(flat)
+    with_ids.add_with_ids(vectors, ids)
+    return with_ids
 
 
 def _binary_vectors(obj: Any) -> Any:
@@ -94,10 +95,10 @@ def _vectors(obj: Any) -> Any:
     faiss, numpy = sys.modules["faiss"], sys.modules["numpy"]
     if isinstance(obj, faiss.IndexShards) and obj.successive_ids:
         return numpy.concatenate([_vectors(faiss.downcast_index(obj.at(number))) for number in range(obj.count())])
-    found = numpy.empty((obj.ntotal, obj.d), "float32")
+    vectors = numpy.empty((obj.ntotal, obj.d), "float32")
     for number in range(obj.ntotal):
-        obj.reconstruct(number, found[number])
-    return found
+        obj.reconstruct(number, vectors[number])
+    return vectors
 
 
 def index(buffer: Any) -> Any:

@@ -20,10 +20,12 @@ from typing import Any, Optional
 
 from . import by_identity, stand_ins, standard_library
 
-Facts = tuple[tuple[str, tuple[str, ...]], ...]  # of each class of the library: its name, what its constructor sets
+# For each class of the library, its name and the attributes that its constructor sets.
+Facts = tuple[tuple[str, tuple[str, ...]], ...]
 _LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
 _MADE: Any = copyreg.__newobj__  # type: ignore[attr-defined]
-# Classes that keep the same in other ways -> the attributes that make one again, in the order of its arguments.
+# Python versions keep the state of these classes in different ways. The attributes, in this order, are the arguments
+# that make an object again.
 _CALLS = {
     "statistics.NormalDist": ("mean", "stdev"),
     "importlib.metadata.EntryPoint": ("name", "value", "group"),
@@ -53,7 +55,7 @@ def reduce(obj: Any) -> Any:
         return field, (factories.dataclass_field(obj), of_class)
     if cls.__module__ in ("ast", "_ast") and isinstance(obj, ast.AST):
         return node, (cls.__qualname__,), dict(vars(obj)), None, None, fill_node
-    if by_identity.told(cls) or not _facts_of(cls):
+    if by_identity.registered(cls) or not _facts_of(cls):
         return NotImplemented
     base = next((each for each in cls.__mro__ if each.__module__ == "configparser"), object)
     if base.__qualname__ in ("ConfigParser", "RawConfigParser"):
@@ -76,28 +78,29 @@ def frame_summary(filename: str, lineno: Any, name: str, line: Any, variables: A
     """Make a line of a traceback, with its text: the file may be on another machine."""
     import traceback
 
-    made = traceback.FrameSummary(filename, lineno, name, lookup_line=False, line=line)
-    made.locals = variables
-    return made
+    summary = traceback.FrameSummary(filename, lineno, name, lookup_line=False, line=line)
+    summary.locals = variables
+    return summary
 
 
 def _reduce_timer(timer: Any) -> tuple[Any, ...]:
     inner, code = timer.inner, timer.inner.__code__
     names = code.co_varnames[: code.co_argcount]
-    given = dict(zip(reversed(names), reversed(inner.__defaults__ or ())))  # functions in place of texts
+    # A timer of functions, instead of texts, has them as defaults of this inner function.
+    defaults = dict(zip(reversed(names), reversed(inner.__defaults__ or ())))
     used = {name: inner.__globals__[name] for name in code.co_names if name in inner.__globals__}
-    return timer_of, (timer.src, timer.timer, given, used)
+    return timer_of, (timer.src, timer.timer, defaults, used)
 
 
-def timer_of(source: str, clock: Any, given: dict[str, Any], used: dict[str, Any]) -> Any:
+def timer_of(source: str, clock: Any, defaults: dict[str, Any], used: dict[str, Any]) -> Any:
     """Make a timer of the text that `timeit` compiles."""
     import timeit
 
-    made: Any = timeit.Timer(timer=clock)
-    made.src, scope = source, {"__name__": "timeit", **used}
-    exec(compile(source, "<timeit-src>", "exec"), scope, given)
-    made.inner = given["inner"]
-    return made
+    timer: Any = timeit.Timer(timer=clock)
+    timer.src, scope = source, {"__name__": "timeit", **used}
+    exec(compile(source, "<timeit-src>", "exec"), scope, defaults)
+    timer.inner = defaults["inner"]
+    return timer
 
 
 _OF_TRACEBACK = (
@@ -126,17 +129,17 @@ def fill_traceback(shown: Any, state: dict[str, Any]) -> None:
         object.__setattr__(shown, name, value)
 
 
-def field(given: dict[str, Any], of_class: Any) -> Any:
+def field(arguments: dict[str, Any], of_class: Any) -> Any:
     """Make a field of a dataclass as `field()` does, and tell it what its class knows of it."""
     import dataclasses
 
-    made: Any = dataclasses.field(**given)
+    new_field: Any = dataclasses.field(**arguments)
     if of_class is not None:
-        made.name, made.type, kind, kw_only = of_class
-        made._field_type = getattr(dataclasses, kind)
-        if hasattr(made, "kw_only"):
-            made.kw_only = kw_only
-    return made
+        new_field.name, new_field.type, kind, kw_only = of_class
+        new_field._field_type = getattr(dataclasses, kind)
+        if hasattr(new_field, "kw_only"):
+            new_field.kw_only = kw_only
+    return new_field
 
 
 def node(name: str) -> Any:
@@ -144,37 +147,41 @@ def node(name: str) -> Any:
     return getattr(ast, name)()
 
 
-def fill_node(made: Any, parts: dict[str, Any]) -> None:
+def fill_node(target: Any, parts: dict[str, Any]) -> None:
     """Give a node its parts.
 
     Raises:
         OtherState: It has a part for which this version has no place.
     """
-    known = {*made._fields, *made._attributes}
+    names = {*target._fields, *target._attributes}
     for name, value in parts.items():
-        if name in known:
-            setattr(made, name, value)
+        if name in names:
+            setattr(target, name, value)
         elif value:
-            raise OtherState("ast.%s has no %s in Python %d.%d" % (type(made).__name__, name, *sys.version_info[:2]))
-    for name in made._fields:
+            raise OtherState("ast.%s has no %s in Python %d.%d" % (type(target).__name__, name, *sys.version_info[:2]))
+    for name in target._fields:
         if name not in parts:
-            setattr(made, name, [] if name == "type_params" else None)
+            setattr(target, name, [] if name == "type_params" else None)
 
 
 def _reduce_parser(obj: Any, base: type) -> tuple[Any, ...]:
     names = ("delimiters", "strict", "allow_no_value", "empty_lines_in_values", "interpolation")
     options = {name: getattr(obj, "_" + name) for name in names}
-    prefixes = getattr(obj, "_prefixes", None)  # Python 3.13 and up
+    # From Python 3.13 on, the parser keeps both kinds of prefixes in one object.
+    prefixes = getattr(obj, "_prefixes", None)
     options["comment_prefixes"] = prefixes.full if prefixes else obj._comment_prefixes
     options["inline_comment_prefixes"] = prefixes.inline if prefixes else obj._inline_comment_prefixes
     options.update(dict_type=obj._dict, default_section=obj.default_section)
-    options["converters"] = {name: made for name, made in obj._converters._data.items() if made is not None}
+    options["converters"] = {
+        name: converter for name, converter in obj._converters._data.items() if converter is not None
+    }
     if getattr(obj, "_allow_unnamed_section", False):
         options["allow_unnamed_section"] = True
     sections = {name: dict(content) for name, content in obj._sections.items()}
-    made: Any = base
-    known = {*vars(made()), "_comment_prefixes", "_inline_comment_prefixes"}
-    own = {name: value for name, value in vars(obj).items() if name not in known}  # as `optionxform`
+    plain_parser: Any = base
+    standard_names = {*vars(plain_parser()), "_comment_prefixes", "_inline_comment_prefixes"}
+    # The user may have set attributes of their own, such as `optionxform`.
+    own = {name: value for name, value in vars(obj).items() if name not in standard_names}
     args = (base.__qualname__, options, dict(obj._defaults), sections, type(obj))
     return parser, args, own or None, None, None, stand_ins.set_state
 
@@ -184,35 +191,35 @@ def parser(
 ) -> Any:
     """Make a parser of configparser with this content, as it was read; `cls` is its class, if that is not `name`."""
     base = getattr(importlib.import_module("configparser"), name)
-    made = base.__new__(cls or base)
-    base.__init__(made, **options)
-    made._defaults.update(defaults)
+    config = base.__new__(cls or base)
+    base.__init__(config, **options)
+    config._defaults.update(defaults)
     for section, content in sections.items():
-        base.add_section(made, section)
-        made._sections[section].update(content)
-    return made
+        base.add_section(config, section)
+        config._sections[section].update(content)
+    return config
 
 
-def fill(obj: Any, told: tuple[Any, ...]) -> None:
+def fill(obj: Any, parts: tuple[Any, ...]) -> None:
     """Give an object its state, and the other attributes that constructors of this version set.
 
     Raises:
         OtherState: It would lack something, or this version has no place for a part of its state.
     """
-    state, version, facts, *unchanged = told
+    state, version, facts, *unchanged = parts
     unset = unchanged[0] if unchanged else ()
     dropped = [name for name in _set_state(obj, state) if name not in unset]
-    there = dict(facts)
+    original = dict(facts)
     for cls in type(obj).__mro__:
-        before = set(there.get(cls.__qualname__, ()))
+        before = set(original.get(cls.__qualname__, ()))
         function = _constructor(cls)
         if function is None or not before:
             continue
         assigned = _assigned_by(cls, function)
         missing = [name for name in assigned if name not in before and not _has(obj, name)]
-        gone = dropped or [name for name in before - {*_names_set(function), *unset} if _has(obj, name)]
+        removed = dropped or [name for name in before - {*_names_set(function), *unset} if _has(obj, name)]
         for name in missing:
-            value = None if gone else _default(function, assigned[name])
+            value = None if removed else _default(function, assigned[name])
             if value is None:
                 raise OtherState(_said(cls, version, missing))
             object.__setattr__(obj, name, value[0])
@@ -261,16 +268,18 @@ def _unchanged(obj: Any) -> tuple[str, ...]:
 
 @by_identity.cached
 def _defaults_of(cls: type) -> dict[str, Any]:
-    found = [(function, _assigned_by(each, function)) for each in cls.__mro__ if (function := _constructor(each))]
-    every = ((name, _default(function, value)) for function, said in found for name, value in said.items())
+    assignments = [(function, _assigned_by(each, function)) for each in cls.__mro__ if (function := _constructor(each))]
+    every = (
+        (name, _default(function, value)) for function, assigned in assignments for name, value in assigned.items()
+    )
     return {name: value[0] for name, value in every if value is not None}
 
 
 @by_identity.cached
 def _facts_of(cls: type) -> Facts:
     """Return the names that the constructors of the library's classes set, for this class and its bases."""
-    found = [(each.__qualname__, _constructor(each)) for each in cls.__mro__]
-    return tuple((name, _names_set(function)) for name, function in found if function is not None)
+    constructors = [(each.__qualname__, _constructor(each)) for each in cls.__mro__]
+    return tuple((name, _names_set(function)) for name, function in constructors if function is not None)
 
 
 def _constructor(cls: type) -> Optional[types.FunctionType]:
@@ -294,7 +303,8 @@ def _assigned_by(cls: type, function: types.FunctionType) -> dict[str, ast.expr]
     """Return the attributes that a constructor sets in any case, and to what."""
     try:
         tree: Any = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, SyntaxError):  # a library without its source
+    except (OSError, SyntaxError):
+        # The library may be installed without its source.
         return {}
     private = "_%s__" % cls.__name__.lstrip("_")
     return {private + name[2:] if name[:2] == "__" else name: value for name, value in _assignments(tree.body[0].body)}

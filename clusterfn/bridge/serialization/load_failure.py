@@ -18,10 +18,12 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-_LARGEST = 16 << 20  # of a pickle that is read again, by an unpickler written in Python
+# A pickle is read again by an unpickler written in Python, which is slow: a larger one is not.
+_LARGEST = 16 << 20
 _MOST = 3
 _KEY = "_clusterfn_load_failure"
-_PROJECTS = {"attr": "attrs"}  # modules without a version whose project has another name
+# These modules have no version, and their projects have other names.
+_PROJECTS = {"attr": "attrs"}
 
 
 class LoadFailure(NamedTuple):
@@ -57,14 +59,16 @@ def versions(kinds: Iterable[type]) -> dict[str, str]:
     """Return the versions of the installed packages that have these classes, as far as they are cheap to find."""
     homes: set[object] = set()
     for kind in kinds:
-        with contextlib.suppress(AttributeError):  # it has no module
+        # A class may have no module.
+        with contextlib.suppress(AttributeError):
             homes.add(_module_of(kind))
     packages = sorted({home.partition(".")[0] for home in homes if isinstance(home, str)})
-    found = ((name, version_of(name)) for name in packages)
-    return {name: version for name, version in found if version}
+    named = ((name, version_of(name)) for name in packages)
+    return {name: version for name, version in named if version}
 
 
-_module_of: Callable[[type], object] = vars(type)["__module__"].__get__  # past what a metaclass says
+# The getter of `type` itself is used, because a metaclass may answer otherwise.
+_module_of: Callable[[type], object] = vars(type)["__module__"].__get__
 
 
 def version_of(name: str) -> str:
@@ -92,20 +96,23 @@ def note(
     error: Exception, data: Any, buffers: Sequence[Any], packages: object, make: Callable[..., pickle.Unpickler]
 ) -> None:  # fmt: skip
     """Keep with an error what `of` needs: the pickle, the versions that it says, and what can find its objects."""
-    with contextlib.suppress(Exception):  # the user's own class, whose attributes may be set by none
+    # The exception's class is the user's, and may not let anyone set attributes.
+    with contextlib.suppress(Exception):
         object.__setattr__(error, _KEY, _Noted(data, buffers, packages, make))
 
 
 def of(error: BaseException) -> LoadFailure:
     """Describe why loading raised this error."""
-    told = vars(error).pop(_KEY, None) if hasattr(error, "__dict__") else None
-    if told is None:
+    noted = vars(error).pop(_KEY, None) if hasattr(error, "__dict__") else None
+    if noted is None:
         return LoadFailure()
-    data, buffers, packages, make = told
+    data, buffers, packages, make = noted
     name = _in_traceback(error) or (_in_c(error, bytes(data), buffers, make) if len(data) <= _LARGEST else "")
-    there = _plain(packages) if isinstance(packages, dict) else {}
-    here = {package: version_of(package) or _installed(package) for package in there}
-    differing = [(package, there[package], here[package]) for package in there if here[package] != there[package]]
+    original = _plain(packages) if isinstance(packages, dict) else {}
+    here = {package: version_of(package) or _installed(package) for package in original}
+    differing = [
+        (package, original[package], here[package]) for package in original if here[package] != original[package]
+    ]
     first = name.partition(".")[0]
     return LoadFailure(name, tuple(sorted(differing, key=lambda each: each[0] != first)[:_MOST]))
 
@@ -120,7 +127,8 @@ _NAME, _VERSION = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII), re.compile(r"\d[\w
 
 
 def _installed(package: str) -> str:
-    from importlib import metadata  # here: only errors need it
+    # Only errors need this module, and its import is slow.
+    from importlib import metadata
 
     try:
         return metadata.version(_PROJECTS.get(package, package))
@@ -145,12 +153,13 @@ _UNPICKLER = "%s.unpickler" % __package__
 def _called(frame: types.FrameType) -> str:
     """Name what a frame is of; of our own functions, what their first argument says that they make."""
     code, home = frame.f_code, str(frame.f_globals.get("__name__"))
-    given = [frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount]]
-    first = given[0] if given else None
+    arguments = [frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount]]
+    first = arguments[0] if arguments else None
     if code.co_name == "find_class":
-        return "%s.%s" % tuple(given[1:3])
+        return "%s.%s" % tuple(arguments[1:3])
     if home.startswith("%s." % __package__):
-        names = first if isinstance(first, tuple) else given  # a module, and a name in it
+        # The first argument is a tuple of a module and a name in it.
+        names = first if isinstance(first, tuple) else arguments
         if names and isinstance(names[0], str):
             return ".".join(each for each in names[:2] if isinstance(each, str))
         return _named(first) if isinstance(first, type) or type(first).__module__ != "builtins" else ""
@@ -161,8 +170,8 @@ def _called(frame: types.FrameType) -> str:
     return "%s.%s" % (home, getattr(code, "co_qualname", code.co_name))
 
 
-def _named(made: Any) -> str:
-    cls = made if isinstance(made, type) or callable(made) else type(made)
+def _named(obj: Any) -> str:
+    cls = obj if isinstance(obj, type) or callable(obj) else type(obj)
     return "%s.%s" % (getattr(cls, "__module__", "?"), getattr(cls, "__qualname__", "?"))
 
 
@@ -184,15 +193,15 @@ def _in_c(error: BaseException, data: bytes, buffers: Sequence[Any], make: Calla
         load, is_state = plain.dispatch[code[0]], code == pickle.BUILD
 
         def step(self: Any) -> None:
-            made, given = self.stack[-2:]
-            parts = given if isinstance(given, tuple) else ()
-            if not _is_in_c(type(made) if is_state else made) or any(type(each) is _NotMade for each in parts):
-                self.stack[-2:] = [made if is_state else _NotMade()]
+            target, argument = self.stack[-2:]
+            parts = argument if isinstance(argument, tuple) else ()
+            if not _is_in_c(type(target) if is_state else target) or any(type(each) is _NotMade for each in parts):
+                self.stack[-2:] = [target if is_state else _NotMade()]
                 return
             try:
                 load(self)
-            except BaseException as again:  # whatever C raises
-                failed.append((_named(made), again))
+            except BaseException as again:  # code in C may raise anything
+                failed.append((_named(target), again))
                 raise
 
         return step
@@ -205,12 +214,13 @@ def _in_c(error: BaseException, data: bytes, buffers: Sequence[Any], make: Calla
     def find_class(module: str, name: str) -> Any:
         try:
             return finder.find_class(module, name)
-        except BaseException as again:  # a module of the user's, which may raise anything
+        except BaseException as again:  # the user's module may raise anything
             failed.append(("%s.%s" % (module, name), again))
             raise
 
     reader.find_class = find_class
-    with contextlib.suppress(Exception):  # the same as before, or what an object that was not made leads to
+    # The same error as before comes again, or one that follows from an object that was not made.
+    with contextlib.suppress(Exception):
         reader.load()
     same = (name for name, again in failed if type(again) is type(error) and str(again) == str(error))
     return next(same, "")
@@ -220,9 +230,9 @@ _IN_C = (types.BuiltinFunctionType, types.MethodDescriptorType, types.ClassMetho
 _MAKE = ("__new__", "__init__", "__setstate__", "__setattr__", "__hash__", "__eq__")
 
 
-def _is_in_c(made: Any) -> bool:
+def _is_in_c(obj: Any) -> bool:
     """Return whether a call of it runs nothing that is written in Python."""
-    if not isinstance(made, type):
-        return isinstance(made, _IN_C)
-    said = [vars(base)[name] for base in made.__mro__ for name in _MAKE if name in vars(base)]
-    return type(made) is type and not any(isinstance(each, (types.FunctionType, staticmethod)) for each in said)
+    if not isinstance(obj, type):
+        return isinstance(obj, _IN_C)
+    methods = [vars(base)[name] for base in obj.__mro__ for name in _MAKE if name in vars(base)]
+    return type(obj) is type and not any(isinstance(each, (types.FunctionType, staticmethod)) for each in methods)

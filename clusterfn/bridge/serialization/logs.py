@@ -82,15 +82,15 @@ def _format(handler: logging.Handler | None) -> dict[str, Any]:
     if handler is not None and formatter is None:
         return {"format": "%(message)s", "datefmt": None, "style": "%"}
     if formatter is not None and type(formatter) is logging.Formatter:
-        styles = {type(made): sign for sign, made in ((sign, logging._STYLES[sign][0]("")) for sign in "%{$")}
+        styles = {type(sample): sign for sign, sample in ((sign, logging._STYLES[sign][0]("")) for sign in "%{$")}
         style = styles.get(type(formatter._style))
         facts: dict[str, Any] = {"format": formatter._fmt, "datefmt": formatter.datefmt, "style": style}
         if formatter.converter is time.gmtime:
             facts["utc"] = True
         if facts["style"]:
-            made = logging.Formatter(facts["format"], facts["datefmt"], facts["style"])
+            result = logging.Formatter(facts["format"], facts["datefmt"], facts["style"])
             with contextlib.suppress(KeyError, ValueError, TypeError, AttributeError):
-                made.format(logging.LogRecord("name", 20, "path", 1, "message", (), None))
+                result.format(logging.LogRecord("name", 20, "path", 1, "message", (), None))
                 return facts
     return {"format": logging.BASIC_FORMAT, "datefmt": None, "style": "%"}
 
@@ -109,11 +109,11 @@ def show(facts: dict[str, Any]) -> None:
     logging.disable(facts.get("disable", logging.NOTSET))
     if facts.get("warnings"):
         logging.captureWarnings(True)
-    for name, told in facts.get("loggers", {}).items():
+    for name, settings in facts.get("loggers", {}).items():
         logger = logging.getLogger(name)
-        logger.setLevel(told.get("level", 0))
-        logger.disabled, logger.propagate = told.get("disabled", False), told.get("propagate", True)
-        _add_handler(logger, told)
+        logger.setLevel(settings.get("level", 0))
+        logger.disabled, logger.propagate = settings.get("disabled", False), settings.get("propagate", True)
+        _add_handler(logger, settings)
     root.setLevel(facts["level"])
     handler = _add_handler(root, facts)
     if handler is None:

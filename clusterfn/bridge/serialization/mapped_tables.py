@@ -24,7 +24,7 @@ class WithTables:
     Args:
         obj: What is pickled.
         begun: The classes that have been pickled; more come with `obj`.
-        hints: Is told if there is more than `obj`.
+        hints: Takes note if there is more than `obj`.
     """
 
     def __init__(self, obj: Any, begun: Iterable[type], hints: Hints) -> None:
@@ -39,11 +39,11 @@ class _Rest:
         self._begun, self._hints = begun, hints
 
     def __reduce__(self) -> tuple[Any, ...]:
-        known = [each for each in map(_registry_of, self._begun) if each is not None]
-        found = [mapper.class_ for each in dict.fromkeys(known) for mapper in each.mappers]
-        tables = [table for each in dict.fromkeys(known) for table in each.metadata.tables.values()]
-        self._hints.used = self._hints.used or bool(found)
-        return list, ((*found, *tables),)
+        registries = [each for each in map(_registry_of, self._begun) if each is not None]
+        classes = [mapper.class_ for each in dict.fromkeys(registries) for mapper in each.mappers]
+        tables = [table for each in dict.fromkeys(registries) for table in each.metadata.tables.values()]
+        self._hints.used = self._hints.used or bool(classes)
+        return list, ((*classes, *tables),)
 
 
 def _registry_of(cls: Any) -> Any:
@@ -82,16 +82,22 @@ def _base_of(metadata: Any) -> Any:
     return next((each for each in every if vars(each).get("metadata") is metadata and hasattr(each, "registry")), None)
 
 
-def _reduce_table(made: Any) -> Any:
+def _reduce_table(obj: Any) -> Any:
     parts: list[tuple[str, list[str], Any]] = []
-    for each in made.constraints:
+    for each in obj.constraints:
         kind, single = type(each).__name__, len(getattr(each, "columns", ())) == 1
         if kind == "UniqueConstraint":
             parts.append((kind, [column.key for column in each.columns], each.name))
         elif kind != "PrimaryKeyConstraint" and not (kind == "ForeignKeyConstraint" and single):
             return NotImplemented
-    columns = [_facts_of(each) for each in made.columns]
-    return table, (made.name, made.metadata, columns, parts, {"schema": made.schema, "info": made.info})
+    columns = [_facts_of(each) for each in obj.columns]
+    return table, (
+        obj.name,
+        obj.metadata,
+        columns,
+        parts,
+        {"schema": obj.schema, "info": obj.info},
+    )
 
 
 def _facts_of(column: Any) -> tuple[Any, ...]:
@@ -99,31 +105,31 @@ def _facts_of(column: Any) -> tuple[Any, ...]:
         (each.target_fullname, {name: getattr(each, name) for name in _OF_KEY if getattr(each, name, None)})
         for each in column.foreign_keys
     ]
-    given = {name: getattr(column, name) for name in _OF_COLUMN}
+    options = {name: getattr(column, name) for name in _OF_COLUMN}
     for name in ("default", "onupdate", "server_default"):
         if getattr(column, name) is not None:
-            given[name] = getattr(column, name).arg
+            options[name] = getattr(column, name).arg
     kind = None if type(column.type).__name__ == "NullType" else column.type
-    return column.name, kind, keys, given
+    return column.name, kind, keys, options
 
 
-def table(name: str, metadata: Any, columns: Any, constraints: Any, given: dict[str, Any]) -> Any:
+def table(name: str, metadata: Any, columns: Any, constraints: Any, options: dict[str, Any]) -> Any:
     """Return the table of that name, or make it."""
     sqlalchemy: Any = importlib.import_module("sqlalchemy")
 
-    known = metadata.tables.get(f"{given['schema']}.{name}" if given["schema"] else name)
-    if known is not None:
-        return known
-    made = [
+    existing = metadata.tables.get(f"{options['schema']}.{name}" if options["schema"] else name)
+    if existing is not None:
+        return existing
+    new_columns = [
         sqlalchemy.Column(
             called, *([] if kind is None else [kind]), *(sqlalchemy.ForeignKey(to, **more) for to, more in keys), **own
         )
         for called, kind, keys, own in columns
     ]
     limits = [getattr(sqlalchemy, kind)(*names, name=called) for kind, names, called in constraints]
-    return sqlalchemy.Table(name, metadata, *made, *limits, **given)
+    return sqlalchemy.Table(name, metadata, *new_columns, *limits, **options)
 
 
-def column_of(made: Any, key: str) -> Any:
+def column_of(owner: Any, key: str) -> Any:
     """Return a column of a table."""
-    return made.columns[key]
+    return owner.columns[key]

@@ -62,7 +62,8 @@ def reduce_function(function: types.FunctionType, hints_of: Callable[[Any], Mapp
         return NotImplemented
     for cell in function.__closure__ or ():
         held = cell.cell_contents
-        held = getattr(held, "__self__", held)  # its bound __call__, in newer versions
+        # Newer versions of pydantic keep its bound `__call__`.
+        held = getattr(held, "__self__", held)
         if type(held).__name__ == "ValidateCallWrapper":
             returns = getattr(held, "__return_pydantic_validator__", None) or getattr(held, "validate_return", None)
             return validated, (plain, _settings(held), bool(returns), hints_of(plain))
@@ -74,7 +75,8 @@ def _settings(held: Any) -> dict[str, Any]:
 
     if hasattr(held, "config_wrapper"):
         return dict(held.config_wrapper.config_dict)
-    _, (_, core) = held.__pydantic_validator__.__reduce__()  # before pydantic 2.10, which keeps no others
+    # pydantic before 2.10 has no `config_wrapper` here, and keeps only these settings.
+    _, (_, core) = held.__pydantic_validator__.__reduce__()
     return {name: value for name, value in (core or {}).items() if name in pydantic.ConfigDict.__annotations__}
 
 
@@ -89,12 +91,12 @@ def validated(function: Any, config: Any, returns: bool, names: Mapping[str, Any
 
 
 def _facts_of_field(info: Any) -> tuple[dict[str, Any], list[Any]]:
-    given = dict(info._attributes_set)
-    made = list(map(repr, type(info)(**given).metadata))
-    return given, [each for each in info.metadata if repr(each) not in made]
+    attributes = dict(info._attributes_set)
+    derived = list(map(repr, type(info)(**attributes).metadata))
+    return attributes, [each for each in info.metadata if repr(each) not in derived]
 
 
-def field(given: dict[str, Any], more: list[Any]) -> Any:
+def field(attributes: dict[str, Any], more: list[Any]) -> Any:
     """Make what pydantic knows of a field, as `Field()` does.
 
     Raises:
@@ -103,13 +105,13 @@ def field(given: dict[str, Any], more: list[Any]) -> Any:
     import pydantic
     from pydantic.fields import FieldInfo
 
-    known = {*inspect.signature(pydantic.Field).parameters, "annotation"}
-    for name in given:
-        if name not in known:
+    parameters = {*inspect.signature(pydantic.Field).parameters, "annotation"}
+    for name in attributes:
+        if name not in parameters:
             raise TypeError("pydantic %s has no Field(%s=...)" % (pydantic.VERSION, name))
-    made = FieldInfo(**given)
-    made.metadata += more
-    return made
+    info = FieldInfo(**attributes)
+    info.metadata += more
+    return info
 
 
 def _are_plain_urls() -> bool:
@@ -130,8 +132,8 @@ def url(kind: str, text: str) -> Any:
         return getattr(pydantic_core, kind)(text)
     scheme = text.partition(":")[0]
     names = ["HttpUrl", "WebsocketUrl", *sorted(networks.__all__)]
-    found = [name for name in names if scheme in _schemes(getattr(networks, name))]
-    return TypeAdapter(getattr(networks, found[0] if found else "AnyUrl")).validate_python(text)
+    matching = [name for name in names if scheme in _schemes(getattr(networks, name))]
+    return TypeAdapter(getattr(networks, matching[0] if matching else "AnyUrl")).validate_python(text)
 
 
 def _schemes(kind: Any) -> Any:
@@ -170,9 +172,9 @@ def facts_of_class(cls: Any) -> tuple[Any, ...] | None:
 
 
 def _field_of_class(info: Any) -> tuple[Any, dict[str, Any], list[Any]]:
-    given, more = _facts_of_field(info)
-    given.pop("annotation", None)
-    return info.annotation, given, more
+    attributes, more = _facts_of_field(info)
+    attributes.pop("annotation", None)
+    return info.annotation, attributes, more
 
 
 def _is_added(name: str, value: Any) -> bool:
@@ -191,9 +193,9 @@ def model(
     from .cloudpickle import cloudpickle  # type: ignore[import-not-found]
 
     body: dict[str, Any] = {"__module__": module, "__annotations__": {}, **others}
-    for key, (kind, given, more) in fields.items():
+    for key, (kind, attributes, more) in fields.items():
         body["__annotations__"][key] = kind
-        body[key] = field(given, more)
+        body[key] = field(attributes, more)
     for key, (which, names, mode, check) in around.items():
         if which == "field_validators":
             body[key] = pydantic.field_validator(*names, mode=mode, check_fields=check)(body[key])
@@ -201,5 +203,5 @@ def model(
             body[key] = pydantic.model_validator(mode=mode)(body[key])
     if settings:
         body["model_config"] = settings
-    made = types.new_class(name, bases, {}, lambda scope: scope.update(body))
-    return cloudpickle._lookup_class_or_track(tracker, made)
+    cls = types.new_class(name, bases, {}, lambda scope: scope.update(body))
+    return cloudpickle._lookup_class_or_track(tracker, cls)

@@ -6,11 +6,11 @@ import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# Beginnings of modules' names, of one version and another; each is looked for in place of the other.
+# These are beginnings of module names in one version and another. Each is looked for in place of the other.
 _MODULES = (
     ("pandas.core.indexes.base", "pandas.core.indexes.numeric"),
     ("sqlalchemy.util._immutabledict_cy", "sqlalchemy.cyextension.immutabledict"),
-    # Our own: jobs that an earlier version sent write values that name what was there.
+    # Values of jobs that an earlier version of clusterfn sent name its own modules.
     (f"{__package__}.arrays", f"{__package__}.pickler"),
     (f"{__package__}.classes", f"{__package__}.pickler"),
 )
@@ -35,15 +35,18 @@ def _elsewhere(module: str, name: str) -> Iterator[tuple[str, str]]:
         if module == one or module.startswith(f"{one}."):
             yield other + module[len(one) :], name
     parts = module.split(".")
-    for place, part in enumerate(parts[1:], 1):  # made private, or public: `numpy.core`, `numpy._core`
+    # A package made a module private or public, as with `numpy.core` and `numpy._core`.
+    for place, part in enumerate(parts[1:], 1):
         plain = part.strip("_").replace("_impl", "")
         for other in {plain, f"_{plain}", f"_{plain}_impl"} - {part}:
             yield ".".join([*parts[:place], other, *parts[place + 1 :]]), name
-    for end in range(len(parts) - 1, 0, -1):  # a name of a package that is no module of it: `numpy.char`
+    # The name may belong to a package but be none of its modules, as with `numpy.char`.
+    for end in range(len(parts) - 1, 0, -1):
         inner = ".".join([*parts[end:], name])
         if _has(".".join(parts[:end]), inner):
             yield ".".join(parts[:end]), inner
-    for end in range(len(parts) - 1, 0, -1):  # a private module's objects are those of a public one above it
+    # A private module often offers its objects in a public module above it.
+    for end in range(len(parts) - 1, 0, -1):
         if not parts[end].startswith("_"):
             return
         above = ".".join(parts[:end])
@@ -53,9 +56,9 @@ def _elsewhere(module: str, name: str) -> Iterator[tuple[str, str]]:
 
 def _has(module: str, name: str) -> bool:
     try:
-        found: Any = importlib.import_module(module)
+        value: Any = importlib.import_module(module)
     except ImportError:
         return False
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return found is not None
+        value = getattr(value, part, None)
+    return value is not None

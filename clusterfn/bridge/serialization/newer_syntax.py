@@ -83,7 +83,8 @@ def _before(snippet: Snippet, node: ast.expr) -> str:
 
 def _in_fstrings(snippet: Snippet) -> Iterator[tuple[int, str]]:
     """Yield what an f-string of an older Python must not have in its braces."""
-    quotes: list[str] = []  # of the f-strings around
+    # The quotes of the f-strings around the present token.
+    quotes: list[str] = []
     for each in tokenize.generate_tokens(io.StringIO(source.alone(snippet)).readline):
         around = quotes[:-1] if each.type == _MIDDLE else quotes
         line = each.start[0] + snippet.line - 2

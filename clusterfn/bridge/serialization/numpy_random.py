@@ -31,9 +31,9 @@ def bit_generator(name: str, state: dict[str, Any], seeds: Any) -> Any:
     """Make a source of random bits in this state; its seeds are what it spawns others from."""
     import numpy.random
 
-    made = getattr(numpy.random, name)(seeds)
-    made.state = state
-    return made
+    bits = getattr(numpy.random, name)(seeds)
+    bits.state = state
+    return bits
 
 
 def generator(bits: Any) -> Any:
@@ -47,9 +47,9 @@ def random_state(bits: Any, state: dict[str, Any]) -> Any:
     """Make numpy's old generator of these bits."""
     import numpy.random
 
-    made = numpy.random.RandomState(bits)
-    made.set_state(state)
-    return made
+    random = numpy.random.RandomState(bits)
+    random.set_state(state)
+    return random
 
 
 def seed_sequence(entropy: Any, spawn_key: tuple[int, ...], pool_size: int, spawned: int) -> Any:

@@ -41,9 +41,11 @@ from .by_identity import ByIdentity, Reducers
 from .hints import reduce_type
 
 VERSION: str = cloudpickle.__version__
-Version = Optional["tuple[int, int]"]  # of Python, (major, minor); None is that of this process
+# (major, minor) of a Python; None is that of this process.
+Version = Optional["tuple[int, int]"]
 HERE = (sys.version_info[0], sys.version_info[1])
-notes: list[str] = []  # what the objects pickled so far will be elsewhere that they are not here
+# Sentences about objects that change on their way, such as a tensor that leaves its GPU.
+notes: list[str] = []
 
 
 _submodules_of = _core._find_imported_submodules
@@ -55,11 +57,12 @@ def _find_imported_submodules(code: types.CodeType, values: Iterable[Any]) -> li
     return _submodules_of(code, modules)  # type: ignore[no-any-return]
 
 
-# In the copy of cloudpickle that is ours:
+# These changes are made in clusterfn's own copy of cloudpickle, so the user's cloudpickle stays as it is.
 _core._find_imported_submodules = _find_imported_submodules
 _core._DYNAMIC_CLASS_TRACKER_BY_CLASS = ByIdentity(dict(_core._DYNAMIC_CLASS_TRACKER_BY_CLASS))
 _core._BUILTIN_TYPE_NAMES = ByIdentity(_core._BUILTIN_TYPE_NAMES)
-_FILENAME = 10  # its place among the arguments of types.CodeType, in every Python since 3.8
+# The file name has this place among the arguments of `types.CodeType` in every Python since 3.8.
+_FILENAME = 10
 
 
 def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
@@ -100,15 +103,18 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
         self._hints = hints
         self._on_object = on_object
         self._in_parts = in_parts
-        self._cells: dict[int, types.CellType] = {}  # of functions; one that several of them have stays one
-        self._told = copyreg_entries.of_script()
-        self.kinds: dict[int, type] = {}  # the classes of what was pickled, by their ids: a class may have no hash
+        # Closure variables of functions, by their ids. One that several functions share must arrive as one.
+        self._cells: dict[int, types.CellType] = {}
+        self._registered = copyreg_entries.of_script()
+        # The classes of what was pickled, by their ids: a class may define no hash.
+        self.kinds: dict[int, type] = {}
 
     def dump(self, obj: Any) -> None:
         whole = self.whole(obj)
-        if self._told and self._hints is not None and registers.is_call(obj):
+        if self._registered and self._hints is not None and registers.is_call(obj):
+            # The entries may fail to pickle like annotations do, and then the call is pickled again without both.
             self._hints.used = True
-            whole = copyreg_entries.WithEntries(whole, list(self._told.values()))
+            whole = copyreg_entries.WithEntries(whole, list(self._registered.values()))
         super().dump(whole)
 
     def whole(self, obj: Any) -> Any:
@@ -120,7 +126,8 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
             reduction = self._on_object(obj)
             if reduction is not NotImplemented:
                 return reduction
-        is_class = issubclass(type(obj), type)  # up to Python 3.10, `list[int]` says that it is a class
+        # `isinstance` says up to Python 3.10 that `list[int]` is a class.
+        is_class = issubclass(type(obj), type)
         kind = obj if is_class else type(obj)
         self.kinds[id(kind)] = kind
         if is_class:
@@ -129,16 +136,18 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
                 if reduction is not NotImplemented:
                     return reduction
             generic = vars(obj).get("__pydantic_generic_metadata__") or {}
-            if generic.get("args"):  # a model such as Page[int], which pydantic makes of Page
+            # pydantic made this model from a generic one, as it makes Page[int] from Page.
+            if generic.get("args"):
                 return operator.getitem, (generic["origin"], generic["args"])
             return self.reduce_class(obj, super().reducer_override(obj))
         if kind is types.FunctionType:
             reduction = self._reduce_function(obj)
             return super().reducer_override(obj) if reduction is NotImplemented else reduction
-        if id(kind) in self._told:
+        if id(kind) in self._registered:
             return NotImplemented
         if kind is types.CellType and id(obj) in self._cells:
-            return types.CellType, ()  # each function that has it fills it
+            # The variable goes empty: each function that has it fills it.
+            return types.CellType, ()
         for reduce in (
             _reduce_of_package, _reduce_named, _reduce_figure, _reduce_sentinel, _reduce_exception,
             self._reduce_method, self._reduce_of_library, enumerations.reduce_member, constructors.reduce,
@@ -147,7 +156,8 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
             reduction = reduce(obj)
             if reduction is not NotImplemented:
                 return reduction
-        return NotImplemented  # cloudpickle would ask the object itself whether it is a function
+        # `super()` would ask the object itself whether it is a function, and its code may raise anything.
+        return NotImplemented
 
     def _reduce_function(self, function: types.FunctionType) -> Any:
         if "raw_function" in vars(function):
@@ -162,8 +172,8 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
         if type(method) is not types.MethodType:
             return NotImplemented
         owner, name = method.__self__, getattr(method.__func__, "__name__", "")
-        found: Any = owner if issubclass(type(owner), type) else type(owner)
-        kind = next((each for each in found.__mro__ if name in vars(each)), object)
+        cls: Any = owner if issubclass(type(owner), type) else type(owner)
+        kind = next((each for each in cls.__mro__ if name in vars(each)), object)
         own = vars(kind).get(name)
         is_own = getattr(own, "__func__", own) is method.__func__ and self.has_methods(kind, owner)
         return (stand_ins.method_of, (owner, name)) if is_own else NotImplemented
@@ -182,13 +192,16 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
         if func.__closure__:
             self._cells.update((id(cell), cell) for cell in func.__closure__)
             reduction = (reduction[0], (*reduction[1][:4], func.__closure__), *reduction[2:])
+            # The cells go with the function itself, and their content comes later: a closure may refer to its own
+            # function.
             slots.update(__closure__=None, _contents=list(map(classes.content, func.__closure__)))
         for name in (name for body in class_bodies(func.__code__) for name in global_names(body)):
             if name in scope and name != "__builtins__":
                 slots["__globals__"].setdefault(name, scope[name])
         for name, value in self.hints_of(func, scope).items():
             slots["__globals__"].setdefault(name, value)
-        parameters = getattr(func, "__type_params__", ())  # Python 3.12 and up
+        # `__type_params__` exists from Python 3.12 on.
+        parameters = getattr(func, "__type_params__", ())
         if parameters:
             slots["__type_params__"] = parameters
         submodules = slots["_cloudpickle_submodules"]
@@ -215,7 +228,9 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
         return reduced
 
 
-_OPTIMIZED = 1  # a flag of the code of functions; other code runs in place
+# CPython sets this flag (CO_OPTIMIZED) on the code of functions. Other code, such as the body of a class, runs in
+# place.
+_OPTIMIZED = 1
 
 
 def class_bodies(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -247,7 +262,8 @@ def _by_value(cls: type, reduction: Any) -> Any:
         return reduction
     make, args, state = reduction[:3]
     if make is makers[0] and "__slots__" in vars(cls) and not issubclass(cls, tuple):
-        args[3]["__slots__"] = vars(cls)["__slots__"]  # set later it would make no slots
+        # `__slots__` has no effect when it is set after the class is made.
+        args[3]["__slots__"] = vars(cls)["__slots__"]
     if make is makers[1]:
         make, args, state = enumerations.reduce_class(cls, args, state)
     return classes.remake_class, (cls.__module__, cls.__qualname__, make, args), state, None, None, classes.fill_class
@@ -266,8 +282,10 @@ def _reduce_named(obj: Any) -> Any:
         going: tuple[Any, ...] = obj._on_its_way()
         return going
     if kind is io.TextIOWrapper and obj is not sys.stdout and obj is not sys.stderr:
-        raise TypeError("cannot pickle '_io.TextIOWrapper' object")  # cloudpickle sends all that it holds
-    if kind is functools.cached_property:  # up to Python 3.11 it holds a lock
+        # cloudpickle would read the whole file and send its content.
+        raise TypeError("cannot pickle '_io.TextIOWrapper' object")
+    # The object holds a lock up to Python 3.11.
+    if kind is functools.cached_property:
         return kind, (obj.func,), {name: value for name, value in vars(obj).items() if name != "lock"}
     if kind is functools._lru_cache_wrapper and not classes.has_a_home(obj):
         options = obj.cache_parameters()
@@ -282,7 +300,8 @@ def _reduce_named(obj: Any) -> Any:
 
 
 def _reduce_figure(obj: Any) -> Any:
-    # Without its place in pyplot, by which a notebook would show it twice, and a window open in a thread of ours.
+    # The figure goes without its place in pyplot. With it, a notebook would show the figure twice, or a window would
+    # open in a thread of clusterfn.
     figure = sys.modules.get("matplotlib.figure")
     if figure is None or not issubclass(type(obj), figure.Figure):
         return NotImplemented
@@ -312,9 +331,11 @@ def _reduce_sentinel(obj: Any) -> Any:
 
 def _reduce_exception(obj: Any) -> Any:
     """Reduce an exception to its parts where a pickle of it would call a constructor of the user's with its `args`."""
-    if not issubclass(type(obj), BaseException):  # what `obj.__class__` says may be anything
+    # `isinstance` would trust `obj.__class__`, which may be any object.
+    if not issubclass(type(obj), BaseException):
         return NotImplemented
-    from . import exception_parts  # here: few values hold one
+    # Few values hold an exception.
+    from . import exception_parts
 
     return exception_parts.reduce(obj)
 
@@ -326,7 +347,8 @@ def cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> An
 
 def _reduce_of_package(obj: Any) -> Any:
     """Reduce objects of numpy, pandas, pydantic, torch and faiss, which are imported, as the object exists."""
-    home = type(obj).__module__ or ""  # a class may have none
+    # The class may have no module.
+    home = type(obj).__module__ or ""
     numpy = sys.modules.get("numpy")
     arrays_too = (*arrays.BOUND, getattr(numpy, "ndarray", types.MethodType))
     if home.startswith("numpy") or issubclass(type(obj), arrays_too):

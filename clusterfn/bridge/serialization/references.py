@@ -13,9 +13,10 @@ from typing import Any
 
 from . import classes, container
 
-INPUTS_FILE = "CLUSTERFN_INPUTS"  # the variable with the path of inputs.json
+# The variable holds the path of inputs.json.
+INPUTS_FILE = "CLUSTERFN_INPUTS"
 _loaded: dict[tuple[str, int | None], Any] = {}
-_told: dict[str, Any] = {}
+_inputs: dict[str, Any] = {}
 _loads = True
 
 
@@ -48,7 +49,7 @@ def load_nothing() -> None:
 def forget() -> None:
     """Drop the values of which the call needed only a part: the whole would stay in memory."""
     _loaded.clear()
-    _told.clear()
+    _inputs.clear()
 
 
 def given(value: Any) -> Any:
@@ -64,28 +65,28 @@ def value_of(job: str, item: int | None, keys: tuple[Any, ...]) -> Any:
     """
     if not _loads:
         return Unloaded()
-    if not _told:
+    if not _inputs:
         with open(os.environ[INPUTS_FILE], encoding="utf-8") as file:
-            _told.update(json.load(file))
-    told = _told[job]
-    label = f"{told['name']} ({job[:4]})" + ("" if item is None else f"[{item}]")
+            _inputs.update(json.load(file))
+    described = _inputs[job]
+    label = f"{described['name']} ({job[:4]})" + ("" if item is None else f"[{item}]")
     if (job, item) not in _loaded:
         # Its own modules come last. Classes of `__main__` that came with the call are those of its values too.
-        sys.path.extend(folder for folder in told["folders"] if folder not in sys.path)
+        sys.path.extend(folder for folder in described["folders"] if folder not in sys.path)
         vars(sys.modules["__main__"]).update(classes.of_main())
-        if told["lost"]:
-            _load(label, "", 0, 0, told["lost"])
-        places = told["places"] if item is None else {str(item): told["places"][str(item)]}
+        if described["lost"]:
+            _load(label, "", 0, 0, described["lost"])
+        places = described["places"] if item is None else {str(item): described["places"][str(item)]}
         values = [_load(label, *place) for _, place in sorted(places.items(), key=lambda each: int(each[0]))]
-        _loaded[job, item] = values if item is None and told["group"] else values[0]
-    found = _loaded[job, item]
+        _loaded[job, item] = values if item is None and described["group"] else values[0]
+    value = _loaded[job, item]
     for key in keys:
         try:
-            found = found[key]
+            value = value[key]
         except (LookupError, TypeError) as error:
             message = f"the value of {label} has no [{key!r}]: {type(error).__name__}: {error}"
-            raise InputUnavailable("payload", message, f"see what {told['name']} returns") from error
-    return found
+            raise InputUnavailable("payload", message, f"see what {described['name']} returns") from error
+    return value
 
 
 def _load(label: str, path: str, offset: int, size: int, failed: dict[str, Any] | None) -> Any:
@@ -96,7 +97,7 @@ def _load(label: str, path: str, offset: int, size: int, failed: dict[str, Any] 
         return container.load(path, _no_blob, part=[offset, size], any_python=True, shared=True)
     except FileNotFoundError as error:
         raise InputUnavailable("payload", f"the value of {label} was removed: {path}", "call both again") from error
-    except Exception as error:  # loading runs code of the user's, which may raise anything
+    except Exception as error:  # loading runs the user's code, which may raise anything
         hint = f"give both the same {'Python' if 'byte code' in str(error) else 'environment'}"
         if isinstance(error, ModuleNotFoundError):
             hint = f"install the package that provides {error.name!r} in the environment"

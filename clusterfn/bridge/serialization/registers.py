@@ -36,7 +36,9 @@ class Registers:
 
     def __init__(self, is_of_script: Callable[[type], bool]) -> None:
         self._is_of_script = is_of_script
-        self._known: dict[int, tuple[Any, Any]] = {}  # the id of a register -> it, and the empty one that goes for it
+        # Each register by its id, with the empty one that goes in its place. It is held, so that no other object gets
+        # its id.
+        self._known: dict[int, tuple[Any, Any]] = {}
         self._waiting: list[tuple[Any, Any]] = []
 
     def empty(self, value: Any) -> Any:
@@ -64,7 +66,7 @@ class Registers:
             return complete, (obj.obj, Rest())
         if type(obj) is Rest:
             waiting, self._waiting = self._waiting, []
-            content = [(made, type(register)(register)) for register, made in waiting]
+            content = [(empty, type(register)(register)) for register, empty in waiting]
             return fill, (content, Rest()) if content else (content,)
         kind: Any = type(obj)
         if kind.__reduce_ex__ is not object.__reduce_ex__ or issubclass(kind, type) or not self._is_of_script(kind):
@@ -87,8 +89,8 @@ def keeps_one(obj: Any, is_of_script: Callable[[type], bool]) -> bool:
     if issubclass(kind, type) or kind.__module__ == "builtins" or not is_of_script(kind):
         return False
     held = attribute(obj, "__dict__")
-    found = [value for value in held.values() if type(value) in _EMPTY] if type(held) is dict else []
-    return any(issubclass(type(part), type) and is_of_script(part) for value in found for part in parts(value))
+    registers = [value for value in held.values() if type(value) in _EMPTY] if type(held) is dict else []
+    return any(issubclass(type(part), type) and is_of_script(part) for value in registers for part in parts(value))
 
 
 def parts(value: Any) -> list[Any]:

@@ -24,7 +24,8 @@ from typing import Any, Union
 Definition = Union[ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef]
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _LAMBDA = "<lambda>"
-_NESTED = 0x10  # a flag of code that says where it was; it changes nothing
+# CPython sets this flag (CO_NESTED) on code inside a function. It changes nothing about how the code runs.
+_NESTED = 0x10
 _AROUND = "around"
 
 
@@ -125,7 +126,8 @@ def texts(file: str) -> Iterator[Text]:
     linecache.checkcache(file)
     try:
         text = "".join(linecache.getlines(file))
-    except SyntaxError:  # up to Python 3.9, for a file that is no text
+    except SyntaxError:
+        # Up to Python 3.9 `linecache` raises this for a file that is not text.
         text = ""
     whole = _whole(file, text) if text else None
     if whole is not None:
@@ -137,7 +139,8 @@ def texts(file: str) -> Iterator[Text]:
 def _whole(file: str, text: str) -> Text | None:
     try:
         tree = quietly(ast.parse, text)
-    except (SyntaxError, ValueError):  # not Python, or of a newer one: parts of it may have arrived
+    except (SyntaxError, ValueError):
+        # The file is not Python, or needs a newer Python. Parts of it may have arrived all the same.
         return None
     return Text(Snippet("", file, 1, 1, text, imported=tuple(sorted(set(_imports(tree))))), tree)
 
@@ -146,7 +149,8 @@ def _imports(tree: ast.AST) -> Iterator[str]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.Name) and node.id == "super":  # a module that has it turns `super().f()` into calls
+        elif isinstance(node, ast.Name) and node.id == "super":
+            # A module that uses `super` as a name compiles `super().f()` in another way, as ordinary calls.
             yield node.id
         elif not isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
             yield from _imports(node)
@@ -160,13 +164,14 @@ def files() -> list[str]:
 
 def arrive(snippet: Snippet) -> None:
     """Keep a part of a file whose whole is elsewhere, so that what is defined in it can travel on."""
-    known = _arrived.setdefault(snippet.file, {})
-    if snippet not in known:
+    arrived = _arrived.setdefault(snippet.file, {})
+    if snippet not in arrived:
         tree = parse(snippet)
-        known[snippet] = Text(snippet, tree)
+        arrived[snippet] = Text(snippet, tree)
 
 
-_filters = threading.Lock()  # two threads that change and restore them at once would leave them changed
+# Two threads that change and restore the filters at the same time would leave them changed.
+_filters = threading.Lock()
 
 
 def quietly(work: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -186,8 +191,8 @@ def of_code(code: types.CodeType) -> Snippet:
     for text in texts(code.co_filename):
         seen = True
         candidates = [each for each in text.found if each.name == code.co_name and isinstance(each.node, _FUNCTIONS)]
-        for found in sorted(candidates, key=lambda each: abs(first_line(each.node) - code.co_firstlineno)):
-            snippet = _snippet(text, found, code)
+        for definition in sorted(candidates, key=lambda each: abs(first_line(each.node) - code.co_firstlineno)):
+            snippet = _snippet(text, definition, code)
             if snippet is not None:
                 return snippet
     name = getattr(code, "co_qualname", code.co_name)
@@ -199,15 +204,17 @@ _NONE = "its source is not available; it was typed at a prompt that keeps none, 
 _CHANGED = "its source is not what runs: the file was changed since it was loaded, or a tool rewrote the function"
 
 
-def _snippet(text: Text, found: FoundDefinition, code: types.CodeType) -> Snippet | None:
-    line, first, names = found.node.lineno, first_line(found.node), set(names_of(code))
+def _snippet(text: Text, definition: FoundDefinition, code: types.CodeType) -> Snippet | None:
+    line, first, names = definition.node.lineno, first_line(definition.node), set(names_of(code))
     try:
         snippet = Snippet(
-            found.name, text.file, line, first, text.cut(found.node, line), futures_of(code), code.co_freevars,
-            found.inside, found.scope, tuple(name for name in text.imported if name in names),
+            definition.name, text.file, line, first, text.cut(definition.node, line), futures_of(code),
+            code.co_freevars, definition.inside, definition.scope,
+            tuple(name for name in text.imported if name in names),
         )  # fmt: skip
         return snippet if same(_compile(snippet), code) else None
-    except (SyntaxError, ValueError, LookupError):  # its text alone means something else
+    except (SyntaxError, ValueError, LookupError):
+        # The text alone means something else than in its file.
         return None
 
 
@@ -310,7 +317,8 @@ def _renamed(code: types.CodeType, before: str, after: str) -> types.CodeType:
         else each
         for last, each in zip((None, *code.co_consts), code.co_consts)
     )  # fmt: skip
-    same_ones = all(map(operator.is_, consts, code.co_consts))  # equal codes may have other qualified names
+    # Codes that compare as equal may have other qualified names, so identity decides.
+    same_ones = all(map(operator.is_, consts, code.co_consts))
     changed: dict[str, Any] = {} if same_ones else {"co_consts": consts}
     name = getattr(code, "co_qualname", "")
     if f"{name}.".startswith(before):
@@ -348,11 +356,11 @@ def imports_of(snippet: Snippet) -> str:
 
 def _strip(node: Any, snippet: Snippet) -> None:
     """Remove decorators, defaults and annotations: they are evaluated outside the function's own code."""
-    given = node.args
-    for each in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg):
+    arguments = node.args
+    for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg):
         if each is not None:
             each.annotation = None
-    given.defaults, given.kw_defaults = [], [None] * len(given.kwonlyargs)
+    arguments.defaults, arguments.kw_defaults = [], [None] * len(arguments.kwonlyargs)
     node.decorator_list, node.returns, node.type_params = [], None, []
     node.lineno = snippet.first
 
@@ -373,7 +381,8 @@ def same(one: object, other: object) -> bool:
     if isinstance(one, tuple) and isinstance(other, tuple):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, (float, complex)):
-        return repr(one) == repr(other)  # 0.0 and -0.0 differ, and nan is itself
+        # This tells 0.0 from -0.0, and finds nan equal to itself.
+        return repr(one) == repr(other)
     return one == other
 
 

@@ -20,16 +20,16 @@ from . import by_identity
 
 def by_name(module: str, qualname: str) -> Any:
     """Return the object of that name in a module that travelled as source."""
-    found: Any = importlib.import_module(module)
+    value: Any = importlib.import_module(module)
     for part in qualname.split("."):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def plain_by_name(module: str, qualname: str) -> Any:
     """Return the function behind a decorated name in a module that travelled as source."""
-    found = by_name(module, qualname)
-    return getattr(found, "__wrapped__", found)
+    function = by_name(module, qualname)
+    return getattr(function, "__wrapped__", function)
 
 
 class Submodule:
@@ -100,20 +100,22 @@ def homes_of(kind: type, modules: int) -> dict[int, list[tuple[str, str]]]:
         kind: The class.
         modules: How many are loaded: with another number, the answer may be another.
     """
-    known: tuple[int, dict[int, list[tuple[str, str]]]] = _homes.get(kind, (-1, {}))
-    if known[0] == modules:
-        return known[1]
-    home: object = kind.__module__  # whatever its module says that it is
+    cached: tuple[int, dict[int, list[tuple[str, str]]]] = _homes.get(kind, (-1, {}))
+    if cached[0] == modules:
+        return cached[1]
+    # `__module__` may be any object.
+    home: object = kind.__module__
     package = home.partition(".")[0] if isinstance(home, str) else None
     every = [(name, module) for name, module in list(sys.modules.items()) if name not in ("__main__", "__mp_main__")]
     loaded = every if kind is object else [each for each in every if each[0].partition(".")[0] == package]
-    found: dict[int, list[tuple[str, str]]] = {}
+    homes: dict[int, list[tuple[str, str]]] = {}
     for name, module in loaded:
-        for key, value in list(getattr(module, "__dict__", {}).items()):  # a module may be None, or any object
+        # An entry of `sys.modules` may be None, or any object.
+        for key, value in list(getattr(module, "__dict__", {}).items()):
             if type(value) is kind:
-                found.setdefault(id(value), []).append((name, key))
-    _homes[kind] = (modules, found)
-    return found
+                homes.setdefault(id(value), []).append((name, key))
+    _homes[kind] = (modules, homes)
+    return homes
 
 
 _homes: by_identity.ByIdentity[tuple[int, dict[int, list[tuple[str, str]]]]] = by_identity.ByIdentity()
@@ -133,8 +135,8 @@ def other_homes(cls: type) -> tuple[tuple[str, str], ...]:
     if home.startswith("_"):
         names = [each for each in sorted(sys.modules) if each[0] != "_"]
         names = [each for each in names if isinstance(sys.modules[each], types.ModuleType)]
-        said = [(each, key) for each in names for key in vars(sys.modules[each]).get("__all__") or ()]
-        return tuple((each, key) for each, key in said if vars(sys.modules[each]).get(key) is cls)
+        exported = [(each, key) for each in names for key in vars(sys.modules[each]).get("__all__") or ()]
+        return tuple((each, key) for each, key in exported if vars(sys.modules[each]).get(key) is cls)
     if issubclass(cls, BaseException):
         scope = getattr(sys.modules.get(home), "__dict__", {})
         return tuple((home, key) for key, value in list(scope.items()) if value is cls and key != name)
@@ -171,8 +173,8 @@ def set_state(obj: Any, state: Any) -> None:
 
 def method_of(owner: Any, name: str) -> types.MethodType:
     """Return a bound method past what the class of its object says of attributes: the object may be empty yet."""
-    found = owner if issubclass(type(owner), type) else type(owner)
-    own = next(vars(each)[name] for each in found.__mro__ if name in vars(each))
+    cls = owner if issubclass(type(owner), type) else type(owner)
+    own = next(vars(each)[name] for each in cls.__mro__ if name in vars(each))
     return types.MethodType(getattr(own, "__func__", own), owner)
 
 
@@ -183,10 +185,10 @@ def with_keywords(function: Callable[..., Any], keywords: dict[str, Any]) -> Any
 
 def come_back(module: str, qualname: str) -> Any:
     """Return the decorated function of that name on the caller's machine; elsewhere an empty one, for `fill`."""
-    found: Any = sys.modules.get(module)
+    value: Any = sys.modules.get(module)
     for part in qualname.split("."):
-        found = getattr(found, part, None)
-    return found if type(found).__module__ == "clusterfn.api.decorator" else Inside()
+        value = getattr(value, part, None)
+    return value if type(value).__module__ == "clusterfn.api.decorator" else Inside()
 
 
 def fill(decorated: Any, state: dict[str, Any]) -> None:
@@ -211,7 +213,8 @@ class Inside:
 
     def __getattr__(self, name: str) -> Any:
         """Take its name and attributes from the function, which may get them only later."""
-        if name == "function":  # not yet: it is being loaded
+        # While the object is loaded, it has no function yet: without this check the lookup would recurse.
+        if name == "function":
             raise AttributeError(name)
         return getattr(self.function, name)
 

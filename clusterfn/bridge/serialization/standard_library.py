@@ -56,9 +56,11 @@ def reduce(obj: Any, target: tuple[int, int], has_a_home: Callable[[Any], bool])
         return (*reduction[:2], with_suppress(reduction[2]), *reduction[3:])
     if kind.__name__ == "KeyWrapper" and kind.__module__ == "functools":
         held = tuple(each for each in gc.get_referents(obj) if each is not kind)
-        return (comparison_key, held) if held else NotImplemented  # before Python 3.10, nothing tells its function
+        # Before Python 3.10 the garbage collector does not know the function of the wrapper, and nothing else names it.
+        return (comparison_key, held) if held else NotImplemented
     if kind.__name__ == "_GeneratorContextManager" and kind.__module__ == "contextlib":
-        # One that has begun belongs to its process; as a decorator, it never begins itself.
+        # A generator that has begun belongs to its process. As a decorator, a context manager never begins its own
+        # generator.
         begun = inspect.getgeneratorstate(obj.gen) != inspect.GEN_CREATED
         return NotImplemented if begun else (kind, (obj.func, obj.args, obj.kwds))
     if kind.__name__ == "ForwardRef" and kind.__module__ in ("typing", "annotationlib"):
@@ -66,7 +68,8 @@ def reduce(obj: Any, target: tuple[int, int], has_a_home: Callable[[Any], bool])
         return forward_reference, facts
     if kind is _ALIAS and not has_a_home(obj):
         return _reduce_alias(obj, target)
-    if kind.__module__ == "sys" and isinstance(obj, tuple):  # `sys.version_info`, whose class can make no other one
+    # The class of `sys.version_info` cannot make another object.
+    if kind.__module__ == "sys" and isinstance(obj, tuple):
         names = [name for name, value in vars(kind).items() if inspect.ismemberdescriptor(value)]
         return facts_of_python, (kind.__name__, names, [getattr(obj, name) for name in names])
     if kind.__module__ in ("weakref", "_weakrefset", "builtins"):
@@ -95,10 +98,10 @@ def context() -> contextvars.Context:
     return contextvars.Context()
 
 
-def fill_context(made: contextvars.Context, values: list[tuple[contextvars.ContextVar[Any], Any]]) -> None:
+def fill_context(target: contextvars.Context, values: list[tuple[contextvars.ContextVar[Any], Any]]) -> None:
     """Set variables in a context."""
     for variable, value in values:
-        made.run(variable.set, value)
+        target.run(variable.set, value)
 
 
 def is_of_argparse(kind: type) -> bool:
@@ -159,7 +162,8 @@ def weak_reference(name: str, held: Any) -> Any:
 
 _dispatch: Any = functools.singledispatch(lambda _: None)
 _DISPATCH = _dispatch.__code__
-_ALIAS: Any = getattr(typing, "TypeAliasType", None)  # Python 3.12 and up
+# `typing.TypeAliasType` exists from Python 3.12 on.
+_ALIAS: Any = getattr(typing, "TypeAliasType", None)
 
 
 def forward_reference(text: str, module: Any, is_class: bool) -> Any:
@@ -223,7 +227,8 @@ def home_of(variable: contextvars.ContextVar[Any]) -> tuple[str, str] | None:
     """Return the module that has a context variable, and its name there; None for one of the script."""
     main = sys.modules.get("__main__")
     for name, module in list(sys.modules.items()):
-        if module is not main:  # multiprocessing has a second name for it
+        # multiprocessing keeps the script's module under a second name.
+        if module is not main:
             held = list(getattr(module, "__dict__", {}).items())
             found = next((key for key, value in held if value is variable), None)
             if found is not None:
@@ -242,12 +247,14 @@ def set_context_variable(variable: contextvars.ContextVar[Any], state: tuple[Any
 
 
 def _reduce_alias(alias: Any, target: tuple[int, int]) -> tuple[Any, ...]:
-    if target < (3, 12):  # there the type itself does what its name does here
+    # An older Python has no such aliases, so the type itself goes in place of its name.
+    if target < (3, 12):
         if _contains(alias.__value__, alias):
             raise pickle.PicklingError("the type %s refers to itself, which needs Python 3.12" % alias.__name__)
         return same, (alias.__value__,)
     parameters = alias.__type_params__
-    if parameters:  # they stand in its type, so it cannot be made before them
+    # The type refers to its parameters, so they must exist before it.
+    if parameters:
         return type_alias, (alias.__name__, alias.__module__, parameters, [alias.__value__])
     value: list[Any] = []
     args = (alias.__name__, alias.__module__, parameters, value)
@@ -267,16 +274,17 @@ def same(value: Any) -> Any:
 
 def type_alias(name: str, module: str, parameters: tuple[Any, ...], value: list[Any]) -> Any:
     """Make what the statement `type X = ...` makes; its type, in which it may stand, comes as `value[0]`."""
-    found = getattr(sys.modules.get(module), name, None)
-    if type(found) is _ALIAS:
-        return found
+    alias = getattr(sys.modules.get(module), name, None)
+    if type(alias) is _ALIAS:
+        return alias
     if not name.isidentifier():
         raise ValueError("%r is no name of a type" % name)
     scope: dict[str, Any] = {"__name__": module, "make": _ALIAS, "value": value, "parameters": parameters}
     if parameters:
         exec("%s = make(%r, value[0], type_params=parameters)" % (name, name), scope)
     else:
-        exec("type %s = value[0]" % name, scope)  # evaluated when it is first asked for
+        # The statement reads `value[0]` only when the type is first asked for, which may be after `fill_alias`.
+        exec("type %s = value[0]" % name, scope)
     return scope[name]
 
 

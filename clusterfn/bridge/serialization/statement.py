@@ -71,35 +71,37 @@ def of_class(cls: type) -> Snippet | None:
     files = [*(code.co_filename for code in codes), getattr(module, "__file__", None), *source.files()]
     for file in dict.fromkeys(file for file in files if file):
         for text in source.texts(file):
-            for found in reversed(text.found):
-                if found.name == cls.__name__ and found.scope + found.name == cls.__qualname__:
-                    snippet = _snippet(text, found, cls, codes)
+            for definition in reversed(text.found):
+                if definition.name == cls.__name__ and definition.scope + definition.name == cls.__qualname__:
+                    snippet = _snippet(text, definition, cls, codes)
                     if snippet is not None:
                         return snippet
     return None
 
 
-def _snippet(text: Text, found: FoundDefinition, cls: type, codes: list[types.CodeType]) -> Snippet | None:
-    first = source.first_line(found.node)
+def _snippet(text: Text, definition: FoundDefinition, cls: type, codes: list[types.CodeType]) -> Snippet | None:
+    first = source.first_line(definition.node)
     own = [code for code in codes if code.co_filename == text.file]
-    futures = {name for code in own for name in source.futures_of(code)} | _annotations(cls, found.node)
+    futures = {name for code in own for name in source.futures_of(code)} | _annotations(cls, definition.node)
     try:
         snippet = Snippet(
-            found.name, text.file, first, first, text.cut(found.node, first), tuple(sorted(futures)),
-            imported=text.imported, bare=_is_bare(found, cls),
+            definition.name, text.file, first, first, text.cut(definition.node, first), tuple(sorted(futures)),
+            imported=text.imported, bare=_is_bare(definition, cls),
         )  # fmt: skip
-        snippet = replace(snippet, free=_outer_names(snippet, found.functions), scope=found.scope)
-        return snippet if _fits(snippet, found.node, cls, own) else None
-    except (SyntaxError, ValueError, LookupError):  # its text alone means something else
+        snippet = replace(snippet, free=_outer_names(snippet, definition.functions), scope=definition.scope)
+        return snippet if _fits(snippet, definition.node, cls, own) else None
+    except (SyntaxError, ValueError, LookupError):
+        # The text alone means something else than in its file.
         return None
 
 
-def _is_bare(found: FoundDefinition, cls: type) -> bool:
+def _is_bare(definition: FoundDefinition, cls: type) -> bool:
     """Return whether a decorator made something else of a class: a class below it, a function, an object."""
     value: Any = types.SimpleNamespace(**home(cls))
-    for name in (found.scope + found.name).split("."):  # in a function, it is found nowhere
+    # A class that was made in a function has no name in its module.
+    for name in (definition.scope + definition.name).split("."):
         value = vars(value).get(name, cls) if hasattr(value, "__dict__") else cls
-    return bool(getattr(found.node, "decorator_list", ())) and value is not cls
+    return bool(getattr(definition.node, "decorator_list", ())) and value is not cls
 
 
 def _annotations(cls: type, node: Any) -> set[str]:
@@ -115,21 +117,21 @@ def _annotated(node: Any) -> list[Any]:
 
 def _fits(snippet: Snippet, node: Any, cls: type, own: list[types.CodeType]) -> bool:
     """Return whether the class has what its statement says: the functions, annotated names and members."""
-    said = list(_all_parts(compiled(snippet)))
+    codes = list(_all_parts(compiled(snippet)))
     kept = vars(cls).get("__annotations__", {})
     targets: list[Any] = [each.target for each in ast.walk(node) if isinstance(each, ast.AnnAssign)]
     annotated = {target.id for target in targets if _is_name(target)}
     return (
-        not any(_contradicts(code, said) for code in own)
+        not any(_contradicts(code, codes) for code in own)
         and all(each.target.id in kept for each in _annotated(node))
         and annotated.issuperset(kept)
         and all(_agrees(cls, name, value) for name, value in _literals(node))
     )
 
 
-def _contradicts(code: types.CodeType, said: list[types.CodeType]) -> bool:
+def _contradicts(code: types.CodeType, codes: list[types.CodeType]) -> bool:
     """Return whether a function of the class is another than the one of that name in the statement."""
-    named = [part for part in said if part.co_name == code.co_name]
+    named = [part for part in codes if part.co_name == code.co_name]
     return bool(named) and not any(source.same(code, part) for part in named)
 
 
@@ -145,7 +147,7 @@ def _literals(node: Any) -> Iterator[tuple[str, object]]:
 
 
 def _agrees(cls: Any, name: str, value: object) -> bool:
-    # Of a member or a default; other values travel by themselves.
+    # Only members and defaults are compared: other values are pickled beside the statement.
     if issubclass(cls, enum.Enum):
         return name not in cls.__members__ or cls[name].value == value
     fields = vars(cls).get("__dataclass_fields__", {})
@@ -198,8 +200,8 @@ def compiled(snippet: Snippet) -> types.CodeType:
         ast.copy_location(decorate.func, decorate)
     tree: Any = ast.parse(source.imports_of(snippet))
     if snippet.scope:
-        given = ", ".join((*snippet.free, _DECORATE))
-        around = "def %s(%s):\n pass\n return %s" % (_around(snippet), given, snippet.name)
+        parameters = ", ".join((*snippet.free, _DECORATE))
+        around = "def %s(%s):\n pass\n return %s" % (_around(snippet), parameters, snippet.name)
         function: Any = ast.parse(around).body[0]
         function.body[0], node = node, function
     tree.body.append(node)
@@ -220,8 +222,8 @@ def execute(snippet: Snippet, scope: dict[str, Any], outer: Mapping[str, Any]) -
     own: dict[str, Any] = {_DECORATE: _decorated}
     with module_names.found_in_module(scope):
         exec(compiled(snippet), scope, own)
-        given = [outer[name] for name in snippet.free]
-        cls: Any = own[_around(snippet)](*given, _decorated) if snippet.scope else own[snippet.name]
+        values = [outer[name] for name in snippet.free]
+        cls: Any = own[_around(snippet)](*values, _decorated) if snippet.scope else own[snippet.name]
     _homes[cls] = scope
     return cls  # type: ignore[no-any-return]
 
@@ -234,10 +236,10 @@ def _decorated(*decorators: Any) -> Any:
 
     def decorate(cls: Any) -> Any:
         for each in reversed(decorators):
-            made = each(cls)
-            if not isinstance(made, type) or (made is not cls and issubclass(made, cls)):
+            decorated = each(cls)
+            if not isinstance(decorated, type) or (decorated is not cls and issubclass(decorated, cls)):
                 break
-            cls = made
+            cls = decorated
         return cls
 
     return decorate
@@ -258,8 +260,8 @@ def submodules(snippet: Snippet, values: Iterable[Any]) -> list[str]:
     """Return the modules that a statement and its functions may use as attributes of these packages."""
     code = compiled(snippet)
     held = list(values)
-    found = (each for part in (code, *_all_parts(code)) for each in _core._find_imported_submodules(part, held))
-    return list(dict.fromkeys(each.__name__ for each in found))
+    modules = (each for part in (code, *_all_parts(code)) for each in _core._find_imported_submodules(part, held))
+    return list(dict.fromkeys(each.__name__ for each in modules))
 
 
 def _at_once(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -272,16 +274,17 @@ def _at_once(code: types.CodeType) -> Iterator[types.CodeType]:
 
 def outer_values(cls: type, names: tuple[str, ...]) -> dict[str, Any] | None:
     """Return variables of enclosing functions, from the methods' closures and the bases; None if one is missing."""
-    known = {base.__name__: base for base in cls.__bases__}
+    variables = {base.__name__: base for base in cls.__bases__}
     for function in functions(cls):
-        known.update(zip(function.__code__.co_freevars, map(_content, function.__closure__ or ())))
-    return {name: known[name] for name in names} if known.keys() >= set(names) else None
+        variables.update(zip(function.__code__.co_freevars, map(_content, function.__closure__ or ())))
+    return {name: variables[name] for name in names} if variables.keys() >= set(names) else None
 
 
 def _content(cell: Any) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # empty
+    except ValueError:
+        # The variable has no value yet.
         return None
 
 
@@ -297,33 +300,35 @@ def attributes(cls: Any, snippet: Snippet) -> dict[str, Any]:
     code = source.inner(code, _around(snippet)) if snippet.scope else code
     bodies = [part for part in pickler.class_bodies(code) if part.co_name == snippet.name]
     stored = (each for body in bodies for each in dis.get_instructions(body) if each.opname == "STORE_NAME")
-    said = {each.argval for each in stored}
+    stored_names = {each.argval for each in stored}
     node = source.parse(snippet)
     text = inspect.cleandoc(ast.get_docstring(node) or "") if isinstance(node, ast.ClassDef) else ""
     simple = type(cls) is type or type(cls) is abc.ABCMeta
-    made = issubclass(cls, (enum.Enum, tuple))  # what its statement says are members or fields
+    # The statement itself makes members of an enumeration, and fields of a tuple.
+    is_by_statement = issubclass(cls, (enum.Enum, tuple))
     members = getattr(cls, "__members__", ()) if issubclass(cls, enum.Enum) else ()
 
     def is_set(name: str, value: object) -> bool:
         if name == "__doc__":
             return type(value) is str and inspect.cleandoc(value) != text
         if name[:2] == "__":
-            plain = name in said and id(type(value)) in _PLAIN and name not in _OF_STATEMENT
-            return _is_of_script(value) or (plain and not made)
-        if made:
-            return name[0] != "_" and name not in said and name not in members
-        return name in said or (simple and _is_by_hand(name, value))
+            plain = name in stored_names and id(type(value)) in _PLAIN and name not in _OF_STATEMENT
+            return _is_of_script(value) or (plain and not is_by_statement)
+        if is_by_statement:
+            return name[0] != "_" and name not in stored_names and name not in members
+        return name in stored_names or (simple and _is_by_hand(name, value))
 
     return {
         name: value
         for name, value in vars(cls).items()
         if is_set(name, value)
-        # Neither classes nor descriptors: the statement makes these again.
+        # Classes and descriptors are left out, because the statement makes them again.
         if (not issubclass(type(value), type) and not hasattr(type(value), "__get__")) or _is_later(value, codes)
     }
 
 
-_PLAIN = {id(each) for each in (str, bytes, int, float, bool)}  # a metaclass may compare its classes as it likes
+# The keys are ids: a metaclass may define how its classes compare.
+_PLAIN = {id(each) for each in (str, bytes, int, float, bool)}
 _OF_STATEMENT = ("__module__", "__qualname__", "__firstlineno__", "__slots__")
 
 
@@ -343,9 +348,9 @@ def _is_of_script(value: object) -> bool:
     return home == "functools" or not (generated or classes.is_installed(home) or library_state.is_of_library(file))
 
 
-def _is_later(value: object, said: list[types.CodeType]) -> bool:
+def _is_later(value: object, codes: list[types.CodeType]) -> bool:
     """Return whether it is a function, property or the like of which the statement defines or decorates nothing."""
-    found = list(_functions_in(value))
-    if not found or (type(value) is types.FunctionType and hasattr(value, "__wrapped__")):
+    functions_inside = list(_functions_in(value))
+    if not functions_inside or (type(value) is types.FunctionType and hasattr(value, "__wrapped__")):
         return False
-    return not any(source.same(function.__code__, code) for function in found for code in said)
+    return not any(source.same(function.__code__, code) for function in functions_inside for code in codes)

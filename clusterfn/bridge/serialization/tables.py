@@ -19,7 +19,8 @@ from . import stand_ins
 def reduce(obj: Any) -> Any:
     """Reduce an object whose class is of pandas; return NotImplemented if pandas' own way will do."""
     pandas = sys.modules.get("pandas")
-    if not hasattr(pandas, "DataFrame"):  # it is being imported
+    # pandas is being imported.
+    if not hasattr(pandas, "DataFrame"):
         return NotImplemented
     if obj is pandas.NaT:  # type: ignore[union-attr]
         return stand_ins.by_name, ("pandas", "NaT")
@@ -44,10 +45,11 @@ def _zone(zone: Any) -> Any:
         return None
     name = str(zone)
     try:
-        made = pandas.Timestamp(0, tz=name).tz
+        other = pandas.Timestamp(0, tz=name).tz
         # A fixed offset may have any name, even that of another one.
-        return name if type(made) is type(zone) and (made == zone or type(zone) is not datetime.timezone) else zone
-    except (LookupError, ValueError, TypeError, OSError):  # no name of a zone
+        return name if type(other) is type(zone) and (other == zone or type(zone) is not datetime.timezone) else zone
+    except (LookupError, ValueError, TypeError, OSError):
+        # The text is not the name of a time zone.
         return zone
 
 
@@ -86,10 +88,10 @@ def moments(values: Any, kind: str, unit: str, zone: Any, freq: Any) -> Any:
     index: Any = (pandas.DatetimeIndex if kind == "M" else pandas.TimedeltaIndex)(flat, copy=False)
     if zone is not None:
         index = index.tz_localize("UTC").tz_convert(zone)
-    made = index.array.reshape(values.shape)
-    if hasattr(made, "freq"):
-        made._freq = freq
-    return made
+    array = index.array.reshape(values.shape)
+    if hasattr(array, "freq"):
+        array._freq = freq
+    return array
 
 
 def _reduce_index_of_moments(index: Any) -> tuple[Any, ...]:
@@ -100,10 +102,11 @@ def index_of_moments(array: Any, name: Any, freq: Any) -> Any:
     """Make an index of moments or time spans."""
     import pandas
 
-    made = pandas.Index(array, name=name, copy=False)
-    holder = made.array if hasattr(made.array, "freq") else made
-    holder._freq = freq  # the public setter would make all values again, to compare them
-    return made
+    index = pandas.Index(array, name=name, copy=False)
+    holder = index.array if hasattr(index.array, "freq") else index
+    # The public setter would calculate all values again, to compare them.
+    holder._freq = freq
+    return index
 
 
 def _reduce_periods(array: Any) -> tuple[Any, ...]:
@@ -114,8 +117,8 @@ def periods(ordinals: Any, freq: Any) -> Any:
     """Make an array of periods."""
     import pandas
 
-    made = pandas.arrays.PeriodArray(ordinals.reshape(-1), dtype=pandas.PeriodDtype(freq))
-    return made.reshape(ordinals.shape)
+    array = pandas.arrays.PeriodArray(ordinals.reshape(-1), dtype=pandas.PeriodDtype(freq))
+    return array.reshape(ordinals.shape)
 
 
 def _reduce_categories(array: Any) -> tuple[Any, ...]:
@@ -190,15 +193,15 @@ def texts_of_arrow(chunks: Sequence[tuple[Any, Any, Any]], storage: str | None, 
         import pyarrow
 
         kind = pyarrow.large_string()
-        made = []
+        parts = []
         for ends, data, valid in chunks:
             buffers = [None if part is None else pyarrow.py_buffer(part) for part in (valid, ends, data)]
-            made.append(pyarrow.Array.from_buffers(kind, len(ends) - 1, buffers))
-        return dtype.__from_arrow__(pyarrow.chunked_array(made, type=kind))
+            parts.append(pyarrow.Array.from_buffers(kind, len(ends) - 1, buffers))
+        return dtype.__from_arrow__(pyarrow.chunked_array(parts, type=kind))
     import numpy
     import pandas
 
-    found: list[Any] = []
+    values: list[Any] = []
     for ends, data, valid in chunks:
         every, places = data.tobytes(), ends.tolist()
         texts: list[Any] = [str(every[at:to], "utf-8") for at, to in zip(places, places[1:])]
@@ -206,8 +209,8 @@ def texts_of_arrow(chunks: Sequence[tuple[Any, Any, Any]], storage: str | None, 
             exist = numpy.unpackbits(valid, bitorder="little")[: len(texts)].tolist()
             gap = pandas.NA if missing == "NA" else numpy.nan
             texts = [text if here else gap for text, here in zip(texts, exist)]
-        found += texts
-    return _of_texts(numpy.array([*found, None], object)[:-1], dtype)
+        values += texts
+    return _of_texts(numpy.array([*values, None], object)[:-1], dtype)
 
 
 def _reduce_texts(array: Any) -> tuple[Any, ...]:
@@ -260,9 +263,11 @@ def dtype_of_text(storage: str | None, missing: str, natural: str) -> Any:
     for place in dict.fromkeys([storage or preferred, "python"]):
         try:
             return pandas.StringDtype(place, *([numpy.nan] if missing == "nan" else []))
-        except TypeError:  # before pandas 2.3
+        except TypeError:
+            # pandas before 2.3 does not take the second argument.
             return pandas.StringDtype("pyarrow_numpy") if place == "pyarrow" else numpy.dtype(object)
-        except ImportError:  # no Arrow here
+        except ImportError:
+            # This Python has no pyarrow.
             continue
     raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
 
@@ -272,7 +277,8 @@ def _reduce_dtype_of_text(dtype: Any) -> tuple[Any, ...]:
 
 
 def _reduce_index(index: Any) -> Any:
-    if not hasattr(index.dtype, "isbuiltin"):  # not of numpy
+    # A dtype without `isbuiltin` is not numpy's.
+    if not hasattr(index.dtype, "isbuiltin"):
         return NotImplemented
     return index_of_array, (index.to_numpy(), index.name, _made_here()[0])
 
@@ -326,7 +332,8 @@ def manager(cls: Any, parts: Sequence[tuple[Any, Any]], axes: Sequence[Any], nat
             blocks.append(internals._unpickle_block(row, place, len(axes)))
         if rest is not None:
             values, places = rest
-            if len(axes) > values.ndim and isinstance(values, _array_of_numpy()):  # was no array of numpy there
+            # The values were not an array of numpy in the other pandas, so they lack a dimension that this one needs.
+            if len(axes) > values.ndim and isinstance(values, _array_of_numpy()):
                 values = values.reshape(1, -1)
             blocks.append(internals._unpickle_block(values, places, len(axes)))
     return cls(blocks[0], axes[0]) if len(axes) == 1 else cls(tuple(blocks), list(axes))

@@ -14,7 +14,8 @@ from typing import Any
 
 Note = Callable[[str], None]
 
-_STAYS = ("cpu", "meta")  # a meta tensor has no content
+# A tensor on one of these devices stays as it is; a meta tensor has no content.
+_STAYS = ("cpu", "meta")
 _STORAGES = ("TypedStorage", "UntypedStorage")
 _SPARSE = ("torch.sparse_coo", "torch.sparse_csr", "torch.sparse_csc", "torch.sparse_bsr", "torch.sparse_bsc")
 
@@ -34,7 +35,8 @@ def reduce(obj: Any, note: Note) -> Any:
         return str, (str(obj),)
     if kind is sys.modules["torch"].Tensor:
         return _reduce_tensor(obj, note)
-    if kind.__name__ not in _STORAGES:  # those are of a tensor whose class is not torch's
+    # A storage comes here only as a part of a tensor whose class is not torch's own.
+    if kind.__name__ not in _STORAGES:
         return NotImplemented
     bytes_of = getattr(obj, "_untyped_storage", obj)
     if bytes_of.device.type in _STAYS:
@@ -96,6 +98,6 @@ def tensor(buffer: Any, dtype: str, shape: tuple[int, ...], order: tuple[int, ..
     return flat.reshape(shape).permute(back).requires_grad_(requires_grad)
 
 
-def set_attributes(made: Any, attributes: dict[str, Any]) -> None:
+def set_attributes(obj: Any, attributes: dict[str, Any]) -> None:
     """Set the attributes that a user gave a tensor; its own `__setstate__` reads something else."""
-    made.__dict__.update(attributes)
+    obj.__dict__.update(attributes)

@@ -16,7 +16,8 @@ from . import crossing, library_state, pickler
 from .exception_parts import attempt
 
 LIMIT_S = 1.5
-_TOO_DEEP = ("maximum recursion depth exceeded", "Could not pickle object as excessively deep")  # Python, cloudpickle
+# The first text is Python's, the second cloudpickle's.
+_TOO_DEEP = ("maximum recursion depth exceeded", "Could not pickle object as excessively deep")
 _SHOWN = 60
 
 
@@ -44,14 +45,15 @@ def find(
     deadline = time.monotonic() + LIMIT_S
     if reason is not None and reason.startswith(_TOO_DEEP):
         return f"{name}: it is nested too deep to pickle: at least {_depth(value, deadline)} levels", value
-    passed = [value]  # held, so that no id is used twice
+    # The list holds the values, so that no new object gets the id of an earlier one.
+    passed = [value]
     while time.monotonic() < deadline:
         seen = {id(each) for each in passed}
         parts = [(step, part) for step, part in _readable_parts(value) if id(part) not in seen]
-        found = _first_failing([part for _, part in parts], failure, deadline)
-        if found is None:
+        failing = _first_failing([part for _, part in parts], failure, deadline)
+        if failing is None:
             break
-        step, value = parts[found]
+        step, value = parts[failing]
         steps.append(step)
         reason = failure(value)
         passed.append(value)
@@ -107,7 +109,7 @@ def _instead_of(part: object) -> str:
 
 
 _PLAIN = "return plain data, arrays or tensors instead of the part named"
-# The beginning of the module and the name of a type -> what to do. In this order, the first that fits.
+# For the beginning of a module's name and the name of a type, what to do instead. The first entry that fits counts.
 _INSTEAD: Sequence[tuple[tuple[str, ...], str]] = (
     (("socket.", "_socket.", "ssl.", "_ssl.", "select."), "a connection ends with its process: return what it read"),
     (("_io.", "io.", "tempfile.", "mmap."), "return what the file holds, or its name: outputs=[...] brings the file"),
@@ -159,23 +161,24 @@ def pickling_failure(
 
 def _why(reason: BaseException) -> str:
     """Say why pickling failed; by which code, if an error of the object's own code does not speak of pickling."""
-    said, frames, place = _said(str, reason), [], reason.__traceback__
+    text, frames, place = _said(str, reason), [], reason.__traceback__
     while place is not None:
         frames.append(place.tb_frame)
         place = place.tb_next
     ours = [index for index, each in enumerate(frames) if "clusterfn" in str(each.f_globals.get("__name__"))]
-    asked = frames[ours[-1] + 1 :] if ours else []
-    if not asked or "pickle" in said:
-        return said or type(reason).__name__
-    raised = f"{type(reason).__name__}: {said}" if said else type(reason).__name__
-    own = (each for each in asked if not library_state.is_of_library(each.f_code.co_filename))
-    return f"pickling it calls {_name_of_code(next(own, asked[0]))}, which raised {raised}"
+    own_frames = frames[ours[-1] + 1 :] if ours else []
+    if not own_frames or "pickle" in text:
+        return text or type(reason).__name__
+    raised = f"{type(reason).__name__}: {text}" if text else type(reason).__name__
+    own = (each for each in own_frames if not library_state.is_of_library(each.f_code.co_filename))
+    return f"pickling it calls {_name_of_code(next(own, own_frames[0]))}, which raised {raised}"
 
 
 def _name_of_code(frame: types.FrameType) -> str:
     code = frame.f_code
     owner = type(frame.f_locals.get("self")).__name__ + "." if "self" in code.co_varnames[:1] else ""
-    name = str(getattr(code, "co_qualname", owner + code.co_name))  # Python 3.11 and up
+    # `co_qualname` exists from Python 3.11 on.
+    name = str(getattr(code, "co_qualname", owner + code.co_name))
     return name.rpartition("<locals>.")[2]
 
 
@@ -188,7 +191,9 @@ def _readable_parts(value: object) -> list[tuple[str, Any]]:
 
 def is_future(value: object) -> bool:
     """Whether it is a Future, of concurrent.futures, asyncio or a library: its parts are locks that say nothing."""
-    kinds = type.__dict__["__mro__"].__get__(type(value))  # past a class that hides it; a Job says itself what to pass
+    # The getter of `type` itself is used, because a class may hide its bases. A Job has `_as_argument`, which says what
+    # to pass instead.
+    kinds = type.__dict__["__mro__"].__get__(type(value))
     names = [type.__dict__["__name__"].__get__(kind) for kind in kinds]
     return "Future" in names and not hasattr(type(value), "_as_argument")
 

@@ -29,7 +29,8 @@ class Unpickler(pickle.Unpickler):
         try:
             return super().find_class(module, name)
         except (ImportError, AttributeError) as missing:
-            from . import moved  # here: nearly every pickle finds what it names
+            # Nearly every pickle finds what it names.
+            from . import moved
 
             return moved.search(super().find_class, module, name, missing)
 
@@ -52,5 +53,5 @@ class WithoutCode(Unpickler):
                 raise pickle.UnpicklingError("it holds byte code of another version of Python")
             return _core._builtin_type(name)
 
-        found = super().find_class(module, name)
-        return type_but_code if found is _core._builtin_type else found
+        value = super().find_class(module, name)
+        return type_but_code if value is _core._builtin_type else value

@@ -76,7 +76,7 @@ def test_a_program_that_waits_says_so_and_goes_on(
     connection: HostConnection, stuck: threading.Event, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(submit, "TOLD_S", 0.2)
+    monkeypatch.setattr(submit, "REPORT_AFTER_S", 0.2)
     for number in range(600):
         put(connection, number)
     session: Any = type("Session", (), {"connection": connection, "host": HOST})
