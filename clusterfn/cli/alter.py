@@ -73,8 +73,8 @@ def _alter(job_id: str, host: str | None, change: Alteration) -> dict[str, Any]:
     answer = session.bridge.supervise("alter", folder, bridge=spec["bridge"], stdin=json.dumps(facts).encode())
     done = answer.result(_TIMEOUT_S)
     if done.rc != 0:
-        said = done.err.decode("utf-8", "replace").splitlines()[-5:]
-        raise ClusterfnError("the host could not alter the job", host=session.host.name, job=spec["id"], evidence=said)
+        lines = done.err.decode("utf-8", "replace").splitlines()[-5:]
+        raise ClusterfnError("the host could not alter the job", host=session.host.name, job=spec["id"], evidence=lines)
     with reading(session.host.name, "its answer"):
         is_altered = json.loads(done.out)["altered"] is True
     if not is_altered:
@@ -95,9 +95,9 @@ def _alter_at_scheduler(session: HostState, spec: dict[str, Any], asked: Resourc
         return
     answer = session.connection.run(command, unset=session.scheduler.unset, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
     if answer.rc != 0:
-        said = (answer.err + answer.out).decode("utf-8", "replace").strip().splitlines()
+        lines = (answer.err + answer.out).decode("utf-8", "replace").strip().splitlines()
         raise ClusterfnError(
-            f"{session.scheduler.title} did not alter the job", host=session.host.name, job=spec["id"], evidence=said,
+            f"{session.scheduler.title} did not alter the job", host=session.host.name, job=spec["id"], evidence=lines,
             hint="a job that has begun keeps what it asked for; else ask for less, or cancel it and send it again",
         )  # fmt: skip
 

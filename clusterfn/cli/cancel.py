@@ -53,11 +53,11 @@ def _withdraw_many(jobs: Sequence[tuple[str, str]]) -> dict[str, WithdrawnJob]:
     ids: dict[str, list[str]] = {}
     for job_id, host in jobs:
         ids.setdefault(host, []).append(job_id)
-    known = config_file.load()
+    config = config_file.load()
     parts: list[withdrawal.Withdrawal] = []
     for name in ids:
         with contextlib.suppress(ClusterfnError):  # each job of a host that does not answer is asked about by itself
-            parts += withdrawal.split(open_session(known.resolve(name)[0]), ids[name])
+            parts += withdrawal.split(open_session(config.resolve(name)[0]), ids[name])
     withdrawn: dict[str, WithdrawnJob] = {}
     for answer in at_once(parts, withdrawal.Withdrawal.request, "withdrawing jobs that wait, fifty at a time"):
         with contextlib.suppress(ClusterfnError):  # each job of these is asked about by itself

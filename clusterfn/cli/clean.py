@@ -29,7 +29,7 @@ _LOCAL = {"pkgs": "packages"}
 
 Kinds = Mapping[str, Mapping[str, int]]
 _KIND = {"count": int, "bytes": int, "gone": int, "freed": int}
-_FOUND = {"kinds": {...: _KIND}, "waiting": [str], "recent": int}
+_REPORT = {"kinds": {...: _KIND}, "waiting": [str], "recent": int}
 
 
 def clean(args: argparse.Namespace) -> int:
@@ -65,13 +65,13 @@ def look(session: HostState, older_s: float | None, *, dry: bool, timeout_s: flo
     words = [str(session.host.keep_days * removal.DAY_S), "" if older_s is None else str(older_s), "dry" if dry else ""]
     answer = session.bridge.supervise("clean", session.root, *words, timeout_s=timeout_s).result(timeout_s + _ANSWERS_S)
     if answer.rc != 0:
-        said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
+        lines = answer.err.decode("utf-8", "replace").splitlines()[-5:]
         raise ClusterfnError(
-            f"{session.host.name} could not look through {session.root}", host=session.host.name, evidence=said,
+            f"{session.host.name} could not look through {session.root}", host=session.host.name, evidence=lines,
             hint="check that folder on the host: is its file system mounted, and can you write to it?",
         )  # fmt: skip
     with reading(session.host.name, "what can be removed"):
-        return dict(shaped(json.loads(answer.out), _FOUND))
+        return dict(shaped(json.loads(answer.out), _REPORT))
 
 
 def total(kinds: Kinds) -> str:

@@ -53,8 +53,8 @@ def describe_error(error: BaseException, loud: bool = False) -> Complaint | None
 def error_facts(error: BaseException) -> dict[str, Any]:
     """Return what `--json` shows of an error: type, message, and each fact that it has."""
     if isinstance(error, ClusterfnError):
-        known = {name: getattr(error, name) for name in _FACTS}
-        return {"type": type(error).__name__, "message": str(error.message), **{k: v for k, v in known.items() if v}}
+        details = {name: getattr(error, name) for name in _FACTS}
+        return {"type": type(error).__name__, "message": str(error.message), **{k: v for k, v in details.items() if v}}
     facts = {"type": type(error).__name__, "message": str(error)}
     remote = _remote_traceback(error)
     return facts if remote is None else {**facts, "traceback": remote.strip('"').strip("\n")}

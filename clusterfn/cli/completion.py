@@ -27,7 +27,7 @@ _clusterfn_%(what)s() {
 def completion(args: argparse.Namespace) -> int:
     """Print the completion for a shell; with --words the words that it asks for."""
     if args.words:
-        print("\n".join(_known_words(args.words)))
+        print("\n".join(_words_for(args.words)))
         return 0
     if args.shell is None:
         raise ConfigError("completion needs the name of a shell", hint="clusterfn completion bash, or zsh")
@@ -64,7 +64,7 @@ def _complete(parser: argparse.ArgumentParser, completers: dict[str, dict[str, s
                 _complete(command, completers)
 
 
-def _known_words(what: str) -> list[str]:
+def _words_for(what: str) -> list[str]:
     """Return the hosts of clusterfn.yml; for jobs, before them, the ids that were sent from here last. Asks no host."""
     hosts = list(config_file.load().hosts)
     return hosts if what == "hosts" else [*history.newest_ids(_MOST_IDS), *hosts]

@@ -68,8 +68,8 @@ def _of_program(configuration: config_file.Config, top: Value | None) -> Iterato
 def _keys_of_host(top: Value | None, name: str) -> Mapping[str, Value]:
     """Return the keys that the file has for a host."""
     hosts = next((value for key, value in top.pairs if key.text == "hosts"), None) if top else None
-    found = next((value for key, value in hosts.pairs if key.text == name), None) if hosts else None
-    return {key.text: value for key, value in found.pairs} if found else {}
+    host = next((value for key, value in hosts.pairs if key.text == name), None) if hosts else None
+    return {key.text: value for key, value in host.pairs} if host else {}
 
 
 def _of_host(host: Host, written: Mapping[str, Value]) -> Iterator[Setting]:
@@ -90,10 +90,10 @@ def _of_host(host: Host, written: Mapping[str, Value]) -> Iterator[Setting]:
 
 
 def _attribute(host: Host, field: str) -> Any:
-    found: Any = host
+    value: Any = host
     for name in field.split("."):
-        found = getattr(found, name, None)
-    return found
+        value = getattr(value, name, None)
+    return value
 
 
 def _below(value: Any) -> dict[str, Any]:

@@ -76,8 +76,8 @@ def print_each(
     """
     outcomes: list[Any] = []
     code = 0
-    found = at_once(selection.jobs, lambda job: find(*job, live=live), "looking for the jobs")
-    for (job_id, _), answer in zip(selection.jobs, found):
+    answers = at_once(selection.jobs, lambda job: find(*job, live=live), "looking for the jobs")
+    for (job_id, _), answer in zip(selection.jobs, answers):
         try:
             job = answer.result()
             if as_json:

@@ -135,7 +135,8 @@ class Block:
         if self._redrawn:
             lines = [shortened(line, size.columns - 1) for line in fitted_lines(printable(text), size.lines - 1)]
         if self._redrawn and self._shown is not None and size != before:
-            self._stream.write("\x1b[H\x1b[J")  # the terminal has broken the old lines anew
+            # The terminal has wrapped the old lines to its new width, so their number is unknown: clear all of it.
+            self._stream.write("\x1b[H\x1b[J")
         elif self._shown is not None:
             self._stream.write(f"\x1b[{len(self._shown)}A\x1b[J" if self._redrawn and self._shown else "\n")
         self._stream.write("".join(f"{line}\n" for line in lines))

@@ -153,29 +153,29 @@ def filter_jobs(jobs: Sequence[JobInfo], args: argparse.Namespace, states: Colle
     Raises:
         ConfigError: One of the filters has no meaning.
     """
-    wanted, since = wanted_states(args.state), sent_since(args.since)
-    kept = [job for job in jobs if job.state in states and job.state in wanted and job.started >= since]
+    chosen_states, since = requested_states(args.state), sent_since(args.since)
+    kept = [job for job in jobs if job.state in states and job.state in chosen_states and job.started >= since]
     if args.number is not None and args.number < 1:
         raise ConfigError(f"-n {args.number} shows no job", hint="give a number of at least 1")
     return kept if args.number is None else kept[: args.number]
 
 
-def wanted_states(text: str | None) -> Collection[str]:
+def requested_states(text: str | None) -> Collection[str]:
     """Return the states that a --state names.
 
     Example:
-        >>> wanted_states("failed,running")
+        >>> requested_states("failed,running")
         ('RAISED', 'DIED', 'RUNNING')
     """
-    wanted: tuple[str, ...] = ()
+    chosen: tuple[str, ...] = ()
     for word in text.split(",") if text is not None else ():
-        known = {**_KINDS, **{state.lower(): (state,) for state in STATES}}
-        states = known.get(word.strip().lower())
+        words = {**_KINDS, **{state.lower(): (state,) for state in STATES}}
+        states = words.get(word.strip().lower())
         if states is None:
-            near = did_you_mean(word.strip().lower(), known)
-            raise ConfigError(f"--state has no value {word.strip()!r}{near}", hint=f"the states are {', '.join(known)}")
-        wanted += states
-    return wanted or STATES
+            near = did_you_mean(word.strip().lower(), words)
+            raise ConfigError(f"--state has no value {word.strip()!r}{near}", hint=f"the states are {', '.join(words)}")
+        chosen += states
+    return chosen or STATES
 
 
 def sent_since(text: str | None) -> float:
@@ -263,8 +263,8 @@ def _list_by_names(words: Sequence[str], command: str, args: argparse.Namespace 
     Raises:
         ClusterfnError: The usual host cannot say, or no host has such a job and one cannot say.
     """
-    known = config_file.load().hosts
-    others = [name for word in words for name in history.hosts_of(word) if name in known]
+    hosts = config_file.load().hosts
+    others = [name for word in words for name in history.hosts_of(word) if name in hosts]
     try:
         usual = [_usual_host(words, command, args)]
     except ConfigError:  # there are several, and no default

@@ -92,10 +92,10 @@ def looks(session: HostState, count: int = 0) -> Iterator[dict[str, Any]]:
         while (data := came.get()) is not None:
             with reading(session.host.name, "what runs there"):
                 lines = coming.feed(_unpacked(unpacked, data))
-                found = [_checked(session, json.loads(line)) for line in lines]
-            yield from found
-            if found:  # they are shown: a terminal that is stopped asks for no more
-                session.connection.write(running, b"\n" * len(found))
+                checked = [_checked(session, json.loads(line)) for line in lines]
+            yield from checked
+            if checked:  # they are shown: a terminal that is stopped asks for no more
+                session.connection.write(running, b"\n" * len(checked))
     finally:
         running.cancel()
     running.result(0)
@@ -192,8 +192,8 @@ def _busy(machine: Mapping[str, Any] | None) -> str:
         return ""
     parts = [f"load {machine['load']:g} on {machine['cores']} cores"]
     if machine.get("used_bytes") is not None:
-        used, there = format_size(machine["used_bytes"]), format_size(machine["memory_bytes"])
-        parts.append(f"{used} of {there} of memory in use")
+        used, total = format_size(machine["used_bytes"]), format_size(machine["memory_bytes"])
+        parts.append(f"{used} of {total} of memory in use")
     return f": {', '.join(parts)}"
 
 

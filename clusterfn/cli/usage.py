@@ -63,9 +63,9 @@ class Parser(CommandParser):
         """
         call = _split_call(argv)
         args: argparse.Namespace
-        found = argparse.Namespace(host=call.host, script_words=call.script_words, command_words=call.command_words)
+        namespace = argparse.Namespace(host=call.host, script_words=call.script_words, command_words=call.command_words)
         try:
-            args, unknown = self.parse_known_args(call.rest, found)
+            args, unknown = self.parse_known_args(call.rest, namespace)
             if unknown:
                 args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
             return args

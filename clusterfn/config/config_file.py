@@ -71,13 +71,13 @@ class Config:
         """
         chosen, because = self._chosen(name)
         if chosen not in self.hosts:
-            found = f"{self.title} describes the hosts {', '.join(self.named)}"
+            situation = f"{self.title} describes the hosts {', '.join(self.named)}"
             hint = f"choose one of them or local, or add {chosen} to {self.title}"
             if not self.named:
-                found = f"{self.title} describes no host" if self.title else f"no {FILE} in {Path.cwd()} or above"
+                situation = f"{self.title} describes no host" if self.title else f"no {FILE} in {Path.cwd()} or above"
                 hint = f"change to your project's folder, set ${places.VARIABLE}, or add a host: clusterfn init ADDRESS"
             near = did_you_mean(chosen, self.hosts)
-            raise ConfigError(f"there is no host {chosen!r}{near} ({because})", evidence=[found], hint=hint)
+            raise ConfigError(f"there is no host {chosen!r}{near} ({because})", evidence=[situation], hint=hint)
         return self.hosts[chosen], because
 
     def _chosen(self, name: str | None) -> tuple[str, str]:
@@ -134,8 +134,8 @@ def host_of_call(options: Options) -> CallHost:
 
 def runs_locally() -> bool:
     """Whether $CLUSTERFN_LOCAL sends every call to this machine, for tests."""
-    given = os.environ.get(LOCAL_VARIABLE)
-    return given is not None and is_on(given)
+    value = os.environ.get(LOCAL_VARIABLE)
+    return value is not None and is_on(value)
 
 
 def running(script: Path) -> None:
@@ -152,7 +152,7 @@ def load(start: Path | None = None) -> Config:
     """
     if _configured is not None:
         return _configured
-    path = places.given() or places.found(start or Path.cwd(), running_file or places.running_script())
+    path = places.file_of_variable() or places.find_file(start or Path.cwd(), running_file or places.running_script())
     config = Config({LOCAL.name: LOCAL}) if path is None else read(path)
     quiet.in_file = config.quiet
     return config
@@ -169,16 +169,16 @@ def configure(content: Mapping[str, Any] | None) -> None:
     global _configured
     before, _configured = _configured, None
     try:
-        made = None if content is None else _made_of(content)
+        config = None if content is None else _config_of(content)
     except ConfigError:
         _configured = before
         raise
-    _configured = made
-    if made is not None:
-        quiet.in_file = made.quiet
+    _configured = config
+    if config is not None:
+        quiet.in_file = config.quiet
 
 
-def _made_of(content: Mapping[str, Any]) -> Config:
+def _config_of(content: Mapping[str, Any]) -> Config:
     if "hosts" not in content:
         config, default = load(), content.get("default_host")
         if default is not None:

@@ -49,10 +49,10 @@ def split_file(text: str) -> tuple[str, tuple[str, ...]]:
         >>> split_file("pyproject.toml[gpu, group:dev]")
         ('pyproject.toml', ('gpu', 'group:dev'))
     """
-    found = _PARTS.fullmatch(text)
-    if found is None:
+    match = _PARTS.fullmatch(text)
+    if match is None:
         return text, ()
-    return found["file"], tuple(part.strip() for part in found["parts"].split(",") if part.strip())
+    return match["file"], tuple(part.strip() for part in match["parts"].split(",") if part.strip())
 
 
 def is_python_source(text: str) -> bool:

@@ -98,16 +98,16 @@ def shaped(value: Any, shape: Any) -> Any:
     """
     if shape is int:
         return count(value)
-    wanted: type[Any] = shape if isinstance(shape, type) else type(shape)
-    if not isinstance(value, wanted):
+    expected: type[Any] = shape if isinstance(shape, type) else type(shape)
+    if not isinstance(value, expected):
         raise ValueError(f"{value!r:.80}")
     if isinstance(shape, list):
         for each in value:
             shaped(each, shape[0])
     elif isinstance(shape, dict):
         for name, each in shape.items():
-            for found in value.values() if name is ... else [value[name]]:
-                shaped(found, each)
+            for entry in value.values() if name is ... else [value[name]]:
+                shaped(entry, each)
     return value
 
 

@@ -55,8 +55,8 @@ def host(key: Value, value: Value, folder: Path) -> Host:
     if "scheduler" not in keys:
         raise value.error("the key `scheduler` is missing", f"add `scheduler: {' | '.join(SCHEDULER_KEYS)}`")
     facts: dict[str, Any] = {"name": name, "address": name, "source": key.place}
-    for word, given in keys.items():
-        facts[HOST_KEYS[word].field] = HOST_KEYS[word].kind.read(given)
+    for word, entry in keys.items():
+        facts[HOST_KEYS[word].field] = HOST_KEYS[word].kind.read(entry)
     if "defaults" in keys and (below := keys["defaults"].mapping(DEFAULT_KEYS).get("environment")):
         if "environment" in keys:
             line = keys["environment"].line + 1
@@ -64,10 +64,10 @@ def host(key: Value, value: Value, folder: Path) -> Host:
         facts["environment"] = DEFAULT_KEYS["environment"].kind.read(below)
     making = {field[len(_OF_MAKING) :]: facts.pop(field) for field in list(facts) if field.startswith(_OF_MAKING)}
     making.update(making.pop("cuda", {}))
-    for found, field in ((facts, "environment"), (facts, "ssh_config")):
-        path = found.get(field)  # of a file next to this one, wherever the program runs
+    for record, field in ((facts, "environment"), (facts, "ssh_config")):
+        path = record.get(field)  # of a file next to this one, wherever the program runs
         if path and (field != "environment" or names_a_file(path)):
-            found[field] = str(folder / Path(path).expanduser())
+            record[field] = str(folder / Path(path).expanduser())
     _this_machine(keys, facts)
     _of_scheduler(keys, facts)
     return Host(**facts, making=EnvironmentSettings(**making))
@@ -85,14 +85,14 @@ def for_call(host: Host, options: Options) -> Host:
                 f"{word}= is for hosts with `scheduler: {word}`, and {host.name} has `scheduler: {host.scheduler}`",
                 host=host.name, hint=f"remove {word}=, or choose such a host",
             )  # fmt: skip
-    given = options.scheduler_options.get(host.scheduler, {})
-    if not given:
+    of_scheduler = options.scheduler_options.get(host.scheduler, {})
+    if not of_scheduler:
         return host
-    sets_memory, called = SCHEDULER_KEYS[host.scheduler].sets_memory, host.with_scheduler_options(given)
-    if sets_memory({name: value for name, value in given.items() if value is not None}) and options.memory_bytes:
+    sets_memory, called = SCHEDULER_KEYS[host.scheduler].sets_memory, host.with_scheduler_options(of_scheduler)
+    if sets_memory({name: value for name, value in of_scheduler.items() if value is not None}) and options.memory_bytes:
         problem = f"memory= and {host.scheduler}= both set the memory"
         raise ConfigError(problem, host=host.name, hint="keep one of them")
-    return called._replace(defaults=host.defaults._replace(memory_bytes=None)) if sets_memory(given) else called
+    return called._replace(defaults=host.defaults._replace(memory_bytes=None)) if sets_memory(of_scheduler) else called
 
 
 def refuse_passwords(value: Value) -> None:
@@ -136,9 +136,9 @@ def _of_scheduler(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
     word = facts["scheduler"]
     scheduler = SCHEDULER_KEYS[word]
     for key, value in keys.items():
-        wanted = [name for name, each in SCHEDULER_KEYS.items() if key in each.keys]
-        if wanted and word not in wanted:
-            such = " or ".join(f"`scheduler: {name}`" for name in wanted)
+        schedulers = [name for name, each in SCHEDULER_KEYS.items() if key in each.keys]
+        if schedulers and word not in schedulers:
+            such = " or ".join(f"`scheduler: {name}`" for name in schedulers)
             raise value.error(f"this key needs {such}, not {word}", f"set {such} for this host, or remove the key")
     if scheduler.limits and "limits" in keys:
         problem, why = scheduler.limits

@@ -238,8 +238,8 @@ def read_spec(data: bytes) -> dict[str, Any]:
         ValueError: It is damaged.
     """
     spec = json.loads(data)
-    for name, wanted in _TYPES.items():
-        if type(spec[name]) is not wanted:
+    for name, expected in _TYPES.items():
+        if type(spec[name]) is not expected:
             raise ValueError(f"its {name!r} is of the type {type(spec[name]).__name__}")
     if not _ID.fullmatch(spec["id"]) or type(spec.get("group") or {}) is not dict:
         raise ValueError("its id, or its group")

@@ -87,8 +87,8 @@ _INSTEAD_OF_DEFAULT = {word: f"the key is `{meant}:`" for word, meant in ALIASES
 
 def _defaults(value: Value) -> Resources:
     beside = dict.fromkeys(HOST_KEYS, "write it below the host, beside `defaults:`")
-    given = value.mapping(DEFAULT_KEYS, {**OF_CALLS, **beside, **_INSTEAD_OF_DEFAULT})
-    asked = [(DEFAULT_KEYS[word], each) for word, each in given.items() if word != "environment"]
+    entries = value.mapping(DEFAULT_KEYS, {**OF_CALLS, **beside, **_INSTEAD_OF_DEFAULT})
+    asked = [(DEFAULT_KEYS[word], each) for word, each in entries.items() if word != "environment"]
     return Resources(**{key.field: key.kind.read(each) for key, each in asked})
 
 

@@ -34,7 +34,7 @@ class Notify(NamedTuple):
 
 
 def parse_notify(value: Any, name: str) -> Notify:
-    """Return what `notify=` says; an empty dict tells nobody.
+    """Return what `notify=` says; with an empty dict, no notice is sent.
 
     Raises:
         ConfigError: It says something else.
@@ -66,10 +66,10 @@ def parse_notify(value: Any, name: str) -> Notify:
 
 def _variable(text: str, name: str) -> str:
     """Return the name of the variable; the text, which may be the secret address itself, is not shown."""
-    found = text.removeprefix("$")
-    if not text.startswith("$") or not VARIABLE.fullmatch(found):
+    variable = text.removeprefix("$")
+    if not text.startswith("$") or not VARIABLE.fullmatch(variable):
         raise ConfigError(
             f"{name}: a webhook is given by a variable that holds its address, which is a secret",
             hint="export SLACK_WEBHOOK=https://…, and write webhook: $SLACK_WEBHOOK",
         )
-    return found
+    return variable

@@ -109,7 +109,7 @@ class CallOptions(JobOptions, total=False):
             It never changes your place among other users.
         notify: Who is told when the job ends, by the host itself: "ada@example.edu", "$SLACK_WEBHOOK" (a variable that
             holds the address of a webhook), or {"mail": …, "webhook": …, "command": …, "after": "10min"}. A map tells
-            once. Default: the host's `notify:`; {} tells nobody.
+            once. Default: the host's `notify:`; {} sends no notice.
     """
 
     nodes: int | None
@@ -194,28 +194,29 @@ OF_HOSTS = (
 OF_SLURM = ("partition", "account", "qos", "constraint", "reservation", "ntasks")
 
 
-def unknown(who_has: str, keyword: str, value: object, known: Sequence[str]) -> ConfigError:
+def unknown(who_has: str, keyword: str, value: object, allowed: Sequence[str]) -> ConfigError:
     """Make the error for an unknown keyword, with what to write instead.
 
     Args:
         who_has: "there is", or "map() has".
-        known: The keywords that can be written there.
+        allowed: The keywords that can be written there.
     """
     problem, meant = f"{who_has} no argument {keyword!r}", _meant_by(keyword, value)
-    elsewhere = (hint for (has, word), hint in _ELSEWHERE.items() if word == keyword and has in known)
+    elsewhere = (hint for (has, word), hint in _ELSEWHERE.items() if word == keyword and has in allowed)
     if instead := next(elsewhere, None) or _NOT_ASKED_FOR.get(keyword):
         return ConfigError(problem, hint=instead.format(_quoted(value)))
     if keyword in OF_SLURM or keyword.startswith("slurm_"):
         written = f"slurm={{{_quoted(keyword.removeprefix('slurm_').replace('_', '-'))}: {_quoted(value)}}}"
         return ConfigError(problem, hint=f"write {written}, or set it in clusterfn.yml, below `slurm:`")
-    if meant in known:
+    if meant in allowed:
         return ConfigError(f"{problem}; did you mean {meant}?", hint=_as_meant(keyword, meant, value))
     if keyword in OF_HOSTS:
         return ConfigError(problem, hint=f"set it in clusterfn.yml, below the host: `{keyword}: …`")
     if meant in _KEYWORDS:
-        alone = f" and call f without {who_has.partition('(')[0]}" if "host" in known else ""  # a Session, an Executor
+        # `host` is allowed where a Session or an Executor rejects the keyword: the call has to go without them.
+        alone = f" and call f without {who_has.partition('(')[0]}" if "host" in allowed else ""
         return ConfigError(problem, hint=f"write @cluster({meant}=…) or f.with_options({meant}=…){alone}")
-    return ConfigError(f"{problem}{did_you_mean(keyword, known)}", hint=f"the arguments are {', '.join(known)}")
+    return ConfigError(f"{problem}{did_you_mean(keyword, allowed)}", hint=f"the arguments are {', '.join(allowed)}")
 
 
 def is_option(keyword: str) -> bool:
@@ -590,7 +591,7 @@ def keywords() -> Sequence[str]:
     return list(_KEYWORDS)
 
 
-def parse_options(given: Mapping[str, object]) -> Options:
+def parse_options(values: Mapping[str, object]) -> Options:
     """Return the options of a call from its keywords; a keyword that is None counts as not said.
 
     Raises:
@@ -600,10 +601,10 @@ def parse_options(given: Mapping[str, object]) -> Options:
         >>> parse_options({"cores": 2, "memory": "1GB"}).memory_bytes
         1073741824
     """
-    return changed(Options(), given)
+    return changed(Options(), values)
 
 
-def changed(before: Options, given: Mapping[str, object]) -> Options:
+def changed(before: Options, values: Mapping[str, object]) -> Options:
     """Return the options with what these keywords say in place of what was said before.
 
     With `gpus=0` no type and size of GPUs stays.
@@ -616,7 +617,7 @@ def changed(before: Options, given: Mapping[str, object]) -> Options:
         1
     """
     facts: dict[str, Any] = {}
-    for keyword, value in given.items():
+    for keyword, value in values.items():
         if keyword not in _KEYWORDS:
             raise unknown("there is", keyword, value, list(_KEYWORDS))
         if value is not None:

@@ -20,7 +20,7 @@ ROOT_UID = 0
 _TOOLS = ("site-packages", "dist-packages")  # of pytest and the like, which run a script that is not theirs
 
 
-def given() -> Path | None:
+def file_of_variable() -> Path | None:
     """Return the file that the variable names.
 
     Raises:
@@ -33,7 +33,7 @@ def given() -> Path | None:
     return path
 
 
-def found(start: Path, script: Path | None) -> Path | None:
+def find_file(start: Path, script: Path | None) -> Path | None:
     """Return the file that holds in the folder `start`, for a program that is the file `script`.
 
     Raises:
@@ -102,7 +102,7 @@ def refuse_others(path: Path, info: os.stat_result) -> None:
     Raises:
         ConfigError: It is such a file.
     """
-    if not is_ours(info) and path != given():
+    if not is_ours(info) and path != file_of_variable():
         hint = f"to use it anyway, set {VARIABLE}={path}"
         raise ConfigError(f"{path} belongs to another user, and its lines would run with your permissions", hint=hint)
 

@@ -168,10 +168,10 @@ def free_memory(swap: bool = False) -> int | None:
     except OSError:
         return None
     facts = dict(line.split(":", 1) for line in lines)
-    wanted = ("MemAvailable", "SwapFree") if swap else ("MemAvailable",)
+    fields = ("MemAvailable", "SwapFree") if swap else ("MemAvailable",)
     if "MemAvailable" not in facts:
         return None
-    return min([sum(int(facts.get(name, "0").split()[0]) for name in wanted) << 10, *_left_in_groups()])
+    return min([sum(int(facts.get(name, "0").split()[0]) for name in fields) << 10, *_left_in_groups()])
 
 
 def _left_in_groups() -> Iterator[int]:

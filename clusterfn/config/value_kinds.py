@@ -83,7 +83,7 @@ def read_variables(value: Value) -> dict[str, str]:
     for key, _ in value.pairs:
         if not units.VARIABLE.fullmatch(key.text):
             raise key.error(f'"{key.text}" cannot name a variable', "use letters, digits and `_`")
-    return {name: given.as_written() for name, given in value.mapping().items()}
+    return {name: content.as_written() for name, content in value.mapping().items()}
 
 
 VARIABLES = Kind(

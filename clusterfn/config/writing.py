@@ -42,10 +42,10 @@ def place(folder: Path) -> Path:
     Raises:
         ConfigError: It belongs to another user, or has nearly the right name.
     """
-    return places.given() or places.found(folder, folder / "script.py") or folder / places.FILE
+    return places.file_of_variable() or places.find_file(folder, folder / "script.py") or folder / places.FILE
 
 
-def known(path: Path) -> config_file.Config:
+def read_or_empty(path: Path) -> config_file.Config:
     """Read the file; nothing where there is none yet, or only comments."""
     if not path.exists() or _compose(_read(path)) is None:
         return config_file.Config({config_file.LOCAL.name: config_file.LOCAL}, path=path)
@@ -71,7 +71,7 @@ def adding(name: str, keys: Keys, path: Path, suggestion: str = "") -> Change:
     Raises:
         ConfigError: The file cannot be read, has that host, or is written in a way that only a person can extend.
     """
-    before = known(path)
+    before = read_or_empty(path)
     if name in before.named:
         raise ConfigError(
             f"{path} already has a host {name}",
@@ -177,8 +177,8 @@ def _past_comments(text: str, at: int, column: int) -> int:
 
 
 def _line_end(text: str, at: int) -> int:
-    found = text.find("\n", at)
-    return len(text) if found < 0 else found + 1
+    end = text.find("\n", at)
+    return len(text) if end < 0 else end + 1
 
 
 def _after(text: str, at: int, block: str) -> str:

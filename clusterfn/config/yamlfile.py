@@ -88,9 +88,9 @@ class Value:
         return {"map": "a mapping", "list": "a list"}.get(self.kind, f'"{self.text}"')
 
     def mapping(
-        self, known: Collection[str] | None = None, advice: Mapping[str, str] | None = None
+        self, allowed: Collection[str] | None = None, advice: Mapping[str, str] | None = None
     ) -> dict[str, Value]:
-        """Return its keys and values, each key once and, where `known` is given, one of those.
+        """Return its keys and values, each key once and, where `allowed` is given, one of those.
 
         Args:
             known: The keys that are allowed.
@@ -98,15 +98,15 @@ class Value:
         """
         if self.kind != "map":
             raise self.error(f"expected keys, found {self.written}", self._where_keys_belong())
-        found: dict[str, Value] = {}
+        entries: dict[str, Value] = {}
         for key, value in self.pairs:
-            name = key.as_key(known, advice or {})
-            if name in found:
+            name = key.as_key(allowed, advice or {})
+            if name in entries:
                 raise key.error(
-                    f'duplicate key "{name}", first used in line {found[name].line + 1}', "keep one of them"
+                    f'duplicate key "{name}", first used in line {entries[name].line + 1}', "keep one of them"
                 )
-            found[name] = value
-        return found
+            entries[name] = value
+        return entries
 
     def _where_keys_belong(self) -> str:
         """Return what to do where keys are missing: most often they are not indented enough."""
@@ -115,14 +115,14 @@ class Value:
             return f"indent the lines below it further than {before[-1]}"
         return _space_after_colon([self.text]) or 'write "key: value" lines below it'
 
-    def as_key(self, known: Collection[str] | None, advice: Mapping[str, str]) -> str:
+    def as_key(self, allowed: Collection[str] | None, advice: Mapping[str, str]) -> str:
         """Return the text of a key."""
         name = self.as_text()
-        if known is not None and name not in known and name in advice:
+        if allowed is not None and name not in allowed and name in advice:
             raise self.error(f'unknown key "{name}"', advice[name])
-        if known is not None and name not in known:
-            hint = f"the keys allowed here are {', '.join(sorted(known))}"
-            raise self.error(f'unknown key "{name}"{did_you_mean(name, known)}', hint)
+        if allowed is not None and name not in allowed:
+            hint = f"the keys allowed here are {', '.join(sorted(allowed))}"
+            raise self.error(f'unknown key "{name}"{did_you_mean(name, allowed)}', hint)
         return name
 
     def as_text(self) -> str:
@@ -232,9 +232,9 @@ def _composed(text: str, source: Source) -> Any:
             if trick(text, fast) is None:
                 return yaml.compose(text, Loader=fast)
     try:
-        found = trick(text, yaml.SafeLoader)
-        if found is not None:
-            problem, place, hint = found
+        rejected = trick(text, yaml.SafeLoader)
+        if rejected is not None:
+            problem, place, hint = rejected
             raise source.error(problem, place.line, place.column, hint)
         return yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:

@@ -108,7 +108,7 @@ def _is_for_jobs(name: str) -> bool:
 
 
 def python_files(
-    folder: Path, prefix: str, is_wanted: Callable[[str], bool] = lambda _: True, below: str = ""
+    folder: Path, prefix: str, is_included: Callable[[str], bool] = lambda _: True, below: str = ""
 ) -> dict[str, bytes]:  # fmt: skip
     """Return the Python files below a folder. By os.scandir, as each first call in a process waits for it.
 
@@ -121,8 +121,9 @@ def python_files(
             path = below + entry.name
             if entry.is_dir(follow_symlinks=False):
                 if entry.name != "__pycache__":
-                    files.update(python_files(folder, prefix, is_wanted, path + "/"))
-            elif entry.name.endswith(".py") and is_wanted(path) and not entry.name.startswith("."):  # an editor's lock
+                    files.update(python_files(folder, prefix, is_included, path + "/"))
+            # Editors put lock files such as `.#module.py` next to the file that they edit.
+            elif entry.name.endswith(".py") and is_included(path) and not entry.name.startswith("."):
                 with open(entry.path, "rb", buffering=0) as file:  # noqa: PTH123 - a Path takes as long as the read
                     files[prefix + path] = file.read()
     return files

@@ -40,7 +40,7 @@ class HostContents:
 
     def __init__(self) -> None:
         self._since = time.time()
-        self._there: set[str] = set()
+        self._present: set[str] = set()
         self._coming: dict[str, Reply[bool]] = {}
         self._sending = threading.Lock()
 
@@ -49,11 +49,11 @@ class HostContents:
         if abs(time.time() - self._since) > _BELIEVED_S:
             self.forget()
         self._take_answer(path)
-        return path in self._there
+        return path in self._present
 
     def add(self, paths: Iterable[str]) -> None:
         """Take note that these are there."""
-        self._there.update(paths)
+        self._present.update(paths)
 
     def forget(self, paths: Sequence[str] | None = None) -> None:
         """Believe no longer that these, or any, are there; what is on its way still comes."""
@@ -61,7 +61,7 @@ class HostContents:
             self._since = time.time()
         for path in list(self._coming) if paths is None else paths:
             self._take_answer(path)
-        self._there.difference_update(set(self._there) if paths is None else paths)
+        self._present.difference_update(set(self._present) if paths is None else paths)
 
     def unknown(self, paths: Iterable[str]) -> list[str]:
         """Return those that neither are there nor come."""
@@ -87,7 +87,7 @@ class HostContents:
         if reply is not None and reply.done():
             self._coming.pop(path, None)
             if reply.exception(0) is None:
-                self._there.add(path)
+                self._present.add(path)
 
 
 class HostBridge:
@@ -209,10 +209,10 @@ class HostBridge:
         return self._contents.send(folder, lambda: self.put(folder, [removed]))
 
 
-def _lacks(folder: str, said: bytes) -> bool:
+def _lacks(folder: str, stderr: bytes) -> bool:
     """Whether Python says that a file of the bridge is not there."""
     absent, file = b"No module named '_clusterfn", f"can't open file '{folder}/".encode()
-    return any(absent in line or (file in line and b"[Errno 2]" in line) for line in said.splitlines())
+    return any(absent in line or (file in line and b"[Errno 2]" in line) for line in stderr.splitlines())
 
 
 class ConnectedHost:
@@ -225,7 +225,7 @@ class ConnectedHost:
         contents: What is known to be there, or is on its way.
         bridge: The bridge there, and its programs.
         probe: A command to run together with the next connection: one round trip less.
-        found_commands: Where a login shell has shown the scheduler's commands, which PATH lacks; None if it has them.
+        command_places: Where a login shell has shown the scheduler's commands, which PATH lacks; None if it has them.
     """
 
     def __init__(self, host: Host) -> None:
@@ -233,7 +233,7 @@ class ConnectedHost:
         self.contents = HostContents()
         self.bridge = HostBridge(self.connect, self.contents, self.scheduler_rules.unset)
         self.probe: Sequence[str] = ()
-        self.found_commands: FoundCommands | None = None
+        self.command_places: FoundCommands | None = None
         self._connected: HostConnection | None = None
 
     @property
@@ -264,7 +264,7 @@ class ConnectedHost:
             raise HostError(f"The connection to {self.host.name} was closed", host=self.host.name)
         have = [posixpath.join(self.host.root, self.bridge.name)]
         have += [posixpath.join(self.host.root, layout.HOLD)] if self.scheduler_rules.holds else []
-        host = self.found_commands.on(self.host) if self.found_commands else self.host
+        host = self.command_places.on(self.host) if self.command_places else self.host
         connected = hosts.connection_for(host, have=have, probe=self.probe, meanwhile=meanwhile)
         if connected.facts.lacking:
             self._find_commands(connected)
@@ -280,7 +280,7 @@ class ConnectedHost:
 
         with contextlib.suppress(HostError):  # `HostCapacity.enough` says what is missing
             shown = commands.look(connection, self.host.scheduler, timeout_s=_SHELL_S)
-            self.found_commands = shown.found.get(self.host.scheduler)
+            self.command_places = shown.schedulers.get(self.host.scheduler)
 
     @functools.cached_property
     def scheduler_rules(self) -> Scheduler:

@@ -116,8 +116,8 @@ class HostConnection(HostRequests):
 
     def probed(self, argv: Sequence[str]) -> Reply[Completed] | None:
         """Return the reply to the probe that was sent with the hello if this is its command: once, else None."""
-        found, self._probed = self._probed, None
-        return found[1] if found and found[0] == tuple(argv) else None
+        probe, self._probed = self._probed, None
+        return probe[1] if probe and probe[0] == tuple(argv) else None
 
     def write(self, connected: Reply[None], data: bytes) -> None:
         """Send bytes to a socket or a program, after an answer to the first; they are lost if it is gone."""
@@ -217,8 +217,8 @@ def _facts(hello: Header) -> HostFacts:
     values: dict[str, Any] = {name: hello[name] for name in HostFacts._fields if name != "ahead_s"}
     for name, value in values.items():
         each = _LISTS.get(name)
-        wanted = list if each else int if name in _NUMBERS else bool if name == "ends_jobs" else str
-        if type(value) is not wanted or (isinstance(value, list) and any(type(entry) is not each for entry in value)):
+        expected = list if each else int if name in _NUMBERS else bool if name == "ends_jobs" else str
+        if type(value) is not expected or (isinstance(value, list) and any(type(entry) is not each for entry in value)):
             raise ValueError(f"{name}: {ascii(value)[:80]}")
     if len(hello["version"]) != 3 or min(hello["version"]) < 0 or not hello["root"].startswith("/"):
         raise ValueError(f"version: {hello['version']}, root: {hello['root']!a:.80}")

@@ -47,13 +47,13 @@ def await_at_exit(reply: Answer, timeout_s: float = _EXIT_TIMEOUT_S) -> None:
     """
     finish_at_exit()
     _start_spare()
-    told = threading.Event()
+    followed_up = threading.Event()
 
     def answered(reply: Answer) -> None:
         unanswered.pop(reply, None)
-        told.set()
+        followed_up.set()
 
-    unanswered[reply] = (timeout_s, told)
+    unanswered[reply] = (timeout_s, followed_up)
     reply.add_done_callback(answered)
 
 
@@ -172,9 +172,9 @@ def has_unanswered() -> bool:
 def _finish_all() -> None:
     begun = time.monotonic()
     while has_unanswered():
-        reply, (timeout_s, told) = next(iter(unanswered.items()))
+        reply, (timeout_s, followed_up) = next(iter(unanswered.items()))
         # The job's own future has the error.
         with contextlib.suppress(ClusterfnError, concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
             reply.exception(max(0.0, begun + timeout_s - time.monotonic()))
-            told.wait(_MOMENT_S)
+            followed_up.wait(_MOMENT_S)
         unanswered.pop(reply, None)

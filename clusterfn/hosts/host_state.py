@@ -48,13 +48,13 @@ class HostState(ConnectedHost):
         self._held_look: Reply[list[bool]] | None = None
         self._watches: dict[HostConnection, SchedulerWatch] = {}  # one, of the present connection
 
-    def expect(self, wanted: EnvironmentRequest) -> None:
+    def expect(self, request: EnvironmentRequest) -> None:
         """Ask for this environment together with the next connection, if there is none yet.
 
         Raises:
             ConfigError: No such kind of environment.
         """
-        self.probe = self.environments.early_probe(wanted)
+        self.probe = self.environments.early_probe(request)
 
     @property
     def has_held_allocation(self) -> bool:
@@ -83,8 +83,8 @@ class HostState(ConnectedHost):
         connection = self.connection
         watch = self._watches.get(connection)
         if watch is None:
-            made = SchedulerWatch(connection, self.scheduler, poll_floor_s=self.host.poll_floor_s)
-            watch = self._watches.setdefault(connection, made)
+            new = SchedulerWatch(connection, self.scheduler, poll_floor_s=self.host.poll_floor_s)
+            watch = self._watches.setdefault(connection, new)
             for other in list(self._watches):
                 if other is not connection:
                     self._watches.pop(other, None)
@@ -99,7 +99,7 @@ class HostState(ConnectedHost):
         """Return which of these paths, absolute and named by their content, the host lacks, or gets at this moment."""
         unknown = self.contents.unknown(paths)
         answers = self.connection.have(unknown).result(_PROBE_TIMEOUT_S) if unknown else []
-        self.contents.add(path for path, there in zip(unknown, answers) if there)
+        self.contents.add(path for path, exists in zip(unknown, answers) if exists)
         return {path for path in paths if path not in self.contents}
 
     @functools.cached_property

@@ -34,7 +34,7 @@ def start(story: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
 
 
 def begin(story: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine in the loop, from any thread, which nobody awaits; log what it raises.
+    """Run a coroutine that no caller awaits in the loop, from any thread; log what it raises.
 
     Thousands of jobs each have one: a future would take as much memory again.
     """
@@ -108,10 +108,10 @@ def _running() -> asyncio.AbstractEventLoop:
     global _loop, _thread
     with _starting:
         if _loop is None:
-            made = asyncio.new_event_loop()
-            thread = threading.Thread(target=_run, args=(made,), name="clusterfn-loop", daemon=True)
+            new_loop = asyncio.new_event_loop()
+            thread = threading.Thread(target=_run, args=(new_loop,), name="clusterfn-loop", daemon=True)
             thread.start()
-            _loop, _thread = made, thread  # only now: where no thread can be started, nothing may wait for it
+            _loop, _thread = new_loop, thread  # only now: where no thread can be started, nothing may wait for it
         return _loop
 
 

@@ -132,7 +132,7 @@ class SchedulerWatch:
         self._allowance = LookAllowance(clock())
         self._repeating: Reply[Any] | None = None
         self._interval_s = 0.0
-        self._made: float | None = None  # when the last look was made
+        self._last_look_at: float | None = None  # when the last look was made
         self._answered: float | None = None  # when the scheduler last answered one
         self._loosened: set[str] = set()
 
@@ -153,10 +153,10 @@ class SchedulerWatch:
         loop.call(self._remove, job_name)
 
     def _remove(self, job_name: str) -> None:
-        known = self._jobs.pop(job_name, None)  # a call of a session is not
+        job = self._jobs.pop(job_name, None)  # a call of a session is not
         self._loosened.discard(job_name)
         self._waiting.pop(job_name, None)
-        if known is not None:
+        if job is not None:
             self._repeat()
 
     def look_now(self) -> None:
@@ -194,22 +194,22 @@ class SchedulerWatch:
         if self._connection.usable():
             with contextlib.suppress(HostError):
                 command = self._scheduler.watch_command()
-                wanted = max(self._next_s(), self._floor_s) if interval_s is None else interval_s
-                self._look_every(wanted if self._jobs and command else 0.0, command)
+                next_s = max(self._next_s(), self._floor_s) if interval_s is None else interval_s
+                self._look_every(next_s if self._jobs and command else 0.0, command)
 
-    def _look_every(self, wanted_s: float, command: Sequence[str]) -> None:
-        if wanted_s == self._interval_s:
+    def _look_every(self, interval_s: float, command: Sequence[str]) -> None:
+        if interval_s == self._interval_s:
             return
         # first: its end, which comes at once, must not be news
         before, self._repeating, self._interval_s = self._repeating, None, 0.0
         if before is not None:
             before.cancel()
-        if wanted_s:
+        if interval_s:
             self._repeating = repeating = self._connection.repeat(
-                command, wanted_s, share=_SHARE, unset=self._scheduler.unset,
+                command, interval_s, share=_SHARE, unset=self._scheduler.unset,
                 on_look=lambda look: loop.call(self._take, look),
             )  # fmt: skip
-            self._interval_s = wanted_s
+            self._interval_s = interval_s
             loop.begin(self._see_end(repeating))
 
     def _next_s(self) -> float:
@@ -227,19 +227,19 @@ class SchedulerWatch:
             self._repeating, self._interval_s = None, 0.0
 
     def _take(self, look: CommandLook) -> None:
-        told = [] if self._is_known(look) else self._told(look)
+        reports = [] if self._is_repeated(look) else self._reports(look)
         self._repeat()
-        for listener, seen in told:
+        for listener, seen in reports:
             listener(seen)
 
-    def _is_known(self, look: CommandLook) -> bool:
+    def _is_repeated(self, look: CommandLook) -> bool:
         """Whether this look was counted before: each new interval begins with the last answer that the host kept."""
-        made = self._clock() - look.age_s
-        return look.age_s > 0 and self._made is not None and made < self._made + _SAME_LOOK_S
+        look_at = self._clock() - look.age_s
+        return look.age_s > 0 and self._last_look_at is not None and look_at < self._last_look_at + _SAME_LOOK_S
 
-    def _told(self, look: CommandLook) -> list[tuple[Listener, Seen]]:
+    def _reports(self, look: CommandLook) -> list[tuple[Listener, Seen]]:
         now = self._clock()
-        self._made = now - look.age_s
+        self._last_look_at = now - look.age_s
         self._allowance.take(now)
         trouble = self._scheduler.trouble(Answer(look.rc, look.out, look.err))
         if trouble:
@@ -248,15 +248,15 @@ class SchedulerWatch:
                 (job.listener, Silent(now - (job.added if since is None else since), trouble))
                 for job in self._jobs.values()
             ]
-        self._answered = self._made
+        self._answered = self._last_look_at
         states = self._scheduler.parse_states(look.out)
-        known = {name: job for name, job in self._jobs.items() if job.added <= self._answered}
-        self._loosen({name: states[name] for name in known if name in states})
-        for name, job in known.items():
+        covered = {name: job for name, job in self._jobs.items() if job.added <= self._answered}
+        self._loosen({name: states[name] for name in covered if name in states})
+        for name, job in covered.items():
             job.running = job.running + 1 if name in states and states[name].phase == RUNNING else 0
         waiting = [(name, job) for name, job in self._jobs.items() if not job.is_running]
         self._waiting = dict(sorted(waiting, key=lambda each: each[1].added))
-        return [(job.listener, states.get(name)) for name, job in known.items() if self._is_news(job, name in states)]
+        return [(job.listener, states.get(name)) for name, job in covered.items() if self._is_news(job, name in states)]
 
     def _loosen(self, states: Mapping[str, JobState]) -> None:
         """Take back, once, what clusterfn itself added to a job that may never start with it."""

@@ -117,14 +117,14 @@ def _named(word: str, findings: Sequence[Finding]) -> list[str]:
 
 def _findings(state: CheckState, ended: Callable[[], None]) -> Iterator[Finding]:
     """Each step's finding, as soon as it is there; `ended` is called before each."""
-    known: dict[str, Finding] = {}
+    findings: dict[str, Finding] = {}
     for step in STEPS:
-        missing = next((name for name in step.needs if known[name].word == "FAIL" or known[name].blocked), None)
+        missing = next((name for name in step.needs if findings[name].word == "FAIL" or findings[name].blocked), None)
         if missing is not None:
-            known[step.name] = Finding(step.name, "skip", f"needs {missing}", blocked=True)
+            findings[step.name] = Finding(step.name, "skip", f"needs {missing}", blocked=True)
         else:
-            known[step.name] = _run(step, state, first=not known, ended=ended)
-        yield known[step.name]
+            findings[step.name] = _run(step, state, first=not findings, ended=ended)
+        yield findings[step.name]
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ _QUIET = (
 
 
 def configuration(state: CheckState) -> str:
-    config, state.host, because = target.host(state.wanted, "check")
+    config, state.host, because = target.host(state.host_name, "check")
     where = state.host.source if config.path else "built in"
     by = "" if because.startswith("there is") else "chosen by "
     return f"{state.host.name} ({where}), scheduler: {state.host.scheduler}; {by}{because}"

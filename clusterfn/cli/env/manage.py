@@ -125,13 +125,14 @@ def find_environment(word: str, session: HostState) -> Built:
                 f"{word} is not locked: {why}", hint=f"clusterfn env lock {shlex.quote(word)} {session.host.name}"
             )
         begin = environment_facts.lock_environment(session, spec, 0, CALLER, say).id
-    there = environment_builder.list_environments(session, root)
-    found = [each for each in there if each.id == begin] or [each for each in there if each.id.startswith(begin)]
-    if len(found) == 1 and len(begin) >= _LEAST_DIGITS:
-        return found[0]
+    environments = environment_builder.list_environments(session, root)
+    exact = [each for each in environments if each.id == begin]
+    matches = exact or [each for each in environments if each.id.startswith(begin)]
+    if len(matches) == 1 and len(begin) >= _LEAST_DIGITS:
+        return matches[0]
     hint = f"clusterfn env list {session.host.name}"
-    if found:
-        raise ConfigError(f"{word!r} matches several environments", evidence=[each.id for each in found], hint=hint)
+    if matches:
+        raise ConfigError(f"{word!r} matches several environments", evidence=[each.id for each in matches], hint=hint)
     raise ConfigError(f"there is no environment {word!r} on {session.host.name}", hint=hint)
 
 
@@ -144,22 +145,22 @@ _SHOWN_JOBS = 3
 def list_environments(args: argparse.Namespace) -> int:
     """Print the environments of a host, the one used last first."""
     session = host_state(args.host, "list")
-    found = environment_builder.list_environments(session, environment_facts.environments_root(session))
+    environments = environment_builder.list_environments(session, environment_facts.environments_root(session))
     if args.json:
-        print(screen.as_json([asdict(each) for each in found]))
-    elif found:
-        print(screen.table(_LIST_HEAD, _rows(found)))
-        total = format_size(sum(each.size for each in found))
-        count = counted(len(found), "environment")
+        print(screen.as_json([asdict(each) for each in environments]))
+    elif environments:
+        print(screen.table(_LIST_HEAD, _rows(environments)))
+        total = format_size(sum(each.size for each in environments))
+        count = counted(len(environments), "environment")
         say(f"{count}, {total}; files that several environments share are counted in each")
     else:
         say(f"no environments on {session.host.name}")
     return 0
 
 
-def _rows(found: Sequence[Built]) -> Iterator[list[str]]:
+def _rows(environments: Sequence[Built]) -> Iterator[list[str]]:
     now = time.time()
-    for each in found:
+    for each in environments:
         about = each.about if len(each.about) <= _ABOUT else each.about[: _ABOUT - 1] + "…"
         ages = [format_duration(now - each.built), format_duration(now - each.used)]
         sizes = [format_size(each.size), str(each.files)]
@@ -260,11 +261,11 @@ def verify_environment(args: argparse.Namespace) -> int:
     prefix = layout.environment_dir(root, built.id)
     mended = environment_builder.repair_environment(session, root, built.id)
     plan = read_plan(session, prefix)
-    found = _imported(session, prefix, plan.get("wanted") or [])
-    lines = [f"files     {mended['files']} checked, {mended['relinked']} restored", *_modules(found)]
+    report = _imported(session, prefix, plan.get("wanted") or [])
+    lines = [f"files     {mended['files']} checked, {mended['relinked']} restored", *_modules(report)]
     if not args.json:
         print("\n".join(in_one_line(line) for line in lines))
-    problems = [*_lost_files(mended), *(f"{name} cannot be imported: {why}" for name, why in found["failed"].items())]
+    problems = [*_lost_files(mended), *(f"{name} cannot be imported: {why}" for name, why in report["failed"].items())]
     if problems:
         raise EnvironmentBuildError(
             f"the environment {built.id} does not work", host=session.host.name, stage="environment",
@@ -273,7 +274,7 @@ def verify_environment(args: argparse.Namespace) -> int:
     kernel = _run_on_gpu(session, prefix, args.gpus) if args.gpus else None
     if args.json:
         files = {"files": mended["files"], "restored": mended["relinked"]}
-        print(screen.as_json({"id": built.id, **files, **found, "gpu": kernel}))
+        print(screen.as_json({"id": built.id, **files, **report, "gpu": kernel}))
     elif kernel is not None:
         print(in_one_line(f"gpu       {kernel}"))
     return 0
@@ -284,9 +285,9 @@ def _lost_files(mended: BuildProgress) -> list[str]:
     return [f"{counted(len(lost), 'lost file')}: {', '.join(lost[:_MOST_LINES])}"] if lost else []
 
 
-def _imported(session: HostState, prefix: str, wanted: list[str]) -> dict[str, Any]:
+def _imported(session: HostState, prefix: str, packages: list[str]) -> dict[str, Any]:
     """Import in its own Python what was asked for; return what came of it."""
-    argv = [f"{prefix}/bin/python", "-I", "-c", IMPORT_PROGRAM, *wanted]
+    argv = [f"{prefix}/bin/python", "-I", "-c", IMPORT_PROGRAM, *packages]
     unset = (*session.scheduler.unset, "LD_LIBRARY_PATH", "PYTHON")
     answer = session.connection.run(argv, unset=unset, timeout_s=_IMPORT_TIMEOUT_S).result(_IMPORT_TIMEOUT_S)
     lines = (answer.out + answer.err).decode("utf-8", "replace").splitlines()
@@ -300,10 +301,10 @@ def _imported(session: HostState, prefix: str, wanted: list[str]) -> dict[str, A
         return dict(json.loads(reports[-1]))
 
 
-def _modules(found: dict[str, Any]) -> list[str]:
-    modules = ", ".join(found["imported"]) or "nothing else, because no package was asked for by name"
-    cuda = [f"cuda      {found['cuda'] or 'none'}, according to torch.version.cuda"] if "cuda" in found else []
-    return [f"imports   Python {found['python']}, {modules}", *cuda]
+def _modules(report: dict[str, Any]) -> list[str]:
+    modules = ", ".join(report["imported"]) or "nothing else, because no package was asked for by name"
+    cuda = [f"cuda      {report['cuda'] or 'none'}, according to torch.version.cuda"] if "cuda" in report else []
+    return [f"imports   Python {report['python']}, {modules}", *cuda]
 
 
 def _run_on_gpu(session: HostState, prefix: str, gpus: int) -> str:
@@ -345,22 +346,23 @@ def remove_unused(args: argparse.Namespace) -> int:
     """Remove environments that were not used for long; say which jobs hold the others."""
     session = host_state(args.host, "gc")
     root = environment_facts.environments_root(session)
-    there = {each.id: each for each in environment_builder.list_environments(session, root)}
+    environments = {each.id: each for each in environment_builder.list_environments(session, root)}
     outcome = environment_builder.remove_unused_environments(session, root, args.days, args.keep, dry=args.dry_run)
     if args.json:
         print(screen.as_json({"removed": outcome["removed"], "kept": outcome["kept"], "freed": outcome["freed"] or 0}))
         return 0
     done = "would remove" if args.dry_run else "removed"
     for env_id in outcome["removed"]:
-        print(in_one_line(f"{done} {env_id} ({there[env_id].about if env_id in there else 'built meanwhile'})"))
+        about = environments[env_id].about if env_id in environments else "built meanwhile"
+        print(in_one_line(f"{done} {env_id} ({about})"))
     for each in outcome["kept"]:
         say(f"{each['id']} was not removed: {each['why']} {' '.join(each['used_by'])}".rstrip())
     if args.dry_run:
-        of = counted(len(there), "environment")
+        of = counted(len(environments), "environment")
         print(f"{len(outcome['removed'])} of {of} would go, about {format_size(outcome['freed'])}")
         return 0
     removed = len(outcome["removed"])
-    print(f"{counted(removed, 'environment')} removed, {len(there) - removed} kept; {_freed(outcome)}")
+    print(f"{counted(removed, 'environment')} removed, {len(environments) - removed} kept; {_freed(outcome)}")
     return 0
 
 

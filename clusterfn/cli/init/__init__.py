@@ -60,7 +60,7 @@ def init(args: argparse.Namespace) -> int:
 
 def _story(args: argparse.Namespace, answers: Answers, done: Done) -> int:
     begun = address.begin(args.address, args.name, answers)
-    if begun.there:
+    if begun.is_configured:
         _reject_contradictions(begun, args)
     address.say_way(begun.host)
     command = f"clusterfn init {begun.host.address}"
@@ -68,7 +68,7 @@ def _story(args: argparse.Namespace, answers: Answers, done: Done) -> int:
     if remembered is None:
         return 1
     done.notes += [f"wrote the host's key to {path}" for path in remembered]
-    if begun.there:
+    if begun.is_configured:
         say(f"{begun.host.name} is already in {begun.host.source}, and is left unchanged.")
         login.connected(begun.host, answers, args.no_key, done)
     else:
@@ -82,20 +82,20 @@ def _reject_contradictions(begun: Begun, args: argparse.Namespace) -> None:
     queue = "queue" if "queue" in options else "partition"  # of Grid Engine, of SLURM
     parts = options.get(queue)
     cpu, gpu = (parts.get("cpu"), parts.get("gpu")) if isinstance(parts, Mapping) else (parts, parts)
-    there: dict[str, tuple[str, Sequence[str | None]]] = {
+    configured: dict[str, tuple[str, Sequence[str | None]]] = {
         "scheduler": ("scheduler", [host.scheduler]), "root": ("root", [host.root]),
         "environment": ("environment", [host.environment]), "scheduler_path": ("scheduler_path", host.scheduler_path),
         "partition": (queue, [cpu]), "gpu_partition": (queue, [gpu]), "account": ("account", [options.get("account")]),
     }  # fmt: skip
-    for option, (key, values) in there.items():
-        wanted = getattr(args, option)
-        if wanted is None or wanted in values:
+    for option, (key, values) in configured.items():
+        value = getattr(args, option)
+        if value is None or value in values:
             continue
-        said = ", ".join(map(str, filter(None, values)))
-        if said:
+        current = ", ".join(map(str, filter(None, values)))
+        if current:
             hint = "edit that line, or leave out the option"
-            raise ConfigError(f"{host.source} says {key}: {said}, not {wanted}", hint=hint)
-        hint = f"write `{key}: {wanted}` there, or leave out the option"
+            raise ConfigError(f"{host.source} says {key}: {current}, not {value}", hint=hint)
+        hint = f"write `{key}: {value}` there, or leave out the option"
         raise ConfigError(f"{host.name} is in {host.source} already, without `{key}:`", hint=hint)
 
 
@@ -136,8 +136,8 @@ def make_root(connection: HostConnection, root: str) -> None:
         return
     answer = connection.run(["/bin/sh", "-c", _MAKE_ROOT, "sh", root], timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
     if answer.rc != 0:
-        said = answer.err.decode("utf-8", "replace").strip() or "you may not write there"
-        raise ConfigError(f"{root} cannot be used: {said}", hint="name another folder")
+        reason = answer.err.decode("utf-8", "replace").strip() or "you may not write there"
+        raise ConfigError(f"{root} cannot be used: {reason}", hint="name another folder")
 
 
 def leave_script(host: Host, done: Done) -> str:
@@ -150,10 +150,10 @@ def leave_script(host: Host, done: Done) -> str:
     text = read_template(SCRIPT)
     text = text.replace("HOST", host.name)
     if path.exists():
-        there = path.read_text(encoding="utf-8", errors="replace")
-        say(f"{SCRIPT} already exists{'' if there == text else ', and is left unchanged'}.")
-        called = f"{SCRIPT}::where hello" if "\ndef where(greeting):" in there else "FILE.py::FUNCTION"
-        return f"python {SCRIPT}" if there == text else f"clusterfn run {host.name} {called}"
+        existing = path.read_text(encoding="utf-8", errors="replace")
+        say(f"{SCRIPT} already exists{'' if existing == text else ', and is left unchanged'}.")
+        called = f"{SCRIPT}::where hello" if "\ndef where(greeting):" in existing else "FILE.py::FUNCTION"
+        return f"python {SCRIPT}" if existing == text else f"clusterfn run {host.name} {called}"
     with path.open("x", encoding="utf-8") as file:
         file.write(text)
     done(f"wrote {SCRIPT}, a function that runs on {host.name}")

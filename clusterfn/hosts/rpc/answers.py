@@ -134,6 +134,6 @@ def wrapped(host: str, error: BaseException, message: str) -> ClusterfnError:
     """Return an error of the library as it is, and any other as the cause of one with this message."""
     if isinstance(error, ClusterfnError):
         return error
-    made = HostError(message, host=host, evidence=[f"{type(error).__name__}: {error}"])
-    made.__cause__ = error
-    return made
+    host_error = HostError(message, host=host, evidence=[f"{type(error).__name__}: {error}"])
+    host_error.__cause__ = error
+    return host_error

@@ -192,27 +192,27 @@ def no_frame(why: str, seen: bytes | bytearray) -> HostError:
 
 def error_of(host: Host, data: Header) -> HostError:
     """Return the exception for an error frame, with the frame's `kind` and `path` as attributes."""
-    kind, said, path = data["kind"], data["message"], data.get("path")
+    kind, reason, path = data["kind"], data["message"], data.get("path")
     path = path if isinstance(path, str) else ""
     root = f"set root: of host {host.name} ({host.source}) to"
     where = f" ({path})" if path else ""
-    error = HostError(f"{host.name} could not carry out the request{where}: {said}", host=host.name)
+    error = HostError(f"{host.name} could not carry out the request{where}: {reason}", host=host.name)
     if kind == "full":
         error = _full(host, data, path)
     elif kind == "denied":
-        message = f"{path or 'A file'} on {host.name} cannot be used: {said}"
+        message = f"{path or 'A file'} on {host.name} cannot be used: {reason}"
         error = HostError(message, host=host.name, hint=f"{root} a folder that you can write to")
     elif kind == "refused":
         hint = f"{root} a folder in your home; if you trust who can write to it, name that user or group in owners:"
         own = f"run `chmod go-w {shell_word(path)}` on {host.name}"
-        message = f"{path} on {host.name} is not safe to use: {said}"
+        message = f"{path} on {host.name} is not safe to use: {reason}"
         error = HostError(message, host=host.name, hint=own if data.get("own") else hint)
     elif kind == "missing":
-        error = HostError(f"{path or 'The file'} does not exist on {host.name}", host=host.name, evidence=[said])
+        error = HostError(f"{path or 'The file'} does not exist on {host.name}", host=host.name, evidence=[reason])
     elif kind == "changed":
         hint = "try again; a program that writes a new file and renames it never leaves half of one"
-        error = HostError(f"{path} on {host.name} has changed: {said}", host=host.name, hint=hint)
-    elif kind == "bad" and said.startswith("the root ") and (unset := _VARIABLE.search(path)):
+        error = HostError(f"{path} on {host.name} has changed: {reason}", host=host.name, hint=hint)
+    elif kind == "bad" and reason.startswith("the root ") and (unset := _VARIABLE.search(path)):
         # mostly a variable that only a login shell sets, and not a command by ssh
         config = f"-F {shlex.quote(host.ssh_config)} " if host.ssh_config else ""
         log_in = f"`ssh {config}{host.address}`, then " if host.address else ""
@@ -232,8 +232,8 @@ def _full(host: Host, data: Header, path: str) -> HostError:
     if data.get("errno") == _QUOTA:
         message = f"Your disk quota on {host.name} leaves no space for {path}"
         amounts = amounts[1:]  # what is free on the disk is not free for you
-    known = [(word, amount) for word, amount in amounts if type(amount) is int and 0 <= amount < 2**63]
-    seen = ", ".join(f"{format_size(amount)} {word}" for word, amount in known)
+    valid = [(word, amount) for word, amount in amounts if type(amount) is int and 0 <= amount < 2**63]
+    seen = ", ".join(f"{format_size(amount)} {word}" for word, amount in valid)
     return HostDiskFull(
         message,
         host=host.name,

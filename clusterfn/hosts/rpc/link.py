@@ -309,7 +309,7 @@ class Link:
 
     def _resume(self, opened: AgentStream) -> None:
         with self.line.changed:
-            wanted = self.line.renew(opened)
+            is_open = self.line.renew(opened)
             self._sender.forget()
             self._requests.unsent.clear()
             skipped = [(each, self._requests.failed_before(each)) for each in self._requests.values()]
@@ -321,7 +321,7 @@ class Link:
         for request, failed in skipped:
             if failed is not None:
                 request.fail(error_of(self.host, failed))
-        if wanted:
+        if is_open:
             self._set_state("connected")
         else:
             self.line.hang_up(opened)

@@ -120,7 +120,7 @@ class RequestSender:
         self._puts: collections.deque[float] = collections.deque(maxlen=_BURST)
 
     def is_full(self) -> bool:
-        """Whether so much is queued that whoever sends more should wait; a large file counts as its next chunks.
+        """Whether so much is queued that callers should wait before they send more. A file counts as its next chunk.
 
         The caller holds the stream's lock.
         """

@@ -36,18 +36,18 @@ def number(header: Header, name: str, below: float = math.inf) -> int:
     Raises:
         MalformedAnswer: It is missing, is no path, or is not below `below`.
     """
-    found = header.get(name)
-    if type(found) is not int or not 0 <= found < below:
-        raise MalformedAnswer(f"{name}: {ascii(found)[:80]}")
-    return found
+    value = header.get(name)
+    if type(value) is not int or not 0 <= value < below:
+        raise MalformedAnswer(f"{name}: {ascii(value)[:80]}")
+    return value
 
 
 def boolean(header: Header, name: str) -> bool:
     """Return a boolean of an answer; raises as `number`."""
-    found = header.get(name)
-    if type(found) is not bool:
-        raise MalformedAnswer(f"{name}: {ascii(found)[:80]}")
-    return found
+    value = header.get(name)
+    if type(value) is not bool:
+        raise MalformedAnswer(f"{name}: {ascii(value)[:80]}")
+    return value
 
 
 class OpenRequest(Generic[T]):
@@ -183,8 +183,8 @@ class UploadRequest(SimpleRequest[T]):
     def take(self, header: Header, body: bytes) -> None:
         if "lacking" in header:
             paths = header["lacking"]
-            known = isinstance(paths, list) and set(map(str, paths)) <= set(self.fields.get("needs", ()))
-            if not known or self._on_lacking is None:
+            is_expected = isinstance(paths, list) and set(map(str, paths)) <= set(self.fields.get("needs", ()))
+            if not is_expected or self._on_lacking is None:
                 raise MalformedAnswer(f"lacking: {ascii(paths)[:80]}")
             self._on_lacking(paths, self._go_on)
             return

@@ -123,40 +123,40 @@ def survey(connection: HostConnection, timeout_s: float = TIMEOUT_S, folder: str
     Raises:
         HostError: The host did not answer.
     """
-    mark = f"clusterfn-{secrets.token_hex(16)}"
+    separator = f"clusterfn-{secrets.token_hex(16)}"
     patience = max(round(timeout_s), 1)
     here = connection.host.scheduler == "local"
     login = LoginShellAnswer() if here else commands.look(connection, folder=folder, timeout_s=patience)
     facts = connection.facts
-    argv = ["/bin/sh", "-c", fill("survey.sh", {}), "sh", mark, str(patience), facts.user, facts.root, *CANDIDATES]
+    argv = ["/bin/sh", "-c", fill("survey.sh", {}), "sh", separator, str(patience), facts.user, facts.root, *CANDIDATES]
     limit = 2 * patience + _SPARE_S
     answer = connection.run(argv, unset=SURVEY_UNSET, timeout_s=limit).result(limit + _SPARE_S)
-    site = read_site(parse.sections(answer.out.decode("utf-8", "surrogateescape"), mark), facts.memory_bytes)
+    site = read_site(parse.sections(answer.out.decode("utf-8", "surrogateescape"), separator), facts.memory_bytes)
     return replace(site, login=login)
 
 
-def read_site(found: Mapping[str, Section], memory_bytes: int | None = None) -> Site:
+def read_site(sections: Mapping[str, Section], memory_bytes: int | None = None) -> Site:
     """Turn the sections of one answer into a Site.
 
     Args:
-        found: The sections.
+        sections: The sections.
         memory_bytes: The memory of the host.
     """
 
     def section(name: str) -> Section:
-        return found.get(name, MISSING)
+        return sections.get(name, MISSING)
 
     left = dict(parse_quotas(section("quotas").lines))
     volumes: dict[tuple[str, str], Volume] = {}  # in the order of the candidates; with several names by its first
-    for each in found.values():
+    for each in sections.values():
         volume = parse.volume(each, left) if each.name.startswith("volume-") else None
         if volume is not None:
             volumes.setdefault((volume.device, volume.path), volume)
     conda = section("conda")
-    slow = [each for each in found.values() if each.rc is None]
+    slow = [each for each in sections.values() if each.rc is None]
     return Site(
         volumes=tuple(volumes.values()),
-        schedulers=read_sites(found),
+        schedulers=read_sites(sections),
         gpus=parse.surveyed_gpus(section("gpus"), memory_bytes),
         modules=parse.has_modules(section("login")),
         lingering=parse.lingering(section("logind")),

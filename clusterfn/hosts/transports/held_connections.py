@@ -74,9 +74,9 @@ def unwritable(error: OSError) -> ConfigError:
 
 
 def _runtime_path() -> Path:
-    given = os.environ.get(VARIABLE)
-    if given:
-        return Path(given).absolute()
+    folder = os.environ.get(VARIABLE)
+    if folder:
+        return Path(folder).absolute()
     if sys.platform == "win32":
         raise AssertionError("no connection can be held on Windows")
     uid = os.getuid()
@@ -102,11 +102,11 @@ def _refuse_shared(path: Path) -> None:
         raise ConfigError(f"{path} is too long for a folder of sockets", hint=f"set {VARIABLE} to a short path")
     if sys.platform == "win32":
         raise AssertionError("no connection can be held on Windows")
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    info = path.lstat()
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
         raise ConfigError(
             f"{path} is not private to you, and connections that are logged in need a private folder",
-            evidence=[f"owner {found.st_uid}, mode {stat.filemode(found.st_mode)}"],
+            evidence=[f"owner {info.st_uid}, mode {stat.filemode(info.st_mode)}"],
             hint=f"remove it, or set {VARIABLE} to a folder of your own with a short path",
         )
 
@@ -181,9 +181,9 @@ def find_record(key: str) -> HeldConnection | None:
 def all_records() -> Iterator[HeldConnection]:
     """Yield all records, those of dead connections too."""
     for path in sorted(runtime_folder().glob(f"*{_RECORD}")):
-        found = find_record(path.name.removesuffix(_RECORD))
-        if found is not None:
-            yield found
+        record = find_record(path.name.removesuffix(_RECORD))
+        if record is not None:
+            yield record
 
 
 def has_records() -> bool:

@@ -26,7 +26,7 @@ class ListeningStream:
     """What streams have in common that keep the last words of a command's stderr, which a thread reads."""
 
     def __init__(self) -> None:
-        self._said = b""
+        self._stderr_tail = b""
         self._closed = False
         self._lock = threading.Lock()
         self._reading = threading.Lock()
@@ -48,7 +48,7 @@ class ListeningStream:
             self._hear(piece)
 
     def _hear(self, piece: bytes) -> None:
-        self._said = (self._said + piece)[-STDERR_KEPT:]
+        self._stderr_tail = (self._stderr_tail + piece)[-STDERR_KEPT:]
 
 
 def reap(process: subprocess.Popen[bytes], name: str) -> None:
@@ -138,7 +138,7 @@ class ProcessStream(ListeningStream):
     def stderr(self) -> str:
         if self.process.poll() is not None:
             self._listener.join(PATIENCE_S)
-        return self._said.decode(errors="replace")
+        return self._stderr_tail.decode(errors="replace")
 
     def _read_stderr(self) -> bytes:
         return self._err.read(STDERR_KEPT)

@@ -124,7 +124,7 @@ class OpensshStream(ProcessStream):
         self.asking = asking
         self._shown = 0
         if asking is not None:
-            asking.about = self._said_lately
+            asking.about = self._recent_lines
         super().__init__(line, {**os.environ, **(asking.env if asking else ASK_NOBODY)})
 
     def wait_open(self, timeout_s: float) -> bool:
@@ -141,7 +141,7 @@ class OpensshStream(ProcessStream):
             self._decided.wait(2 * LOOK_S)
         return self._opened
 
-    def _said_lately(self) -> str:
+    def _recent_lines(self) -> str:
         """Return what ssh has said to a person since the last call: a menu, or that an answer was wrong."""
         lines = self.before().splitlines()
         new, self._shown = lines[self._shown :], len(lines)
@@ -164,11 +164,11 @@ class OpensshStream(ProcessStream):
         self._close(PATIENCE_S if self._opened else 0)
 
     def cause(self) -> str | None:
-        told = super().cause()
-        if told is None or self.process.returncode != LOST_STATUS:
-            return told
+        reason = super().cause()
+        if reason is None or self.process.returncode != LOST_STATUS:
+            return reason
         self._listener.join(PATIENCE_S)
-        return ssh_errors.lost(self._said.decode(errors="replace")) or told
+        return ssh_errors.lost(self._stderr_tail.decode(errors="replace")) or reason
 
     def stderr(self) -> str:
         return ssh_errors.without_chatter(super().stderr())
@@ -334,8 +334,8 @@ def line(settings: Settings, mux: Sequence[str], command: str, *, asks: bool = F
         *(["StrictHostKeyChecking=yes"] if settings.strict in unsafe else []),
         *settings.instead,
     ]
-    said = [f"-o{option}" for option in options]
-    return ["ssh", "-T", "-x", "-v", *said, *way(settings), "--", settings.alias, command]
+    flags = [f"-o{option}" for option in options]
+    return ["ssh", "-T", "-x", "-v", *flags, *way(settings), "--", settings.alias, command]
 
 
 def way(settings: Settings) -> list[str]:

@@ -96,7 +96,7 @@ class ParamikoStream(DeliveringStream):
     def __init__(self, channel: paramiko.Channel, hops: list[paramiko.Transport]) -> None:
         self._channel = channel
         self._hops = hops
-        self._said = b""
+        self._stderr_tail = b""
         self._closed = False
 
     def read(self, size: int) -> bytes:
@@ -111,7 +111,7 @@ class ParamikoStream(DeliveringStream):
         assert isinstance(received, ReceivedPieces)
         received.give_to(take)
         try:
-            while received.has_given():
+            while received.has_delivered():
                 self._listen()
                 self._channel.recv(1)  # returns no bytes, and widens the window
         except BROKEN:
@@ -138,11 +138,11 @@ class ParamikoStream(DeliveringStream):
 
     def stderr(self) -> str:
         self._listen()
-        return self._said.decode(errors="replace")
+        return self._stderr_tail.decode(errors="replace")
 
     def _listen(self) -> None:
         while self._channel.recv_stderr_ready():
-            self._said = (self._said + self._channel.recv_stderr(STDERR_KEPT))[-STDERR_KEPT:]
+            self._stderr_tail = (self._stderr_tail + self._channel.recv_stderr(STDERR_KEPT))[-STDERR_KEPT:]
 
 
 def connect(host: Host, settings: Settings, asker: Asker | None = None) -> list[paramiko.Transport]:
@@ -230,9 +230,9 @@ def meet(
         ssh.banner_timeout = settings.timeout_s
         options = ssh.get_security_options()
         options.ciphers = [name for name in CIPHERS if name in options.ciphers]
-        known = {entry.kind for entry in host_keys.known_keys(settings.key_name, settings.known_hosts)}
-        known |= {"rsa-sha2-512", "rsa-sha2-256"} if "ssh-rsa" in known else set()
-        options.key_types = sorted(options.key_types, key=lambda kind: kind not in known)
+        remembered = {entry.kind for entry in host_keys.known_keys(settings.key_name, settings.known_hosts)}
+        remembered |= {"rsa-sha2-512", "rsa-sha2-256"} if "ssh-rsa" in remembered else set()
+        options.key_types = sorted(options.key_types, key=lambda kind: kind not in remembered)
         if kinds:
             options.key_types = [kind for kind in kinds if kind in options.key_types]
         _greet(ssh, settings)
@@ -263,11 +263,11 @@ def _through(host: Host, settings: Settings, hops: list[paramiko.Transport], ask
     """Open a channel to the host from the last of its jump hosts; each is resolved and checked like any host."""
     via: paramiko.Channel | None = None
     stops = jumps(host, settings)
-    for here, there in zip(stops, [*stops[1:], settings]):
-        ssh = _connect(host, here, hops, via, asker)
-        with _translated(host, there):
+    for stop, following in zip(stops, [*stops[1:], settings]):
+        ssh = _connect(host, stop, hops, via, asker)
+        with _translated(host, following):
             via = ssh.open_channel(
-                "direct-tcpip", (there.hostname, there.port), ("127.0.0.1", 0), timeout=there.timeout_s
+                "direct-tcpip", (following.hostname, following.port), ("127.0.0.1", 0), timeout=following.timeout_s
             )
     assert via is not None
     return via

@@ -51,9 +51,9 @@ class InteractiveLogin:
     words: Callable[[str], None]
     _before: str = ""  # what the next question begins with
 
-    def go(self, wanted: Sequence[str]) -> list[str] | None:
+    def go(self, allowed: Sequence[str]) -> list[str] | None:
         """Log in step by step; return what the host still wants ([]: nothing), or None if it refused."""
-        left: list[str] | None = list(wanted)
+        left: list[str] | None = list(allowed)
         while left and (methods := [method for method in METHODS if method in left]):
             left = next((further for method in methods if (further := self._method(method)) is not None), None)
         return left
@@ -164,10 +164,10 @@ def _keys(
     agent: paramiko.Agent, settings: Settings, tried: _LoginAttempts, asker: Asker | None
 ) -> Iterator[tuple[str, paramiko.PKey]]:
     """Yield keys, those without a passphrase first: a person is asked only if the host takes none of them."""
-    wanted = {blob for path in settings.identity_files if (blob := _public_blob(path))}
+    configured = {blob for path in settings.identity_files if (blob := _public_blob(path))}
     offered = set()
     for key in agent.get_keys() if settings.use_agent else ():
-        if not settings.identities_only or key.asbytes() in wanted:
+        if not settings.identities_only or key.asbytes() in configured:
             offered.add(key.asbytes())
             yield f"agent's key {getattr(key, 'comment', '') or key.get_name()}", key
     for path in settings.identity_files:

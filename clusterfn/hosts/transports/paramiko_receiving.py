@@ -51,7 +51,7 @@ class QuickSocket:
 
 
 class ReceivedPieces(BufferedPipe):  # type: ignore[type-arg] # generic only in its stubs
-    """What a channel has received and nobody has read yet. It replaces all of BufferedPipe but polling."""
+    """Received data of a channel that was not read yet. It replaces all of BufferedPipe but polling."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class ReceivedPieces(BufferedPipe):  # type: ignore[type-arg] # generic only in 
         self._take: Callable[[bytes], bool] | None = None
         self._is_giving = False  # a thread is in it
         self._is_lost = False  # a piece is
-        self._given = 0  # bytes that it has taken
+        self._delivered = 0  # bytes that it has taken
         self._counted = 0  # of those, what the next read counts
         self._changed = threading.Condition()
 
@@ -96,7 +96,7 @@ class ReceivedPieces(BufferedPipe):  # type: ignore[type-arg] # generic only in 
     def give_to(self, take: Callable[[bytes], bool]) -> None:
         """Give `take` what is there and what comes, in the thread that feeds, until it returns False or the end.
 
-        The reader calls `has_given` until that is False, then `stop_giving`, and reads nothing meanwhile.
+        The reader calls `has_delivered` until that is False, then `stop_giving`, and reads nothing meanwhile.
         """
         with self._changed:
             if self._closed:  # nothing would wake the reader again: it reads what is left
@@ -104,11 +104,11 @@ class ReceivedPieces(BufferedPipe):  # type: ignore[type-arg] # generic only in 
             self._take = take
         self._give()
 
-    def has_given(self) -> bool:
+    def has_delivered(self) -> bool:
         """Wait until a part of the window was given, or until no more is; return whether the next `read` counts it."""
         with self._changed:
-            self._changed.wait_for(lambda: self._given >= _WIDEN or (self._take is None and not self._is_giving))
-            self._counted, self._given = self._given, 0
+            self._changed.wait_for(lambda: self._delivered >= _WIDEN or (self._take is None and not self._is_giving))
+            self._counted, self._delivered = self._delivered, 0
         return self._counted > 0
 
     def stop_giving(self) -> None:
@@ -116,7 +116,7 @@ class ReceivedPieces(BufferedPipe):  # type: ignore[type-arg] # generic only in 
         with self._changed:
             self._take = None
             self._changed.wait_for(lambda: not self._is_giving)
-            self._counted = self._given = 0
+            self._counted = self._delivered = 0
 
     def _give(self) -> None:
         """Give all that is there, unless another thread does already. The lock is free during each call of `take`."""
@@ -139,14 +139,14 @@ class ReceivedPieces(BufferedPipe):  # type: ignore[type-arg] # generic only in 
 
     def _next_piece(self) -> tuple[Callable[[bytes], bool], bytes] | None:
         with self._changed:
-            if self._take is None or self._given >= _WIDEN:
+            if self._take is None or self._delivered >= _WIDEN:
                 self._changed.notify_all()
             if self._take is None or not self._pieces:
                 self._is_giving = False
                 return None
             piece = self._pieces.popleft()
             self._size -= len(piece)
-            self._given += len(piece)
+            self._delivered += len(piece)
             return self._take, piece
 
     def read_ready(self) -> bool:

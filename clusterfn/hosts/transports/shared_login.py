@@ -87,13 +87,13 @@ def log_out(host: Host) -> bool:
         HostError: What holds it does not end.
     """
     settings = _by_ssh(host)
-    found = find_held(settings) if can_hold(host) else None
-    if found is None:
+    held = find_held(settings) if can_hold(host) else None
+    if held is None:
         return False
-    end(found)
-    if _is_alive(found) and held_connections.listens(found):
-        raise _stuck(found)
-    left = held_connections.find_record(found.key)
+    end(held)
+    if _is_alive(held) and held_connections.listens(held):
+        raise _stuck(held)
+    left = held_connections.find_record(held.key)
     if left is not None:
         held_connections.forget_record(left)
     return True
@@ -110,8 +110,8 @@ def end(each: HeldConnection) -> None:
 
 def find_held(settings: Settings) -> HeldConnection | None:
     """Return what is held by this way to the host; remove the record of a dead connection."""
-    found = held_connections.find_record(held_connections.key_of(settings))
-    return found if found is None or _lives(found) else None
+    record = held_connections.find_record(held_connections.key_of(settings))
+    return record if record is None or _lives(record) else None
 
 
 def all_held() -> Iterator[HeldConnection]:
@@ -179,34 +179,34 @@ class ReusingTransport(Transport):
         if not (can_hold(self.host) and held_connections.has_records()):
             return None
         settings = resolve(self.host)
-        found = find_held(settings)
-        taken = standby.take(found, name()) if found is not None else None
-        if taken is None or found is None:
+        held = find_held(settings)
+        taken = standby.take(held, name()) if held is not None else None
+        if taken is None or held is None:
             self._settings = settings  # `open` follows at once, and need not ask ssh again
             return None
-        self.via, self._by_person = _VIA, self._by_person or found.asked
+        self.via, self._by_person = _VIA, self._by_person or held.asked
         return taken
 
     def _through_held(self, command: str) -> Stream | None:
         settings, self._settings = self._settings or resolve(self.host), None
-        found = find_held(settings)
-        if found is None:
+        held = find_held(settings)
+        if held is None:
             return None
-        self._by_person = self._by_person or found.asked
+        self._by_person = self._by_person or held.asked
         try:
             try:
-                stream = _open_session(self.host, settings, found, command)
+                stream = _open_session(self.host, settings, held, command)
             except HostError:
-                if not standby.release(found.key):  # what waits may have the last session
+                if not standby.release(held.key):  # what waits may have the last session
                     raise
-                stream = _open_session(self.host, settings, found, command)
+                stream = _open_session(self.host, settings, held, command)
         except HostError:
-            if found.asked:
+            if held.asked:
                 raise
             return None  # it takes no further session; where no person is needed there can be another connection
         # A process that was stopped still listens, and `logout` must find it; a pid may by now be another program's.
-        if stream is None and not (_is_alive(found) and held_connections.listens(found)):
-            held_connections.forget_record(found)
+        if stream is None and not (_is_alive(held) and held_connections.listens(held)):
+            held_connections.forget_record(held)
         return stream
 
 
@@ -222,13 +222,13 @@ def _start_master(host: Host, settings: Settings, asker: Asker | None) -> HeldCo
         if pid is None:
             raise ssh_errors.unreachable("ended", host, settings, [], how="the connection ended right after the login")
         place = f"{settings.user}@{settings.place}"
-        made = HeldConnection(key, host.name, place, pid, time.time(), host.login_ttl_s, asked, str(path))
-        held_connections.write_record(made)
+        record = HeldConnection(key, host.name, place, pid, time.time(), host.login_ttl_s, asked, str(path))
+        held_connections.write_record(record)
     except BaseException:  # a master without a record must not stay: no program would find it
         if held_connections.find_record(key) is None:
             _ask(path, "exit")
         raise
-    return made
+    return record
 
 
 def _authenticate(host: Host, settings: Settings, path: Path, asker: Asker | None) -> bool:
@@ -242,9 +242,9 @@ def _authenticate(host: Host, settings: Settings, path: Path, asker: Asker | Non
         asking = stack.enter_context(AskPass(asker, host.name)) if asker else None
         ssh = [words[0], "-E", str(log), *words[1:]]
         code = _run(ssh, asking, openssh.patience_s(settings))
-        said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        log_text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
         if not path.is_socket():
-            error = ssh_errors.error_of(host, settings, said, code, asked=asker is not None)
+            error = ssh_errors.error_of(host, settings, log_text, code, asked=asker is not None)
             if asker is None and "clusterfn login" in (error.hint or ""):  # which is what this is
                 error.hint = f"this program has no terminal: type clusterfn login {host.name} in one"
             raise error

@@ -92,14 +92,14 @@ def take(held: HeldConnection, what: str) -> Standby | None:
 
 def release(key: str) -> bool:
     """End what waits behind a connection, because its session is wanted; return whether there was a keeper."""
-    found = False
+    had_keeper = False
     for line in _keepers(key):
-        found = True
+        had_keeper = True
         with contextlib.suppress(OSError):
             line.settimeout(END_S + 1.0)
             line.sendall(b"R")
             line.recv(1)  # it closes the line once the session is free
-    return found
+    return had_keeper
 
 
 def wake(key: str) -> None:
@@ -169,7 +169,7 @@ class StandbyStream(ListeningStream):
         if not self._code:
             return None
         self._listener.join(PATIENCE_S)
-        lost = ssh_errors.lost(self._said.decode(errors="replace"))
+        lost = ssh_errors.lost(self._stderr_tail.decode(errors="replace"))
         if self._code == "?":
             return lost or "it ended; its exit status is unknown, because the keeper of the held connection ended too"
         code = int(self._code)
@@ -180,7 +180,7 @@ class StandbyStream(ListeningStream):
     def stderr(self) -> str:
         if self._code:
             self._listener.join(PATIENCE_S)
-        return ssh_errors.without_chatter(self._said.decode(errors="replace"))
+        return ssh_errors.without_chatter(self._stderr_tail.decode(errors="replace"))
 
     def _read_stderr(self) -> bytes:
         with contextlib.suppress(OSError):

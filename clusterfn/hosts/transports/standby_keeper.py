@@ -52,10 +52,10 @@ class Command:
         """Read what it prints up to the marker; return False if it ended or printed something else."""
         piece = self.ours[1].recv(NOISE_KEPT)
         self.printed += piece
-        before, found, after = self.printed.partition(marker)
-        if found:
+        before, separator, after = self.printed.partition(marker)
+        if separator:
             self.printed, self.is_ready = before, not after
-        return (self.is_ready or not found) and bool(piece) and len(self.printed) <= NOISE_KEPT
+        return (self.is_ready or not separator) and bool(piece) and len(self.printed) <= NOISE_KEPT
 
     def is_over(self) -> bool:
         return self.process.poll() is not None
@@ -111,7 +111,7 @@ class Keeper:
         os.rename(own, self.address)  # whose place this takes sees it, and ends
         return True
 
-    def is_wanted(self) -> bool:
+    def is_reachable(self) -> bool:
         """Whether the connection is held, and its programs find this keeper."""
         try:
             os.kill(self.pid, 0)
@@ -121,7 +121,7 @@ class Keeper:
 
     def serve(self) -> None:
         try:
-            while self.is_wanted() and (self.failures < self.tries or self.taken):
+            while self.is_reachable() and (self.failures < self.tries or self.taken):
                 now = time.monotonic()
                 if self.standby is not None and now >= self.ends_at():
                     if now - self.standby.since >= self.fresh_s:
@@ -185,13 +185,13 @@ class Keeper:
         """Do what a program that has connected wants."""
         line, _ = self.listener.accept()
         line.settimeout(ASK_S)
-        wanted = line.recv(1)
-        if wanted == b"P" and self.is_wanted():
+        request = line.recv(1)
+        if request == b"P" and self.is_reachable():
             line.sendall(b"%d %d\n" % (self.pid, self.standby is not None and self.standby.is_ready))
-        if wanted == b"R":
+        if request == b"R":
             self.drop()
             self.start_at = max(self.start_at, time.monotonic() + LOOK_S)
-        if wanted != b"T" or not self.hand_over(line):
+        if request != b"T" or not self.hand_over(line):
             line.close()
 
     def hand_over(self, line: socket.socket) -> bool:

@@ -58,21 +58,21 @@ class HostKeys:
 
     settings: Settings
     shown: tuple[ShownKey, ...]
-    known: tuple[KnownKey, ...]
+    remembered: tuple[KnownKey, ...]
 
     @property
     def trusted(self) -> KnownKey | None:
         blobs = {key.blob for key in self.shown}
-        return next((entry for entry in self.known if entry.blob in blobs), None)
+        return next((entry for entry in self.remembered if entry.blob in blobs), None)
 
 
 def hosts_on_the_way(host: Host) -> list[Settings]:
     """Return each host on the way to `host`, the nearest first, itself last."""
-    there = resolve(host)
-    before = jumps(host, there)
+    target = resolve(host)
+    hops = jumps(host, target)
     # the first is reached as its own configuration says, each further one through those before it
-    chained = [hop._replace(proxy_jump=there.proxy_jump[:at]) if at else hop for at, hop in enumerate(before)]
-    return [*chained, there]
+    chained = [hop._replace(proxy_jump=target.proxy_jump[:at]) if at else hop for at, hop in enumerate(hops)]
+    return [*chained, target]
 
 
 def fetch_keys(host: Host, settings: Settings) -> HostKeys:
@@ -118,8 +118,8 @@ def _by_ssh(host: Host, settings: Settings, kinds: tuple[str, ...]) -> list[Show
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            said = (error.stderr or b"").decode(errors="replace")
-            raise ssh_errors.error_of(host, settings, said, -1) from error
+            stderr = (error.stderr or b"").decode(errors="replace")
+            raise ssh_errors.error_of(host, settings, stderr, -1) from error
         lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     if not lines:
         raise ssh_errors.error_of(host, settings, ran.stderr.decode(errors="replace"), ran.returncode)
@@ -208,7 +208,7 @@ def _append(file: Path, met: HostKeys, keys: Sequence[ShownKey]) -> Path:
 def _forget(host: Host, met: HostKeys) -> None:
     """Remove the host from the remembered lines, which keep what they say of other hosts; all of them or none."""
     rest: dict[Path, list[str]] = {}
-    for entry in met.known:
+    for entry in met.remembered:
         name, _, number = entry.place.rpartition(":")
         path = Path(name)
         text = path.read_text(encoding="utf-8", errors="surrogateescape")
