@@ -87,7 +87,8 @@ def _alter(job_id: str, host: str | None, change: Alteration) -> dict[str, Any]:
 def _alter_at_scheduler(session: HostState, spec: dict[str, Any], asked: Resources, change: Alteration) -> None:
     name = layout.job_name(spec["name"], spec["id"])
     element_s = (spec.get("group") or {}).get("element_s")
-    if element_s and change.time_s is not None and spec["resources"].get("time_s"):  # an element has several items
+    # An element of a group runs several items, so its time limit changes by the same factor as that of an item.
+    if element_s and change.time_s is not None and spec["resources"].get("time_s"):
         element_s *= change.time_s / spec["resources"]["time_s"]
         asked, change = asked._replace(time_s=element_s), change._replace(time_s=element_s)
     command = session.scheduler.alter_command(name, asked, change)

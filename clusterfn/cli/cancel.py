@@ -56,11 +56,13 @@ def _withdraw_many(jobs: Sequence[tuple[str, str]]) -> dict[str, WithdrawnJob]:
     config = config_file.load()
     parts: list[withdrawal.Withdrawal] = []
     for name in ids:
-        with contextlib.suppress(ClusterfnError):  # each job of a host that does not answer is asked about by itself
+        with contextlib.suppress(ClusterfnError):
+            # `_cancel` asks about each job again, and so reports a host that does not answer.
             parts += withdrawal.split(open_session(config.resolve(name)[0]), ids[name])
     withdrawn: dict[str, WithdrawnJob] = {}
     for answer in at_once(parts, withdrawal.Withdrawal.request, "withdrawing jobs that wait, fifty at a time"):
-        with contextlib.suppress(ClusterfnError):  # each job of these is asked about by itself
+        with contextlib.suppress(ClusterfnError):
+            # `_cancel` asks about each of these jobs again, and reports the error.
             withdrawn.update((job.id, job) for job in answer.result())
     return withdrawn
 

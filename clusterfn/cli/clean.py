@@ -18,7 +18,8 @@ from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts.host_state import HostState, open_session
 
 _ANSWERS_S = 60.0
-_TIMEOUT_S = 3600.0  # a shared file system removes some thousand files a second at best
+# A shared file system removes only some thousand files a second, so a large cleanup takes very long.
+_TIMEOUT_S = 3600.0
 _HEAD = ("WHAT", "COUNT", "SIZE", "REMOVED", "FREED")
 _DRY_HEAD = ("WHAT", "COUNT", "SIZE", "WOULD GO", "WOULD FREE")
 _NAMES = {

@@ -42,7 +42,8 @@ def script_for(shell: str) -> str:
         ConfigError: shtab is not installed.
     """
     try:
-        import shtab  # an extra
+        # shtab is an optional dependency, the extra `completion`.
+        import shtab
     except ModuleNotFoundError as error:
         hint = "pip install '.[completion]' in your clone of clusterfn"
         raise ConfigError("completion needs shtab", hint=hint) from error

@@ -76,7 +76,8 @@ def _of_host(host: Host, written: Mapping[str, Value]) -> Iterator[Setting]:
     for key, (field, *_) in HOST_KEYS.items():
         schedulers = [name for name, each in SCHEDULER_KEYS.items() if key in each.keys]
         if schedulers and host.scheduler not in schedulers:
-            continue  # a key that this host does not obey
+            # The scheduler of this host does not obey this key, so it has no value here.
+            continue
         value = _attribute(host, field)
         below = _below(value)
         if key in written:
@@ -139,7 +140,8 @@ def hosts(args: argparse.Namespace) -> int:
     configuration = config_file.load()
     try:
         chosen, because = configuration.resolve(None)
-    except ConfigError as error:  # several hosts and no default
+    except ConfigError as error:
+        # There are several hosts and no default. The list is still useful, so print it with that sentence.
         chosen, because = None, error.message
     names = (*configuration.named, *({*configuration.hosts} - {*configuration.named}))
     facts = [_facts_of_host(configuration.hosts[name], chosen) for name in names]

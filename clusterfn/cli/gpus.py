@@ -49,7 +49,8 @@ def ask_machine(session: HostState) -> dict[str, Any]:
         add_allowed(report["gpus"], session)
         for job in report["waiting"]:
             job["since"] = session.here(job["since"])
-        MachineTables(time.monotonic).of(report)  # what no table can be made of is no answer
+        # Make the tables once, so that a malformed answer fails here, where the error names the host.
+        MachineTables(time.monotonic).of(report)
     if trouble:
         raise ClusterfnError(
             f"the GPUs of {session.host.name} cannot be seen: {trouble}", host=session.host.name,
@@ -199,7 +200,8 @@ def cluster_tables(report: Mapping[str, Any], room: int | None = None) -> str:
 
 
 _EVERY_S = 2.0
-_EVERY_ON_CLUSTER_S = 10.0  # its controller serves everybody
+# The controller of a cluster serves all users, so look at it less often.
+_EVERY_ON_CLUSTER_S = 10.0
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,8 @@ from clusterfn.scheduler.base import Evidence
 
 _NAME = "hold"
 _LOOK_S = 0.2
-_NOTICED_S = 10.0  # the job that holds an allocation looks each second whether it is released
+# The job that holds an allocation checks each second whether it was released.
+_NOTICED_S = 10.0
 _TIMEOUT_S = 60.0
 _MB = 2**20
 
@@ -118,7 +119,8 @@ def _hold_until_released(words: list[str]) -> None:
         raise RuntimeError(f"what holds the allocation: {reason}")
 
 
-_hold_until_released.__module__ = "__main__"  # travels as itself: a job has no command line
+# With this name the function is sent by value: a job does not get the modules of the command line.
+_hold_until_released.__module__ = "__main__"
 
 
 def _of(args: argparse.Namespace, command: str) -> tuple[HostState, Host]:

@@ -101,7 +101,8 @@ def remove(args: argparse.Namespace) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Be a kernel to the Jupyter client that has started this process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the proxy listens: clients interrupt before each shutdown
+    # Jupyter clients interrupt a kernel before each shutdown. Ignore that until the proxy handles interrupts.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     from clusterfn.integrations.jupyter import kernel_proxy
 
     connection = read_connection_file(Path(args.connection_file))
@@ -109,7 +110,8 @@ def run(args: argparse.Namespace) -> int:
     # imports all of a call, which takes longer than to listen
     from clusterfn.integrations.jupyter.kernel_job import JobSearch, launch_of
 
-    launch = launch_of(sys.argv[1:-1])  # all but the connection file
+    # The last word is the connection file, which differs in each start. The others identify the kernel.
+    launch = launch_of(sys.argv[1:-1])
     search = JobSearch(connection.key, _options_of(args), parse_time(args.idle or _IDLE, "idle"), launch=launch)
     kernel_proxy.exit_at_once(kernel_proxy.run_proxy(connection, listeners, search))
     return 0

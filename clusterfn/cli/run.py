@@ -40,7 +40,8 @@ def _run(args: argparse.Namespace) -> int:
         return start_detached(called, positional, kwargs, as_json=args.json)
     with contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext():
         called, positional, kwargs = _call(args)
-        if inspect.iscoroutinefunction(called.__wrapped__):  # its call would give a coroutine, and show nothing
+        if inspect.iscoroutinefunction(called.__wrapped__):
+            # Calling an async function returns a coroutine, and sends nothing.
             from clusterfn.calls import call
 
             value = call.run_call(called.__wrapped__, positional, kwargs, called.options)
@@ -83,7 +84,8 @@ def written(value: Any, as_json: bool) -> str:
             "the value is nested too deeply to be printed", hint="take it in Python: clusterfn.attach(ID).result()"
         ) from None
     except (TypeError, ValueError) as error:
-        if not as_json:  # its own __repr__
+        if not as_json:
+            # The value's own `__repr__` has failed, which only its author can fix.
             raise
         raise ClusterfnError(
             f"the value cannot be written as JSON: {error}", hint="leave out --json, or return plain lists and dicts"

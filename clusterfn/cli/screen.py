@@ -18,8 +18,10 @@ from clusterfn.calls import console
 _OBEYED = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 _COLOURS = {"green": "32", "red": "31", "yellow": "33", "dim": "2"}
 _ESCAPES = len("\x1b[2m\x1b[0m")
-_READABLE = 3  # lines of a table that say something
-_NARROW = 12  # columns that a cell keeps on a narrow terminal
+# A table that is cut below so many lines says too little.
+_READABLE = 3
+# Each cell keeps so many columns on a narrow terminal.
+_NARROW = 12
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

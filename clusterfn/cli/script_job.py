@@ -58,7 +58,8 @@ def run_script(args: argparse.Namespace) -> int:
             value = called()
     except CommandFailed as error:
         code = error.exit_status
-        if error.hint:  # it could not be started, and has printed nothing that would say why
+        if error.hint:
+            # A command that could not be started has printed nothing, so only this hint says why.
             console.warn(f"{error.message}; {error.hint}")
         advice = advise(error, command.project, args)
     if args.json:
@@ -101,7 +102,8 @@ def _prepared(
                           f"--{unused[0]} {{{unused[0]}}}")  # fmt: skip
     options = call_options(args)
     command = make_command(text._replace(names=names), options, args.result, stdin)
-    if args.host:  # also against $CLUSTERFN_HOST
+    if args.host:
+        # $CLUSTERFN_HOST overrides the option `host`, and the HOST on the command line must override both.
         command = command._replace(function=command.function.on(args.host))
     return command, shown
 
@@ -174,7 +176,8 @@ def _outcome_facts(arguments: dict[str, str], value: Any) -> dict[str, Any]:
     return {"arguments": arguments, "exit_status": 0, "value": value}
 
 
-_WRONG_USAGE = 2  # of argparse, click, getopt
+# The exit status of argparse, click and getopt for wrong options.
+_WRONG_USAGE = 2
 _ADVICE = (
     (re.compile(r"\b(?:conda|mamba|micromamba): (?:command )?not found|[Cc]onda init"),
      "the command already runs in the environment of the host; for another: --environment conda:NAME"),
@@ -249,7 +252,8 @@ def read_input(named: str | None) -> str | None:
     if source is None:
         return None
     folder = Path(tempfile.mkdtemp(prefix="clusterfn-stdin-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # registered first, so it runs once all was sent
+    # Functions registered first run last, so this removes the file only after everything was sent.
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     with spoken_wait.speaking(lambda: "reading standard input to its end; add < /dev/null if the command needs none"):
         count = _copy(source, folder / "stdin")
     if not count:
@@ -260,7 +264,8 @@ def read_input(named: str | None) -> str | None:
 
 def _source(is_required: bool) -> BinaryIO | None:
     mode = 0
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # it is closed, or no file
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        # Standard input may be closed, or replaced by an object without a file.
         mode = os.fstat(sys.stdin.fileno()).st_mode
     if stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or (is_required and stat.S_ISSOCK(mode)):
         return sys.stdin.buffer

@@ -95,7 +95,8 @@ def select(args: argparse.Namespace, command: str, states: Collection[str] = STA
     """
     hosts, words = target.split_hosts(args.words)
     if args.all:
-        hosts, words = [*hosts, *words], []  # a single word, too, is a host
+        # With --all, even a single word names a host.
+        hosts, words = [*hosts, *words], []
     elif not words:
         raise ConfigError(f"{command} names no job", hint=f"clusterfn {command} ID, or --all for all jobs of a host")
     ids = [word for word in words if _is_id(word)]
@@ -137,7 +138,8 @@ def select_one(args: argparse.Namespace, command: str) -> tuple[str, str | None]
         return word, host
     jobs = _list_each([host], command) if host else _list_by_names([word], command)
     named = [job for job in jobs if _is_named(job, word)]
-    named.sort(key=lambda job: job.state in ENDED)  # the newest first among those, too
+    # The sort is stable, so the newest comes first in both groups.
+    named.sort(key=lambda job: job.state in ENDED)
     if len(named) > 1:
         first = named[0]
         which = "the newest" if first.state in ENDED else "the newest that has not ended"
@@ -200,7 +202,8 @@ def sent_since(text: str | None) -> float:
 def list_jobs(hosts: Sequence[str]) -> tuple[list[JobInfo], Mapping[str, ClusterfnError]]:
     """List the jobs on several hosts at once, newest first, each job once; and the error of each that cannot say."""
     errors: dict[str, ClusterfnError] = {}
-    by_id: dict[str, JobInfo] = {}  # several hosts may show one home
+    # Several hosts may share one home folder, and so list the same jobs.
+    by_id: dict[str, JobInfo] = {}
     for name, answer in ask_each(hosts, jobs_on).items():
         if isinstance(answer, ClusterfnError):
             errors[name] = answer
@@ -267,7 +270,8 @@ def _list_by_names(words: Sequence[str], command: str, args: argparse.Namespace 
     others = [name for word in words for name in history.hosts_of(word) if name in hosts]
     try:
         usual = [_usual_host(words, command, args)]
-    except ConfigError:  # there are several, and no default
+    except ConfigError:
+        # There are several hosts and no default, so the call that sent such a job named its host.
         if not others:
             raise
         usual = []

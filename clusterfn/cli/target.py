@@ -188,7 +188,8 @@ def _run(path: Path, work: Callable[[], Any]) -> Any:
     try:
         with import_time.importing(path):
             return work()
-    except (Exception, SystemExit) as error:  # it is the user's code, which may raise anything
+    except (Exception, SystemExit) as error:
+        # Importing runs the user's code, which may raise anything.
         raise FileFailed(_complaint(path, error)) from error
 
 

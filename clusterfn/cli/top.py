@@ -29,7 +29,8 @@ _OWN_ORDER = ("JOB", "STATE", "NAME", "RAN", "", "GPU", "CORES", "MEMORY", "LEFT
 _HEAD = ("USER", "JOB", "STATE", "GPUS", "CORES", "MEMORY", "USED")
 _ORDER = ("USER", "STATE", "GPUS", "CORES", "JOB", "MEMORY", "USED")
 _EVERY_S = 2.0
-_REASONS_EVERY_S = 10.0  # a controller serves everybody
+# The controller of a cluster serves all users, so ask it for reasons less often.
+_REASONS_EVERY_S = 10.0
 _AGAIN_S = 5.0
 _MOST_FALSE, _MESSAGE = 5, 100
 _TIMEOUT_S = 60.0
@@ -94,7 +95,9 @@ def looks(session: HostState, count: int = 0) -> Iterator[dict[str, Any]]:
                 lines = coming.feed(_unpacked(unpacked, data))
                 checked = [_checked(session, json.loads(line)) for line in lines]
             yield from checked
-            if checked:  # they are shown: a terminal that is stopped asks for no more
+            if checked:
+                # Confirm what was shown. The host sends no more to a terminal that is stopped, which would fill its
+                # buffers.
                 session.connection.write(running, b"\n" * len(checked))
     finally:
         running.cancel()
@@ -205,7 +208,8 @@ def _row(job: Mapping[str, Any]) -> Sequence[str]:
 
 def notes_on(look: Mapping[str, Any]) -> Iterator[str]:
     """Say who is next on a machine, and which names that its users hold are false."""
-    for each in [row for row in look.get("jobs", ()) if row["state"] == PENDING][:1]:  # they are in their order
+    # Waiting jobs come in the order of the queue, so the first one is next.
+    for each in [row for row in look.get("jobs", ()) if row["state"] == PENDING][:1]:
         why = "has waited longest" if each.get("used") is None else "used the least of those who wait"
         yield f"{each['user']} is next with {each['job']}, and {why}"
     false = look.get("false", ())

@@ -30,7 +30,8 @@ from clusterfn.errors import ConfigError, did_you_mean
 LOCAL_VARIABLE = "CLUSTERFN_LOCAL"
 LOCAL = Host(name="local", address="", scheduler="local", source="built in", transport="local", environment="current")
 
-IN_PROCESS = "clusterfn.configure()"  # what the places of errors name instead of a file
+# Errors name this as the place of a mistake, instead of a file and a line.
+IN_PROCESS = "clusterfn.configure()"
 
 running_file: Path | None = None
 _configured: Config | None = None
@@ -190,7 +191,8 @@ def _config_of(content: Mapping[str, Any]) -> Config:
     data = json.dumps(content, default=str, ensure_ascii=False).encode("utf-8", "replace")
     try:
         config = parse(data, Path.cwd() / IN_PROCESS)
-    except ConfigError as error:  # its line is one of the text that was made here
+    except ConfigError as error:
+        # The line number belongs to the JSON text from above, which the user never sees, so remove it.
         problem = error.message.rpartition(f"{IN_PROCESS}:")[2].partition(": ")[2]
         raise ConfigError(f"{IN_PROCESS}: {problem}", hint=error.hint) from None
     hosts = {name: config.hosts[name]._replace(source=IN_PROCESS) for name in config.named}
@@ -215,7 +217,8 @@ def read(path: Path) -> Config:
     return parse(data, path)
 
 
-@functools.lru_cache(maxsize=8)  # each call of a function reads the file; parsing takes longer than packing the call
+# Every call reads the file again, to see changes. Parsing would take longer than packing the call, so cache that.
+@functools.lru_cache(maxsize=8)
 def parse(data: bytes, path: Path) -> Config:
     """Parse the configuration in these bytes of `path`."""
     top = yamlfile.parse(data, str(path))
@@ -224,7 +227,8 @@ def parse(data: bytes, path: Path) -> Config:
     keys = top.mapping(FILE_KEYS)
     named: dict[str, Host] = {}
     if below := keys.get("hosts"):
-        below.mapping()  # rejects what is no mapping, and a name that it has twice
+        # Called for its errors: it rejects a value that is no mapping, and a duplicate name.
+        below.mapping()
         named = {key.text: host_keys.host(key, value, path.parent) for key, value in below.pairs}
     hosts = {LOCAL.name: LOCAL, **named}
     default = keys.get("default_host")

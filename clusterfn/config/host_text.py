@@ -18,8 +18,10 @@ from clusterfn.errors import HostError
 _LONGEST_NAME = 200
 _LONGEST_WORD = 500
 _MOST = 1 << 63
-LONGEST_LINE = 64 << 20  # bytes: an exception may have a message of that size
-_NAME = re.compile(r"[^\W\d]\w*(?:[.-]\w+)*")  # of a module; with hyphens, of a project
+# The most bytes of a line. Even an exception's message may be this large.
+LONGEST_LINE = 64 << 20
+# A module's name, or with hyphens a project's.
+_NAME = re.compile(r"[^\W\d]\w*(?:[.-]\w+)*")
 
 
 @contextlib.contextmanager

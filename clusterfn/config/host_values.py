@@ -123,7 +123,8 @@ def _secrets(value: Value) -> tuple[str, ...]:
 SECRETS = Kind(_secrets, LINES.form)
 
 
-_LONG_S = 600.0  # `notify:` tells of jobs that took longer, unless it says `after:`
+# Without `after:`, `notify:` sends notices only about jobs that took longer than this.
+_LONG_S = 600.0
 
 
 def _notify(value: Value) -> Notify:

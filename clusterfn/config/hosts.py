@@ -19,7 +19,8 @@ from clusterfn.config.spec import EnvironmentSettings, Host, Resources
 from clusterfn.config.yamlfile import Value
 from clusterfn.errors import ConfigError
 
-USUAL_MEMORY = 4 * 2**30  # without a limit many sites give a whole node, and jobs wait for one another
+# Without a limit, many sites give a whole node to each job, so jobs would wait for one another.
+USUAL_MEMORY = 4 * 2**30
 
 _OF_MAKING = "making."
 _BELOW_DEFAULTS = [word for word in DEFAULT_KEYS if word != "environment"]
@@ -65,7 +66,8 @@ def host(key: Value, value: Value, folder: Path) -> Host:
     making = {field[len(_OF_MAKING) :]: facts.pop(field) for field in list(facts) if field.startswith(_OF_MAKING)}
     making.update(making.pop("cuda", {}))
     for record, field in ((facts, "environment"), (facts, "ssh_config")):
-        path = record.get(field)  # of a file next to this one, wherever the program runs
+        # The path is relative to the folder of clusterfn.yml, wherever the program runs.
+        path = record.get(field)
         if path and (field != "environment" or names_a_file(path)):
             record[field] = str(folder / Path(path).expanduser())
     _this_machine(keys, facts)

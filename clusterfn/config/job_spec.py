@@ -227,7 +227,8 @@ _TYPES: Mapping[str, type] = {
     "outputs": list,
 }  # fmt: skip
 _ID = re.compile(r"[0-9a-f]{16}")
-_MOST_ITEMS = 10_000_000  # each takes memory here before the first has come
+# Each item takes memory on this machine before its result comes, so a host must not announce any number.
+_MOST_ITEMS = 10_000_000
 SPEC_OF_JOB = f"{layout.SPEC} of the job"
 
 

@@ -32,7 +32,8 @@ from clusterfn.config.units import GPU_TYPE, NUMBER, VARIABLE, finite, parse_mem
 from clusterfn.errors import ConfigError, did_you_mean, nearest_word
 
 Time = Union[str, timedelta]
-Check = Callable[[Any, str], Any]  # of a value and its keyword
+# Gets a value and its keyword, and returns what `Options` holds.
+Check = Callable[[Any, str], Any]
 
 
 class JobOptions(TypedDict, total=False):
@@ -135,7 +136,8 @@ def descriptions() -> str:
 
 
 HOST_VARIABLE = "CLUSTERFN_HOST"
-SCRIPTS = (".py", ".sh", ".bash", ".sbatch", ".slurm")  # how the names of scripts end
+# The endings by which a word counts as a script.
+SCRIPTS = (".py", ".sh", ".bash", ".sbatch", ".slurm")
 # What people write for one of our words, from SLURM, PBS and other libraries.
 ALIASES = {
     **dict.fromkeys(("cpu", "cpus", "ncpus", "num_cpus", "cpus_per_task", "n_cores", "n_cpus", "threads"), "cores"),
@@ -232,8 +234,10 @@ def _meant_by(keyword: str, value: object) -> str:
 def _as_meant(keyword: str, meant: str, value: object) -> str | None:
     """Say what to write: the value under its right word, or a near one which that word takes."""
     if meant == "packages" and keyword == "python":
-        return f"write {_python_package('3.10' if value == 3.1 else value)}"  # 3.10 without quotes is 3.1
-    if meant == "environment":  # whose value names the kind too
+        # Without quotes, Python reads 3.10 as the number 3.1.
+        return f"write {_python_package('3.10' if value == 3.1 else value)}"
+    if meant == "environment":
+        # The value of `environment=` also contains the kind, which is the keyword here.
         if keyword in ("env_file", "requirements"):
             return f"write environment={_quoted(value if isinstance(value, str) else 'environment.yml')}"
         kind = keyword if keyword in ("python", "venv") else "conda"
@@ -255,10 +259,13 @@ _GPUS = re.compile(r"(?:gpu:)?(?:(?!gpu:)([A-Za-z][\w.-]*):)?(\d{1,4})")
 HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _GPU_NAME = re.compile(r"[A-Za-z]{1,8}\d[\w-]{0,30}")
 _JOB_ID = re.compile(r"[0-9a-f]{4,16}")
-_PACKAGE = re.compile(r"(?:[\w./-]+::|pip:)?[A-Za-z0-9_]|--?[a-z]|[./]")  # the latter: an option of pip's, its value
+# The last two alternatives are an option of pip and its value.
+_PACKAGE = re.compile(r"(?:[\w./-]+::|pip:)?[A-Za-z0-9_]|--?[a-z]|[./]")
 _PACKAGES_FILE = re.compile(r"(?:(?:-r|--requirement)[\s=]*)?([^\s:@=]+\.(?:txt|ya?ml|toml|cfg|lock))", re.IGNORECASE)
-_CAUSES = ("timeout", "preempted", "node")  # of `requeue=`
-REQUEUED = 3  # times for each cause, if only the causes are named
+# The causes that `requeue=` knows.
+_CAUSES = ("timeout", "preempted", "node")
+# Used if `requeue=` names only causes: how often a job is requeued for each.
+REQUEUED = 3
 _MOST_REQUEUED = 1000
 _MOST_PRIORITY = 1_000_000
 
@@ -422,9 +429,11 @@ def _environment_variables(value: Any, name: str) -> dict[str, str]:
 def _scheduler_options(value: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise ConfigError(f"{name}={value!r} is not a dict of options", hint=f'write {name}={{"partition": "gpu"}}')
-    if not value:  # takes back what the decorator said
+    if not value:
+        # An empty value takes back the options of the decorator.
         return {}
-    from clusterfn.config.schedulers import SCHEDULER_KEYS  # reads YAML, which takes time to import
+    # Imported late, because this reads YAML, which takes time to import.
+    from clusterfn.config.schedulers import SCHEDULER_KEYS
 
     check = SCHEDULER_KEYS[name].of_call
     assert check is not None

@@ -17,7 +17,8 @@ FILE = "clusterfn.yml"
 VARIABLE = "CLUSTERFN_CONFIG"
 _MISNAMED = ("clusterfn.yaml", "Clusterfn.yml", ".clusterfn.yml")
 ROOT_UID = 0
-_TOOLS = ("site-packages", "dist-packages")  # of pytest and the like, which run a script that is not theirs
+# Programs such as pytest are installed in these folders. Users run them, so their folder says nothing about a project.
+_TOOLS = ("site-packages", "dist-packages")
 
 
 def file_of_variable() -> Path | None:
@@ -87,7 +88,8 @@ def state_folder() -> Path:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # a folder above that may not be looked into
+    except OSError:
+        # This user may not be allowed to look into a folder above.
         return False
 
 

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from clusterfn.config.notify import Notify
 
-DATA = "data"  # the word of `results` for plain data
+# The value of `results` that accepts only plain data.
+DATA = "data"
 
 
 class Resources(NamedTuple):

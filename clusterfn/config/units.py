@@ -58,7 +58,8 @@ def _memory_hint(value: object, name: str) -> str:
     number = _number(value)
     if number is None:
         return f'write it with a unit: {name}="4GB"'
-    if number >= 2**20:  # too many for gigabytes: these are bytes
+    if number >= 2**20:
+        # So large a number can only mean bytes.
         return f'write it with a unit: {name}="{math.ceil(number / 2**20)}MB"'
     return f'write it with a unit: {name}="{number:.10g}{"GB" if number < 1024 else "MB"}"'
 
@@ -200,5 +201,6 @@ def _left_in_groups() -> Iterator[int]:
                 most, used = (int((group / name).read_text(encoding="ascii")) for name in (limit, usage))
                 stat = dict(entry.split() for entry in (group / "memory.stat").read_text(encoding="ascii").splitlines())
                 yield most - used + sum(int(stat[f"{kind}{each}active_file"]) for each in ("", "in"))
-            except (OSError, ValueError, KeyError):  # it has no limit ("max"), or a container does not show it
+            except (OSError, ValueError, KeyError):
+                # The group has no limit ("max"), or the container hides the files.
                 continue

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from clusterfn.config import units
 from clusterfn.config.yamlfile import Value
 
-Form = Mapping[str, Any]  # a JSON Schema
+# A JSON Schema.
+Form = Mapping[str, Any]
 
 
 class Kind(NamedTuple):

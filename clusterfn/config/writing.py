@@ -80,7 +80,8 @@ def adding(name: str, keys: Keys, path: Path, suggestion: str = "") -> Change:
         )
     old = _read(path) if path.exists() else _NEW.format(name=name)
     text = text_with_host(old, name, keys, suggestion)
-    if before.default_host is None and len(before.named) <= 1:  # another host would leave open which one is meant
+    if before.default_host is None and len(before.named) <= 1:
+        # With a second host, calls that name no host would be ambiguous. Let them go where they went before.
         only = before.named[0] if before.named else name
         text = _after(text, len(text), f"\ndefault_host: {_flow(only)}\n")
     _refuse_unless_only_added(before, text, name, path, _block(name, keys, "", _STEP))
@@ -117,7 +118,8 @@ def _compose(text: str) -> Any:
     try:
         return yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError:
-        return ()  # for `config` to complain about
+        # Return something that is not a mapping. `config_file` then reports the mistake with its line.
+        return ()
 
 
 def _flow(value: Any) -> str:
@@ -140,7 +142,8 @@ def text_with_host(text: str, name: str, keys: Keys, suggestion: str) -> str:
     hosts = next((value for key, value in top.value if key.value == "hosts"), None) if _is_map(top) else None
     if hosts is None:
         return _after(text, len(text), _block(name, keys, "hosts:\n", _STEP, suggestion))
-    if not _is_map(hosts):  # a bare `hosts:`
+    if not _is_map(hosts):
+        # The key `hosts:` has no value yet.
         return _after(text, hosts.end_mark.index, _block(name, keys, "", _STEP, suggestion))
     if hosts.flow_style:
         entry, before = _flow({name: keys})[1:-1], ", " if hosts.value else ""

@@ -16,15 +16,21 @@ from clusterfn.config.text_file import decode
 from clusterfn.config.units import parse_memory, parse_time
 from clusterfn.errors import ConfigError, did_you_mean
 
-LIMIT_BYTES = 2**17  # a worst case takes seconds
+# In the worst case, reading a file of this size takes seconds.
+LIMIT_BYTES = 2**17
 _DEPTH = 12
-_SHOWN = 120  # characters of a line
-_LONGEST = 1000  # characters of a problem
+# The most characters of a line that an error shows.
+_SHOWN = 120
+# The most characters of a problem's description.
+_LONGEST = 1000
 _TAG = "tag:yaml.org,2002:"
-_PASSWORD = r"(?:(?<=[\s@\"'])|^)([^\s@\"':]*):[^\s@\"']+@"  # in user:password@host; each word is read once
-_HIDDEN = r"(?i)pass\w*\W*[:=]|" + _PASSWORD  # such a line is not shown
+# Finds the password in user:password@host. The pattern reads each word only once, so no line takes long.
+_PASSWORD = r"(?:(?<=[\s@\"'])|^)([^\s@\"':]*):[^\s@\"']+@"
+# Errors do not show a line that matches this, because it may contain a secret.
+_HIDDEN = r"(?i)pass\w*\W*[:=]|" + _PASSWORD
 _COUNT = re.compile(r"0|[1-9][0-9]*")
-_WITHOUT_SPACE = r"\s*([A-Za-z_]\w*):[^\s:/]"  # no address of the web
+# The slash excludes web addresses.
+_WITHOUT_SPACE = r"\s*([A-Za-z_]\w*):[^\s:/]"
 _QUOTED = r'"[^"]+"'
 # key -> durations that may be written there
 _DURATIONS = {"time": '"90min", "2h" or "02:00:00"', "keep": '"14d"', "poll_floor": '"2s"', "login_ttl": '"8h"'}
@@ -227,7 +233,9 @@ def _composed(text: str, source: Source) -> Any:
     import yaml
 
     fast: Any = getattr(yaml, "CSafeLoader", None)
-    if fast is not None:  # a tenth of the time, which every program pays; of a mistake the other one says more
+    if fast is not None:
+        # The loader in C takes a tenth of the time, which every program pays. The other one below explains mistakes
+        # better.
         with contextlib.suppress(yaml.YAMLError, ValueError, OverflowError):
             if trick(text, fast) is None:
                 return yaml.compose(text, Loader=fast)
@@ -239,7 +247,8 @@ def _composed(text: str, source: Source) -> Any:
         return yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
         raise _translated(error, text, source) from error
-    except (ValueError, OverflowError) as error:  # an escape such as "\UFFFFFFFF"
+    except (ValueError, OverflowError) as error:
+        # An escape such as "\UFFFFFFFF" raises one of these.
         raise source.error(f"not YAML: {error}", 0, 0, None) from error
 
 
@@ -263,7 +272,8 @@ def trick(text: str | bytes, loader: Any) -> tuple[str, Any, str | None] | None:
             if tag not in (None, "!", _TAG + "str"):
                 return f'"{tag}": tags are not supported', event.start_mark, "write the plain value"
     except yaml.scanner.ScannerError as error:
-        if "maximum nesting depth" not in (error.problem or ""):  # libyaml 0.2.6 counts the levels of a line it reads
+        if "maximum nesting depth" not in (error.problem or ""):
+            # libyaml 0.2.6 counts the levels while it scans a line, and raises this before any event shows the depth.
             raise
         return "this is nested too deeply", error.problem_mark, None
     return None
@@ -271,7 +281,8 @@ def trick(text: str | bytes, loader: Any) -> tuple[str, Any, str | None] | None:
 
 def _translated(error: Any, text: str, source: Source) -> ConfigError:
     place = getattr(error, "problem_mark", None)
-    if place is None:  # a character that YAML forbids; `position` counts characters
+    if place is None:
+        # This is an error about a character that YAML forbids. It has no mark, and `position` counts characters.
         before = text[: getattr(error, "position", 0)]
         line, column = before.count("\n"), len(before) - before.rfind("\n") - 1
         return source.error("not YAML: it contains an unprintable character", line, column, "remove it")

@@ -87,7 +87,8 @@ def make(files: Mapping[str, bytes]) -> FileBundle:
 @functools.lru_cache(maxsize=1)
 def bridge() -> FileBundle:
     """Return the files of supervisor, worker and builder, cloudpickle and the library: docs/reference/protocol.md."""
-    from clusterfn.bridge.agent.files import MANIFEST  # here: jobs import this module, and have no agent
+    # Imported late, because jobs import this module too, and what is sent to a job does not include the agent.
+    from clusterfn.bridge.agent.files import MANIFEST
 
     inside, ours = _LIBRARY / "bridge", "_clusterfn/bridge/"
     files = {"_clusterfn/__init__.py": b"", f"{ours}__init__.py": b"", **python_files(inside / "stubs", "")}
@@ -97,12 +98,15 @@ def bridge() -> FileBundle:
     files.update(python_files(inside / "serialization", "_clusterfn_wire/"))
     files.update(python_files(serialization.cloudpickle_folder(), "_clusterfn_wire/cloudpickle/"))
     files.update(python_files(_LIBRARY, "library/clusterfn/", _is_for_jobs))
+    # The agent compares the files of a bridge with this list, because a file system may remove old files one by one.
     files[MANIFEST] = json.dumps({name: len(data) for name, data in files.items()}).encode()
     return make(files)
 
 
 def _is_for_jobs(name: str) -> bool:
-    if name.startswith("scheduler/") and name.count("/") > 1:  # no job submits to another scheduler: it has no ssh
+    # A job never submits to another scheduler, as it has no ssh. It needs the packages of schedulers only to import
+    # them.
+    if name.startswith("scheduler/") and name.count("/") > 1:
         return name.endswith("/__init__.py")
     return name in _NEEDED_BY_THE_REST or not name.startswith(_NOT_IN_JOBS)
 

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 _BELIEVED_S = 3600.0
 _PROBE_TIMEOUT_S = 60.0
-_SHELL_S = 3.0  # a call waits for it
+# The first call to a host waits for this, so it must be short. A host whose login shell is slower gets an error that
+# names `scheduler_path:`.
+_SHELL_S = 3.0
 
 
 class HostContents:
@@ -106,7 +108,8 @@ class HostBridge:
         self._contents = contents
         self._unset = unset
         self._suffix = ""
-        self._sends = 0  # after it was lost; of the loop's thread
+        # Counts how often a lost bridge was sent again. Only the loop's thread changes it, so it needs no lock.
+        self._sends = 0
 
     @functools.cached_property
     def name(self) -> str:
@@ -140,7 +143,9 @@ class HostBridge:
 
     def distrust(self) -> None:
         """Look again for all that was there, which may be gone or damaged; send the bridge under another name."""
-        with contextlib.suppress(HostError):  # it has another name below; the next request to that host raises it
+        with contextlib.suppress(HostError):
+            # The bridge gets another name below, so a failed removal does no harm. The next request reports a lost
+            # connection.
             self._connect().run(exit_flush.removal_command(self.folder))
         self._suffix = f"-{secrets.token_hex(4)}"
         self._contents.forget()
@@ -205,7 +210,8 @@ class HostBridge:
             return self._contents.send(folder, lambda: self.put(folder))
         self._sends += 1
         self._contents.forget()
-        removed = self._connect().run(exit_flush.removal_command(folder))  # a tree that is there is left alone
+        # Remove the folder first, because `put_tree` leaves a folder that exists as it is, damaged or not.
+        removed = self._connect().run(exit_flush.removal_command(folder))
         return self._contents.send(folder, lambda: self.put(folder, [removed]))
 
 
@@ -258,9 +264,12 @@ class ConnectedHost:
     def connect(self, meanwhile: Callable[[], object] = lambda: None) -> HostConnection:
         """Return the connection, after calling `meanwhile` while the host's agent starts, if it is not open yet."""
         connected = self._connected
-        if connected is not None and connected.usable():  # each call asks several times
+        if connected is not None and connected.usable():
+            # A call gets the connection several times, so the usual case must cost next to nothing.
             return connected
-        if loop.is_here():  # nothing may block there: what it follows ends with its connection
+        if loop.is_here():
+            # Connecting would block the loop's thread. Whatever runs in the loop belongs to the old connection and ends
+            # with it.
             raise HostError(f"The connection to {self.host.name} was closed", host=self.host.name)
         have = [posixpath.join(self.host.root, self.bridge.name)]
         have += [posixpath.join(self.host.root, layout.HOLD)] if self.scheduler_rules.holds else []
@@ -276,9 +285,12 @@ class ConnectedHost:
 
     def _find_commands(self, connection: HostConnection) -> None:
         """Ask a login shell for the scheduler's commands, which a command over ssh does not find."""
-        from clusterfn.hosts.survey import commands  # hardly any host needs it
+        # Imported late, because hardly any host hides the commands of its scheduler from a non-interactive shell.
+        from clusterfn.hosts.survey import commands
 
-        with contextlib.suppress(HostError):  # `HostCapacity.enough` says what is missing
+        with contextlib.suppress(HostError):
+            # Do not fail here: `HostCapacity.enough` rejects the call later, and names the missing command and the key
+            # for it.
             shown = commands.look(connection, self.host.scheduler, timeout_s=_SHELL_S)
             self.command_places = shown.schedulers.get(self.host.scheduler)
 

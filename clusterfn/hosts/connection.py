@@ -95,6 +95,7 @@ class HostConnection(HostRequests):
         self._transport = transport
         first = self.run_request(probe) if probe else None
         if first is not None:
+            # The link does not exist yet, so the probe gets the number that the link gives to its first request.
             first.register(FIRST, host.name)
         self._probed = (tuple(probe), first.reply) if first else None
         ahead = pack(first.header(lambda _: False), first.body) if first else b""
@@ -128,7 +129,8 @@ class HostConnection(HostRequests):
         self.host = host
 
         def read(hello: Header, _: bytes) -> None:
-            self.facts = _facts(hello)._replace(have=self.facts.have)  # it was not asked for paths again
+            # This greeting does not ask about paths, so the answers of the first one are still the latest.
+            self.facts = _facts(hello)._replace(have=self.facts.have)
 
         return self._send(_r.SimpleRequest("hello", greeting(host), read))
 
@@ -201,8 +203,10 @@ def _open(
 
 
 _ANSWER_S = 60.0
-_SAME_CLOCK_S = 60.0  # the hello takes a while, too
-_LATEST = 1 << 40  # seconds since 1970: a time that `time.localtime` takes
+# Smaller differences may come from the time that the greeting takes, and not from the clocks.
+_SAME_CLOCK_S = 60.0
+# The largest time, in seconds since 1970, that `time.localtime` accepts on every platform.
+_LATEST = 1 << 40
 _LISTS = {"version": int, "have": bool, "lacking": str}
 _NUMBERS = {"uid", "umask", "pid", "cpus", "memory_bytes"}
 
@@ -246,7 +250,8 @@ def connect(
     connection = HostConnection(host, transport_for(host), have, prompts.person(), probe, meanwhile)
     _opened.append(connection)
     for each in [each for each in _opened if not each.usable()]:
-        with contextlib.suppress(ValueError):  # another thread has removed it
+        with contextlib.suppress(ValueError):
+            # Another thread may have removed the same connection from the list meanwhile.
             _opened.remove(each)
     return connection
 
@@ -269,6 +274,7 @@ def connection_for(
     """
     login = (host.address, host.transport, host.scheduler == "local", host.ssh_config)
     way = (host.name, *login, host.root, host.python)
+    # `setdefault` is atomic: two threads that want the same host at once share one lock, and only one of them connects.
     lock, held = _shared.setdefault(way, (threading.Lock(), []))
     if held and (held[0].answers_here() or (_exiting and threading.current_thread() is not threading.main_thread())):
         return held[0]
@@ -277,7 +283,8 @@ def connection_for(
             with spoken_wait.speaking(lambda: f"connecting to {host.name} ({host.address}): it does not answer yet"):
                 held[:] = [connect(host, have=have, probe=probe, meanwhile=meanwhile)]
         elif (host.scheduler_path or host.scheduler_env) and commands_of(held[0].host) != commands_of(host):
-            held[0].use_commands(host).result(_ANSWER_S)  # `init` has written down where they are
+            # `clusterfn init` may have written these folders to clusterfn.yml after this process had connected.
+            held[0].use_commands(host).result(_ANSWER_S)
         return held[0]
 
 
@@ -290,12 +297,14 @@ def _close_all() -> None:
 
 def _forget_all() -> None:
     """Drop the connections and locks of the parent in a forked child."""
-    _inherited.extend(_opened)  # kept alive, or their pipes would be closed under the parent's threads
+    # Keep a reference to each: when Python collects them, it would close pipes that the parent process still uses.
+    _inherited.extend(_opened)
     _opened.clear()
     _shared.clear()
 
 
 _inherited: list[HostConnection] = []
 atexit.register(_close_all)
+# A forked child has the parent's sockets but none of its threads, so it could only garble the parent's streams.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_all)

@@ -37,7 +37,8 @@ _IDLE_S = 10.0
 _REMOVE = '{ rm -rf -- "$2" && mv -- "$1" "$2"; } 2>/dev/null; rm -rf -- "$2"'
 # -> seconds after which Python ends all the same, and whether all that the answer leads to has been asked for
 unanswered: dict[Answer, tuple[float, threading.Event]] = {}
-settlers: list[Callable[[], None]] = []  # each waits until all was asked for to which the answers so far lead
+# Each function waits until the answers so far have led to all of their follow-up requests.
+settlers: list[Callable[[], None]] = []
 
 
 def await_at_exit(reply: Answer, timeout_s: float = _EXIT_TIMEOUT_S) -> None:
@@ -74,12 +75,16 @@ def removal_command(folder: str) -> list[str]:
 
 
 _Inbox = queue.SimpleQueue[tuple[Callable[[], None], str]]
-_idle: list[_Inbox] = []  # of threads that wait for work
-_spare: list[_Inbox] = []  # of the thread for work that comes when Python exits, and starts no more threads
+# The inboxes of threads that wait for work.
+_idle: list[_Inbox] = []
+# The inbox of one thread in reserve. Python starts no more threads once it exits, and work may still come then.
+_spare: list[_Inbox] = []
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_idle.clear)  # a forked child has none of these threads
+    # A forked child has none of these threads, so it would hand its work to an inbox that no thread reads.
+    os.register_at_fork(after_in_child=_idle.clear)
     os.register_at_fork(after_in_child=_spare.clear)
-    os.register_at_fork(after_in_child=unanswered.clear)  # nor gets any answer
+    # Answers go to the parent's connections, so a child that waits for them at its exit would wait in vain.
+    os.register_at_fork(after_in_child=unanswered.clear)
 
 
 def run_in_thread(work: Callable[[], None], name: str) -> None:
@@ -90,7 +95,8 @@ def run_in_thread(work: Callable[[], None], name: str) -> None:
     """
     is_main = threading.current_thread() is threading.main_thread()
     with contextlib.suppress(IndexError):
-        if not is_main or threading.main_thread().is_alive():  # else the other threads may never run again
+        # At exit the main thread cannot leave work to others, because idle daemon threads may never run again.
+        if not is_main or threading.main_thread().is_alive():
             _idle.pop().put((work, name))
             return
     inbox: _Inbox = queue.SimpleQueue()
@@ -108,7 +114,9 @@ def _start_spare() -> None:
     if _spare:
         return
     inbox: _Inbox = queue.SimpleQueue()
-    with contextlib.suppress(RuntimeError):  # the interpreter is exiting, or this machine allows no more threads
+    with contextlib.suppress(RuntimeError):
+        # The interpreter may be exiting, or the machine may allow no more threads. Then `run_in_thread` works without
+        # it.
         threading.Thread(target=_work_off_spare, args=(inbox,), name="clusterfn-exit", daemon=True).start()
         _spare.append(inbox)
 
@@ -132,14 +140,18 @@ def _work_off(inbox: _Inbox) -> None:
             try:
                 _idle.remove(inbox)
                 return
-            except ValueError:  # it was taken in this moment: its work comes, unless Ctrl-C came first
+            except ValueError:
+                # Another thread has just taken this inbox, so its work is about to arrive. Ctrl-C may prevent that, so
+                # wait only once.
                 if is_taken:
                     return
             is_taken = True
             continue
         is_taken = False
-        contextvars.Context().run(work)  # as in a new thread: callbacks of users may set variables
-        del work  # it may hold a large value
+        # Use a fresh context, as a new thread has: callbacks of users may set context variables.
+        contextvars.Context().run(work)
+        # Drop the reference before the thread waits again, because the work may hold a large value.
+        del work
         _idle.append(inbox)
         this.name = "clusterfn-idle"
 
@@ -164,7 +176,8 @@ def finish_all() -> bool:
 
 def has_unanswered() -> bool:
     """Return whether an answer is missing, or what the last answers lead to."""
-    for settle in settlers:  # an answer may lead to a request
+    # An answer may lead to another request, so an empty table alone does not mean that nothing is left to do.
+    for settle in settlers:
         settle()
     return bool(unanswered)
 

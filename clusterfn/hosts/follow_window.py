@@ -42,7 +42,8 @@ class FollowWindow(Generic[T]):
         self._followed.discard(tracker)
         self._waiting.pop(tracker, None)
         begun: list[T] = []
-        with contextlib.suppress(KeyError):  # none waits
+        with contextlib.suppress(KeyError):
+            # `popitem` raises KeyError once no job waits any more.
             while len(self._followed) < MOST:
                 begun.append(self._waiting.popitem(last=False)[0])
                 self._followed.add(begun[-1])

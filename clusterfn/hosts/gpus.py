@@ -50,7 +50,8 @@ def ask(connection: HostConnection) -> tuple[GpuInfo, ...] | None:
     except HostError as error:
         if error.kind == "missing":
             return ()
-        if not error.kind:  # not from the agent
+        if not error.kind:
+            # An error without a kind does not come from the agent: the connection itself has failed.
             raise
         return None
     text = answer.out.decode("utf-8", "replace")

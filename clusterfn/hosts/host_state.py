@@ -46,7 +46,8 @@ class HostState(ConnectedHost):
         self._held: bool | None = None
         self._held_looked = 0.0
         self._held_look: Reply[list[bool]] | None = None
-        self._watches: dict[HostConnection, SchedulerWatch] = {}  # one, of the present connection
+        # Has one entry, for the present connection: entries of ended connections are removed.
+        self._watches: dict[HostConnection, SchedulerWatch] = {}
 
     def expect(self, request: EnvironmentRequest) -> None:
         """Ask for this environment together with the next connection, if there is none yet.
@@ -74,7 +75,8 @@ class HostState(ConnectedHost):
         return self._held
 
     async def _see_held(self, answer: Reply[list[bool]]) -> None:
-        with contextlib.suppress(HostError):  # it is asked again by a later call
+        with contextlib.suppress(HostError):
+            # Keep the old answer if the host cannot be asked now: a later call asks again.
             (self._held,) = await answer
 
     @property
@@ -128,4 +130,5 @@ def _follow_none() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_follow_none)  # a forked child has none of its parent's jobs
+    # The parent follows its own jobs, so a forked child must not count them in its window.
+    os.register_at_fork(after_in_child=_follow_none)

@@ -21,11 +21,13 @@ from clusterfn.hosts import exit_flush, spoken_wait
 T = TypeVar("T")
 _log = logging.getLogger("clusterfn")
 _starting = threading.Lock()
-_TURNS = 20  # of the loop: more than a coroutine takes from an answer to its next question
+# A coroutine takes fewer turns of the loop than this from an answer to its next question.
+_TURNS = 20
 _SETTLED_S = 5.0
 _loop: asyncio.AbstractEventLoop | None = None
 _thread: threading.Thread | None = None
-_begun: set[asyncio.Task[None]] = set()  # the loop itself holds tasks weakly
+# The event loop keeps only weak references to tasks, and Python could collect a task that waits.
+_begun: set[asyncio.Task[None]] = set()
 
 
 def start(story: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
@@ -76,10 +78,12 @@ def settle() -> None:
             await asyncio.sleep(0)
 
     if _loop is not None and not is_here():
-        with contextlib.suppress(concurrent.futures.TimeoutError):  # it has thousands of things to do
+        with contextlib.suppress(concurrent.futures.TimeoutError):
+            # With thousands of jobs the loop may need longer. Exiting a little early is better than hanging.
             start(pass_turns()).exception(_SETTLED_S)
 
 
+# At exit, an answer may still have to pass through coroutines before the next request is sent.
 exit_flush.settlers.append(settle)
 
 
@@ -111,7 +115,9 @@ def _running() -> asyncio.AbstractEventLoop:
             new_loop = asyncio.new_event_loop()
             thread = threading.Thread(target=_run, args=(new_loop,), name="clusterfn-loop", daemon=True)
             thread.start()
-            _loop, _thread = new_loop, thread  # only now: where no thread can be started, nothing may wait for it
+            # Publish the loop only after its thread runs: if no thread can be started, no caller may wait for this
+            # loop.
+            _loop, _thread = new_loop, thread
         return _loop
 
 

@@ -64,9 +64,11 @@ def _listed_files(connection: HostConnection, folder: str, pattern: str, item: i
         if item is None or error.kind != "missing" or connection.have([group]).result(_TIMEOUT_S) != [True]:
             raise
         return []
-    from clusterfn.bridge.agent.files import glob_pattern  # here: a job that imports clusterfn has no agent
+    # Imported late, because a job that imports clusterfn does not have the agent's modules.
+    from clusterfn.bridge.agent.files import glob_pattern
 
-    match = glob_pattern(pattern or "**").match  # the agent reads an empty one so
+    # The agent also reads an empty pattern as all files, so both sides must agree here.
+    match = glob_pattern(pattern or "**").match
     for entry in entries:
         if not match(entry.name):
             raise ClusterfnError(
@@ -90,7 +92,8 @@ def _fits(path: str) -> Callable[[int], None]:
     return check
 
 
-_GROWS = 1 << 62  # an end that no file has: what is appended to it meanwhile, such as a log, makes it no other file
+# With an end that no file reaches, the agent accepts a file that grows during the read, such as a log.
+_GROWS = 1 << 62
 
 
 def read_text(connection: HostConnection, path: str) -> str:
@@ -202,6 +205,7 @@ def fetch(
 ) -> list[Path]:  # fmt: skip
     """Fetch the files that match; see `Job.download`, and `list_files`. The name of a folder means its content."""
     files = _listed_files(connection, folder, pattern, item)
+    # A pattern without wildcards that matches no file may name a folder, which then means all files below it.
     plain = pattern.rstrip("/")
     if not files and plain and not _GLOB.search(plain):
         files = _listed_files(connection, folder, f"{plain}/**", item)

@@ -20,12 +20,18 @@ from clusterfn.scheduler.base import FINAL, RUNNING, Answer, JobState, Scheduler
 if TYPE_CHECKING:
     from clusterfn.hosts.connection import CommandLook, HostConnection, Reply
 
-_SAME_LOOK_S = 1.0  # two answers whose looks are nearer than this are one look, shared through the host's file
-_UNLISTED_S = 20.0  # between two looks that count against a job where only those that wait are listed
-_RUNNING_S = 300.0  # the heartbeat of a running job reports its death sooner
-_RARE_S = 60.0  # between two looks at a scheduler that serves everybody, on average
-_FRESH_S = 4.0  # the greatest age of an answer that is shown to a user
-_SOON = 6  # looks that may be made sooner than that, until the time for as many has passed
+# Looks that are closer together than this are one look, which processes share through a file of the host.
+_SAME_LOOK_S = 1.0
+# Where the scheduler lists only waiting jobs, two looks that count against a job are at least this far apart.
+_UNLISTED_S = 20.0
+# Running jobs need few looks, because the heartbeat of a job that dies reports that sooner.
+_RUNNING_S = 300.0
+# A scheduler serves all users of a cluster, so this process asks it no more often than this on average.
+_RARE_S = 60.0
+# An answer that is shown to a user may be no older than this.
+_FRESH_S = 4.0
+# So many looks may come sooner than `_RARE_S` allows. The allowance fills up again at that rate.
+_SOON = 6
 _SHARE = "scheduler"
 UNREACHABLE = "the scheduler has been unreachable"
 
@@ -128,12 +134,14 @@ class SchedulerWatch:
         self._clock = clock
         self._floor_s = poll_floor_s
         self._jobs: dict[str, _Watched] = {}
-        self._waiting: dict[str, _Watched] = {}  # those of them that do not run, the youngest last
+        # The jobs that do not run yet, the youngest last.
+        self._waiting: dict[str, _Watched] = {}
         self._allowance = LookAllowance(clock())
         self._repeating: Reply[Any] | None = None
         self._interval_s = 0.0
-        self._last_look_at: float | None = None  # when the last look was made
-        self._answered: float | None = None  # when the scheduler last answered one
+        # The time of the last look, and below that of the last one that the scheduler answered.
+        self._last_look_at: float | None = None
+        self._answered: float | None = None
         self._loosened: set[str] = set()
 
     def add(self, job_name: str, listener: Listener, time_s: float | None = None) -> None:
@@ -144,7 +152,8 @@ class SchedulerWatch:
         loop.call(self._add, job_name, _Watched(listener, self._clock(), time_s))
 
     def _add(self, job_name: str, job: _Watched) -> None:
-        self._waiting.pop(job_name, None)  # or it would keep its place among the others
+        # Remove the old entry first: assigning to an existing key would leave the job at its old place in the order.
+        self._waiting.pop(job_name, None)
         self._jobs[job_name] = self._waiting[job_name] = job
         self._repeat()
 
@@ -153,7 +162,8 @@ class SchedulerWatch:
         loop.call(self._remove, job_name)
 
     def _remove(self, job_name: str) -> None:
-        job = self._jobs.pop(job_name, None)  # a call of a session is not
+        # Calls of a session are removed like jobs, but were never added.
+        job = self._jobs.pop(job_name, None)
         self._loosened.discard(job_name)
         self._waiting.pop(job_name, None)
         if job is not None:

@@ -140,7 +140,8 @@ def _ending_is_an_exception() -> Iterator[None]:
     numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     before = {number: signal.getsignal(number) for number in numbers}
     for number in numbers:
-        if before[number] is signal.SIG_DFL:  # nohup ignores SIGHUP: let it
+        if before[number] is signal.SIG_DFL:
+            # Leave a signal alone that is ignored, as nohup ignores SIGHUP.
             signal.signal(number, leave)
     try:
         yield
@@ -158,7 +159,8 @@ class _Progress:
 
     def __call__(self, state: str, reason: str, seconds: float) -> None:
         if seconds < _PATIENCE_S and not self._line.redrawn:
-            return  # most jobs start before there is anything to say
+            # Most jobs start before there is anything to report.
+            return
         does = "waits in the queue" if state == PENDING else "runs" if state == RUNNING else "starts"
         word = screen.coloured("....", _COLOURS["...."], sys.stdout)
         why = f" ({in_one_line(reason)})" if reason else ""
@@ -179,7 +181,8 @@ def _run(step: Step, state: CheckState, first: bool, ended: Callable[[], None]) 
         return Finding(step.name, word, str(error), error.evidence, error.hint)
     except ClusterfnError as error:
         if first and isinstance(error, ConfigError):
-            raise  # no such host, or no usable file: a wrong word, and no finding about a host
+            # There is no such host, or no usable clusterfn.yml. That is wrong usage, and not a finding about a host.
+            raise
         return Finding(step.name, "FAIL", error.message, error.evidence, error.hint or "")
 
 
@@ -192,6 +195,7 @@ def _say(finding: Finding) -> None:
         print(_INDENT + in_one_line(line))
     for line in finding.evidence:
         print(f"{_INDENT}  | {in_one_line(line)}")
-    if finding.hint:  # in one line, for it often holds a command to be copied
+    if finding.hint:
+        # Keep the hint on one line, because it often contains a command to copy.
         print(f"{_INDENT}next: {in_one_line(finding.hint)}")
     sys.stdout.flush()

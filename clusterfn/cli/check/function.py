@@ -183,7 +183,8 @@ def send_probe(
 ) -> T:  # fmt: skip
     """Return what a function returned there; arguments and exceptions as those of `run_probe`."""
     began = time.monotonic()
-    with concurrent.futures.ThreadPoolExecutor(1, "clusterfn-check") as pool:  # Ctrl-C must not lose a job half sent
+    # Send from another thread: Ctrl-C interrupts only this one, so no job stays half sent and unknown.
+    with concurrent.futures.ThreadPoolExecutor(1, "clusterfn-check") as pool:
         sending = pool.submit(call.submit_call, function, (), {}, options)
         try:
             job: Job[T] = sending.result()
@@ -194,7 +195,8 @@ def send_probe(
 
 
 def _tell() -> Callable[[], ProbeResult]:
-    def tell() -> tuple[str, str, int, str]:  # travels by value, as it has no name that can be imported
+    # A nested function has no name that a host could import, so it is sent by value.
+    def tell() -> tuple[str, str, int, str]:
         import os
         import platform
 
@@ -237,9 +239,11 @@ def _withdraw(sending: concurrent.futures.Future[Job[Any]], session: HostState) 
     try:
         job = sending.result(_SEND_S)
     except (ClusterfnError, concurrent.futures.TimeoutError):
-        return  # it was never sent
+        # The job was never sent.
+        return
     with spoken_wait.speaking(lambda: f"waiting for job {job.id} of this check to end: it is {job.status_since}"):
-        with contextlib.suppress(ClusterfnError):  # a scheduler that does not answer now is asked again below
+        with contextlib.suppress(ClusterfnError):
+            # A scheduler that does not answer now is asked again below.
             job.stop()
         leave_queue(job, session)
         concurrent.futures.wait([job], CANCEL_S)

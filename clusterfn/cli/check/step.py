@@ -20,7 +20,8 @@ from clusterfn.hosts.survey import Site
 from clusterfn.scheduler import scheduler_for
 
 TIMEOUT_S = 60.0
-Progress = Callable[[str, str, float], None]  # the state of the function's job, the reason, seconds since it was sent
+# The state of the function's job, the reason for it, and the seconds since it was sent.
+Progress = Callable[[str, str, float], None]
 # The spec of each recent job, followed by NUL; then how many jobs wait in the machine's own queue.
 _JOBS = r"""
 cd -- "$1" 2>/dev/null && ls -t | head -n 20 | while read -r job; do cat -- "$job/$2"; printf '\0'; done 2>/dev/null

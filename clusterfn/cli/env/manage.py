@@ -63,14 +63,16 @@ for name in [each for wanted in sys.argv[1:] for each in modules(wanted) if want
 print("\n" + MARK + json.dumps(told), flush=True)
 """.replace("MARK", repr(REPORT_PREFIX))
 
-TOTAL = 4.0  # what the calculation gives
+# The correct result of the calculation below.
+TOTAL = 4.0
 OnGpu = tuple[str, str, str, bool, int, str, float]
 
 
 def gpu_kernel() -> Callable[[], OnGpu | None]:
     """Return a function that calculates on a GPU with PyTorch and reports it; None where there is no PyTorch."""
 
-    def kernel() -> OnGpu | None:  # travels by value, as it has no name that can be imported
+    # A nested function has no name that a host could import, so it is sent by value.
+    def kernel() -> OnGpu | None:
         import importlib
         import importlib.util
         import platform
@@ -118,7 +120,8 @@ def find_environment(word: str, session: HostState) -> Built:
     """
     root = environment_facts.environments_root(session)
     begin = word.lower()
-    if names_a_file(word):  # whose lock must exist: nothing is solved here
+    if names_a_file(word):
+        # The lock must exist already: this command solves no environment.
         spec = resolve.read_specification(word, ())
         if why := environment_facts.explain_stale_lock(session, spec, 0, CALLER):
             raise ConfigError(
@@ -250,7 +253,8 @@ def _read(session: HostState, path: str) -> dict[str, Any]:
         return dict(json.loads(text))
 
 
-_IMPORT_TIMEOUT_S = 600.0  # a cold import from a shared file system takes minutes
+# The first import from a shared file system may take minutes.
+_IMPORT_TIMEOUT_S = 600.0
 _MOST_LINES = 20
 
 

@@ -79,7 +79,8 @@ def _story(args: argparse.Namespace, answers: Answers, done: Done) -> int:
 def _reject_contradictions(begun: Begun, args: argparse.Namespace) -> None:
     """Reject each option that would say something else than the lines that are there, which stay as they are."""
     host, options = begun.host, begun.host.scheduler_options
-    queue = "queue" if "queue" in options else "partition"  # of Grid Engine, of SLURM
+    # Grid Engine has queues, and SLURM has partitions.
+    queue = "queue" if "queue" in options else "partition"
     parts = options.get(queue)
     cpu, gpu = (parts.get("cpu"), parts.get("gpu")) if isinstance(parts, Mapping) else (parts, parts)
     configured: dict[str, tuple[str, Sequence[str | None]]] = {
@@ -116,7 +117,9 @@ def _add(begun: Begun, args: argparse.Namespace, answers: Answers, done: Done) -
     )  # fmt: skip
     make_root(connection, keys["root"])
     environment = pythons.environment(open_session(connection.host), args.environment, answers)
-    if keys["root"] != connection.host.root:  # made for the agent that has looked around
+    if keys["root"] != connection.host.root:
+        # The agent that has surveyed the host made this folder, which no job needs now. `rmdir` removes it only if
+        # empty.
         connection.run(["rmdir", "--", connection.facts.root])
     lines = {"address": draft.address, **keys, **({"environment": environment} if environment else {})}
     change = writing.adding(draft.name, lines, begun.path, choices.suggestion(site))

@@ -39,7 +39,8 @@ def connected(host: Host, answers: Answers, no_key: bool, note: Note) -> HostCon
     try:
         connection = hosts.connection_for(host)
     except AuthenticationError as error:
-        if "clusterfn login" in (error.hint or ""):  # which knows the host once it is in clusterfn.yml
+        if "clusterfn login" in (error.hint or ""):
+            # `clusterfn login` does not know this host until it is in clusterfn.yml.
             error.hint = "run the same command to be asked again"
         raise
     once = f"; to log in once for all of them: clusterfn login {host.name}" if can_hold(host) else ""

@@ -19,13 +19,18 @@ if TYPE_CHECKING:
     from clusterfn.hosts.transports import Stream
 
 CHUNK = 256 * 1024
-LONGEST = 64 * 2**20  # of a body: what announces more is no frame
-LONGEST_HEADER = 8 * 2**20  # which takes up to thirty times as much memory once it is read
+# The most bytes of a body. A frame that announces more is rejected as garbage.
+LONGEST = 64 * 2**20
+# The most bytes of a header. As Python objects, its JSON may take thirty times as much memory.
+LONGEST_HEADER = 8 * 2**20
 SHOWN = 64
-_SMALL = 4096  # read at once where a header comes: what follows it is then read to its place
+# Where a header is expected, read no more than this, so that the bytes of a large body are copied only once.
+_SMALL = 4096
 FRAME = struct.Struct("!IQ")
-HELLO_ID = 1  # of the first request to an agent
-_QUOTA = 122  # EDQUOT on Linux; this machine may have another number for it
+# The number of the first request to an agent.
+HELLO_ID = 1
+# This is EDQUOT on Linux hosts. The local machine may have another number for it, so `errno` does not help.
+_QUOTA = 122
 _VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})")
 
 Header = dict[str, Any]
@@ -59,7 +64,8 @@ class FrameReader:
         self._on_piece: Callable[[Header, bytes], bool] = lambda header, part: False
         self._data = bytearray(data)
         self._piece: Header = {}
-        self._left = 0  # bytes of it
+        # Counts the bytes of the present piece that have not come yet.
+        self._left = 0
 
     def hand_over(self, deliver: Deliver, on_piece: Callable[[Header, bytes], bool]) -> None:
         """Have pieces taken by the thread that receives them: `frame` does not return them.
@@ -133,7 +139,9 @@ class FrameReader:
                 self._data += data
                 try:
                     self._begin()
-                except HostError:  # `frame` raises it again, in the reader's thread
+                except HostError:
+                    # Do not raise here, in the thread that receives: `frame` meets the same error in the reader's
+                    # thread.
                     return False
                 if not self._left:
                     return False
@@ -172,7 +180,8 @@ def _header(text: bytes) -> Header:
 
 
 def _decompressed(content: bytes) -> bytes:
-    from clusterfn.bridge.agent.compression import decompress  # on slow links alone
+    # Imported late, because agents compress only on slow links.
+    from clusterfn.bridge.agent.compression import decompress
 
     try:
         return decompress(content)
@@ -231,7 +240,8 @@ def _full(host: Host, data: Header, path: str) -> HostError:
     message = f"No space is left on {host.name} for {path}"
     if data.get("errno") == _QUOTA:
         message = f"Your disk quota on {host.name} leaves no space for {path}"
-        amounts = amounts[1:]  # what is free on the disk is not free for you
+        # The free space of the disk would mislead here, because the quota does not let this user have it.
+        amounts = amounts[1:]
     valid = [(word, amount) for word, amount in amounts if type(amount) is int and 0 <= amount < 2**63]
     seen = ", ".join(f"{format_size(amount)} {word}" for word, amount in valid)
     return HostDiskFull(

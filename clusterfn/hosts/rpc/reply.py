@@ -50,7 +50,8 @@ class Reply(Generic[T]):
         size: Bytes of its files in all; None where that is not known (yet).
     """
 
-    _sharers = 1  # callers that have not cancelled it
+    # Counts the callers that have not cancelled the request.
+    _sharers = 1
 
     def __init__(self, cancel: Callable[[], None]) -> None:
         self.id = self.moved = 0
@@ -130,7 +131,8 @@ class Reply(Generic[T]):
                 return
             try:
                 waiting.pop()(reply)
-            except SystemExit:  # the future would let it through, past other callbacks; it logs other errors itself
+            except SystemExit:
+                # A future logs other exceptions, but lets SystemExit through, which would skip the remaining callbacks.
                 logging.getLogger("clusterfn").exception("a callback exits, which it cannot do on this thread")
 
         self._future.add_done_callback(answered)
@@ -147,7 +149,8 @@ class Reply(Generic[T]):
         return self._future.exception()
 
     def _end(self) -> Generator[Any, None, None]:
-        import asyncio  # a process that never waits so need not load it
+        # Imported late, because importing it takes time, and most programs never await a reply in a coroutine.
+        import asyncio
 
         loop = asyncio.get_running_loop()
         woken, wake = loop.create_future(), cast(Any, _wake)
@@ -185,7 +188,8 @@ class Reply(Generic[T]):
 
     def resolve(self, value: T) -> None:
         """Set the value, unless the request has ended."""
-        with contextlib.suppress(concurrent.futures.InvalidStateError):  # it has ended, perhaps just now
+        with contextlib.suppress(concurrent.futures.InvalidStateError):
+            # The request may have ended in another thread just now. The first result counts.
             self._future.set_result(value)
             self._cancel = lambda: None
 

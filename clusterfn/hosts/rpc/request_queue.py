@@ -17,8 +17,10 @@ from clusterfn.hosts.transports import Stream
 
 FAILURES_KEPT = 10_000
 FULL = 8 * 2**20  # bytes
-_BURST = 16  # requests, each of which comes within _GATHER_S of the one before it
-_GATHER_S = 0.002  # how long a request of a burst waits for others: each write wakes five processes on its way
+# So many requests make a burst, if each comes within `_GATHER_S` of the one before it.
+_BURST = 16
+# A request of a burst waits this long for others, because each write wakes five processes on its way.
+_GATHER_S = 0.002
 _log = logging.getLogger("clusterfn")
 
 
@@ -173,10 +175,12 @@ class RequestSender:
             with line.changed:
                 if line.over is not None or not line.connected:
                     continue
+                # Take everything under the lock, and write after it: a write may block for as long as the line is slow.
                 opened, requests = line.opened, b"".join(self._control)
                 self._control.clear()
                 transfer = self._transfers.popleft() if self._transfers else None
-                line.changed.notify_all()  # there may be room for more now
+                # Wake callers that wait for room in the queue.
+                line.changed.notify_all()
             try:
                 self._put(opened.stream, requests)
                 if transfer is not None:
@@ -200,13 +204,15 @@ class RequestSender:
             return
         try:
             chunk = next(chunks, None)
-        except OSError as error:  # the local file, not the stream
+        except OSError as error:
+            # The local file cannot be read, which ends this request alone. Errors of the stream come from `_put` below.
             self._give_up(request, error)
             return
         if chunk is None:
             return
         self._put(opened.stream, chunk)
-        self._line.pulse.moved = time.monotonic()  # progress of an upload proves the stream alive; our own pings do not
+        # Progress of an upload shows that the other end is alive. A ping that was written does not.
+        self._line.pulse.moved = time.monotonic()
         with self._line.changed:
             if opened is self._line.opened and self._line.connected:
                 self._transfers.append((request, chunks))

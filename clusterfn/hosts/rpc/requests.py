@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from clusterfn.bridge.agent.compression import Compressor
 
 T = TypeVar("T")
-RESUMED_FROM = 1 << 20  # bytes of an upload, from which on a later agent continues it
+# Uploads of at least so many bytes are resumed after a reconnect. Smaller ones are sent again from the start.
+RESUMED_FROM = 1 << 20
 _log = logging.getLogger("clusterfn")
 
 
@@ -62,7 +63,8 @@ class OpenRequest(Generic[T]):
         self.after = tuple(reply.id for reply in after)
         self.cancel: Callable[[], None] = lambda: None
         self.upload: Callable[[Iterator[bytes]], None] = lambda _: None
-        self.taken: Callable[[], int] = lambda: 0  # the bytes of all requests that the link has taken
+        # Returns how many bytes the link has written so far, from which the compressor measures the speed of the line.
+        self.taken: Callable[[], int] = lambda: 0
         self.reply: Reply[T] = self.reply_type(lambda: self.cancel())
         self.id = self.reply.id
 
@@ -200,7 +202,8 @@ class UploadRequest(SimpleRequest[T]):
     def _chunks(self, begin: int) -> Iterator[bytes]:
         """Yield the frames from a byte on. On fast links `pack` copies each byte once, and that is all."""
         if "resume" in self.fields:
-            from clusterfn.bridge.agent.compression import Compressor  # few uploads are as large
+            # Imported late, because few uploads are large enough.
+            from clusterfn.bridge.agent.compression import Compressor
 
             self._compressor = Compressor(self.taken)
         held: list[bytes | memoryview] = []
@@ -303,7 +306,8 @@ class FollowRequest(OpenRequest[bytes]):
         self._offsets[index][1] += len(body)
         try:
             self._takers[index](body)
-        except BaseException:  # the caller's own function
+        except BaseException:
+            # This is a function of the caller, which may raise anything, and the other files must still be followed.
             if "until" not in self.fields:
                 raise
             self._takers[index] = lambda _: None

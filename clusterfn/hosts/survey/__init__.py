@@ -147,7 +147,8 @@ def read_site(sections: Mapping[str, Section], memory_bytes: int | None = None) 
         return sections.get(name, MISSING)
 
     left = dict(parse_quotas(section("quotas").lines))
-    volumes: dict[tuple[str, str], Volume] = {}  # in the order of the candidates; with several names by its first
+    # Keeps the order of the candidates. A volume with several names appears under its first.
+    volumes: dict[tuple[str, str], Volume] = {}
     for each in sections.values():
         volume = parse.volume(each, left) if each.name.startswith("volume-") else None
         if volume is not None:

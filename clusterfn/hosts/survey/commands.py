@@ -16,7 +16,8 @@ from clusterfn.hosts.connection import HostConnection
 from clusterfn.scheduler import SCHEDULERS, SURVEY_UNSET, kinds_of_sites, login_node
 
 _PROGRAM = Path(__file__).parents[2] / "bridge" / "login_shell.py"
-_SHELLS = 4  # that it may try, one after another
+# The program tries up to so many login shells, one after another, so the limit allows for all of them.
+_SHELLS = 4
 _SPARE_S = 20.0
 
 

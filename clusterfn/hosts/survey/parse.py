@@ -109,7 +109,8 @@ _SHARED = re.compile(
     r"|gfs2|ocfs2|9p|sshfs)"
 )
 _FULL = ("no space", "quota")
-_LONGEST = 1000  # of a line that is searched
+# Longer lines are cut before they are searched, because a pattern could take very long on them.
+_LONGEST = 1000
 _KB = 1024
 
 

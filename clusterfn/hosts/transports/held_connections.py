@@ -26,9 +26,11 @@ from clusterfn.errors import ConfigError
 from clusterfn.hosts.transports.ssh_config import Settings
 
 VARIABLE = "CLUSTERFN_RUNTIME"
-PLACE = Path("/tmp")  # TMPDIR differs between the programs of one user
+# Not TMPDIR, which may differ between the programs of one user: all of them must find the same folder.
+PLACE = Path("/tmp")
 _LEFT_S = 86400.0
-_LONGEST = 67  # of its path; with a socket's name and what ssh appends it is 103
+# The longest path of the folder. With the name of a socket and what ssh appends, it has 103 bytes.
+_LONGEST = 67
 
 
 def runtime_folder() -> Path:
@@ -40,7 +42,8 @@ def runtime_folder() -> Path:
     path = _runtime_path()
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except FileExistsError:  # something else has that name
+    except FileExistsError:
+        # Something that is not a folder has this name; `_refuse_shared` says so.
         _refuse_shared(path)
     except OSError as error:
         raise unwritable(error) from error
@@ -56,7 +59,8 @@ def scratch_folder(prefix: str) -> Path:
     """
     inside = runtime_folder()
     for old in inside.glob("*-*"):
-        with contextlib.suppress(FileNotFoundError):  # another program tidies up too
+        with contextlib.suppress(FileNotFoundError):
+            # Another program may remove the same old folder at this moment.
             if old.is_dir() and time.time() - old.stat().st_mtime > _LEFT_S:
                 shutil.rmtree(old, ignore_errors=True)
     try:
@@ -93,7 +97,8 @@ def _another(taken: Path, uid: int) -> Path:
 def _owner(path: Path) -> int | None:
     try:
         return path.lstat().st_uid
-    except OSError:  # it does not exist
+    except OSError:
+        # No file of this name exists, or its folder cannot be read.
         return None
 
 
@@ -201,7 +206,8 @@ def is_running(pid: int) -> bool:
         os.kill(pid, 0)
     except OSError:
         return False
-    try:  # a zombie has ended: in a container its parent may never reap it
+    # A zombie counts as ended: in a container, its parent may never reap it.
+    try:
         status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return True
@@ -216,7 +222,8 @@ def listens(held: HeldConnection) -> bool:
         line.setblocking(False)
         try:
             line.connect(held.address)
-        except BlockingIOError:  # others wait already
+        except BlockingIOError:
+            # The queue of the socket is full of other clients, so a process has it open.
             return True
         except OSError:
             return False

@@ -17,7 +17,8 @@ from clusterfn.hosts.transports import ssh_config_file
 from clusterfn.hosts.transports.ssh_config import Settings
 
 AUTHORITY = "@cert-authority"
-_FILES = ("ecdsa", "rsa")  # kinds of keys in the names of sshd's files; any other is ed25519
+# The kinds of keys in the names of sshd's own files. Any other kind counts as ed25519.
+_FILES = ("ecdsa", "rsa")
 
 
 class KnownKey(NamedTuple):
@@ -58,7 +59,9 @@ def _keys_of(name: str | None, path: str, text: str) -> tuple[KnownKey, ...]:
         marker = words.pop(0) if words and words[0].startswith("@") else ""
         if len(words) < 3 or words[0].startswith("#") or not (name is None or matches(words[0], name)):
             continue
-        with contextlib.suppress(ValueError):  # binascii.Error is one; another where a sign is not even of ASCII
+        with contextlib.suppress(ValueError):
+            # `binascii.Error` is a ValueError, and a character outside of ASCII raises a plain one. Such a line has no
+            # usable key.
             keys.append(KnownKey(f"{path}:{number}", marker, words[1], base64.b64decode(words[2]), words[0]))
     return tuple(keys)
 
@@ -68,7 +71,8 @@ def matches(patterns: str, name: str) -> bool:
     if patterns.startswith("|1|"):
         try:
             salt, digest = (base64.b64decode(part) for part in patterns.split("|")[2:4])
-        except ValueError:  # binascii.Error is one
+        except ValueError:
+            # `binascii.Error` is a ValueError.
             return False
         return hmac.compare_digest(hmac.new(salt, name.encode(), hashlib.sha1).digest(), digest)
     negated = [each[1:] for each in patterns.lower().split(",") if each.startswith("!")]

@@ -95,7 +95,8 @@ class ProcessStream(ListeningStream):
                 if self._closed:
                     raise BrokenPipeError("this process closed the stream")
                 rest = rest[os.write(self._in.fileno(), rest) :]
-        except ValueError as error:  # of a closed file
+        except ValueError as error:
+            # A closed file raises ValueError instead of an OSError.
             raise BrokenPipeError("this process closed the stream") from error
 
     def close(self) -> None:
@@ -112,7 +113,8 @@ class ProcessStream(ListeningStream):
             self._kill()
             self.process.wait()
         self._listener.join(PATIENCE_S)
-        if self._listener.is_alive():  # a child of it lives on and holds the pipes
+        if self._listener.is_alive():
+            # The process has ended, but a child of it still holds the pipes, which would block the close below.
             with contextlib.suppress(ProcessLookupError):
                 self._kill()
         with self._reading:

@@ -105,7 +105,8 @@ def started(host: Host, settings: Settings, stream: OpensshStream) -> OpensshStr
             raise ssh_errors.error_of(host, settings, stream.before(), code, asked=stream.asking is not None)
         evidence = [line.rstrip() for line in stream.before().splitlines()][-ssh_errors.EVIDENCE_LINES :]
         raise ssh_errors.unreachable("ended", host, settings, evidence, how=f"not within {patience:g} s")
-    except BaseException:  # Ctrl-C too: no caller has the stream yet
+    except BaseException:
+        # This includes Ctrl-C: no caller has the stream yet, so no caller could close it.
         stream.close()
         raise
 
@@ -137,7 +138,9 @@ class OpensshStream(ProcessStream):
                 self._decided.wait(LOOK_S)
             else:
                 self.asking.serve(LOOK_S)
-        if self.process.poll() is not None:  # its last words may be under way; or a child of it holds the pipe
+        if self.process.poll() is not None:
+            # The last lines of its stderr may still be on their way. Do not wait for long, as a child may hold the
+            # pipe.
             self._decided.wait(2 * LOOK_S)
         return self._opened
 
@@ -188,7 +191,9 @@ class OpensshStream(ProcessStream):
         if match:
             self._opened = True
             early = ""
-            if b"mux_client" in match[0]:  # the shared master writes what the command says, perhaps before this line
+            if b"mux_client" in match[0]:
+                # The shared master itself writes the command's stderr, perhaps before this line, so those lines belong
+                # to the command.
                 early = ssh_errors.without_chatter(self._before[: match.start()].decode(errors="replace"))
             super()._hear(early.encode() + self._before[match.end() :])
             self._decide()
@@ -228,7 +233,8 @@ class AskPass:
         self._listener = socket.socket(socket.AF_UNIX)
         program, address = self._folder / "ask", str(self._folder / "s")
         words = [sys.executable, "-I", "-S", "-c", _PROGRAM, address]
-        try:  # a shell script, because the path of Python may have spaces
+        # SSH_ASKPASS names a program without arguments, and Python's path may have spaces. So write a shell script.
+        try:
             program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
             program.chmod(0o700)
             self._listener.bind(address)
@@ -251,7 +257,8 @@ class AskPass:
         self._listener.close()
         if self._accepting is not None:
             self._accepting.join()
-        while not self._calls.empty():  # asked after the end: no answer is a refusal
+        # Questions that came after the end get no answer, which ssh takes for a refusal.
+        while not self._calls.empty():
             call = self._calls.get()
             if call is not None:
                 call.close()
@@ -283,7 +290,8 @@ class AskPass:
 
     def _answer(self, call: socket.socket) -> None:
         hint, _, prompt = os.fsdecode(call.makefile("rb").read(_WORDS)).partition("\0")
-        if hint or _YES_OR_NO.search(prompt):  # "confirm", or "none" for what needs no answer
+        if hint or _YES_OR_NO.search(prompt):
+            # A hint is "confirm", or "none" for a message that needs no answer. Neither asks for a secret.
             return
         who = _WHO.match(prompt)
         self.count += 1
@@ -327,7 +335,8 @@ def line(settings: Settings, mux: Sequence[str], command: str, *, asks: bool = F
         *mux,
         *([] if asks else ["BatchMode=yes"]),
         "ClearAllForwardings=yes",
-        "ForwardAgent=no",  # root on the host could use the user's keys; the option above leaves it on
+        # With a forwarded agent, root on the host could use the user's keys. The option above does not turn it off.
+        "ForwardAgent=no",
         f"ConnectTimeout={max(1, round(settings.timeout_s))}",
         f"ServerAliveInterval={KEEPALIVE_S}",
         f"ServerAliveCountMax={KEEPALIVES}",

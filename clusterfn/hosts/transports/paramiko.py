@@ -32,7 +32,8 @@ WINDOW = 16 * 2**20
 # On a near host. sshd keeps up to a window of what this process has not read yet, and copies all of it for each further
 # packet: 16 MB cost it three seconds of CPU time, and 2 MB half of all that it used.
 NEAR_WINDOW = 2**20
-_NEAR_S = 0.04  # for a login, which takes two round trips or more
+# A login takes at least two round trips. One that is faster than this shows that the host is near.
+_NEAR_S = 0.04
 KEEPALIVE_S, KEEPALIVES = 15, 3
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
 STDERR_KEPT = 8192
@@ -57,9 +58,11 @@ _NOTICE_LOSS = {
 # start again on another connection. `hosts.connection` closes them after that.
 atexit.unregister(getattr(paramiko.transport, "_join_lingering_threads", print))
 
-logging.getLogger(LOG).addHandler(logging.NullHandler())  # or logging's last resort prints paramiko's tracebacks
+# Without a handler, logging's handler of last resort would print tracebacks of paramiko.
+logging.getLogger(LOG).addHandler(logging.NullHandler())
 if logging.getLogger(LOG).level == logging.NOTSET:
-    logging.getLogger(LOG).setLevel(logging.WARNING)  # no user asked for what paramiko logs at INFO
+    # What paramiko logs at INFO is about each connection, and is of no interest to users.
+    logging.getLogger(LOG).setLevel(logging.WARNING)
 
 
 class ParamikoTransport(Transport):
@@ -81,7 +84,8 @@ class ParamikoTransport(Transport):
         hops = connect(self.host, settings, asker)
         try:
             return ParamikoStream(session(self.host, settings, hops[-1], command), hops)
-        except BaseException:  # Ctrl-C too: no caller has the connections yet
+        except BaseException:
+            # This includes Ctrl-C: no caller has the connections yet, so no caller could close them.
             close(hops)
             raise
 
@@ -103,7 +107,8 @@ class ParamikoStream(DeliveringStream):
         try:
             self._listen()
             return bytes(self._channel.recv(size))
-        except BROKEN:  # recv also sends, to widen the window
+        except BROKEN:
+            # `recv` also sends, to widen the window, so it fails as a write does.
             return b""
 
     def deliver(self, take: Callable[[bytes], bool]) -> None:
@@ -113,7 +118,8 @@ class ParamikoStream(DeliveringStream):
         try:
             while received.has_delivered():
                 self._listen()
-                self._channel.recv(1)  # returns no bytes, and widens the window
+                # This returns no bytes: it counts what was delivered, and so widens the window.
+                self._channel.recv(1)
         except BROKEN:
             received.close()
         finally:
@@ -156,7 +162,8 @@ def connect(host: Host, settings: Settings, asker: Asker | None = None) -> list[
         hops: list[paramiko.Transport] = []
         try:
             _connect(host, settings, hops, asker=asker)
-        except BaseException:  # as in `open`
+        except BaseException:
+            # This includes Ctrl-C, as in `open`.
             close(hops)
             raise
         return hops
@@ -180,7 +187,8 @@ def session(host: Host, settings: Settings, ssh: paramiko.Transport, command: st
 def close(hops: list[paramiko.Transport]) -> None:
     """Close connections, the last one first."""
     for ssh in reversed(hops):
-        with contextlib.suppress(*BROKEN):  # closing says goodbye, through a hop that may be gone
+        with contextlib.suppress(*BROKEN):
+            # Closing sends a message, through a hop whose connection may be lost already.
             ssh.close()
 
 
@@ -255,7 +263,8 @@ def _greet(ssh: paramiko.Transport, settings: Settings) -> None:
         if isinstance(met, (EOFError, ConnectionResetError)):
             raise EOFError(str(error)) from error
         raise
-    if not ssh.initial_kex_done:  # start_client says nothing of a time that is over
+    # `start_client` returns without an error when its time is over.
+    if not ssh.initial_kex_done:
         raise _Mute("it has sent no greeting")
 
 
@@ -286,7 +295,8 @@ def _socket(host: Host, settings: Settings) -> Any:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in _NOTICE_LOSS.items():
-                with contextlib.suppress(OSError, AttributeError):  # each system has some of them
+                # Each system has only some of these options.
+                with contextlib.suppress(OSError, AttributeError):
                     sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
             return QuickSocket(sock)
         except OSError as failed:

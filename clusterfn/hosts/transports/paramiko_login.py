@@ -21,7 +21,8 @@ from clusterfn.hosts.transports.prompts import AGAIN, Asker, LoginQuestion, NotA
 from clusterfn.hosts.transports.ssh_config import Settings
 
 METHODS = ("keyboard-interactive", "password")
-PERSON_S = 3600.0  # the server gives up before, usually after two minutes
+# A person may take this long to answer. The server gives up earlier, usually after two minutes.
+PERSON_S = 3600.0
 
 
 @dataclass
@@ -49,7 +50,8 @@ class InteractiveLogin:
     asker: Asker
     tries: int
     words: Callable[[str], None]
-    _before: str = ""  # what the next question begins with
+    # The text before the next question: why it is asked again.
+    _before: str = ""
 
     def go(self, allowed: Sequence[str]) -> list[str] | None:
         """Log in step by step; return what the host still wants ([]: nothing), or None if it refused."""
@@ -109,8 +111,9 @@ class InteractiveLogin:
         ]
         try:
             one.answers.set_result([self.asker(question) for question in questions])
-        except BaseException:  # the person may press Ctrl-C: paramiko's thread must not wait on
-            one.answers.set_exception(paramiko.AuthenticationException("not answered"))  # for paramiko's own thread
+        except BaseException:
+            # The person may press Ctrl-C. paramiko's thread waits for the answers, and must get an error instead.
+            one.answers.set_exception(paramiko.AuthenticationException("not answered"))
             self.ssh.close()
             raise
 

@@ -19,10 +19,14 @@ from paramiko.packet import Packetizer
 
 from clusterfn.hosts.transports.paramiko_receiving import QuickSocket
 
-MOST = 32 * 2**10 - 64  # bytes of data; paramiko would split a longer piece into packets of this size
-_AT_ONCE = 256 * 2**10  # bytes that are given to the socket together
-_HEAD = struct.Struct(">IBBII")  # length of the packet, of its padding, kind of message, channel, length of the data
-_LENGTH = 4  # bytes of the first of these, which AES-GCM does not encrypt (RFC 5647)
+# The most bytes of data in a packet. paramiko would split longer pieces into packets of this size.
+MOST = 32 * 2**10 - 64
+# Give the socket so many bytes together, because each write wakes the host's sshd.
+_AT_ONCE = 256 * 2**10
+# Length of the packet, length of its padding, kind of message, channel, length of the data.
+_HEAD = struct.Struct(">IBBII")
+# AES-GCM does not encrypt the first of these fields, which has 4 bytes (RFC 5647).
+_LENGTH = 4
 _LEAST_PADDING = 4  # RFC 4253
 
 
@@ -93,8 +97,10 @@ class QuickPacketizer(Packetizer):
         self._packet = memoryview(bytearray(_HEAD.size + MOST + 2 * 256))
         self._waiting: list[bytes] = []
         self._at_once = _AT_ONCE if isinstance(sock, (socket.socket, QuickSocket)) else 0
-        self._more = False  # whether the packet that was built last may wait
-        self._block = 0  # bytes; 0 if the length is encrypted too, or nothing is
+        # Whether the packet that was built last may wait for the next one.
+        self._more = False
+        # The block size in bytes; 0 if the cipher also encrypts the length, or nothing is encrypted.
+        self._block = 0
 
     def set_outbound_cipher(self, block_engine: Any, block_size: int, *args: Any, **kwargs: Any) -> None:
         super().set_outbound_cipher(block_engine, block_size, *args, **kwargs)
@@ -120,5 +126,6 @@ class QuickPacketizer(Packetizer):
         _HEAD.pack_into(self._packet, 0, 1 + len(payload) + padding, padding, MSG_CHANNEL_DATA, payload.channel, size)
         end = _HEAD.size + size
         self._packet[_HEAD.size : end] = payload.data
-        self._packet[end : end + padding] = bytes(padding)  # it is encrypted, so it need not be random
+        # RFC 4253 wants random padding, but encrypted zeros look random on the wire, too.
+        self._packet[end : end + padding] = bytes(padding)
         return _PartlyEncrypted(self._packet[: end + padding])

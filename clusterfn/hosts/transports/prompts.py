@@ -25,7 +25,8 @@ if sys.platform != "win32":
 _LONGEST = 4000
 
 
-AGAIN = "Permission denied, please try again."  # as ssh says it
+# The same words as ssh's own.
+AGAIN = "Permission denied, please try again."
 
 
 class NotAnswered(Exception):
@@ -61,7 +62,8 @@ Asker = Callable[[LoginQuestion], str]
 def person() -> Asker | None:
     """Return how the person at this process can be asked; None if there is no person."""
     module = sys.modules.get("multiprocessing.process")
-    if module is not None and module.parent_process() is not None:  # multiprocessing's children would all ask at once
+    if module is not None and module.parent_process() is not None:
+        # The children of multiprocessing share the terminal of their parent, and would all ask at once.
         return None
     if "ipykernel.kernelapp" in sys.modules:
         # while a cell runs, getpass is the kernel's own method; at other times an answer would get lost
@@ -93,7 +95,8 @@ def _in_notebook(kernel: Any, question: LoginQuestion) -> str:
         raise NotAnswered from error
 
 
-_asking = threading.Lock()  # two questions at once would mix on one terminal
+# Threads ask one after another, because two questions would mix on one terminal.
+_asking = threading.Lock()
 
 
 def _has_terminal() -> bool:
@@ -104,7 +107,8 @@ def _has_terminal() -> bool:
     except OSError:
         return False
     try:
-        return os.tcgetpgrp(tty) == os.getpgrp()  # from the background, reading would stop the process
+        # A process in the background would be stopped as soon as it reads from the terminal.
+        return os.tcgetpgrp(tty) == os.getpgrp()
     except OSError:
         return False
     finally:

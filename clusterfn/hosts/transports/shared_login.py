@@ -65,7 +65,9 @@ def log_in(host: Host, asker: Asker | None) -> tuple[HeldConnection, bool]:
     if before is not None:
         if _pid(Path(before.address)) is not None:
             return before, False
-        if held_connections.listens(before):  # it was stopped: another login would leave it for ever
+        if held_connections.listens(before):
+            # The process was stopped (SIGSTOP). A second login would take its place, and no program would find it
+            # again.
             raise _stuck(before)
     return _start_master(host, settings, asker), True
 
@@ -182,7 +184,8 @@ class ReusingTransport(Transport):
         held = find_held(settings)
         taken = standby.take(held, name()) if held is not None else None
         if taken is None or held is None:
-            self._settings = settings  # `open` follows at once, and need not ask ssh again
+            # `open` follows at once, and need not ask ssh for the same settings again.
+            self._settings = settings
             return None
         self.via, self._by_person = _VIA, self._by_person or held.asked
         return taken
@@ -197,13 +200,16 @@ class ReusingTransport(Transport):
             try:
                 stream = _open_session(self.host, settings, held, command)
             except HostError:
-                if not standby.release(held.key):  # what waits may have the last session
+                if not standby.release(held.key):
+                    # The agent that waits for the next program may use the last session that the host allows.
                     raise
                 stream = _open_session(self.host, settings, held, command)
         except HostError:
             if held.asked:
                 raise
-            return None  # it takes no further session; where no person is needed there can be another connection
+            # The connection takes no further session. A login that needs no person can be repeated, so try another
+            # connection.
+            return None
         # A process that was stopped still listens, and `logout` must find it; a pid may by now be another program's.
         if stream is None and not (_is_alive(held) and held_connections.listens(held)):
             held_connections.forget_record(held)
@@ -214,7 +220,8 @@ def _start_master(host: Host, settings: Settings, asker: Asker | None) -> HeldCo
     """Start a ControlMaster that outlives this process, and write its record."""
     key = held_connections.key_of(settings)
     path = held_connections.socket_path(key)
-    if _pid(path) is None:  # a live one belongs to another login that is under way: this one joins it
+    if _pid(path) is None:
+        # Remove only the socket of a dead master. A live one belongs to another login under way, which this one joins.
         path.unlink(missing_ok=True)
     try:
         asked = _authenticate(host, settings, path, asker)
@@ -224,7 +231,8 @@ def _start_master(host: Host, settings: Settings, asker: Asker | None) -> HeldCo
         place = f"{settings.user}@{settings.place}"
         record = HeldConnection(key, host.name, place, pid, time.time(), host.login_ttl_s, asked, str(path))
         held_connections.write_record(record)
-    except BaseException:  # a master without a record must not stay: no program would find it
+    except BaseException:
+        # No program would find a master without a record, so it must not stay.
         if held_connections.find_record(key) is None:
             _ask(path, "exit")
         raise
@@ -245,7 +253,8 @@ def _authenticate(host: Host, settings: Settings, path: Path, asker: Asker | Non
         log_text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
         if not path.is_socket():
             error = ssh_errors.error_of(host, settings, log_text, code, asked=asker is not None)
-            if asker is None and "clusterfn login" in (error.hint or ""):  # which is what this is
+            if asker is None and "clusterfn login" in (error.hint or ""):
+                # The hint advises `clusterfn login`, which is what the user has just run.
                 error.hint = f"this program has no terminal: type clusterfn login {host.name} in one"
             raise error
         return asking is not None and asking.count > 0

@@ -172,7 +172,9 @@ def resolving_ahead(host: Host) -> Iterator[None]:
     finally:
         unused = _asked_ahead.pop(tuple(argv), None)
         if unused is not None:
-            with unused:  # not to the end of its output: a program of `Match exec` has that too, and stays
+            with unused:
+                # Kill it, and do not wait for the end of its output: a program of `Match exec` has inherited the pipe
+                # and may stay.
                 unused.kill()
 
 

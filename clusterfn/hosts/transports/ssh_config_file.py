@@ -24,7 +24,8 @@ Options = dict[str, list[str]]
 
 _DEPTH = 16
 _LINE = re.compile(r'\s*"?(\w+)"?(?:\s*=\s*|\s+)(.*?)\s*')
-_COMMANDS = ("proxycommand", "localcommand", "remotecommand", "knownhostscommand")  # their value is the whole line
+# The value of each of these options is the whole rest of its line.
+_COMMANDS = ("proxycommand", "localcommand", "remotecommand", "knownhostscommand")
 _CRITERIA = ("host", "originalhost", "user", "localuser")
 _PROXIES = ("proxyjump", "proxycommand")
 _NUMBERS = {"port": range(1, 65536), "connecttimeout": range(10**6), "numberofpasswordprompts": range(10**6)}
@@ -48,7 +49,8 @@ def read(host: Host, name: str, overriding: Options, config: str | None) -> Opti
     if config is not None and not Path(config).is_file():
         raise ConfigError(f"{config} does not exist", host=host.name, hint="correct ssh_config: of the host")
     reader = SSHConfig()
-    reader.TOKENS_BY_CONFIG_KEY = {}  # tokens are expanded by our caller, as those in the answer of `ssh -G` are
+    # The caller expands tokens, as it does for the answer of `ssh -G`, so paramiko must leave them alone.
+    reader.TOKENS_BY_CONFIG_KEY = {}
     reader.parse([f"{key} {value}" for key, values in overriding.items() for value in values])
     for path in [config_file(), system_file()] if config is None else [Path(config)]:
         reader.parse([_accepted(host, path, *each) for each in _lines(path)])
@@ -175,13 +177,15 @@ def aliases() -> list[str]:
 
     def look(path: Path, depth: int) -> None:
         for _, _, keyword, value in _lines(path):
-            with contextlib.suppress(ValueError, ConfigError):  # a line that a call will complain of
+            with contextlib.suppress(ValueError, ConfigError):
+                # A call reports this line as an error, so a list of names can skip it.
                 names = shlex.split(value, comments=True)
                 if keyword == "host":
                     hosts.update(dict.fromkeys(name for name in names if not set(name) & set("*?!")))
                 elif keyword == "include" and depth < _DEPTH:
                     for each in (each for name in names for each in _included(config_file(), name)):
-                        with contextlib.suppress(ConfigError):  # a file that cannot be read hides no other
+                        with contextlib.suppress(ConfigError):
+                            # One file that cannot be read must not hide the others.
                             look(each, depth + 1)
 
     with contextlib.suppress(ConfigError):

@@ -126,7 +126,8 @@ def login_refused(
     else:
         message = f"{settings.place} requires an interactive login of {settings.user} ({', '.join(allowed)})"
     how = "ssh-copy-id or ssh-add"
-    if allowed and not set(allowed) & set(INTERACTIVE):  # ssh-copy-id would not get in either
+    if allowed and not set(allowed) & set(INTERACTIVE):
+        # Without a method for a person, ssh-copy-id could not log in either.
         how = "ssh-add, IdentityFile in ~/.ssh/config, or your .pub sent to the administrator"
     hint = f"make `{_batch(settings)} true` work, for example with {how}"
     if not by_person and not asked and set(allowed) & set(INTERACTIVE):
@@ -143,7 +144,8 @@ def _missing_keys(settings: Settings) -> list[str]:
     if usual <= {*settings.identity_files}:
         return []
     missing = [path for path in settings.identity_files if not path.exists()]
-    public = {path for path in missing if path.with_name(f"{path.name}.pub").exists()}  # an agent may hold the rest
+    # Where only the public half exists, an agent may hold the private one.
+    public = {path for path in missing if path.with_name(f"{path.name}.pub").exists()}
     return [f"{path}: no such file (IdentityFile in your ssh configuration)" for path in missing if path not in public]
 
 

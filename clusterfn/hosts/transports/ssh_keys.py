@@ -26,7 +26,8 @@ from clusterfn.hosts.transports.prompts import Asker
 from clusterfn.hosts.transports.ssh_config import Settings, resolve
 
 ANSWER_S = 30.0
-RC_LINES = 8  # an rc file of the login shell may read what is meant for the command; as many empty lines go first
+# An rc file of the login shell may read lines that are meant for the command, so send empty lines first.
+RC_LINES = 8
 PASSWORDS = ("password", "keyboard-interactive")
 PRESENT, ADDED, OPEN = "clusterfn: key there", "clusterfn: key added", "clusterfn: open home"
 
@@ -127,7 +128,8 @@ def make(path: Path) -> KeyPair:
         _create(beside, f"{line}\n".encode(), 0o644)
         try:
             _create(path, private, 0o600)
-        except BaseException:  # Ctrl-C too: half a key pair must not stay
+        except BaseException:
+            # This includes Ctrl-C: half a key pair must not stay.
             beside.unlink()
             raise
     except OSError as error:

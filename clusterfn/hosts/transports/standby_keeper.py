@@ -25,7 +25,8 @@ from typing import Any
 NOISE_KEPT = 64 * 1024
 NOISE_SENT = 2048
 LOOK_S = 60.0
-ASK_S = 0.3  # in which a program says what it wants
+# A program must send its request within this time, because the keeper serves one at a time.
+ASK_S = 0.3
 
 
 class Command:
@@ -44,7 +45,8 @@ class Command:
         for each in theirs:
             each.close()
         self.ours[0].settimeout(end_s)
-        with contextlib.suppress(OSError):  # it has ended already, or does not read: its output says so
+        with contextlib.suppress(OSError):
+            # The command may have ended, or may not read. Its output shows that, and is read later.
             self.ours[0].sendall(first)
         self.ours[0].settimeout(None)
 
@@ -87,7 +89,8 @@ class Keeper:
         self.standby: Command | None = None
         self.start_at = self.used_at = time.monotonic()
         self.failures = 0
-        self.taken: list[tuple[Command, socket.socket, float]] = []  # with the time by which it must have ended
+        # Commands that programs have taken over, with the time by which each must have ended (0 for none).
+        self.taken: list[tuple[Command, socket.socket, float]] = []
         self.woken, waker = os.pipe()
         for fd in (self.woken, waker):
             os.set_blocking(fd, False)
@@ -108,7 +111,8 @@ class Keeper:
         self.listener.listen()
         self.listener.setblocking(False)
         self.inode = os.stat(own).st_ino
-        os.rename(own, self.address)  # whose place this takes sees it, and ends
+        # The rename is atomic. The old keeper sees that the address has another inode, and ends.
+        os.rename(own, self.address)
         return True
 
     def is_reachable(self) -> bool:
@@ -164,20 +168,24 @@ class Keeper:
         if command is not None:
             self.look_at(command, ready)
         if self.listener.fileno() in ready:
-            with contextlib.suppress(OSError):  # it left before it said what it wants
+            with contextlib.suppress(OSError):
+                # The program may disconnect before it has sent its request.
                 self.answer()
         self.look_at_taken(ready)
 
     def look_at(self, command: Command, ready: set[int]) -> None:
         """Take note that the command is ready, or has failed; one that prints after its marker has ended too."""
         if command.ours[2].fileno() in ready:
-            command.ours[2].recv(NOISE_KEPT)  # or a full buffer stops it
+            # Read stderr and drop it, because a full buffer would stop the command.
+            command.ours[2].recv(NOISE_KEPT)
         failed = not command.is_ready and time.monotonic() - command.since >= self.start_s
         if command.ours[1].fileno() in ready:
             failed = command.is_ready or not command.read(self.marker)
         if failed:
             self.drop()
-            self.failures += 1  # even if it was ready: something on the host ends what waits
+            # This counts even if the command was ready before, because then something on the host ends processes that
+            # wait.
+            self.failures += 1
             late = self.failures >= self.tries
             self.start_at = math.inf if late else time.monotonic() + self.pause_s * 4**self.failures
 

@@ -91,7 +91,8 @@ def fetch_keys(host: Host, settings: Settings) -> HostKeys:
         except HostError as error:
             if type(error) is not HostError or error.__cause__ is None:
                 raise
-            missing = error  # it has no key of that kind
+            # The host has no key of this kind. That is an error only if it has none of any kind.
+            missing = error
     if not shown and missing is not None:
         raise missing
     entries = host_keys.known_keys(settings.key_name, settings.known_hosts)
@@ -184,7 +185,8 @@ def write_known_hosts(host: Host, met: HostKeys, keys: Sequence[ShownKey]) -> Pa
     _forget(host, met)
     try:
         return _append(file, met, keys)
-    except OSError as error:  # a disk is full, or the file is protected in a way that is not seen before
+    except OSError as error:
+        # The disk may be full, or the file may be protected in a way that the check above cannot see.
         problem = f"{file} cannot be written: {error.strerror}"
         raise ConfigError(problem, host=host.name, hint="make it writable, then run the same command again") from error
 
