@@ -24,7 +24,7 @@ from clusterfn.hosts.host_state import HostState
 from clusterfn.scheduler.base import Alteration
 
 _TIMEOUT_S = 60.0
-# What a job is known by, or what its environment and its files were chosen for.
+# These cannot change: users know a job by its name, and its environment and files were chosen for the others.
 FIXED = ("cores", "gpus", "gpu_type", "name", "environment")
 
 
@@ -68,6 +68,7 @@ def _alter(job_id: str, host: str | None, change: Alteration) -> dict[str, Any]:
         before = Resources(**known_fields(Resources, spec["resources"]))
     facts = {name: value for name, value in change._asdict().items() if value is not None}
     asked = before._replace(**{name: value for name, value in facts.items() if name != "priority"})
+    # Reject what the host can never give before anything is changed.
     session.capacity.enough(asked)
     _alter_at_scheduler(session, spec, asked, change)
     answer = session.bridge.supervise("alter", folder, bridge=spec["bridge"], stdin=json.dumps(facts).encode())

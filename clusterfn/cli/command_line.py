@@ -16,6 +16,7 @@ INTERRUPTED = 130
 
 def run_command(words: Sequence[str]) -> int:
     """Run the command that these words name; return its exit code."""
+    # The parser may reject the words. Until it has run, any `--json` asks for errors as JSON.
     as_json = "--json" in words
     try:
         args = make_parser().read(words)
@@ -24,6 +25,7 @@ def run_command(words: Sequence[str]) -> int:
         # A `--json` among the words may be an argument of the user's script. The parser knows which it is.
         as_json = bool(getattr(args, "json", False))
         code: int = args.run(args)
+        # Flush here, where the handlers below still catch the error of a closed pipe.
         sys.stdout.flush()
         return code
     except WrongUsage as error:
@@ -39,7 +41,8 @@ def run_command(words: Sequence[str]) -> int:
         complaint = describe_error(error, is_verbose())
         if complaint is not None:
             return _print_complaint(complaint, as_json)
-        # `clusterfn jobs | head` has read enough: let the flush at exit raise nothing
+        # In `clusterfn jobs | head`, `head` has read enough. Redirect stdout, because Python's flush at exit would
+        # fail, too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:

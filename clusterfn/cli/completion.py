@@ -10,7 +10,7 @@ from clusterfn.config import config_file
 from clusterfn.errors import ConfigError
 
 _MOST_IDS = 50
-# metavar of an argument -> what it may be
+# Maps the metavar of an argument to the kind of words that complete it.
 _WORDS = {"HOST": "hosts", "ID": "jobs", "FILE HOST": "hosts"}
 _BASH = """\
 _clusterfn_%(what)s() {
@@ -67,5 +67,6 @@ def _complete(parser: argparse.ArgumentParser, completers: dict[str, dict[str, s
 
 def _words_for(what: str) -> list[str]:
     """Return the hosts of clusterfn.yml; for jobs, before them, the ids that were sent from here last. Asks no host."""
+    # Completion runs at each press of a key, so it must not ask a host.
     hosts = list(config_file.load().hosts)
     return hosts if what == "hosts" else [*history.newest_ids(_MOST_IDS), *hosts]

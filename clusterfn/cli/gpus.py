@@ -98,6 +98,7 @@ class MachineTables:
 
     def _for_how_long(self, gpu: Mapping[str, Any]) -> str:
         """Say how long a held GPU has been seen at 0 % with the same memory by the same holder."""
+        # A GPU whose memory or holder has changed was in use between two looks.
         state = (gpu["used_mib"], json.dumps(gpu["holder"]))
         if gpu["holder"] is None or gpu["use_percent"] != 0:
             self._idle.pop(gpu["uuid"], None)
@@ -156,6 +157,7 @@ def ask_cluster(session: HostState) -> dict[str, Any]:
     nodes, (queue, *others) = questions.nodes, questions.queue
     asked = [_ask(session, nodes), _ask(session, queue)]
     node_answer, waiting = (reply.result(_TIMEOUT_S) for reply in asked)
+    # A scheduler that rejects the first question about its queue may answer one of the others.
     for other in others:
         if waiting.rc != 0:
             queue, waiting = other, _ask(session, other).result(_TIMEOUT_S)

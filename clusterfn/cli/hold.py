@@ -96,6 +96,7 @@ def release(args: argparse.Namespace) -> int:
         until = time.monotonic() + _NOTICED_S
         held = _described(record)
         with spoken_wait.speaking(lambda: f"waiting for {host.name} to release {held}"):
+            # The job that holds the allocation removes this file once it takes no more calls.
             while time.monotonic() < until and session.connection.have([place]).result(_TIMEOUT_S) == [True]:
                 time.sleep(_LOOK_S)
     if args.json:

@@ -29,6 +29,7 @@ from clusterfn.hosts.host_state import open_session
 _HEAD = ("ID", "NAME", "HOST", "STATE", "AGE", "RAN", "GPUS", "USE", "SIZE", "DETAIL")
 _MESSAGE = 170
 _TIMEOUT_S = 60.0
+# The ids are words of one command line, whose length is limited.
 _AT_ONCE = 1000
 
 

@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
 
     connection = read_connection_file(Path(args.connection_file))
     listeners = listen(connection)
-    # imports all of a call, which takes longer than to listen
+    # Imported after `listen`, because it loads all that a call needs, and the client tries to connect meanwhile.
     from clusterfn.integrations.jupyter.kernel_job import JobSearch, launch_of
 
     # The last word is the connection file, which differs in each start. The others identify the kernel.

@@ -143,6 +143,7 @@ def _follow(job: Job[Any], stream: str) -> None:
     """
     events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
     entry_of(job).listen(lambda kind, what: events.put((kind, what)))
+    # A piece of output may end in the middle of a character.
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     first: list[tuple[str, Any]] = []
 
@@ -183,6 +184,7 @@ def result(args: argparse.Namespace) -> int:
         incomplete.extend([job.id] if job.failed else [])
         return values
 
+    # As with `run --json`, one job gives its bare value. Several give an array of objects.
     if args.json and selection.single:
         job_id, host = selection.jobs[0]
         print(written(value(find(job_id, host)), True))

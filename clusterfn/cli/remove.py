@@ -19,6 +19,7 @@ from clusterfn.config import config_file
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts.host_state import HostState, open_session
 
+# The ids are words of one command line, whose length is limited.
 _AT_ONCE = 500
 
 

@@ -38,6 +38,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.detach:
         called, positional, kwargs = _call(args)
         return start_detached(called, positional, kwargs, as_json=args.json)
+    # With --json, stdout has only the value. What the file and its jobs print goes to stderr.
     with contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext():
         called, positional, kwargs = _call(args)
         if inspect.iscoroutinefunction(called.__wrapped__):
@@ -109,6 +110,7 @@ def demo(args: argparse.Namespace) -> int:
         (folder / "demo.py").write_text(read_template("demo.py"), encoding="utf-8")
         config = folder / "clusterfn.yml"
         config.write_text(_DEMO_CONFIG.format(root=folder / "root"), encoding="utf-8")
+        # The user's own settings must not send the demo to a host.
         env = {name: value for name, value in os.environ.items() if not name.startswith("CLUSTERFN_")}
         env.update(CLUSTERFN_CONFIG=str(config), XDG_STATE_HOME=str(folder / "state"), PYTHONUNBUFFERED="1")
         return subprocess.run([sys.executable, "demo.py"], cwd=folder, env=env, timeout=_DEMO_PATIENCE_S).returncode

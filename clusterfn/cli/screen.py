@@ -102,6 +102,7 @@ class Line:
     def show(self, text: str, what: str) -> None:
         """Show `text`; `what` is what it says, without clocks and colours."""
         if self.redrawn:
+            # Escape sequences take no columns. The last column stays free, because terminals wrap a line that fills it.
             columns = shutil.get_terminal_size().columns - 1 + (_ESCAPES if "\x1b" in text else 0)
             self._stream.write(f"\r\x1b[K{cut(text, columns)}")
         elif what != self._shown:

@@ -91,6 +91,7 @@ def _prepared(
         raise ConfigError(f"the command begins with the option {words[0]}", hint=hint)
     if args.command_words is None:
         script = Path(args.target)
+        # The configuration is also searched next to the script, as for a script that Python runs itself.
         config_file.running(script)
         text, shown = CommandText(tuple(words), "", ()), args.target
     else:

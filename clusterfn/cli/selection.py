@@ -100,6 +100,7 @@ def select(args: argparse.Namespace, command: str, states: Collection[str] = STA
     elif not words:
         raise ConfigError(f"{command} names no job", hint=f"clusterfn {command} ID, or --all for all jobs of a host")
     ids = [word for word in words if _is_id(word)]
+    # A word of letters alone, such as "face", may be an id or a name, so only a list of the jobs decides.
     if len(ids) == len(words) and words and not any(word.isalpha() for word in words):
         return Selection([(word, _one_host(hosts, command)) for word in _without_filters(args, ids)], len(ids) == 1)
     jobs = _list_each(hosts, command) if hosts else _list_by_names(words, command, args)
@@ -113,6 +114,7 @@ def select(args: argparse.Namespace, command: str, states: Collection[str] = STA
         if not named:
             raise _no_such_name(word, jobs, hosts, command)
         kept = filter_jobs(named, args, states)
+        # Users rarely mean jobs on several hosts by one name, and these commands cannot be undone. Ask for the host.
         if command in _ENDING and len({job.host for job in kept}) > 1:
             lines = [f"{job.id} on {job.host}: {job.state}" for job in kept[:_SHOWN]]
             hint = f"name the host: clusterfn {command} {kept[0].host} {shlex.quote(word)}"
@@ -240,6 +242,7 @@ def ask_each(hosts: Sequence[str], ask: Callable[[str], R]) -> dict[str, R | Clu
         fill(hosts[0])
     else:
         for name in answers:
+            # Daemon threads do not keep the program alive after Ctrl-C while a host does not answer.
             threading.Thread(target=fill, args=[name], daemon=True).start()
 
     def describe() -> str:

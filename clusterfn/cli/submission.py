@@ -25,6 +25,7 @@ OPTIONS = (
 
 def call_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options of `@cluster` that the words override."""
+    # An option that was not given is None, or an empty list where it may be repeated.
     options = {name: value for name in OPTIONS if (value := getattr(args, name, None)) not in (None, [])}
     if "requeue" in options:
         options["requeue"] = read_requeue(args.requeue)

@@ -62,6 +62,7 @@ def host_hints(args: argparse.Namespace) -> Iterator[None]:
         try:
             host(args.host, command, " ...")
         except ConfigError as wrong:
+            # The error is about the host if resolving the host again gives the same message.
             if wrong.message == error.message:
                 error.hint = wrong.hint
                 if args.host is not None and shutil.which(args.host):
@@ -169,6 +170,7 @@ def imported(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path} is not a Python file", hint="give a file whose name ends in .py")
     module = importlib.util.module_from_spec(spec)
+    # Register the module before it runs, as `import` does. Dataclasses, for example, look up their module by its name.
     sys.modules[name] = module
     loader = spec.loader
     _run(path, lambda: loader.exec_module(module))

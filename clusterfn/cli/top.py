@@ -84,9 +84,11 @@ def looks(session: HostState, count: int = 0) -> Iterator[dict[str, Any]]:
     came: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     for reply in session.bridge.lay_out():
         reply.result(_TIMEOUT_S)
+    # Only on machines without a scheduler do jobs lease GPUs.
     lease = "" if session.scheduler_rules.has_nodes else session.host.lease
     argv = session.bridge.words(layout.SUPERVISE, "top", session.root, lease, f"{_EVERY_S:g}", str(count))
     running = session.connection.converse(argv, b"", came.put, session.scheduler.unset)
+    # Wake the loop below when the program ends or the connection is lost.
     running.add_done_callback(lambda _: came.put(None))
     unpacked, coming = zlib.decompressobj(), Lines()
     try:
@@ -109,6 +111,7 @@ def _unpacked(stream: Any, data: bytes) -> bytes:
         text: bytes = stream.decompress(data, _MOST_BYTES)
     except zlib.error as error:
         raise ValueError(str(error)) from error
+    # A host that is not trusted could send a few bytes that unpack to many gigabytes.
     if stream.unconsumed_tail:
         raise ValueError("a look of more than 64 MB")
     return text

@@ -85,6 +85,7 @@ class Config:
         if runs_locally():
             return LOCAL.name, f"${LOCAL_VARIABLE} is set"
         variable = os.environ.get(HOST_VARIABLE)
+        # A function that is decorated while the variable is set gets its value as the option `host`.
         if name is not None and name != variable:
             return name, f"host={name!r}"
         if variable:
@@ -123,6 +124,7 @@ def host_of_call(options: Options) -> CallHost:
     Raises:
         ConfigError: As `load`, `Config.resolve` and `for_call`; or a file makes the call while it is imported.
     """
+    # The cheap test comes first, because most programs never load multiprocessing, and calls must be fast.
     if import_time.imported is not None or "multiprocessing.process" in sys.modules:
         import_time.reject_call()
     config = load()
@@ -168,6 +170,7 @@ def configure(content: Mapping[str, Any] | None) -> None:
         ConfigError: As `parse`; it names the key.
     """
     global _configured
+    # Without `hosts`, the content changes what the file says, so `load` must read the file meanwhile.
     before, _configured = _configured, None
     try:
         config = None if content is None else _config_of(content)
@@ -208,6 +211,7 @@ def read(path: Path) -> Config:
     """
     try:
         with path.open("rb") as file:
+            # Check the opened file and not its path, because another user could replace the file between two looks.
             places.refuse_others(path, os.fstat(file.fileno()))
             data = file.read(yamlfile.LIMIT_BYTES + 1)
     except OSError as error:

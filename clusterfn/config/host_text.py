@@ -63,6 +63,7 @@ class Lines:
         self._hold(head)
         if not end:
             return []
+        # Only the first line continues an earlier piece, so the others need not be copied together.
         first = [] if self._is_too_long else [bytes(self._partial)]
         *lines, last = rest.split(b"\n")
         self._partial, self._is_too_long = bytearray(), False
@@ -83,6 +84,7 @@ def count(value: object) -> int:
     Raises:
         ValueError: It is none.
     """
+    # In Python, True is an int, too.
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _MOST:
         raise ValueError(f"a number, not {value!r:.80}")
     return value

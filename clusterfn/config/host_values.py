@@ -22,6 +22,7 @@ def password_error(value: Value, problem: str = f"a password in an address is {N
 
 def _address(value: Value) -> str:
     text = value.as_text()
+    # The colon of `ssh://` is not one before a password.
     if ":" in text.rpartition("@")[0].replace("://", ""):
         raise password_error(value)
     match = forms.ADDRESS.fullmatch(text)

@@ -26,7 +26,7 @@ _OF_MAKING = "making."
 _BELOW_DEFAULTS = [word for word in DEFAULT_KEYS if word != "environment"]
 _PASSWORDS = ("pass", "passphrase", "passcode", "secret", "token", "pwd", "pw")
 
-# unknown key of a host -> what to write
+# Maps an unknown key of a host to what to write instead.
 _INSTEAD_OF_HOST_KEY = {
     **dict.fromkeys(("user", "username", "port"), "write it in `address:`, as user@name:port"),
     **dict.fromkeys(("host", "hostname"), "the key is `address:`"),
@@ -58,6 +58,7 @@ def host(key: Value, value: Value, folder: Path) -> Host:
     facts: dict[str, Any] = {"name": name, "address": name, "source": key.place}
     for word, entry in keys.items():
         facts[HOST_KEYS[word].field] = HOST_KEYS[word].kind.read(entry)
+    # The environment is an attribute of the host itself, although it may also be written below `defaults:`.
     if "defaults" in keys and (below := keys["defaults"].mapping(DEFAULT_KEYS).get("environment")):
         if "environment" in keys:
             line = keys["environment"].line + 1
@@ -103,6 +104,7 @@ def refuse_passwords(value: Value) -> None:
         word = key.text.lower()
         if (word.startswith("passw") or word in _PASSWORDS) and below.kind != "map":
             raise password_error(key, f"`{key.text}:` is {NEVER_READ}")
+        # Variables of jobs may have any name, such as PASSWORD_FILE. Their values are not the passwords of this check.
         if word != "env":
             refuse_passwords(below)
 

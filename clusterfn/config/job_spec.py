@@ -240,6 +240,7 @@ def read_spec(data: bytes) -> dict[str, Any]:
     """
     spec = json.loads(data)
     for name, expected in _TYPES.items():
+        # A host writes this file, and may not be trusted. Compare types exactly, because True also is an int.
         if type(spec[name]) is not expected:
             raise ValueError(f"its {name!r} is of the type {type(spec[name]).__name__}")
     if not _ID.fullmatch(spec["id"]) or type(spec.get("group") or {}) is not dict:

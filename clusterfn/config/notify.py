@@ -48,6 +48,7 @@ def parse_notify(value: Any, name: str) -> Notify:
     if isinstance(value, Notify):
         return value
     if isinstance(value, str):
+        # An address on the web counts as a webhook, so that the error below explains how to pass it safely.
         value = {"webhook" if value.startswith(("$", "http")) else "mail": value}
     if not isinstance(value, Mapping):
         raise ConfigError(f"{name}={value!r:.60} does not say whom to tell", hint=f"write {_USUAL}")

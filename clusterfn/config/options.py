@@ -205,6 +205,7 @@ def unknown(who_has: str, keyword: str, value: object, allowed: Sequence[str]) -
     """
     problem, meant = f"{who_has} no argument {keyword!r}", _meant_by(keyword, value)
     elsewhere = (hint for (has, word), hint in _ELSEWHERE.items() if word == keyword and has in allowed)
+    # Words of other tools come first, because their hints say more than the nearest of our own words.
     if instead := next(elsewhere, None) or _NOT_ASKED_FOR.get(keyword):
         return ConfigError(problem, hint=instead.format(_quoted(value)))
     if keyword in OF_SLURM or keyword.startswith("slurm_"):
@@ -255,6 +256,7 @@ def _quoted(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) and '"' not in value else repr(value)
 
 
+# Also matches what `--gres` of sbatch takes, such as gpu:a6000:2, so that the error can translate it.
 _GPUS = re.compile(r"(?:gpu:)?(?:(?!gpu:)([A-Za-z][\w.-]*):)?(\d{1,4})")
 HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _GPU_NAME = re.compile(r"[A-Za-z]{1,8}\d[\w-]{0,30}")
@@ -347,6 +349,7 @@ def _is_job_name(text: str) -> bool:
 
 
 def _job_name(value: Any, name: str) -> str:
+    # Keyboards and file systems may write a letter in two ways. Use one of them, so that the same name always matches.
     text = unicodedata.normalize("NFC", value) if isinstance(value, str) else ""
     if _is_job_name(text):
         return text
@@ -504,6 +507,7 @@ def _is_duration(text: str) -> bool:
 def _job_id(value: Any, name: str) -> str:
     if isinstance(value, str) and _JOB_ID.fullmatch(value):
         return value
+    # A Job was given instead of its id.
     own = getattr(value, "id", None)
     hint = f'write {name}="{own}"' if isinstance(own, str) else f'use at least its first four digits: {name}="7f3a"'
     raise ConfigError(f"{name}={value!r:.80} is not the id of a job", hint=hint)
@@ -560,7 +564,7 @@ class Options(NamedTuple):
         raise ConfigError("f.options has the options of the decorator, and is not a function", hint=hint)
 
 
-# keyword -> field of Options, and its check
+# Maps a keyword to the field of Options that it sets, and to the check of its value.
 _KEYWORDS: dict[str, tuple[str, Check]] = {
     "cores": ("cores", _whole_number(1)),
     "memory": ("memory_bytes", parse_memory),
@@ -632,6 +636,7 @@ def changed(before: Options, values: Mapping[str, object]) -> Options:
         if value is not None:
             name, check = _KEYWORDS[keyword]
             facts[name] = check(value, keyword)
+    # A type or a size of GPUs from the decorator makes no sense for a call without GPUs.
     kept = before._replace(gpu_type=None, gpu_memory_bytes=None) if facts.get("gpus") == 0 else before
     return kept._replace(**facts)
 

@@ -40,6 +40,7 @@ def find_file(start: Path, script: Path | None) -> Path | None:
     Raises:
         ConfigError: It belongs to another user, or there is none but one of nearly the right name.
     """
+    # The script is usually below the working directory, so most folders come twice.
     folders = list(dict.fromkeys(_folders(start, script)))
     for path in (folder / FILE for folder in folders):
         if _is_file(path):

@@ -12,6 +12,7 @@ from clusterfn.errors import ConfigError
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,63}")
+# All patterns limit the number of digits, so no text makes Python compute with a huge number.
 _MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([KMGT])i?B", re.IGNORECASE)
 _MEMORY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _MEMORY_IN_WORDS = re.compile(
@@ -72,6 +73,7 @@ def exact_memory(size: int) -> str:
         ('1500KB', '1.5GB')
     """
     for unit in "TGMK":
+        # Use a unit only if two decimals give the exact amount.
         text = f"{round(size / _MEMORY_UNITS[unit], 2):.15g}{unit}B"
         if size >= _MEMORY_UNITS[unit] and parse_memory(text) == size:
             return text
@@ -172,6 +174,7 @@ def free_memory(swap: bool = False) -> int | None:
     fields = ("MemAvailable", "SwapFree") if swap else ("MemAvailable",)
     if "MemAvailable" not in facts:
         return None
+    # The smallest of these limits decides, because exceeding any of them ends the process.
     return min([sum(int(facts.get(name, "0").split()[0]) for name in fields) << 10, *_left_in_groups()])
 
 

@@ -59,6 +59,7 @@ def _plain(meaning: str) -> str:
 TEXT: Form = {"type": "string", "minLength": 1}
 WRITTEN: Form = {"type": ["string", "number"]}
 _LINES: Form = {"anyOf": [TEXT, {"type": "array", "items": TEXT}]}
+# These patterns only guide editors. `units` decides what is valid.
 _TIME: Form = {"type": "string", "pattern": r"[0-9]\s*[dhmsDHMS]|[0-9]:[0-9]{2}:[0-9]{2}", "examples": ["2h"]}
 _MEMORY: Form = {"type": "string", "pattern": r"^\s*[0-9]+(\.[0-9]+)?\s*[KMGTkmgt]i?[Bb]\s*$", "examples": ["16GB"]}
 

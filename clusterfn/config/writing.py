@@ -18,6 +18,7 @@ from clusterfn.errors import ConfigError
 Keys = Mapping[str, Any]
 _STEP = "  "
 _NEW = "# Where functions run. To test a host: clusterfn check {name}; to add a host: clusterfn init ADDRESS\n"
+# So wide that YAML breaks no line: each key of the host gets one line of text.
 _WIDE = 10**6
 
 
@@ -42,6 +43,7 @@ def place(folder: Path) -> Path:
     Raises:
         ConfigError: It belongs to another user, or has nearly the right name.
     """
+    # The name of the script does not matter, only its folder.
     return places.file_of_variable() or places.find_file(folder, folder / "script.py") or folder / places.FILE
 
 
@@ -94,8 +96,10 @@ def write(change: Change) -> None:
     Raises:
         ConfigError: It cannot be written there.
     """
+    # Replace the file that a symbolic link names, and not the link itself.
     target = change.path.resolve()
     try:
+        # Publishing makes a new file, so give it the permissions of the old one.
         mode = target.stat().st_mode & 0o7777 if target.exists() else None
         publish.replace(str(target), change.text.encode(), mode=0o666 if mode is None else 0o600)
         if mode is not None:
@@ -194,6 +198,7 @@ def _after(text: str, at: int, block: str) -> str:
 
 def _refuse_unless_only_added(before: config_file.Config, text: str, name: str, path: Path, block: str) -> None:
     try:
+        # Parse the new text before it is written: in an unusual file, the insertion could change other hosts.
         after = config_file.parse(text.encode(), path)
         same = {key: each._replace(source="") for key, each in after.hosts.items() if key != name}
         if same == {key: each._replace(source="") for key, each in before.hosts.items()} and name in after.named:

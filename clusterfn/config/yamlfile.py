@@ -32,7 +32,7 @@ _COUNT = re.compile(r"0|[1-9][0-9]*")
 # The slash excludes web addresses.
 _WITHOUT_SPACE = r"\s*([A-Za-z_]\w*):[^\s:/]"
 _QUOTED = r'"[^"]+"'
-# key -> durations that may be written there
+# Examples of durations for the hints about each key.
 _DURATIONS = {"time": '"90min", "2h" or "02:00:00"', "keep": '"14d"', "poll_floor": '"2s"', "login_ttl": '"8h"'}
 _NOT_TEXT = {
     "bool": "means true or false in YAML",
@@ -54,6 +54,7 @@ class Source(NamedTuple):
         """Return a ConfigError that begins with file:line:column and shows that line; count from 0."""
         text = self.lines[line].strip() if show and line < len(self.lines) else ""
         shown = [text[:_SHOWN]] if text and not re.search(_HIDDEN, text) else []
+        # The problem may quote a value with a password in it, which must not reach a log.
         shown_problem = re.sub(_PASSWORD, r"\1:…@", problem[:_LONGEST])
         return ConfigError(f"{self.path}:{line + 1}:{column + 1}: {shown_problem}", evidence=shown, hint=hint)
 
@@ -158,6 +159,7 @@ class Value:
 
     def as_count(self, least: int) -> int:
         """Return a whole number in decimal digits of at least `least`."""
+        # Limit the digits, because Python takes long to convert a number with very many of them.
         counts = self.kind == "int" and self.plain and len(self.text) < 16 and _COUNT.fullmatch(self.text)
         number = int(self.text) if counts else -1
         if number < least:
@@ -237,6 +239,7 @@ def _composed(text: str, source: Source) -> Any:
         # The loader in C takes a tenth of the time, which every program pays. The other one below explains mistakes
         # better.
         with contextlib.suppress(yaml.YAMLError, ValueError, OverflowError):
+            # Look for aliases before composing: a few nested ones are enough to fill the memory.
             if trick(text, fast) is None:
                 return yaml.compose(text, Loader=fast)
     try:

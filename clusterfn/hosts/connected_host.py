@@ -48,6 +48,8 @@ class HostContents:
 
     def __contains__(self, path: str) -> bool:
         """Whether it has arrived."""
+        # Unlike the monotonic clock, this one also counts the time in which a laptop sleeps. It may be set back, hence
+        # `abs`.
         if abs(time.time() - self._since) > _BELIEVED_S:
             self.forget()
         self._take_answer(path)
@@ -78,6 +80,7 @@ class HostContents:
             if path in self:
                 return []
             coming = self._coming.get(path)
+            # An upload that has just failed or was cancelled cannot be shared. Then start another one below.
             if coming is not None and coming.share():
                 return [coming]
             coming = self._coming[path] = upload()
@@ -129,6 +132,7 @@ class HostBridge:
     def words(self, program: str, *words: str, folder: str = "") -> list[str]:
         """Return the command that starts a program of it, in its own folder or that of another version."""
         python = self._connect().facts.python
+        # With -I and -S, neither variables nor packages of the user change what the programs of the bridge import.
         return [python, "-I", "-S", posixpath.join(folder or self.folder, program), *words]
 
     def lay_out(self) -> list[Reply[bool]]:
@@ -158,7 +162,7 @@ class HostBridge:
         self._contents.forget()
         if not self._is_own(folder):
             return []
-        # a tree that is there is left alone
+        # Remove the folder first, because `put_tree` leaves a folder that exists as it is, damaged or not.
         self._connect().run(exit_flush.removal_command(folder)).result(_PROBE_TIMEOUT_S)
         return self._contents.send(folder, lambda: self.put(folder))
 
@@ -176,6 +180,7 @@ class HostBridge:
         self, words: Sequence[str], bridge: str = "", stdin: bytes = b"", timeout_s: float = 60.0
     ) -> Reply[Completed]:
         """Run a program of it to its end; once more if the host turns out to have lost it."""
+        # Read the counter before asking: of many requests that miss the bridge together, only the first sends it again.
         before, folder, sends = [] if bridge else self.lay_out(), bridge or self.folder, self._sends
         argv = self.words(*words, folder=folder)
 
@@ -280,6 +285,7 @@ class ConnectedHost:
         self.contents.forget()
         if connected.facts.have[:1] == (True,):
             self.contents.add([posixpath.join(connected.facts.root, self.bridge.name)])
+        # Assign last: other threads use this attribute without a lock.
         self._connected = connected
         return connected
 
@@ -304,7 +310,7 @@ class ConnectedHost:
         """What builds the host's commands and reads their answers."""
         facts = self.connection.facts
 
-        # prints which jobs wait on a host without a scheduler, and ensures that a spooler starts them
+        # On a host without a scheduler, this program prints which jobs wait, and ensures that a spooler starts them.
         def queue() -> tuple[str, ...]:
             return tuple(self.bridge.words(layout.SUPERVISE, "queue", self.root))
 

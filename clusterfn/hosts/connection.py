@@ -222,6 +222,7 @@ def _facts(hello: Header) -> HostFacts:
     for name, value in values.items():
         each = _LISTS.get(name)
         expected = list if each else int if name in _NUMBERS else bool if name == "ends_jobs" else str
+        # Compare types exactly, because `isinstance` accepts True as a number.
         if type(value) is not expected or (isinstance(value, list) and any(type(entry) is not each for entry in value)):
             raise ValueError(f"{name}: {ascii(value)[:80]}")
     if len(hello["version"]) != 3 or min(hello["version"]) < 0 or not hello["root"].startswith("/"):
@@ -276,6 +277,7 @@ def connection_for(
     way = (host.name, *login, host.root, host.python)
     # `setdefault` is atomic: two threads that want the same host at once share one lock, and only one of them connects.
     lock, held = _shared.setdefault(way, (threading.Lock(), []))
+    # This must not wait for the lock: its holder may wait for an answer that only this thread brings.
     if held and (held[0].answers_here() or (_exiting and threading.current_thread() is not threading.main_thread())):
         return held[0]
     with lock:
@@ -289,6 +291,7 @@ def connection_for(
 
 
 def _close_all() -> None:
+    # Set this first, so that background threads open no further connections, which would stay open.
     global _exiting
     _exiting = True
     while _opened:

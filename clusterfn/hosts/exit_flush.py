@@ -54,6 +54,7 @@ def await_at_exit(reply: Answer, timeout_s: float = _EXIT_TIMEOUT_S) -> None:
         unanswered.pop(reply, None)
         followed_up.set()
 
+    # Add the entry before the callback, which runs at once if the answer has come already.
     unanswered[reply] = (timeout_s, followed_up)
     reply.add_done_callback(answered)
 
@@ -189,5 +190,6 @@ def _finish_all() -> None:
         # The job's own future has the error.
         with contextlib.suppress(ClusterfnError, concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
             reply.exception(max(0.0, begun + timeout_s - time.monotonic()))
+            # The answer wakes this thread before its callbacks have run, and one of them may send a follow-up request.
             followed_up.wait(_MOMENT_S)
         unanswered.pop(reply, None)

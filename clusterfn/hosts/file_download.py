@@ -47,6 +47,7 @@ def download(
         ClusterfnError: A name leads out of the folder `to`; nothing is fetched then. Or a file cannot be written here.
         HostError: A file cannot be read, or all of them are gone.
     """
+    # Check all names before the first request, so that a malicious name fetches nothing at all.
     targets = {
         file.name: _Target(to.joinpath(*safe_parts(file.name)), bool(file.mode & stat.S_IXUSR)) for file in files
     }
@@ -132,6 +133,7 @@ class _PartFile:
                 try:
                     self._file = self._opened()
                 except FileNotFoundError:
+                    # Make folders only where they are missing: most files share a few of them.
                     self._target.parent.mkdir(parents=True, exist_ok=True)
                     self._file = self._opened()
             rest = memoryview(data)

@@ -55,6 +55,7 @@ class HostCapacity:
                     host=host.name, stage="submit", hint=f"ask for at most {shown(limit)}{'' if by_site else mend}",
                     evidence=[f"the administrator has set it in {site_rules.FILE} on {host.name}"] if by_site else [],
                 )  # fmt: skip
+        # A user may allow more cores than the machine has, because cores are shared in time.
         self._reject_above("cores", asked.cores, max(facts.cpus, limits.cores or 0), str)
         self._reject_above("memory", asked.memory_bytes or 0, facts.memory_bytes, format_size)
         available = self.gpus if asked.gpus else None

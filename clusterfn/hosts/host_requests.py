@@ -334,6 +334,7 @@ def _completed(host: str, argv: Sequence[str], header: Header, body: bytes) -> C
 def _listed(host: str, path: str, header: Header, _: bytes) -> list[ListedFile]:
     entries = header.get("files")
     rows = [entry if isinstance(entry, list) else [] for entry in entries] if isinstance(entries, list) else [[]]
+    # JSON may write a whole number of seconds without a fraction, so a time may come as an int.
     kinds = ([str, int, float, int], [str, int, int, int])
     if any([type(each) for each in row] not in kinds or row[1] < 0 for row in rows):
         raise _r.MalformedAnswer(f"files: {ascii(entries)[:80]}")

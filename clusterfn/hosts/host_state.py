@@ -86,6 +86,7 @@ class HostState(ConnectedHost):
         watch = self._watches.get(connection)
         if watch is None:
             new = SchedulerWatch(connection, self.scheduler, poll_floor_s=self.host.poll_floor_s)
+            # Another thread may create a watch at the same time. `setdefault` keeps only one of them.
             watch = self._watches.setdefault(connection, new)
             for other in list(self._watches):
                 if other is not connection:

@@ -105,6 +105,7 @@ async def in_thread(work: Callable[[], T], name: str) -> T:
             ended.set_result(value)
 
     exit_flush.run_in_thread(run, name)
+    # Without the shield, cancelling the coroutine would cancel the future, and the thread could not set its result.
     return await asyncio.shield(asyncio.wrap_future(ended))
 
 
@@ -134,6 +135,7 @@ def _end(task: asyncio.Task[None]) -> None:
 
 def _forget() -> None:
     global _loop, _thread, _starting
+    # The parent's threads may have held the lock at the fork, so replace it.
     _loop, _thread, _starting = None, None, threading.Lock()
     _begun.clear()
 

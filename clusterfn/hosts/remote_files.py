@@ -115,6 +115,7 @@ def read_bytes(connection: HostConnection, path: str) -> bytes:
 def read_each(connection: HostConnection, paths: Sequence[str]) -> list[bytes | None]:
     """Read several files of the host at once; return None for one that does not exist."""
     outs = [io.BytesIO() for _ in paths]
+    # Send all requests before the first wait, so that all of them take one round trip.
     replies = [connection.get(path, out.write, on_size=_fits(path), until=_GROWS) for path, out in zip(paths, outs)]
     contents: list[bytes | None] = []
     for reply, out in zip(replies, outs):

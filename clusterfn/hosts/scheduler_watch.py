@@ -210,7 +210,7 @@ class SchedulerWatch:
     def _look_every(self, interval_s: float, command: Sequence[str]) -> None:
         if interval_s == self._interval_s:
             return
-        # first: its end, which comes at once, must not be news
+        # Clear these before cancelling: the end of the old request comes at once, and must not count as a failure.
         before, self._repeating, self._interval_s = self._repeating, None, 0.0
         if before is not None:
             before.cancel()
@@ -260,6 +260,7 @@ class SchedulerWatch:
             ]
         self._answered = self._last_look_at
         states = self._scheduler.parse_states(look.out)
+        # A job that was added after the look began cannot be in its answer.
         covered = {name: job for name, job in self._jobs.items() if job.added <= self._answered}
         self._loosen({name: states[name] for name in covered if name in states})
         for name, job in covered.items():

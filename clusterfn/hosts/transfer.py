@@ -90,8 +90,10 @@ class Transfer:
             if seen and moved < seen[-1][1]:
                 # After a reconnect some bytes are sent again, so the earlier measurements no longer give the rate.
                 seen.clear()
+            # Several displays may ask at short intervals, so measure at most five times a second.
             if not seen or now - seen[-1][0] >= 0.2:
                 seen.append((now, moved))
+            # Always keep two measurements, because one alone gives no rate.
             while now - seen[0][0] > _WINDOW_S and len(seen) > 2:
                 seen.popleft()
             began, before = seen[0]
@@ -136,6 +138,7 @@ class Sending(Transfer):
         if not self._replies or self._replies[-1].done():
             return False
         left, self.dropped = not self.unsent, True
+        # Cancel the last upload first, because the job's folder that it makes is what lets the job start.
         for reply in reversed(self._replies):
             reply.cancel()
         asked: Reply[list[bool]] | None = None

@@ -25,6 +25,7 @@ from clusterfn.cli.check import connection, function, scheduler, storage
 from clusterfn.cli.check.step import CheckState, Step, StepFailed, StepSkipped, StepWarning
 from clusterfn.errors import ClusterfnError, ConfigError
 
+# The order matters, because each step uses what earlier ones have found.
 STEPS = (
     Step("configuration", (), connection.configuration),
     Step("name", ("configuration",), connection.name),
@@ -134,6 +135,7 @@ def _ending_is_an_exception() -> Iterator[None]:
     def leave(number: int, _: object) -> NoReturn:
         raise SystemExit(_ENDED_BY_SIGNAL + number)
 
+    # Python sets signal handlers only in the main thread.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -173,6 +175,7 @@ def _run(step: Step, state: CheckState, first: bool, ended: Callable[[], None]) 
         try:
             return Finding(step.name, "PASS", step.run(state))
         finally:
+            # Clear the line with the progress before the finding is printed.
             ended()
     except StepSkipped as reason:
         return Finding(step.name, "skip", str(reason))

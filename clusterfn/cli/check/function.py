@@ -38,6 +38,7 @@ def modules(state: CheckState) -> str:
     names = state.host.modules
     if not (names or state.host.setup or state.host.prolog):
         raise StepSkipped("clusterfn.yml has no modules: and no shell lines for this host")
+    # The loaded modules may print anything, so the answer begins after a line that none of them can print by chance.
     marker = f"clusterfn-{secrets.token_hex(8)}"
     answer = state.run("/bin/sh", "-c", job_script.modules_check(state.host, marker, state.has_nodes))
     before, _, after = answer.out.decode("utf-8", "replace").partition(f"\n{marker} ")

@@ -103,6 +103,7 @@ class CheckState:
     @functools.cached_property
     def site(self) -> Site:
         """What the host offers; asked once for all steps, and its jobs in the same round trip."""
+        # Send the question about jobs first, so that both questions take one round trip.
         _ = self._asked
         site, places = survey.survey(self.session.connection), self.session.command_places
         if places is None:

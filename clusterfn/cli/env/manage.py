@@ -292,6 +292,7 @@ def _lost_files(mended: BuildProgress) -> list[str]:
 def _imported(session: HostState, prefix: str, packages: list[str]) -> dict[str, Any]:
     """Import in its own Python what was asked for; return what came of it."""
     argv = [f"{prefix}/bin/python", "-I", "-c", IMPORT_PROGRAM, *packages]
+    # Test the environment alone: variables of the login must not add libraries or modules to it.
     unset = (*session.scheduler.unset, "LD_LIBRARY_PATH", "PYTHON")
     answer = session.connection.run(argv, unset=unset, timeout_s=_IMPORT_TIMEOUT_S).result(_IMPORT_TIMEOUT_S)
     lines = (answer.out + answer.err).decode("utf-8", "replace").splitlines()

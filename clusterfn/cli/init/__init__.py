@@ -30,6 +30,7 @@ from clusterfn.scheduler.site import Given
 
 SCRIPT = "first.py"
 _TIMEOUT_S = 60.0
+# The host expands `~`, because only it knows the home folder. Other users must not read the files of jobs.
 _MAKE_ROOT = """
 case $1 in "~/"*) set -- "$HOME/${1#??}" ;; esac
 umask 077; mkdir -p -- "$1" && [ -w "$1" ]

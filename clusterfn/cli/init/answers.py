@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.errors import ConfigError
 
+# Give up after so many unusable answers: they may come from a program and not from a person.
 _TRIES = 5
 
 

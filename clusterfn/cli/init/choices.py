@@ -68,6 +68,7 @@ def ask_about_signs(site: Site, name: str, answers: Answers, look: Callable[[str
     """
     if not site.signs:
         return site
+    # A list, so that the check of an answer can replace the survey.
     surveys, kinds = [site], kinds_of_sites().values()
     titles = " or ".join(kind.title for kind in kinds)
     programs = " or ".join(kind.commands.programs[0] for kind in kinds)

@@ -63,7 +63,7 @@ def _install_key(host: Host, settings: Settings, asker: Asker, answers: Answers,
     Raises:
         AuthenticationError: The host does not take the key.
     """
-    # where a password alone is not enough, a key is there already, or only its administrator can install one
+    # Where a password alone is not enough, the host has a key already, or only its administrator can install one.
     if auto.needs_ssh(settings) or not ssh_keys.takes_passwords(host):
         return False
     say(f"{settings.place} does not accept any of your keys yet.")

@@ -15,6 +15,7 @@ from clusterfn.hosts.rpc.request_queue import LinkStream, PendingRequests
 from clusterfn.hosts.rpc.requests import MalformedAnswer, OpenRequest
 from clusterfn.hosts.transports.base import DeliveringStream
 
+# Far above the numbers of requests, so that a ping never takes the number of one.
 PING_ID = 2**31
 
 

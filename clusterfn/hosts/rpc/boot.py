@@ -195,6 +195,7 @@ def preface(python: str, marker: str) -> bytes:
     """
     line = agent_line()
     program = _LOADER % (len(line), len(line), marker[:8], marker[8:])
+    # An rc file of the login shell may read lines that are meant for the command, so send empty lines first.
     return b"\n" * 8 + f"{python}\nexec({program!r})\n".encode() + line
 
 
@@ -236,6 +237,8 @@ def _until_marker(stream: Stream, marker: str) -> tuple[bytes, bytes | None]:
             if not piece:
                 return printed, None
             printed += piece
+            # An rc file may print without end. Keep the beginning as evidence, and the end because the marker may be in
+            # it.
             printed = printed[:NOISE_SHOWN] + printed[NOISE_SHOWN:][-NOISE_KEPT:]
     before, _, after = printed.partition(sought)
     return before, after

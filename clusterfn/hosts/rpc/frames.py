@@ -26,6 +26,7 @@ LONGEST_HEADER = 8 * 2**20
 SHOWN = 64
 # Where a header is expected, read no more than this, so that the bytes of a large body are copied only once.
 _SMALL = 4096
+# The lengths of the header (4 bytes) and of the body (8 bytes), in network byte order.
 FRAME = struct.Struct("!IQ")
 # The number of the first request to an agent.
 HELLO_ID = 1
@@ -222,7 +223,7 @@ def error_of(host: Host, data: Header) -> HostError:
         hint = "try again; a program that writes a new file and renames it never leaves half of one"
         error = HostError(f"{path} on {host.name} has changed: {reason}", host=host.name, hint=hint)
     elif kind == "bad" and reason.startswith("the root ") and (unset := _VARIABLE.search(path)):
-        # mostly a variable that only a login shell sets, and not a command by ssh
+        # Usually this is a variable that only login shells set, and a command over ssh runs without one.
         config = f"-F {shlex.quote(host.ssh_config)} " if host.ssh_config else ""
         log_in = f"`ssh {config}{host.address}`, then " if host.address else ""
         error = HostError(

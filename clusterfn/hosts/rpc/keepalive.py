@@ -56,6 +56,7 @@ class Keepalive:
                 return WELL
             self._asked = now
             return ASK
+        # Our own bytes that are on their way may delay the answer on a slow line, so allow for them.
         late = self._unanswered / SLOWEST
         dead = now - max(self.heard, self.moved) >= DEAD_S + late and now - self._asked >= ANSWER_S + late
         return DEAD if dead else WELL

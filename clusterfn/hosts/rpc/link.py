@@ -94,7 +94,7 @@ class Link:
             threading.Thread(target=work, name=name, daemon=True).start()
         loop.begin(keepalive.watch(weakref.WeakMethod(self.check)))
 
-    # any thread that asks
+    # The methods below are for any thread that sends requests.
 
     def send(self, request: OpenRequest[Any]) -> None:
         """Register the request and have it sent; waits for nothing.
@@ -215,7 +215,7 @@ class Link:
         if self._needs_you is not None and not self._is_held():
             raise self._needs_you.with_traceback(None)
 
-    # the writer thread
+    # The method below runs in the writer thread.
 
     def _write(self) -> None:
         self._answers.threads.add(threading.get_ident())
@@ -224,7 +224,7 @@ class Link:
         except BaseException as error:  # noqa: BLE001 - the thread's outermost frame: waiting callers must get the error
             self._die(error)
 
-    # the reader thread
+    # The methods below run in the reader thread.
 
     def _read(self) -> None:
         self._answers.threads.add(threading.get_ident())
@@ -256,6 +256,7 @@ class Link:
             for request in list(self._requests.values()):
                 if not request.resend():
                     del self._requests[request.id]
+            # Reconnect only when a request needs the host: an idle program should not keep connecting.
             self.line.changed.wait_for(lambda: len(self._requests) or self.line.over is not None)
         self._set_state("reconnecting", cause)
         while self.line.over is None and not self._try_to_connect(waits):
@@ -301,7 +302,7 @@ class Link:
             request.fail(self._needs_you)
         while self.line.over is None and not self._is_held():
             with self.line.changed:
-                # a request that comes now has found one
+                # A request that was sent meanwhile has found a held connection: otherwise it would have been rejected.
                 self.line.changed.wait_for(
                     lambda: self.line.over is not None or bool(self._requests.unsent), LOCAL_LOOK_S
                 )
@@ -320,6 +321,7 @@ class Link:
     def _resume(self, opened: AgentStream) -> None:
         with self.line.changed:
             is_open = self.line.renew(opened)
+            # Drop frames for the old agent first. The requests below are queued again, as the new agent needs them.
             self._sender.forget()
             self._requests.unsent.clear()
             skipped = [(each, self._requests.failed_before(each)) for each in self._requests.values()]
@@ -338,7 +340,7 @@ class Link:
         else:
             self.line.hang_up(opened)
 
-    # the end
+    # The method below ends the link, from any thread.
 
     def _die(self, error: BaseException) -> None:
         """End every open request with the error; none can be made any more."""
@@ -361,7 +363,7 @@ class Link:
                 request.fail(over)
             self._set_state("closed", str(over))
 
-    # the loop
+    # The method below runs in the event loop.
 
     async def check(self, now: float) -> None:
         """Ping a quiet stream; close one that does not answer. `now` is time.monotonic()."""

@@ -37,6 +37,7 @@ class RequestCancelled(concurrent.futures.CancelledError):
 
 
 def _wake(woken: asyncio.Future[None], _: Any) -> None:
+    # The coroutine may have been cancelled before this call runs in the loop.
     if not woken.done():
         woken.set_result(None)
 

@@ -133,7 +133,7 @@ class RequestSender:
         """Return how many bytes the streams have taken so far."""
         return self._sent
 
-    # the caller holds the stream's lock
+    # The caller of the methods below holds the stream's lock.
 
     def send(self, request: OpenRequest[Any]) -> None:
         """Queue a request and the chunks of its transfer."""
@@ -158,7 +158,7 @@ class RequestSender:
         self._control.clear()
         self._transfers.clear()
 
-    # the writer thread
+    # The methods below run in the writer thread.
 
     def run(self) -> None:
         """Send all queued requests, then one chunk of the next transfer, again and again until the link is closed."""
@@ -171,6 +171,7 @@ class RequestSender:
                     return
                 is_burst = self._is_burst() and not self._transfers
             if is_burst:
+                # Sleep without the lock, so that callers can queue more requests meanwhile.
                 time.sleep(_GATHER_S)
             with line.changed:
                 if line.over is not None or not line.connected:
@@ -214,5 +215,6 @@ class RequestSender:
         # Progress of an upload shows that the other end is alive. A ping that was written does not.
         self._line.pulse.moved = time.monotonic()
         with self._line.changed:
+            # Put the transfer at the end of the queue, so that transfers take turns. A reconnect queues it itself.
             if opened is self._line.opened and self._line.connected:
                 self._transfers.append((request, chunks))

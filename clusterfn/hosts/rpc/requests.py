@@ -171,6 +171,7 @@ class UploadRequest(SimpleRequest[T]):
         self._sendings = 0
         self._compressor: Compressor | None = None
         if self.reply.size >= RESUMED_FROM:
+            # The number is random, because other programs of the same user may upload to the same host.
             fields["resume"] = secrets.randbits(48)
 
     def header(self, still_open: Callable[[int], bool]) -> Header:
@@ -273,6 +274,7 @@ class FollowRequest(OpenRequest[bytes]):
         self, files: Sequence[Followed], until: str, with_files: Sequence[tuple[str, Sink]],
         on_content: Callable[[bytes], Any] | None, on_early: Callable[[bool], Any] | None, after: Sequence[Reply[Any]],
     ) -> None:  # fmt: skip
+        # The fields of the request refer to these lists, so a repeated request asks only for what is missing.
         self._offsets: list[list[Any]] = [[file.path, file.offset] for file in files]
         self._results: list[list[Any]] = [[name, 0] for name, _ in with_files]
         fields = {"until": until, "files": self._offsets, "with": self._results, "early": on_early is not None}
@@ -303,6 +305,7 @@ class FollowRequest(OpenRequest[bytes]):
         path, offset = self._offsets[index]
         if number(header, "offset") != offset:
             raise MalformedAnswer(f"offset: {header['offset']}, after {offset} bytes")
+        # Count the bytes before calling the taker: if it fails, a repeated request must not bring them again.
         self._offsets[index][1] += len(body)
         try:
             self._takers[index](body)

@@ -80,7 +80,7 @@ class Site:
 
 def proposed_root(volumes: Sequence[Volume], has_nodes: bool) -> tuple[Volume, str] | None:
     """Return the best volume and the reason; None if none can be used."""
-    # clusterfn rejects a root in which every user could replace files, as `ls -l` shows it
+    # clusterfn rejects a root in which every user could replace files. The mode has the form that `ls -l` shows.
     private = [each for each in volumes if each.mode[8:9] != "w" or each.mode[9:10] in ("t", "T")]
     usable = [each for each in private if each.writable and not each.noexec]
     shared = [each for each in usable if each.shared]

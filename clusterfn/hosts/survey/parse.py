@@ -129,7 +129,7 @@ def volume(section: Section, quotas: Mapping[str, QuotaLeft]) -> Volume | None:
     if not path or df is None:
         return None
     device, kind, _, _, free, _, _ = df.groups()
-    # `lfs quota -q` of a user, the group and the folder's project has the columns of `quota`
+    # `lfs quota -q` prints quotas of the user, the group and the folder's project, in the same columns as `quota`.
     bounds = [*(left for _, left in parse_quotas(section.part("lfs"))), quotas.get(device, QuotaLeft(None, None))]
     sizes = [each.size for each in bounds if each.size is not None]
     files = [each.files for each in bounds if each.files is not None]
@@ -140,7 +140,7 @@ def volume(section: Section, quotas: Mapping[str, QuotaLeft]) -> Volume | None:
         path=path,
         kind=kind or "",
         free_bytes=_bytes_or_files(free, _KB),
-        # btrfs and others count no files and print 0 or "-"
+        # Some file systems, such as btrfs, do not count files, and print 0 or "-".
         free_files=None if inodes is None or inodes[3] == "0" else _bytes_or_files(inodes[5], 1),
         quota_bytes=0 if "quota" in refusal else min(sizes, default=None),
         quota_files=min(files, default=None),

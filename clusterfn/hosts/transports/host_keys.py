@@ -182,7 +182,7 @@ def check(settings: Settings, host_name: str, kind: str, blob: bytes) -> None:
     if any(entry.blob == blob for entry in trusted):
         return
     if len(own_keys) < len(remembered) and not trusted:
-        # an authority may have signed this key: paramiko cannot check that
+        # An authority may have signed this key, which paramiko cannot check.
         places = [f"authority:  {entry.place}" for entry in remembered if entry.marker == AUTHORITY]
         hint = "use transport: auto or openssh, which need the system's ssh; or trust this key: "
         hint += _then(f"clusterfn trust {host_name}", obstacle(settings))

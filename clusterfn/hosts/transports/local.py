@@ -82,6 +82,7 @@ class ProcessStream(ListeningStream):
             if self._closed:
                 return b""
             piece = os.read(self._out.fileno(), size)
+            # A full pipe shows that much data comes. With a wider one, both sides wake less often.
             if len(piece) >= USUAL:
                 widen_pipe(self._out.fileno())
             return piece

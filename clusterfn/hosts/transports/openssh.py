@@ -242,7 +242,8 @@ class AskPass:
         except OSError as error:
             self.__exit__()
             raise held_connections.unwritable(error) from error
-        # an ssh before 8.4 knows no REQUIRE: it asks so if there is a DISPLAY and no terminal, which it never has here
+        # An ssh before 8.4 does not know SSH_ASKPASS_REQUIRE. It asks this way if DISPLAY is set and it has no
+        # terminal, and it never has one here.
         display = os.environ.get("DISPLAY") or ":"
         self.env = {"SSH_ASKPASS": str(program), "SSH_ASKPASS_REQUIRE": "force", "DISPLAY": display}
         self._accepting = threading.Thread(target=self._accept, name="clusterfn-askpass", daemon=True)
@@ -318,7 +319,7 @@ def argv(settings: Settings, command: str, *, asks: bool = False) -> list[str]:
     Args:
         asks: Whether it may ask for passwords and codes.
     """
-    # Windows's ssh has no ControlMaster, and stops at a ControlPath
+    # On Windows, ssh has no ControlMaster, and fails with a ControlPath.
     mux = ["ControlMaster=no", *(["ControlPath=none"] if sys.platform == "win32" else [])]
     return line(settings, mux, command, asks=asks)
 

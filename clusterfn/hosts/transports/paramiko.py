@@ -35,6 +35,7 @@ NEAR_WINDOW = 2**20
 # A login takes at least two round trips. One that is faster than this shows that the host is near.
 _NEAR_S = 0.04
 KEEPALIVE_S, KEEPALIVES = 15, 3
+# In order of preference. AES-GCM comes first, because `paramiko_sending` avoids most copies only with it.
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
 STDERR_KEPT = 8192
 STATUS_S = 10.0
@@ -240,6 +241,7 @@ def meet(
         options.ciphers = [name for name in CIPHERS if name in options.ciphers]
         remembered = {entry.kind for entry in host_keys.known_keys(settings.key_name, settings.known_hosts)}
         remembered |= {"rsa-sha2-512", "rsa-sha2-256"} if "ssh-rsa" in remembered else set()
+        # Prefer kinds that known_hosts has. A host with several keys could otherwise show one that is not known.
         options.key_types = sorted(options.key_types, key=lambda kind: kind not in remembered)
         if kinds:
             options.key_types = [kind for kind in kinds if kind in options.key_types]

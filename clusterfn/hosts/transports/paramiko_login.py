@@ -174,6 +174,7 @@ def _keys(
             offered.add(key.asbytes())
             yield f"agent's key {getattr(key, 'comment', '') or key.get_name()}", key
     for path in settings.identity_files:
+        # Do not offer a key of the agent again: servers count attempts, and end a connection after some (MaxAuthTries).
         if path.is_file() and _public_blob(path) not in offered:
             yield from _from_file(path, settings, tried, asker)
     for unlock in tried.locked:

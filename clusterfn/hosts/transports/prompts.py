@@ -66,7 +66,7 @@ def person() -> Asker | None:
         # The children of multiprocessing share the terminal of their parent, and would all ask at once.
         return None
     if "ipykernel.kernelapp" in sys.modules:
-        # while a cell runs, getpass is the kernel's own method; at other times an answer would get lost
+        # While a cell runs, getpass is a method of the kernel. At other times, the kernel would drop an answer.
         kernel = getattr(getpass.getpass, "__self__", None)
         return functools.partial(_in_notebook, kernel) if getattr(kernel, "_allow_stdin", False) else None
     return _ask_on_terminal if _has_terminal() else None
@@ -137,6 +137,7 @@ else:
                 quiet = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
                 try:
                     if question.secret:
+                        # TCSAFLUSH also drops what was typed before the question, which is not meant as a password.
                         termios.tcsetattr(tty, termios.TCSAFLUSH, quiet)
                     os.write(tty, text)
                     data = b""

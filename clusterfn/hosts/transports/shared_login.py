@@ -248,6 +248,8 @@ def _authenticate(host: Host, settings: Settings, path: Path, asker: Asker | Non
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         log = folder / "log"
         asking = stack.enter_context(AskPass(asker, host.name)) if asker else None
+        # The ssh that stays in the background must not keep a pipe to this process open, so it writes its messages to a
+        # file.
         ssh = [words[0], "-E", str(log), *words[1:]]
         code = _run(ssh, asking, openssh.patience_s(settings))
         log_text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
@@ -304,7 +306,7 @@ def _open_session(host: Host, settings: Settings, master: HeldConnection, comman
 
 
 def _through(settings: Settings, master: HeldConnection, command: str) -> list[str]:
-    # without its master an ssh would connect and log in by itself: this ProxyCommand prevents that
+    # Without its master, ssh would connect and log in by itself. This ProxyCommand prevents that.
     mux = ["ControlMaster=no", f"ControlPath={master.address}", "ProxyJump=none", "ProxyCommand=false"]
     return openssh.line(settings, mux, command)
 

@@ -86,7 +86,7 @@ def _accepted(host: Host, path: Path, number: int, line: str, keyword: str, valu
     if problem:
         hint = "install OpenSSH's client, rewrite the line, or give the host a file of its own with ssh_config:"
         raise ConfigError(f"{path}:{number} {problem}", host=host.name, evidence=[line.strip()], hint=hint)
-    # the first of the two proxies counts, and paramiko drops a ProxyCommand that is none
+    # Of ProxyJump and ProxyCommand, the first one counts. paramiko ignores `ProxyCommand none`, which must still count.
     return "ProxyJump none" if (keyword, value.lower()) == ("proxycommand", "none") else line
 
 

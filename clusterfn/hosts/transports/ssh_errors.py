@@ -88,7 +88,7 @@ def unresolved(host: Host, settings: Settings, name: str, evidence: Sequence[str
     hint = f"check {written} and your network or VPN"
     mine, read = Path("~/.ssh/config").expanduser(), ssh_config_file.config_file()
     if not settings.config_file and mine != read and mine.is_file():
-        # ssh looks in the home of the user database, not in $HOME
+        # ssh takes the home folder from the user database, and not from $HOME.
         hint += f"; ssh reads {read}, not {mine}: to use that file, add ssh_config: {mine} to the host"
     message = f"The name {name} of host {host.name} cannot be resolved"
     return Unreachable(message, host=host.name, evidence=evidence, hint=hint, retryable=True)

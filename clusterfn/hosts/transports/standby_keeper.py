@@ -94,6 +94,8 @@ class Keeper:
         self.woken, waker = os.pipe()
         for fd in (self.woken, waker):
             os.set_blocking(fd, False)
+        # The end of a child must wake `select`. Python writes to the descriptor below only for signals that have a
+        # handler.
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
 
@@ -187,6 +189,7 @@ class Keeper:
             # wait.
             self.failures += 1
             late = self.failures >= self.tries
+            # Wait longer after each failure, because the host may be out of order for some time.
             self.start_at = math.inf if late else time.monotonic() + self.pause_s * 4**self.failures
 
     def answer(self) -> None:

@@ -70,7 +70,7 @@ def hosts_on_the_way(host: Host) -> list[Settings]:
     """Return each host on the way to `host`, the nearest first, itself last."""
     target = resolve(host)
     hops = jumps(host, target)
-    # the first is reached as its own configuration says, each further one through those before it
+    # The first stop is reached as its own configuration says. Each further one is reached through those before it.
     chained = [hop._replace(proxy_jump=target.proxy_jump[:at]) if at else hop for at, hop in enumerate(hops)]
     return [*chained, target]
 
@@ -137,6 +137,7 @@ def fetch_options(settings: Settings, file: Path, kinds: tuple[str, ...]) -> lis
         "ClearAllForwardings=yes",
         "ForwardAgent=no",
         f"ConnectTimeout={max(1, round(settings.timeout_s))}",
+        # ssh accepts any key here, because it writes the key only into a file of ours, which no connection trusts.
         "StrictHostKeyChecking=no",
         f'UserKnownHostsFile="{file}"',
         "GlobalKnownHostsFile=/dev/null",
@@ -202,6 +203,7 @@ def _append(file: Path, met: HostKeys, keys: Sequence[ShownKey]) -> Path:
             digest = hmac.new(salt, name.encode(), hashlib.sha1).digest()
             name = f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
         text += f"{name} {key.kind} {base64.b64encode(key.blob).decode()}\n"
+    # Append with a single write, so that lines which other programs add at the same time stay intact.
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "wb") as opened:
         opened.write(text.encode())
     return file
