@@ -24,7 +24,8 @@ from clusterfn.hosts import spoken_wait
 from clusterfn.hosts.host_state import open_session
 
 _WITHDRAWN = "was withdrawn before it started"
-# A machine without a scheduler has ended by then what does not end itself; of several, each may wait for the others.
+# Within this time, a machine without a scheduler has killed a job that does not end by itself. Of several jobs, each
+# may wait for the others.
 _END_S, _END_OF_SEVERAL_S = 20.0, 60.0
 
 

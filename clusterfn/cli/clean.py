@@ -17,6 +17,7 @@ from clusterfn.config.units import parse_time
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts.host_state import HostState, open_session
 
+# The host needs some time more than the limit of its program to report that the limit was reached.
 _ANSWERS_S = 60.0
 # A shared file system removes only some thousand files a second, so a large cleanup takes very long.
 _TIMEOUT_S = 3600.0

@@ -11,6 +11,7 @@ from clusterfn.cli.parser import make_parser
 from clusterfn.cli.usage import WrongUsage
 from clusterfn.config.quiet import be_verbose, is_verbose
 
+# The exit code by which shells report Ctrl-C: 128 and the number of SIGINT.
 INTERRUPTED = 130
 
 
@@ -41,8 +42,8 @@ def run_command(words: Sequence[str]) -> int:
         complaint = describe_error(error, is_verbose())
         if complaint is not None:
             return _print_complaint(complaint, as_json)
-        # In `clusterfn jobs | head`, `head` has read enough. Redirect stdout, because Python's flush at exit would
-        # fail, too.
+        # In `clusterfn jobs | head`, `head` has read enough. Redirect
+        # stdout, because Python's flush at exit would fail, too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:

@@ -39,7 +39,7 @@ def describe_error(error: BaseException, loud: bool = False) -> Complaint | None
         text = f"{type(error).__name__}: {error}"
         code = USAGE if isinstance(error, ConfigError) else getattr(error, "exit_status", FAILED)
     elif remote := facts.get("traceback"):
-        # The traceback as the host wrote it, and the exception as it arrived where that says more.
+        # Show the traceback as the host wrote it. Add the exception as it arrived if that says more.
         arrived = "".join(traceback.format_exception_only(type(error), error)).rstrip("\n")
         text, code = remote if remote.endswith(arrived) else f"{remote}\n{arrived}", FAILED
     else:

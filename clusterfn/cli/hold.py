@@ -31,6 +31,7 @@ from clusterfn.hosts import remote_files, spoken_wait
 from clusterfn.hosts.host_state import HostState, open_session
 from clusterfn.scheduler.base import Evidence
 
+# By this name, `release` finds a job that still waits to hold an allocation.
 _NAME = "hold"
 _LOOK_S = 0.2
 # The job that holds an allocation checks each second whether it was released.
@@ -74,7 +75,7 @@ def _await_record(session: HostState, job: Job[Any]) -> dict[str, Any]:
         ClusterfnError: It has ended.
     """
     last_status = ""
-    # Not another job's record: two may hold at the same time, and the second one fails.
+    # Wait for the record of this very job. Two jobs may try to hold at the same time, and the second one fails.
     while (record := _read_record(session)) is None or record["job"] != job.id:
         if job.done():
             job.result(0)
@@ -96,7 +97,7 @@ def release(args: argparse.Namespace) -> int:
         until = time.monotonic() + _NOTICED_S
         held = _described(record)
         with spoken_wait.speaking(lambda: f"waiting for {host.name} to release {held}"):
-            # The job that holds the allocation removes this file once it takes no more calls.
+            # The job that holds the allocation removes the folder with this file once it takes no more calls.
             while time.monotonic() < until and session.connection.have([place]).result(_TIMEOUT_S) == [True]:
                 time.sleep(_LOOK_S)
     if args.json:

@@ -201,7 +201,7 @@ def result(args: argparse.Namespace) -> int:
         if _has_value(job):
             print(written(returned, False))
         else:
-            # Only a command has no value.
+            # Only commands have no value: users run them for what they print.
             short = job.id[:SHORT]
             console.tell(f"{job.id} has returned, without a value: clusterfn logs {short} shows what it printed")
 

@@ -37,6 +37,7 @@ from clusterfn.scheduler.slurm.script import ARRAY_VARIABLE
 _DECORATED = re.compile(r"^@(?:clusterfn\.)?cluster\b[^\n]*(?:\n[@ )#][^\n]*)*\n(?:async )?def (\w+)", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+# A typing error in a range, such as 0..99999999999, must not fill the memory.
 _MOST_RUNS = 100_000
 
 
@@ -234,6 +235,7 @@ def _left_out(lines: Sequence[str], project: Project) -> str | None:
     return None
 
 
+# All of the input is sent with the job, so larger input belongs into a file on the host.
 MOST_BYTES = 200 << 20
 _PIECE = 1 << 20
 

@@ -43,6 +43,7 @@ ACTIVE = (PENDING, STARTING, RUNNING, SUSPENDED, UNKNOWN)
 STATES = (*ACTIVE, *ENDED)
 _KINDS = {"active": ACTIVE, "ended": ENDED, "failed": (RAISED, DIED)}
 _HEX = frozenset("0123456789abcdef")
+# An error lists no more jobs than this.
 _SHOWN = 10
 _FOR_ONE = ("attach", "stack", "shell")
 _ENDING = ("cancel", "rm")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from clusterfn.config.options import ALIASES, OF_SLURM, SCRIPTS, CallOptions
 from clusterfn.errors import ConfigError, did_you_mean, nearest_word
 
-# What others call a command, and what it is called here.
+# Maps names from other programs to our commands.
 _OTHER_WORDS = {
     "list": "jobs", "ls": "jobs", "status": "jobs", "ps": "jobs", "queue": "jobs", "squeue": "jobs",
     "kill": "cancel", "delete": "rm", "remove": "rm", "scancel": "cancel", "download": "pull", "fetch": "pull",

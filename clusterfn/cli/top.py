@@ -98,8 +98,8 @@ def looks(session: HostState, count: int = 0) -> Iterator[dict[str, Any]]:
                 checked = [_checked(session, json.loads(line)) for line in lines]
             yield from checked
             if checked:
-                # Confirm what was shown. The host sends no more to a terminal that is stopped, which would fill its
-                # buffers.
+                # Confirm what was shown. The host sends no more to a terminal
+                # that is stopped, which would fill its buffers.
                 session.connection.write(running, b"\n" * len(checked))
     finally:
         running.cancel()

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 from clusterfn.cli.suggestion import RUN_FILES, suggest_words
 from clusterfn.config.options import SCRIPTS
 
+# After every other option, the next word is its value, and neither a host nor a target.
 _WITHOUT_VALUE = ("--json", "--detach", "-v", "--verbose", "-h", "--help")
 # What follows the first is a command, and what follows the second is a module.
 _COMMAND = ("--", "-m")

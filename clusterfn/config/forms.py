@@ -6,6 +6,7 @@ import re
 
 from clusterfn.errors import nearest_word
 
+# No address may begin with a hyphen, because ssh would take it for an option. The same is true of modules.
 ADDRESS = re.compile(r"(?:[\w.+][\w.+-]*@)?(?:[\w.][\w.-]*|\[[0-9A-Fa-f:.]+(?:%\w+)?\])(?::([0-9]{1,5}))?")
 MODULE = re.compile(r"[\w.+@=/~][\w.+@=/~:,-]*")
 ENVIRONMENT_KINDS = ("python", "venv", "prefix", "conda")

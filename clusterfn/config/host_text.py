@@ -15,8 +15,10 @@ from typing import Any
 from clusterfn.bridge.supervisor.text import in_one_line, shortened
 from clusterfn.errors import HostError
 
+# What a host wrote must not fill the screen, or a command, without end.
 _LONGEST_NAME = 200
 _LONGEST_WORD = 500
+# Larger numbers are no sizes, and could not be formatted in reasonable time.
 _MOST = 1 << 63
 # The most bytes of a line. Even an exception's message may be this large.
 LONGEST_LINE = 64 << 20

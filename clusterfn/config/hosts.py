@@ -104,7 +104,7 @@ def refuse_passwords(value: Value) -> None:
         word = key.text.lower()
         if (word.startswith("passw") or word in _PASSWORDS) and below.kind != "map":
             raise password_error(key, f"`{key.text}:` is {NEVER_READ}")
-        # Variables of jobs may have any name, such as PASSWORD_FILE. Their values are not the passwords of this check.
+        # Variables of jobs may have any name, also one such as PASSWORD_FILE, whose value is no secret.
         if word != "env":
             refuse_passwords(below)
 

@@ -226,6 +226,7 @@ _TYPES: Mapping[str, type] = {
     "id": str, "name": str, "host": str, "root": str, "bridge": str, "resources": dict, "secrets": list,
     "outputs": list,
 }  # fmt: skip
+# The id becomes a part of paths and patterns, so nothing else may pass.
 _ID = re.compile(r"[0-9a-f]{16}")
 # Each item takes memory on this machine before its result comes, so a host must not announce any number.
 _MOST_ITEMS = 10_000_000

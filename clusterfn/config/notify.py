@@ -13,6 +13,7 @@ from clusterfn.config.units import VARIABLE, parse_time
 from clusterfn.errors import ConfigError, did_you_mean
 
 KEYS = ("mail", "webhook", "command", "after")
+# No address may begin with a hyphen, because the host's mail program would take it for an option.
 _MAIL = re.compile(r"[\w.+][\w.+-]*@[\w][\w.-]*")
 _USUAL = '"ada@example.edu", "$SLACK_WEBHOOK", or a dict with mail, webhook, command and after'
 

@@ -138,7 +138,7 @@ def descriptions() -> str:
 HOST_VARIABLE = "CLUSTERFN_HOST"
 # The endings by which a word counts as a script.
 SCRIPTS = (".py", ".sh", ".bash", ".sbatch", ".slurm")
-# What people write for one of our words, from SLURM, PBS and other libraries.
+# Maps words of SLURM, PBS and other libraries to our keywords.
 ALIASES = {
     **dict.fromkeys(("cpu", "cpus", "ncpus", "num_cpus", "cpus_per_task", "n_cores", "n_cpus", "threads"), "cores"),
     **dict.fromkeys(("mem", "ram", "memory_gb"), "memory"),
@@ -156,7 +156,8 @@ ALIASES = {
     "output": "outputs",
 }
 SESSION_IS_ONE = "a Session is an executor already: use session.submit(f, x) or session.map(f, xs)"
-# Of the Executors of the standard library, and of other tools: Clustrix, submitit, Modal (docs/how-to/migrate.md).
+# Keywords of the Executors in the standard library, and of Clustrix,
+# submitit and Modal, with what to write here (docs/how-to/migrate.md).
 _NOT_ASKED_FOR = {
     "max_workers": "leave it out: the host's free resources decide how many run at the same time, or use "
     "Executor(max_workers={})",
@@ -181,12 +182,13 @@ _NOT_ASKED_FOR = {
     "schedule": "clusterfn runs no schedules: call the function from cron",
     "nice": 'with SLURM, write slurm={{"nice": {}}}; without a scheduler, priority=-1 puts the call after your others',
 }
-# What the function has, what was written -> what to write.
+# Maps an allowed keyword and the one that was written to what to write instead.
 _ELSEWHERE = {
     ("max_parallel", "max_workers"): "write max_parallel={}",
     ("chunksize", "timeout"): "set it where you wait: .results(timeout={}); time= of @cluster limits each call",
 }
-# Keys of a host in clusterfn.yml that are no options of a call (`hosts`, which imports this module).
+# Keys of a host in clusterfn.yml that are not options of a call. They
+# are repeated here, because `hosts` imports this module.
 OF_HOSTS = (
     "address", "build_on", "build_partition", "build_timeout", "cuda", "defaults", "env_python", "env_root",
     "fetch_on", "gpu_option", "gpu_sizes", "lease", "limits", "login_ttl",

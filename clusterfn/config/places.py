@@ -15,7 +15,9 @@ from clusterfn.errors import ConfigError
 
 FILE = "clusterfn.yml"
 VARIABLE = "CLUSTERFN_CONFIG"
+# Names that users write by mistake. An error helps more than a file that is ignored without a message.
 _MISNAMED = ("clusterfn.yaml", "Clusterfn.yml", ".clusterfn.yml")
+# Files of root count as the user's own, because administrators install them for all users.
 ROOT_UID = 0
 # Programs such as pytest are installed in these folders. Users run them, so their folder says nothing about a project.
 _TOOLS = ("site-packages", "dist-packages")

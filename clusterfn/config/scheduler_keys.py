@@ -57,8 +57,8 @@ def _variables_of_commands(value: Value) -> dict[str, str]:
         if key.text == "PATH":
             raise key.error("PATH is that of the host", "write `scheduler_path:` with the folders that come first")
         for word, scheduler in SCHEDULERS.items():
-            # A "!" before a prefix excepts those variables: they say where the scheduler is, and clusterfn passes them
-            # on.
+            # A "!" before a prefix excepts those variables: they say where
+            # the scheduler is, and clusterfn passes them on.
             kept = [prefix[1:] for prefix in scheduler.obeyed if prefix.startswith("!")]
             if key.text.startswith(scheduler.obeyed) and not key.text.startswith(tuple(kept)):
                 raise key.error(f"clusterfn does not pass {key.text} on", f"write the option itself below `{word}:`")

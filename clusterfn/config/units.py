@@ -174,7 +174,7 @@ def free_memory(swap: bool = False) -> int | None:
     fields = ("MemAvailable", "SwapFree") if swap else ("MemAvailable",)
     if "MemAvailable" not in facts:
         return None
-    # The smallest of these limits decides, because exceeding any of them ends the process.
+    # The smallest amount counts: memory that one of these limits does not allow cannot be used at all.
     return min([sum(int(facts.get(name, "0").split()[0]) for name in fields) << 10, *_left_in_groups()])
 
 

@@ -18,6 +18,7 @@ from clusterfn.errors import ConfigError, did_you_mean
 
 # In the worst case, reading a file of this size takes seconds.
 LIMIT_BYTES = 2**17
+# No configuration needs more levels, and reading very many of them would exhaust Python's stack.
 _DEPTH = 12
 # The most characters of a line that an error shows.
 _SHOWN = 120
@@ -236,8 +237,8 @@ def _composed(text: str, source: Source) -> Any:
 
     fast: Any = getattr(yaml, "CSafeLoader", None)
     if fast is not None:
-        # The loader in C takes a tenth of the time, which every program pays. The other one below explains mistakes
-        # better.
+        # The loader in C takes a tenth of the time, which every program
+        # pays. The other one below explains mistakes better.
         with contextlib.suppress(yaml.YAMLError, ValueError, OverflowError):
             # Look for aliases before composing: a few nested ones are enough to fill the memory.
             if trick(text, fast) is None:

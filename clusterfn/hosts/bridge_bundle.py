@@ -16,7 +16,8 @@ from typing import NamedTuple
 from clusterfn.hosts import serialization
 
 _LIBRARY = Path(__file__).parents[1]
-# A function may import clusterfn; what these are for happens outside of jobs, or is in the bridge already.
+# A function may import clusterfn, so jobs get the library. These files
+# are of no use in jobs, or are in the bridge already.
 _NOT_IN_JOBS = (
     "bridge/agent/", "bridge/builder/", "bridge/kernel/", "bridge/login_shell.py", "bridge/queue/",
     "bridge/removal.py", "bridge/schedulers/", "bridge/serialization/", "bridge/session/", "bridge/stubs/",
@@ -51,7 +52,7 @@ _NOT_IN_JOBS = (
     "scheduler/login_node.py", "scheduler/site.py", "scheduler/slurm/script.py",
     "integrations/jupyter/",
 )  # fmt: skip
-# Errors print themselves by `text`; groups and the like import the client's side of schedulers.
+# Modules that jobs get import these: errors, for example, format themselves with `text`.
 _NEEDED_BY_THE_REST = (
     *(f"bridge/supervisor/{name}.py" for name in ("__init__", "text", "eligible_gpus", "nvidia_smi")),
     *(f"bridge/worker/{name}.py" for name in ("__init__", "cuda_table")),
@@ -104,8 +105,8 @@ def bridge() -> FileBundle:
 
 
 def _is_for_jobs(name: str) -> bool:
-    # A job never submits to another scheduler, as it has no ssh. It needs the packages of schedulers only to import
-    # them.
+    # A job never submits to another scheduler, as it has no ssh. It
+    # needs the packages of schedulers only to import them.
     if name.startswith("scheduler/") and name.count("/") > 1:
         return name.endswith("/__init__.py")
     return name in _NEEDED_BY_THE_REST or not name.startswith(_NOT_IN_JOBS)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 _BELIEVED_S = 3600.0
 _PROBE_TIMEOUT_S = 60.0
-# The first call to a host waits for this, so it must be short. A host whose login shell is slower gets an error that
-# names `scheduler_path:`.
+# The first call to a host waits for this, so it must be short. A host whose
+# login shell is slower gets an error that names `scheduler_path:`.
 _SHELL_S = 3.0
 
 
@@ -48,8 +48,8 @@ class HostContents:
 
     def __contains__(self, path: str) -> bool:
         """Whether it has arrived."""
-        # Unlike the monotonic clock, this one also counts the time in which a laptop sleeps. It may be set back, hence
-        # `abs`.
+        # Unlike the monotonic clock, this one also counts the time in
+        # which a laptop sleeps. It may be set back, hence `abs`.
         if abs(time.time() - self._since) > _BELIEVED_S:
             self.forget()
         self._take_answer(path)
@@ -148,8 +148,8 @@ class HostBridge:
     def distrust(self) -> None:
         """Look again for all that was there, which may be gone or damaged; send the bridge under another name."""
         with contextlib.suppress(HostError):
-            # The bridge gets another name below, so a failed removal does no harm. The next request reports a lost
-            # connection.
+            # The bridge gets another name below, so a failed removal does no
+            # harm. The next request reports a lost connection.
             self._connect().run(exit_flush.removal_command(self.folder))
         self._suffix = f"-{secrets.token_hex(4)}"
         self._contents.forget()
@@ -273,8 +273,8 @@ class ConnectedHost:
             # A call gets the connection several times, so the usual case must cost next to nothing.
             return connected
         if loop.is_here():
-            # Connecting would block the loop's thread. Whatever runs in the loop belongs to the old connection and ends
-            # with it.
+            # Connecting would block the loop's thread. Whatever runs in the
+            # loop belongs to the old connection and ends with it.
             raise HostError(f"The connection to {self.host.name} was closed", host=self.host.name)
         have = [posixpath.join(self.host.root, self.bridge.name)]
         have += [posixpath.join(self.host.root, layout.HOLD)] if self.scheduler_rules.holds else []
@@ -295,8 +295,8 @@ class ConnectedHost:
         from clusterfn.hosts.survey import commands
 
         with contextlib.suppress(HostError):
-            # Do not fail here: `HostCapacity.enough` rejects the call later, and names the missing command and the key
-            # for it.
+            # Do not fail here: `HostCapacity.enough` rejects the call
+            # later, and names the missing command and the key for it.
             shown = commands.look(connection, self.host.scheduler, timeout_s=_SHELL_S)
             self.command_places = shown.schedulers.get(self.host.scheduler)
 

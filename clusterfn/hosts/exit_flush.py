@@ -35,7 +35,8 @@ _REMOVAL_TIMEOUT_S = 5.0
 _MOMENT_S = 1.0
 _IDLE_S = 10.0
 _REMOVE = '{ rm -rf -- "$2" && mv -- "$1" "$2"; } 2>/dev/null; rm -rf -- "$2"'
-# -> seconds after which Python ends all the same, and whether all that the answer leads to has been asked for
+# Maps an answer to the seconds after which Python exits without it, and to an event. The event is set once the
+# follow-up requests of the answer were sent.
 unanswered: dict[Answer, tuple[float, threading.Event]] = {}
 # Each function waits until the answers so far have led to all of their follow-up requests.
 settlers: list[Callable[[], None]] = []
@@ -116,8 +117,8 @@ def _start_spare() -> None:
         return
     inbox: _Inbox = queue.SimpleQueue()
     with contextlib.suppress(RuntimeError):
-        # The interpreter may be exiting, or the machine may allow no more threads. Then `run_in_thread` works without
-        # it.
+        # The interpreter may be exiting, or the machine may allow no
+        # more threads. Then `run_in_thread` works without it.
         threading.Thread(target=_work_off_spare, args=(inbox,), name="clusterfn-exit", daemon=True).start()
         _spare.append(inbox)
 
@@ -142,8 +143,8 @@ def _work_off(inbox: _Inbox) -> None:
                 _idle.remove(inbox)
                 return
             except ValueError:
-                # Another thread has just taken this inbox, so its work is about to arrive. Ctrl-C may prevent that, so
-                # wait only once.
+                # Another thread has just taken this inbox, so its work is about to
+                # arrive. Ctrl-C may prevent that, so wait only once.
                 if is_taken:
                     return
             is_taken = True
@@ -187,7 +188,7 @@ def _finish_all() -> None:
     begun = time.monotonic()
     while has_unanswered():
         reply, (timeout_s, followed_up) = next(iter(unanswered.items()))
-        # The job's own future has the error.
+        # Ignore errors here, because the job's own future reports them.
         with contextlib.suppress(ClusterfnError, concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
             reply.exception(max(0.0, begun + timeout_s - time.monotonic()))
             # The answer wakes this thread before its callbacks have run, and one of them may send a follow-up request.

@@ -81,8 +81,8 @@ def download(
             except HostError as error:
                 if error.kind != "missing" or isinstance(first, _SmallFiles):
                     raise
-                # A running job may rename or remove a file after the host has listed it. That is an error only if all
-                # files are gone.
+                # A running job may rename or remove a file after the host has
+                # listed it. That is an error only if all files are gone.
                 gone.append(error)
             ahead -= under_way.popleft().size
     finally:
@@ -123,7 +123,7 @@ class _PartFile:
     def __init__(self, target: _Target) -> None:
         self._target = target.path
         self._mode = 0o777 if target.is_program else 0o666
-        # Known before it exists, because Ctrl-C comes anywhere.
+        # Choose the name before the file exists: Ctrl-C may come at any moment, and `remove` needs the name.
         self._path = target.path.with_name(f".part-{secrets.token_hex(8)}")
         self._file: RawIOBase | None = None
 
@@ -161,13 +161,13 @@ class _PartFile:
 
     def remove(self) -> None:
         with contextlib.suppress(OSError):
-            # On a full disk, closing fails because it cannot write what is still buffered. The original error says so
-            # already.
+            # On a full disk, closing fails because it cannot write what is
+            # still buffered. The original error says so already.
             if self._file is not None:
                 self._file.close()
         with contextlib.suppress(OSError):
-            # The error that led here says more than a failed removal. After `complete`, the file no longer exists by
-            # this name.
+            # The error that led here says more than a failed removal. After
+            # `complete`, the file no longer exists by this name.
             self._path.unlink()
 
 
@@ -280,9 +280,9 @@ class _File:
 
 _OnTheirWay = Union[_File, _SmallFiles]
 
-# NUL, and half of a character: a byte that is no UTF-8 is another kind of surrogate.
+# Matches NUL and halves of characters. The surrogates of bytes that are not UTF-8 are allowed.
 _NO_NAME = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")
-# Names that Windows takes for a device, whatever their ending.
+# Windows takes these names for devices, whatever their ending.
 _DEVICES = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.IGNORECASE)
 
 

@@ -45,8 +45,8 @@ class HostCapacity:
                   ("memory", asked.memory_bytes or 0, limits.memory_bytes, exact_memory))  # fmt: skip
         for name, amount, limit, shown in amounts:
             if limit is not None and amount > limit:
-                # Such a job would wait forever, because not even the end of all other jobs of the user makes enough
-                # room.
+                # Such a job would wait forever, because not even the end of
+                # all other jobs of the user makes enough room.
                 field = "memory_bytes" if name == "memory" else name
                 by_site = self.rules is not None and limit == getattr(self.rules.limits, field)
                 mend = f", or change limits: {{{name}: …}} in {host.source}"

@@ -70,8 +70,8 @@ class Landing:
                 self._memory = _own_memory(size)
                 self._touched = 0 if _ask_for_large_pages(self._memory) else None
             except (OverflowError, ValueError) as error:
-                # A size that no address can name fails like one that does not fit into memory, so callers need only one
-                # handler.
+                # A size that no address can name fails like one that does not
+                # fit into memory, so callers need only one handler.
                 raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from error
         else:
             self._file = tempfile.TemporaryFile(dir=folder, prefix="clusterfn-", buffering=0)  # noqa: SIM115 - closed below
@@ -85,7 +85,7 @@ class Landing:
     def take(self, piece: bytes) -> None:
         """Take the next bytes, of which there may not be more than its size."""
         if self._memory is not None:
-            # One page ahead: a mapping may begin anywhere within a large page.
+            # Touch one page ahead, because a mapping may begin anywhere within a large page.
             end = min(self.size, self.came + len(piece) + _LARGE_PAGE)
             while self._touched is not None and self._touched < end:
                 self._touch_large_page()
@@ -125,8 +125,8 @@ class Landing:
         if memory is None:
             assert self._file is not None
             with self._file:
-                # The mapping keeps the file alive after it is closed. Writing to an array copies the page and leaves
-                # the file alone.
+                # The mapping keeps the file alive after it is closed. Writing to an
+                # array copies the page and leaves the file alone.
                 memory = self._memory = LargeValue(self._file.fileno(), self.came, access=mmap.ACCESS_COPY)
         if self.came < self.size:
             return memoryview(memory)[: self.came]

@@ -116,8 +116,8 @@ def _running() -> asyncio.AbstractEventLoop:
             new_loop = asyncio.new_event_loop()
             thread = threading.Thread(target=_run, args=(new_loop,), name="clusterfn-loop", daemon=True)
             thread.start()
-            # Publish the loop only after its thread runs: if no thread can be started, no caller may wait for this
-            # loop.
+            # Publish the loop only after its thread runs: if no thread can
+            # be started, no caller may wait for this loop.
             _loop, _thread = new_loop, thread
         return _loop
 

@@ -17,7 +17,7 @@ from types import ModuleType
 NAME = "_clusterfn_wire"
 _lock = threading.Lock()
 _OURS = Path(__file__).parents[1] / "bridge" / "serialization"
-# On a host, the bridge has the package once, beside the library.
+# On a host, the bridge contains the package only once, next to the library.
 _FOLDER = _OURS if _OURS.is_dir() else Path(__file__).parents[3] / NAME
 
 

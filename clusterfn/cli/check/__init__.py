@@ -52,6 +52,7 @@ STEPS = (
 _COLOURS = {"PASS": "green", "FAIL": "red", "WARN": "yellow", "skip": "dim", "....": "dim"}
 _WIDTH = max(len(step.name) for step in STEPS)
 _INDENT = " " * (4 + 2 + _WIDTH + 2)
+# Shells add the number of the signal that ended a program to this.
 _ENDED_BY_SIGNAL = 128
 _PATIENCE_S = 3.0
 

@@ -30,7 +30,7 @@ from clusterfn.scheduler import job_script
 from clusterfn.scheduler.base import Scheduler
 
 _LAST_LINES = 5
-# How the reason of a job begins that waits for something else than its turn in the queue.
+# The beginnings of reasons that are not about the queue: such a job waits for something other than its turn.
 _NO_TURN = ("environment: ", "its environment is ", "no connection to ", "connection to ")
 
 

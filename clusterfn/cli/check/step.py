@@ -22,7 +22,7 @@ from clusterfn.scheduler import scheduler_for
 TIMEOUT_S = 60.0
 # The state of the function's job, the reason for it, and the seconds since it was sent.
 Progress = Callable[[str, str, float], None]
-# The spec of each recent job, followed by NUL; then how many jobs wait in the machine's own queue.
+# Prints the spec of each recent job, followed by NUL, and then how many jobs wait in the machine's own queue.
 _JOBS = r"""
 cd -- "$1" 2>/dev/null && ls -t | head -n 20 | while read -r job; do cat -- "$job/$2"; printf '\0'; done 2>/dev/null
 find "$3" -type f ! -name '.*' 2>/dev/null | wc -l

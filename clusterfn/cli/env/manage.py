@@ -28,10 +28,12 @@ from clusterfn.hosts import environment_builder, environment_facts, remote_files
 from clusterfn.hosts.environment_builder import BuildProgress, Built
 from clusterfn.hosts.host_state import CALLER, HostState, open_session
 
+# With fewer digits, a typing error could easily name another environment.
 _LEAST_DIGITS = 4
 REPORT_PREFIX = "clusterfn imports "
 
-# A package's name says which distribution it is, and that which modules it has; conda calls torch pytorch.
+# The program finds the distribution of a package by its name, and the
+# distribution lists its modules. conda calls torch "pytorch".
 IMPORT_PROGRAM = r"""
 import importlib, importlib.metadata as metadata, importlib.util, json, sys
 NAMES = {"pytorch": "torch", "pytorch-gpu": "torch", "pytorch-cuda": "torch"}

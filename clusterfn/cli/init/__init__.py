@@ -119,8 +119,8 @@ def _add(begun: Begun, args: argparse.Namespace, answers: Answers, done: Done) -
     make_root(connection, keys["root"])
     environment = pythons.environment(open_session(connection.host), args.environment, answers)
     if keys["root"] != connection.host.root:
-        # The agent that has surveyed the host made this folder, which no job needs now. `rmdir` removes it only if
-        # empty.
+        # The agent that has surveyed the host made this folder, which no
+        # job needs now. `rmdir` removes it only if empty.
         connection.run(["rmdir", "--", connection.facts.root])
     lines = {"address": draft.address, **keys, **({"environment": environment} if environment else {})}
     change = writing.adding(draft.name, lines, begun.path, choices.suggestion(site))

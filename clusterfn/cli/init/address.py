@@ -21,7 +21,7 @@ from clusterfn.hosts.transports import ssh_config_file
 from clusterfn.hosts.transports.ssh_config import Settings, parse_address, resolve
 
 _SHOWN_ALIASES = 12
-# A login node is better called by the name of its cluster.
+# These names say nothing about a cluster, so the next part of the address becomes the host's name.
 _NO_NAMES = re.compile(r"login[-\w]*|ssh\d*|head\w*|gate\w*|frontend\w*|www", re.IGNORECASE)
 
 

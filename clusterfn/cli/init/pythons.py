@@ -24,8 +24,8 @@ _TIMEOUT_S = 60.0
 _MOST = 6
 _NEEDS = "from packages of a channel that your machine can reach"
 
-# $1 is pythonX.Y, $2 is X.Y, and the rest are the places of conda. A folder that does not exist stays a pattern, which
-# -x then rejects.
+# $1 is pythonX.Y, $2 is X.Y, and the rest are the places of conda. A
+# folder that does not exist stays a pattern, which -x then rejects.
 _LOOK = r"""
 name=$1 minor=$2; shift 2
 try() { for p in "$@"; do [ -x "$p" ] && [ ! -d "$p" ] && "$p" -I -c "

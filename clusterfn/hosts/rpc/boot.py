@@ -99,7 +99,8 @@ def boot(
     standby = transport.take_standby(name)
     if standby is not None:
         with _closed_on_failure(standby.stream):
-            # It may have ended, or its connection may be stuck: then all of it is sent again by another way.
+            # The agent may have ended, or its connection may be stuck. Then
+            # everything is sent again over a new connection.
             with _deadline(standby.stream, STANDBY_S), contextlib.suppress(OSError):
                 standby.stream.write(first)
             meanwhile()
@@ -237,8 +238,8 @@ def _until_marker(stream: Stream, marker: str) -> tuple[bytes, bytes | None]:
             if not piece:
                 return printed, None
             printed += piece
-            # An rc file may print without end. Keep the beginning as evidence, and the end because the marker may be in
-            # it.
+            # An rc file may print without end. Keep the beginning as
+            # evidence, and the end because the marker may be in it.
             printed = printed[:NOISE_SHOWN] + printed[NOISE_SHOWN:][-NOISE_KEPT:]
     before, _, after = printed.partition(sought)
     return before, after

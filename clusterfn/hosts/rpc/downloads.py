@@ -35,8 +35,8 @@ class GetRequest(OpenRequest[int]):
         if self.reply.size is None:
             self.reply.size = number(header, "size")
             if "of" in header:
-                # Send this identity of the file with a retry: a later agent must not append bytes of another file of
-                # the same name.
+                # Send this identity of the file with a retry: a later agent must
+                # not append bytes of another file of the same name.
                 self.fields["of"] = header["of"]
             if self.reply.size > self.fields.get("until", self.reply.size):
                 raise MalformedAnswer(f"size: {self.reply.size}, of a part that ends at {self.fields['until']}")

@@ -141,8 +141,8 @@ class FrameReader:
                 try:
                     self._begin()
                 except HostError:
-                    # Do not raise here, in the thread that receives: `frame` meets the same error in the reader's
-                    # thread.
+                    # Do not raise here, in the thread that receives: `frame`
+                    # meets the same error in the reader's thread.
                     return False
                 if not self._left:
                     return False

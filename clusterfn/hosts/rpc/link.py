@@ -329,8 +329,8 @@ class Link:
                 if failed is None:
                     self._sender.send(request)
                 else:
-                    # A request that this one depends on was cancelled meanwhile. The new agent cannot know that, so
-                    # fail it here.
+                    # A request that this one depends on was cancelled meanwhile. The
+                    # new agent cannot know that, so fail it here.
                     self._requests.remove(request.id, failed)
         for request, failed in skipped:
             if failed is not None:
@@ -350,8 +350,8 @@ class Link:
             name = self.host.name
             over = self.line.over = wrapped(name, error, f"The connection to {name} broke on this machine")
             if isinstance(over, HostError):
-                # The host has refused a connection, and none of these requests. Callers act on `kind` and `path` of a
-                # request's error.
+                # The host has refused a connection, and none of these requests.
+                # Callers act on `kind` and `path` of a request's error.
                 over.kind = over.path = ""
             self.line.connected = False
             requests = list(self._requests.values())

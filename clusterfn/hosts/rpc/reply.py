@@ -123,8 +123,8 @@ class Reply(Generic[T]):
 
     def add_done_callback(self: S, callback: Callable[[S], None]) -> None:
         """Call `callback(self)` on the reader thread once the answer has come; at once if it has already."""
-        # Held weakly, and `callback` and `_cancel` are dropped: a circle would keep large values until the garbage
-        # collector comes.
+        # Held weakly, and `callback` and `_cancel` are dropped: a circle would
+        # keep large values until the garbage collector comes.
         itself, waiting = weakref.ref(self), [callback]
 
         def answered(_: object) -> None:

@@ -149,7 +149,7 @@ def writer_of(sink: Sink) -> Callable[[bytes], Any]:
     return sink.write if isinstance(sink, MemorySink) else sink
 
 
-# A file is opened when it is sent, and not kept in memory.
+# A path is opened when it is sent, so the file is never in memory as a whole.
 Data = Union[bytes, memoryview, Path]
 Lacking = Callable[["list[str]", Callable[[Union[HostError, None]], None]], Any]
 

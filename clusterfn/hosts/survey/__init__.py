@@ -22,7 +22,7 @@ from clusterfn.scheduler.site import MISSING, SchedulerSite, Section
 
 __all__ = ["Site", "SurveyedGpus", "Volume", "read_site", "survey"]
 
-# The usual names of users' folders; %u is the user. Not TMPDIR, which is emptied.
+# The usual names of users' folders, with %u for the user. TMPDIR is not among them, because hosts empty it.
 CANDIDATES = (
     "$HOME", "$SCRATCH", "$WORK", "$PSCRATCH", "$CSCRATCH", "$GROUP", "$GROUP_HOME", "$GROUP_SCRATCH", "$PROJECT",
     "$SCRATCHDIR", "$WORKDIR", "$FASTSCRATCH", "$DATA", "/scratch/%u", "/scratch", "/work/%u", "/data/%u", "/data",

@@ -50,7 +50,8 @@ def known_keys(name: str | None, files: Iterable[Path]) -> list[KnownKey]:
     return keys
 
 
-# By the whole text: the file is read each time, so a key that was removed or revoked meanwhile is never accepted.
+# The cache has the whole text as its key, and the file is read each time. So a key that was removed or revoked
+# meanwhile is never accepted.
 @functools.lru_cache(maxsize=8)
 def _keys_of(name: str | None, path: str, text: str) -> tuple[KnownKey, ...]:
     keys = []
@@ -60,8 +61,8 @@ def _keys_of(name: str | None, path: str, text: str) -> tuple[KnownKey, ...]:
         if len(words) < 3 or words[0].startswith("#") or not (name is None or matches(words[0], name)):
             continue
         with contextlib.suppress(ValueError):
-            # `binascii.Error` is a ValueError, and a character outside of ASCII raises a plain one. Such a line has no
-            # usable key.
+            # `binascii.Error` is a ValueError, and a character outside of
+            # ASCII raises a plain one. Such a line has no usable key.
             keys.append(KnownKey(f"{path}:{number}", marker, words[1], base64.b64decode(words[2]), words[0]))
     return tuple(keys)
 

@@ -35,7 +35,7 @@ LOOK_S = 0.25
 KEPT = 64 * 1024
 LOST_STATUS = 255
 OPEN = re.compile(rb"debug1: (?:Sending command: |mux_client_request_session: master session id: )[^\n]*\n")
-# For the ssh of a jump host: it does not get our options, and must not ask in a window either.
+# The ssh of a jump host does not get our options. With these variables, it cannot ask in a window either.
 ASK_NOBODY = {"SSH_ASKPASS_REQUIRE": "never", "SSH_ASKPASS": "/bin/false"}
 
 _WORDS = 65536
@@ -139,8 +139,8 @@ class OpensshStream(ProcessStream):
             else:
                 self.asking.serve(LOOK_S)
         if self.process.poll() is not None:
-            # The last lines of its stderr may still be on their way. Do not wait for long, as a child may hold the
-            # pipe.
+            # The last lines of its stderr may still be on their way. Do
+            # not wait for long, as a child may hold the pipe.
             self._decided.wait(2 * LOOK_S)
         return self._opened
 
@@ -192,8 +192,8 @@ class OpensshStream(ProcessStream):
             self._opened = True
             early = ""
             if b"mux_client" in match[0]:
-                # The shared master itself writes the command's stderr, perhaps before this line, so those lines belong
-                # to the command.
+                # The shared master itself writes the command's stderr, perhaps
+                # before this line, so those lines belong to the command.
                 early = ssh_errors.without_chatter(self._before[: match.start()].decode(errors="replace"))
             super()._hear(early.encode() + self._before[match.end() :])
             self._decide()

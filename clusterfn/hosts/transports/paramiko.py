@@ -29,8 +29,8 @@ from clusterfn.hosts.transports.prompts import Asker
 from clusterfn.hosts.transports.ssh_config import Settings, jumps, refuse_unmet, resolve
 
 WINDOW = 16 * 2**20
-# On a near host. sshd keeps up to a window of what this process has not read yet, and copies all of it for each further
-# packet: 16 MB cost it three seconds of CPU time, and 2 MB half of all that it used.
+# The window for a near host. sshd keeps up to a window of data that this process has not read, and copies all of it for
+# each packet. 16 MB cost three seconds of CPU time, and 2 MB half of all that sshd used.
 NEAR_WINDOW = 2**20
 # A login takes at least two round trips. One that is faster than this shows that the host is near.
 _NEAR_S = 0.04
@@ -39,14 +39,15 @@ KEEPALIVE_S, KEEPALIVES = 15, 3
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
 STDERR_KEPT = 8192
 STATUS_S = 10.0
+# A ProxyJump may lead back to a host before it.
 HOPS = 8
 LOG = "clusterfn.ssh"
 BUSY_PAUSES_S = base.PAUSES_S
-# What paramiko raises where a busy sshd has dropped a connection: for a missing banner, or a reset.
+# paramiko raises these where a busy sshd drops a connection: it misses the banner, or gets a reset.
 HUNG_UP = (EOFError, ConnectionResetError, paramiko.SSHException)
 BROKEN = (OSError, EOFError, paramiko.SSHException)
 FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
-# A lost peer is noticed after so many seconds.
+# With these options of TCP, the loss of the host is noticed within a minute.
 _NOTICE_LOSS = {
     "TCP_KEEPIDLE": KEEPALIVE_S,
     "TCP_KEEPALIVE": KEEPALIVE_S,
@@ -180,7 +181,8 @@ def session(host: Host, settings: Settings, ssh: paramiko.Transport, command: st
         channel.in_buffer = received
         if isinstance(ssh.sock, QuickSocket):
             received.wake_late(ssh.sock)
-        # Not to wait for the answer would save nothing: sshd takes no input before it (it gives a window of 0 bytes).
+        # This waits for the answer. Sending earlier would save nothing,
+        # because sshd gives a window of 0 bytes until then.
         channel.exec_command(command)
     return channel
 

@@ -48,7 +48,7 @@ def send_all(channel: Channel, data: bytes | memoryview) -> None:
     """
     rest = memoryview(data)
     while rest:
-        # If the window were used up, the next packet would wait for an answer to those that wait for it.
+        # Keep room in the window: a packet that waits for a wider one would wait for an answer to packets not sent yet.
         more = len(rest) > MOST and channel.out_window_size >= 2 * MOST
         # Not `send`, which would make a Message that keeps copies of the data.
         rest = rest[channel._send(rest[:MOST], _DataMessage(channel.remote_chanid, more)) :]  # type: ignore[attr-defined]
@@ -111,8 +111,8 @@ class QuickPacketizer(Packetizer):
         if self._more and sum(map(len, self._waiting)) < self._at_once:
             return
         together, self._waiting = self._waiting, []
-        # With a view, the rest that a full socket did not take is not copied. The channel of a jump host takes only
-        # bytes.
+        # With a view, the rest that a full socket did not take is not
+        # copied. The channel of a jump host takes only bytes.
         super().write_all(memoryview(b"".join(together)) if len(together) > 1 else together[0])
 
     def _build_packet(self, payload: bytes | _DataMessage) -> Any:

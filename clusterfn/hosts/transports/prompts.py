@@ -21,7 +21,7 @@ from clusterfn.errors import AuthenticationError
 if sys.platform != "win32":
     import termios
 
-# Also what turns the direction of writing, or cannot be seen.
+# The most characters of a question that are shown: a host chooses the text, and could fill the terminal.
 _LONGEST = 4000
 
 

@@ -66,8 +66,8 @@ def log_in(host: Host, asker: Asker | None) -> tuple[HeldConnection, bool]:
         if _pid(Path(before.address)) is not None:
             return before, False
         if held_connections.listens(before):
-            # The process was stopped (SIGSTOP). A second login would take its place, and no program would find it
-            # again.
+            # The process was stopped (SIGSTOP). A second login would take
+            # its place, and no program would find it again.
             raise _stuck(before)
     return _start_master(host, settings, asker), True
 
@@ -207,10 +207,11 @@ class ReusingTransport(Transport):
         except HostError:
             if held.asked:
                 raise
-            # The connection takes no further session. A login that needs no person can be repeated, so try another
-            # connection.
+            # The connection takes no further session. A login that needs no
+            # person can be repeated, so try another connection.
             return None
-        # A process that was stopped still listens, and `logout` must find it; a pid may by now be another program's.
+        # A stopped process still has its socket open, and `logout` must find
+        # it. The pid alone may by now belong to another program.
         if stream is None and not (_is_alive(held) and held_connections.listens(held)):
             held_connections.forget_record(held)
         return stream
@@ -248,8 +249,8 @@ def _authenticate(host: Host, settings: Settings, path: Path, asker: Asker | Non
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         log = folder / "log"
         asking = stack.enter_context(AskPass(asker, host.name)) if asker else None
-        # The ssh that stays in the background must not keep a pipe to this process open, so it writes its messages to a
-        # file.
+        # The ssh that stays in the background must not keep a pipe to
+        # this process open, so it writes its messages to a file.
         ssh = [words[0], "-E", str(log), *words[1:]]
         code = _run(ssh, asking, openssh.patience_s(settings))
         log_text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""

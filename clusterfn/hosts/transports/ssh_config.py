@@ -26,9 +26,10 @@ from clusterfn.hosts.transports.ssh_config_file import Options
 
 CONNECT_TIMEOUT_S = 15.0
 SSH_G_TIMEOUT_S = 20.0
+# ssh would take a text that begins with a hyphen for an option, and spaces or control characters break its files.
 UNSAFE = re.compile(r"^-|[\s\x00-\x1f\x7f]")
 
-# Options that change where or how one connects and are not done with paramiko, with the values that ask for nothing.
+# Options that change where or how ssh connects, and that paramiko does not support, with their harmless values.
 NOT_HONOURED: dict[str, tuple[str, ...]] = {
     "pkcs11provider": ("none",),
     "knownhostscommand": ("none",),
@@ -40,7 +41,7 @@ NOT_HONOURED: dict[str, tuple[str, ...]] = {
     "identityagent": ("SSH_AUTH_SOCK", "none"),
     "localcommand": ("none",),
 }
-# Options that keep ssh from being a plain stream, and what is said instead; some are unknown to an old ssh.
+# Options that keep ssh from being a plain stream, with the values to use instead. An old ssh does not know all of them.
 IN_THE_WAY = {"remotecommand": "none", "sessiontype": "default", "stdinnull": "no", "forkafterauthentication": "no"}
 DEFAULTS = {
     "port": ["22"],
@@ -173,8 +174,8 @@ def resolving_ahead(host: Host) -> Iterator[None]:
         unused = _asked_ahead.pop(tuple(argv), None)
         if unused is not None:
             with unused:
-                # Kill it, and do not wait for the end of its output: a program of `Match exec` has inherited the pipe
-                # and may stay.
+                # Kill it, and do not wait for the end of its output: a program of
+                # `Match exec` has inherited the pipe and may stay.
                 unused.kill()
 
 

@@ -22,6 +22,7 @@ from clusterfn.hosts.transports.load_paramiko import load_paramiko
 
 Options = dict[str, list[str]]
 
+# A file may include itself. ssh has the same limit.
 _DEPTH = 16
 _LINE = re.compile(r'\s*"?(\w+)"?(?:\s*=\s*|\s+)(.*?)\s*')
 # The value of each of these options is the whole rest of its line.

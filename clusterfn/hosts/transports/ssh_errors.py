@@ -18,7 +18,7 @@ from clusterfn.hosts.transports.ssh_config import DEFAULTS, Settings, jumps
 INTERACTIVE = ("keyboard-interactive", "password")
 
 
-# Kind -> message and hint.
+# Maps a kind of error to its message and its hint.
 _UNREACHABLE = {
     "refused": (
         "{place} refused the connection",
@@ -154,8 +154,8 @@ def _batch(settings: Settings) -> str:
 
 
 EVIDENCE_LINES = 8
-# These are compiled only where an ssh has failed: all of them take a noticeable part of a first call.
-# With -v ssh also talks about what works.
+# These patterns are compiled only after an ssh has failed, because that takes a noticeable part of a first call.
+# CHATTER matches what -v adds about things that work.
 CHATTER = (
     r"debug\d: |OpenSSH_\S+[ ,]|OpenSSH_for_Windows|Authenticated to |Authenticated using \S+ with partial"
     r"|Transferred: |Bytes per second: |Killed by signal \d+\.$|Pseudo-terminal will not be allocated"

@@ -31,7 +31,7 @@ RC_LINES = 8
 PASSWORDS = ("password", "keyboard-interactive")
 PRESENT, ADDED, OPEN = "clusterfn: key there", "clusterfn: key added", "clusterfn: open home"
 
-# One line without single quotes and exclamation marks: csh and fish take it as sh does.
+# One line without single quotes and exclamation marks, because csh and fish read only such a text as sh does.
 APPEND_SCRIPT = (
     "umask 077; cd || exit 1; key=; "
     "while IFS= read -r line; do case $line in ssh-*|ecdsa-*|sk-*) key=$line; break;; esac; done; "

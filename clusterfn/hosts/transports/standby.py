@@ -84,8 +84,8 @@ def take(held: HeldConnection, what: str) -> Standby | None:
             message = message + piece if piece else b""
         printed = json.loads(message)["printed"].encode("latin-1")
         for fd in fds:
-            # Descriptors that come over a socket are inheritable, and children of this program would keep the streams
-            # open.
+            # Descriptors that come over a socket are inheritable, and
+            # children of this program would keep the streams open.
             os.set_inheritable(fd, False)
         stdin, stdout, stderr = fds
     except (OSError, ValueError, LookupError, TypeError, AttributeError):

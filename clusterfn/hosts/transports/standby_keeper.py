@@ -94,8 +94,8 @@ class Keeper:
         self.woken, waker = os.pipe()
         for fd in (self.woken, waker):
             os.set_blocking(fd, False)
-        # The end of a child must wake `select`. Python writes to the descriptor below only for signals that have a
-        # handler.
+        # The end of a child must wake `select`. Python writes to the
+        # descriptor below only for signals that have a handler.
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
 
@@ -185,8 +185,8 @@ class Keeper:
             failed = command.is_ready or not command.read(self.marker)
         if failed:
             self.drop()
-            # This counts even if the command was ready before, because then something on the host ends processes that
-            # wait.
+            # This counts even if the command was ready before, because then
+            # something on the host ends processes that wait.
             self.failures += 1
             late = self.failures >= self.tries
             # Wait longer after each failure, because the host may be out of order for some time.
