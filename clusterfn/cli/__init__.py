@@ -10,7 +10,8 @@ import sys
 
 from clusterfn import __version__
 
-TYPE_CHECKING = False  # `typing` would be most of what `clusterfn --version` imports
+# Not imported from `typing`, which would be most of what `clusterfn --version` loads.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -27,7 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     words = sys.argv[1:] if argv is None else list(argv)
-    if words == ["--version"]:  # programs ask this at every start: answer it without loading anything else
+    if words == ["--version"]:
+        # Programs ask for the version at every start, so answer without loading anything else.
         print(f"clusterfn {__version__}")
         return 0
     from clusterfn.cli.command_line import run_command

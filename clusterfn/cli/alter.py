@@ -24,7 +24,7 @@ from clusterfn.hosts.host_state import HostState
 from clusterfn.scheduler.base import Alteration
 
 _TIMEOUT_S = 60.0
-# What a job is known by, or what its environment and its files were chosen for.
+# These cannot change: users know a job by its name, and its environment and files were chosen for the others.
 FIXED = ("cores", "gpus", "gpu_type", "name", "environment")
 
 
@@ -68,13 +68,14 @@ def _alter(job_id: str, host: str | None, change: Alteration) -> dict[str, Any]:
         before = Resources(**known_fields(Resources, spec["resources"]))
     facts = {name: value for name, value in change._asdict().items() if value is not None}
     asked = before._replace(**{name: value for name, value in facts.items() if name != "priority"})
+    # Reject what the host can never give before anything is changed.
     session.capacity.enough(asked)
     _alter_at_scheduler(session, spec, asked, change)
     answer = session.bridge.supervise("alter", folder, bridge=spec["bridge"], stdin=json.dumps(facts).encode())
     done = answer.result(_TIMEOUT_S)
     if done.rc != 0:
-        said = done.err.decode("utf-8", "replace").splitlines()[-5:]
-        raise ClusterfnError("the host could not alter the job", host=session.host.name, job=spec["id"], evidence=said)
+        lines = done.err.decode("utf-8", "replace").splitlines()[-5:]
+        raise ClusterfnError("the host could not alter the job", host=session.host.name, job=spec["id"], evidence=lines)
     with reading(session.host.name, "its answer"):
         is_altered = json.loads(done.out)["altered"] is True
     if not is_altered:
@@ -87,7 +88,8 @@ def _alter(job_id: str, host: str | None, change: Alteration) -> dict[str, Any]:
 def _alter_at_scheduler(session: HostState, spec: dict[str, Any], asked: Resources, change: Alteration) -> None:
     name = layout.job_name(spec["name"], spec["id"])
     element_s = (spec.get("group") or {}).get("element_s")
-    if element_s and change.time_s is not None and spec["resources"].get("time_s"):  # an element has several items
+    # An element of a group runs several items, so its time limit changes by the same factor as that of an item.
+    if element_s and change.time_s is not None and spec["resources"].get("time_s"):
         element_s *= change.time_s / spec["resources"]["time_s"]
         asked, change = asked._replace(time_s=element_s), change._replace(time_s=element_s)
     command = session.scheduler.alter_command(name, asked, change)
@@ -95,9 +97,9 @@ def _alter_at_scheduler(session: HostState, spec: dict[str, Any], asked: Resourc
         return
     answer = session.connection.run(command, unset=session.scheduler.unset, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
     if answer.rc != 0:
-        said = (answer.err + answer.out).decode("utf-8", "replace").strip().splitlines()
+        lines = (answer.err + answer.out).decode("utf-8", "replace").strip().splitlines()
         raise ClusterfnError(
-            f"{session.scheduler.title} did not alter the job", host=session.host.name, job=spec["id"], evidence=said,
+            f"{session.scheduler.title} did not alter the job", host=session.host.name, job=spec["id"], evidence=lines,
             hint="a job that has begun keeps what it asked for; else ask for less, or cancel it and send it again",
         )  # fmt: skip
 

@@ -24,7 +24,8 @@ from clusterfn.hosts import spoken_wait
 from clusterfn.hosts.host_state import open_session
 
 _WITHDRAWN = "was withdrawn before it started"
-# A machine without a scheduler has ended by then what does not end itself; of several, each may wait for the others.
+# Within this time, a machine without a scheduler has killed a job that does not end by itself. Of several jobs, each
+# may wait for the others.
 _END_S, _END_OF_SEVERAL_S = 20.0, 60.0
 
 
@@ -53,14 +54,16 @@ def _withdraw_many(jobs: Sequence[tuple[str, str]]) -> dict[str, WithdrawnJob]:
     ids: dict[str, list[str]] = {}
     for job_id, host in jobs:
         ids.setdefault(host, []).append(job_id)
-    known = config_file.load()
+    config = config_file.load()
     parts: list[withdrawal.Withdrawal] = []
     for name in ids:
-        with contextlib.suppress(ClusterfnError):  # each job of a host that does not answer is asked about by itself
-            parts += withdrawal.split(open_session(known.resolve(name)[0]), ids[name])
+        with contextlib.suppress(ClusterfnError):
+            # `_cancel` asks about each job again, and so reports a host that does not answer.
+            parts += withdrawal.split(open_session(config.resolve(name)[0]), ids[name])
     withdrawn: dict[str, WithdrawnJob] = {}
     for answer in at_once(parts, withdrawal.Withdrawal.request, "withdrawing jobs that wait, fifty at a time"):
-        with contextlib.suppress(ClusterfnError):  # each job of these is asked about by itself
+        with contextlib.suppress(ClusterfnError):
+            # `_cancel` asks about each of these jobs again, and reports the error.
             withdrawn.update((job.id, job) for job in answer.result())
     return withdrawn
 

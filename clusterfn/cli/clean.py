@@ -17,8 +17,10 @@ from clusterfn.config.units import parse_time
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts.host_state import HostState, open_session
 
+# The host needs some time more than the limit of its program to report that the limit was reached.
 _ANSWERS_S = 60.0
-_TIMEOUT_S = 3600.0  # a shared file system removes some thousand files a second at best
+# A shared file system removes only some thousand files a second, so a large cleanup takes very long.
+_TIMEOUT_S = 3600.0
 _HEAD = ("WHAT", "COUNT", "SIZE", "REMOVED", "FREED")
 _DRY_HEAD = ("WHAT", "COUNT", "SIZE", "WOULD GO", "WOULD FREE")
 _NAMES = {
@@ -29,7 +31,7 @@ _LOCAL = {"pkgs": "packages"}
 
 Kinds = Mapping[str, Mapping[str, int]]
 _KIND = {"count": int, "bytes": int, "gone": int, "freed": int}
-_FOUND = {"kinds": {...: _KIND}, "waiting": [str], "recent": int}
+_REPORT = {"kinds": {...: _KIND}, "waiting": [str], "recent": int}
 
 
 def clean(args: argparse.Namespace) -> int:
@@ -65,13 +67,13 @@ def look(session: HostState, older_s: float | None, *, dry: bool, timeout_s: flo
     words = [str(session.host.keep_days * removal.DAY_S), "" if older_s is None else str(older_s), "dry" if dry else ""]
     answer = session.bridge.supervise("clean", session.root, *words, timeout_s=timeout_s).result(timeout_s + _ANSWERS_S)
     if answer.rc != 0:
-        said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
+        lines = answer.err.decode("utf-8", "replace").splitlines()[-5:]
         raise ClusterfnError(
-            f"{session.host.name} could not look through {session.root}", host=session.host.name, evidence=said,
+            f"{session.host.name} could not look through {session.root}", host=session.host.name, evidence=lines,
             hint="check that folder on the host: is its file system mounted, and can you write to it?",
         )  # fmt: skip
     with reading(session.host.name, "what can be removed"):
-        return dict(shaped(json.loads(answer.out), _FOUND))
+        return dict(shaped(json.loads(answer.out), _REPORT))
 
 
 def total(kinds: Kinds) -> str:

@@ -11,44 +11,54 @@ from clusterfn.cli.parser import make_parser
 from clusterfn.cli.usage import WrongUsage
 from clusterfn.config.quiet import be_verbose, is_verbose
 
+# The exit code by which shells report Ctrl-C: 128 and the number of SIGINT.
 INTERRUPTED = 130
 
 
 def run_command(words: Sequence[str]) -> int:
     """Run the command that these words name; return its exit code."""
+    # The parser may reject the words. Until it has run, any `--json` asks for errors as JSON.
     as_json = "--json" in words
     try:
         args = make_parser().read(words)
         if args.verbose:
             be_verbose()
-        as_json = bool(getattr(args, "json", False))  # a script's own --json is no option of ours
+        # A `--json` among the words may be an argument of the user's script. The parser knows which it is.
+        as_json = bool(getattr(args, "json", False))
         code: int = args.run(args)
+        # Flush here, where the handlers below still catch the error of a closed pipe.
         sys.stdout.flush()
         return code
     except WrongUsage as error:
         facts = {"type": "UsageError", "message": error.message}
         return _print_complaint(Complaint(f"{error.usage}{error}", USAGE, facts), as_json)
-    except SystemExit as leaving:  # argparse has printed its help
+    except SystemExit as leaving:
+        # argparse has printed its help, and exits.
         return int(leaving.code or 0)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError as error:  # a job may also have raised it
+    except BrokenPipeError as error:
+        # A function of a job may also have raised this, which is then an ordinary error of the job.
         complaint = describe_error(error, is_verbose())
         if complaint is not None:
             return _print_complaint(complaint, as_json)
-        # `clusterfn jobs | head` has read enough: let the flush at exit raise nothing
+        # In `clusterfn jobs | head`, `head` has read enough. Redirect
+        # stdout, because Python's flush at exit would fail, too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception as error:  # the command's outermost frame: what it does not know it raises
+    except Exception as error:
+        # This is the command's outermost frame, so it must turn every foreseen error into an exit code.
         complaint = describe_error(error, is_verbose())
-        if complaint is None:  # not foreseen: a defect of ours, which its traceback shows best
+        if complaint is None:
+            # No code foresees this error, so it is a defect of clusterfn. Its traceback shows it best.
             raise
         return _print_complaint(complaint, as_json)
 
 
 def _print_complaint(complaint: Complaint, as_json: bool) -> int:
     """Print what went wrong; return the exit code."""
-    import logging  # late, as below: they take time, and `clusterfn --help` is fast
+    # Imported late, as below, because these imports take time, and `clusterfn --help` must be fast.
+    import logging
 
     from clusterfn.calls import console
     from clusterfn.cli import screen

@@ -39,7 +39,7 @@ def describe_error(error: BaseException, loud: bool = False) -> Complaint | None
         text = f"{type(error).__name__}: {error}"
         code = USAGE if isinstance(error, ConfigError) else getattr(error, "exit_status", FAILED)
     elif remote := facts.get("traceback"):
-        # The traceback as the host wrote it, and the exception as it arrived where that says more.
+        # Show the traceback as the host wrote it. Add the exception as it arrived if that says more.
         arrived = "".join(traceback.format_exception_only(type(error), error)).rstrip("\n")
         text, code = remote if remote.endswith(arrived) else f"{remote}\n{arrived}", FAILED
     else:
@@ -53,8 +53,8 @@ def describe_error(error: BaseException, loud: bool = False) -> Complaint | None
 def error_facts(error: BaseException) -> dict[str, Any]:
     """Return what `--json` shows of an error: type, message, and each fact that it has."""
     if isinstance(error, ClusterfnError):
-        known = {name: getattr(error, name) for name in _FACTS}
-        return {"type": type(error).__name__, "message": str(error.message), **{k: v for k, v in known.items() if v}}
+        details = {name: getattr(error, name) for name in _FACTS}
+        return {"type": type(error).__name__, "message": str(error.message), **{k: v for k, v in details.items() if v}}
     facts = {"type": type(error).__name__, "message": str(error)}
     remote = _remote_traceback(error)
     return facts if remote is None else {**facts, "traceback": remote.strip('"').strip("\n")}
@@ -62,7 +62,8 @@ def error_facts(error: BaseException) -> dict[str, Any]:
 
 def _remote_traceback(error: BaseException) -> str | None:
     """Return the traceback from the host for what the function itself raised; None if it came from no job."""
-    from clusterfn.calls.outcome import RemoteTraceback  # late: it takes time, and `clusterfn --help` is fast
+    # Imported late, because it takes time, and `clusterfn --help` must be fast.
+    from clusterfn.calls.outcome import RemoteTraceback
 
     seen: set[int] = set()
     following: BaseException | None = error

@@ -10,7 +10,7 @@ from clusterfn.config import config_file
 from clusterfn.errors import ConfigError
 
 _MOST_IDS = 50
-# metavar of an argument -> what it may be
+# Maps the metavar of an argument to the kind of words that complete it.
 _WORDS = {"HOST": "hosts", "ID": "jobs", "FILE HOST": "hosts"}
 _BASH = """\
 _clusterfn_%(what)s() {
@@ -27,7 +27,7 @@ _clusterfn_%(what)s() {
 def completion(args: argparse.Namespace) -> int:
     """Print the completion for a shell; with --words the words that it asks for."""
     if args.words:
-        print("\n".join(_known_words(args.words)))
+        print("\n".join(_words_for(args.words)))
         return 0
     if args.shell is None:
         raise ConfigError("completion needs the name of a shell", hint="clusterfn completion bash, or zsh")
@@ -42,7 +42,8 @@ def script_for(shell: str) -> str:
         ConfigError: shtab is not installed.
     """
     try:
-        import shtab  # an extra
+        # shtab is an optional dependency, the extra `completion`.
+        import shtab
     except ModuleNotFoundError as error:
         hint = "pip install '.[completion]' in your clone of clusterfn"
         raise ConfigError("completion needs shtab", hint=hint) from error
@@ -64,7 +65,8 @@ def _complete(parser: argparse.ArgumentParser, completers: dict[str, dict[str, s
                 _complete(command, completers)
 
 
-def _known_words(what: str) -> list[str]:
+def _words_for(what: str) -> list[str]:
     """Return the hosts of clusterfn.yml; for jobs, before them, the ids that were sent from here last. Asks no host."""
+    # Completion runs at each press of a key, so it must not ask a host.
     hosts = list(config_file.load().hosts)
     return hosts if what == "hosts" else [*history.newest_ids(_MOST_IDS), *hosts]

@@ -68,15 +68,16 @@ def _of_program(configuration: config_file.Config, top: Value | None) -> Iterato
 def _keys_of_host(top: Value | None, name: str) -> Mapping[str, Value]:
     """Return the keys that the file has for a host."""
     hosts = next((value for key, value in top.pairs if key.text == "hosts"), None) if top else None
-    found = next((value for key, value in hosts.pairs if key.text == name), None) if hosts else None
-    return {key.text: value for key, value in found.pairs} if found else {}
+    host = next((value for key, value in hosts.pairs if key.text == name), None) if hosts else None
+    return {key.text: value for key, value in host.pairs} if host else {}
 
 
 def _of_host(host: Host, written: Mapping[str, Value]) -> Iterator[Setting]:
     for key, (field, *_) in HOST_KEYS.items():
         schedulers = [name for name, each in SCHEDULER_KEYS.items() if key in each.keys]
         if schedulers and host.scheduler not in schedulers:
-            continue  # a key that this host does not obey
+            # The scheduler of this host does not obey this key, so it has no value here.
+            continue
         value = _attribute(host, field)
         below = _below(value)
         if key in written:
@@ -90,10 +91,10 @@ def _of_host(host: Host, written: Mapping[str, Value]) -> Iterator[Setting]:
 
 
 def _attribute(host: Host, field: str) -> Any:
-    found: Any = host
+    value: Any = host
     for name in field.split("."):
-        found = getattr(found, name, None)
-    return found
+        value = getattr(value, name, None)
+    return value
 
 
 def _below(value: Any) -> dict[str, Any]:
@@ -139,7 +140,8 @@ def hosts(args: argparse.Namespace) -> int:
     configuration = config_file.load()
     try:
         chosen, because = configuration.resolve(None)
-    except ConfigError as error:  # several hosts and no default
+    except ConfigError as error:
+        # There are several hosts and no default. The list is still useful, so print it with that sentence.
         chosen, because = None, error.message
     names = (*configuration.named, *({*configuration.hosts} - {*configuration.named}))
     facts = [_facts_of_host(configuration.hosts[name], chosen) for name in names]

@@ -41,15 +41,16 @@ def ask_machine(session: HostState) -> dict[str, Any]:
     """
     answer = session.bridge.supervise("gpus", session.root, session.host.lease).result(_TIMEOUT_S)
     if answer.rc != 0:
-        said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
-        raise ClusterfnError("the host could not report its GPUs", host=session.host.name, evidence=said)
+        lines = answer.err.decode("utf-8", "replace").splitlines()[-5:]
+        raise ClusterfnError("the host could not report its GPUs", host=session.host.name, evidence=lines)
     with reading(session.host.name, "the state of its GPUs"):
         report = dict(json.loads(answer.out))
         trouble = report.pop("trouble")
         add_allowed(report["gpus"], session)
         for job in report["waiting"]:
             job["since"] = session.here(job["since"])
-        MachineTables(time.monotonic).of(report)  # what no table can be made of is no answer
+        # Make the tables once, so that a malformed answer fails here, where the error names the host.
+        MachineTables(time.monotonic).of(report)
     if trouble:
         raise ClusterfnError(
             f"the GPUs of {session.host.name} cannot be seen: {trouble}", host=session.host.name,
@@ -58,10 +59,10 @@ def ask_machine(session: HostState) -> dict[str, Any]:
     return report
 
 
-def add_allowed(there: Sequence[dict[str, Any]], session: HostState) -> None:
+def add_allowed(gpus: Sequence[dict[str, Any]], session: HostState) -> None:
     """Note at each GPU whether `gpus: {only: …}` of the host lets jobs have it, and who holds it by our own clock."""
     host = session.host
-    for gpu in there:
+    for gpu in gpus:
         if gpu["holder"] is not None and gpu["holder"]["since"] is not None:
             gpu["holder"]["since"] = session.here(gpu["holder"]["since"])
         gpu["allowed"] = not host.gpus_only or any(
@@ -97,6 +98,7 @@ class MachineTables:
 
     def _for_how_long(self, gpu: Mapping[str, Any]) -> str:
         """Say how long a held GPU has been seen at 0 % with the same memory by the same holder."""
+        # A GPU whose memory or holder has changed was in use between two looks.
         state = (gpu["used_mib"], json.dumps(gpu["holder"]))
         if gpu["holder"] is None or gpu["use_percent"] != 0:
             self._idle.pop(gpu["uuid"], None)
@@ -154,15 +156,16 @@ def ask_cluster(session: HostState) -> dict[str, Any]:
     questions = session.scheduler.gpus()
     nodes, (queue, *others) = questions.nodes, questions.queue
     asked = [_ask(session, nodes), _ask(session, queue)]
-    there, waiting = (reply.result(_TIMEOUT_S) for reply in asked)
+    node_answer, waiting = (reply.result(_TIMEOUT_S) for reply in asked)
+    # A scheduler that rejects the first question about its queue may answer one of the others.
     for other in others:
         if waiting.rc != 0:
             queue, waiting = other, _ask(session, other).result(_TIMEOUT_S)
-    found = queue.read(_text(session, waiting))
+    jobs = queue.read(_text(session, waiting))
     user = session.connection.facts.user
     return {
-        "nodes": [each._asdict() for each in nodes.read(_text(session, there))],
-        "waiting": [{**each._asdict(), "own": each.user == user} for each in found],
+        "nodes": [each._asdict() for each in nodes.read(_text(session, node_answer))],
+        "waiting": [{**each._asdict(), "own": each.user == user} for each in jobs],
     }
 
 
@@ -172,10 +175,10 @@ def _ask(session: HostState, question: Question[Any]) -> Reply[Completed]:
 
 def _text(session: HostState, answer: Completed) -> str:
     if answer.rc != 0:
-        said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
+        lines = answer.err.decode("utf-8", "replace").splitlines()[-5:]
         raise ClusterfnError(
             f"{session.scheduler.title} did not report its nodes and jobs",
-            host=session.host.name, evidence=said, hint="try again later",
+            host=session.host.name, evidence=lines, hint="try again later",
         )  # fmt: skip
     return answer.out.decode("utf-8", "replace")
 
@@ -199,7 +202,8 @@ def cluster_tables(report: Mapping[str, Any], room: int | None = None) -> str:
 
 
 _EVERY_S = 2.0
-_EVERY_ON_CLUSTER_S = 10.0  # its controller serves everybody
+# The controller of a cluster serves all users, so look at it less often.
+_EVERY_ON_CLUSTER_S = 10.0
 
 
 @dataclass(frozen=True)

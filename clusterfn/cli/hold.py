@@ -31,9 +31,11 @@ from clusterfn.hosts import remote_files, spoken_wait
 from clusterfn.hosts.host_state import HostState, open_session
 from clusterfn.scheduler.base import Evidence
 
+# By this name, `release` finds a job that still waits to hold an allocation.
 _NAME = "hold"
 _LOOK_S = 0.2
-_NOTICED_S = 10.0  # the job that holds an allocation looks each second whether it is released
+# The job that holds an allocation checks each second whether it was released.
+_NOTICED_S = 10.0
 _TIMEOUT_S = 60.0
 _MB = 2**20
 
@@ -41,10 +43,10 @@ _MB = 2**20
 def hold(args: argparse.Namespace) -> int:
     """Submit the job that holds an allocation; return once the host has it, or with --wait once calls can use it."""
     session, host = _of(args, "hold")
-    found = _record(session)
-    if found is not None:
+    record = _record(session)
+    if record is not None:
         raise ConfigError(
-            f"{host.name} already holds {_described(found)}", host=host.name,
+            f"{host.name} already holds {_described(record)}", host=host.name,
             hint=f"clusterfn release {host.name} ends that one; then hold again",
         )  # fmt: skip
     chosen = {**call_options(args), "host": host.name, "name": _NAME}
@@ -59,9 +61,9 @@ def hold(args: argparse.Namespace) -> int:
     job = send(held, (words,), {})
     job_display.remember_going(entry_of(job), f"calls use it once it runs; clusterfn release {host.name} ends it")
     if args.wait:
-        found = _await_record(session, job)
+        record = _await_record(session, job)
         job_display.remember_going(entry_of(job), f"calls use it; clusterfn release {host.name} ends it")
-        console.tell(f"{host.name} holds {_described(found)}")
+        console.tell(f"{host.name} holds {_described(record)}")
     print_sent(job, args.json)
     return 0
 
@@ -72,40 +74,41 @@ def _await_record(session: HostState, job: Job[Any]) -> dict[str, Any]:
     Raises:
         ClusterfnError: It has ended.
     """
-    said = ""
-    # Not another job's record: two may hold at the same time, and the second one fails.
-    while (found := _read_record(session)) is None or found["job"] != job.id:
+    last_status = ""
+    # Wait for the record of this very job. Two jobs may try to hold at the same time, and the second one fails.
+    while (record := _read_record(session)) is None or record["job"] != job.id:
         if job.done():
             job.result(0)
             raise ClusterfnError("the job that holds the allocation has ended", host=job.host, job=job.id)
-        if job.reason and job.status != said:
-            said = job.status
-            console.tell(f"{job.id[:SHORT]} {said}")
+        if job.reason and job.status != last_status:
+            last_status = job.status
+            console.tell(f"{job.id[:SHORT]} {last_status}")
         time.sleep(_LOOK_S)
-    return found
+    return record
 
 
 def release(args: argparse.Namespace) -> int:
     """Ask what is held to end, and wait until it takes no more calls; return 1 if nothing is held."""
     session, host = _of(args, "release")
-    found = _record(session)
-    if found is not None:
+    record = _record(session)
+    if record is not None:
         place = posixpath.join(_folder(session), layout.HOLD_RELEASE)
         session.connection.put(place, b"", sync=False).result(_TIMEOUT_S)
         until = time.monotonic() + _NOTICED_S
-        held = _described(found)
+        held = _described(record)
         with spoken_wait.speaking(lambda: f"waiting for {host.name} to release {held}"):
+            # The job that holds the allocation removes the folder with this file once it takes no more calls.
             while time.monotonic() < until and session.connection.have([place]).result(_TIMEOUT_S) == [True]:
                 time.sleep(_LOOK_S)
     if args.json:
-        print(screen.as_json({"host": host.name, "released": found is not None, "id": (found or {}).get("job")}))
-    elif found is None:
+        print(screen.as_json({"host": host.name, "released": record is not None, "id": (record or {}).get("job")}))
+    elif record is None:
         waiting = [job.id[:SHORT] for job in attach.jobs(host.name) if job.name == _NAME and job.state == PENDING]
         withdraw = f"; clusterfn cancel {' '.join(waiting)} withdraws what has not begun" if waiting else ""
         print(f"clusterfn: nothing is held on {host.name}{withdraw}", file=sys.stderr)
     else:
-        print(f"{host.name}: released {_described(found)}; jobs that run in it end first")
-    return 0 if found is not None else 1
+        print(f"{host.name}: released {_described(record)}; jobs that run in it end first")
+    return 0 if record is not None else 1
 
 
 def _hold_until_released(words: list[str]) -> None:
@@ -114,11 +117,12 @@ def _hold_until_released(words: list[str]) -> None:
 
     ended = subprocess.run(words, stderr=subprocess.PIPE, text=True, check=False)
     if ended.returncode:
-        said = ended.stderr.strip() or f"it ended with status {ended.returncode}"
-        raise RuntimeError(f"what holds the allocation: {said}")
+        reason = ended.stderr.strip() or f"it ended with status {ended.returncode}"
+        raise RuntimeError(f"what holds the allocation: {reason}")
 
 
-_hold_until_released.__module__ = "__main__"  # travels as itself: a job has no command line
+# With this name the function is sent by value: a job does not get the modules of the command line.
+_hold_until_released.__module__ = "__main__"
 
 
 def _of(args: argparse.Namespace, command: str) -> tuple[HostState, Host]:
@@ -144,24 +148,25 @@ def _folder(session: HostState) -> str:
 
 def _record(session: HostState) -> dict[str, Any] | None:
     """Return what is held there; None if nothing is, or the scheduler no longer knows it."""
-    found = _read_record(session)
-    if found is None:
+    record = _read_record(session)
+    if record is None:
         return None
     with reading(session.host.name, layout.HOLD_RECORD):
-        number, _ = str(found["id"]), _described(found)
+        number, _ = str(record["id"]), _described(record)
     scheduler = session.scheduler
     asked = session.connection.run(scheduler.evidence_command(number), unset=scheduler.unset).result(_TIMEOUT_S)
-    said = (asked.out + asked.err).decode("utf-8", "replace")
-    return None if scheduler.explain(Evidence(said, "", number, str(found["job"]))) else found  # its node may have died
+    output = (asked.out + asked.err).decode("utf-8", "replace")
+    # A node that dies does not remove the record, so only the scheduler knows whether the allocation still exists.
+    return None if scheduler.explain(Evidence(output, "", number, str(record["job"]))) else record
 
 
 def _read_record(session: HostState) -> dict[str, Any] | None:
     (data,) = remote_files.read_each(session.connection, [posixpath.join(_folder(session), layout.HOLD_RECORD)])
     try:
-        found = json.loads(data or b"null")
+        record = json.loads(data or b"null")
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return record if isinstance(record, dict) else None
 
 
 def _described(record: dict[str, Any]) -> str:

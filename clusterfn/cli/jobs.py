@@ -29,6 +29,7 @@ from clusterfn.hosts.host_state import open_session
 _HEAD = ("ID", "NAME", "HOST", "STATE", "AGE", "RAN", "GPUS", "USE", "SIZE", "DETAIL")
 _MESSAGE = 170
 _TIMEOUT_S = 60.0
+# The ids are words of one command line, whose length is limited.
 _AT_ONCE = 1000
 
 
@@ -125,10 +126,14 @@ def shortest(ids: Sequence[str]) -> int:
 
 
 _USAGE_HEAD = ("NAME", "HOST", "JOBS", "CORES", "MEMORY", "GPU", "TIME", "SUGGESTION")
-_MARGIN = {"cores": 1.2, "memory": 1.25, "time": 1.5}  # what is suggested, above the most that was used
-_WORTH = 0.7  # a suggestion that saves less is none
-_NEAR = 0.95  # of the limit: chance has decided that the job was not killed
-_MEMORY_STEPS = (2**28, 2**30, 4 * 2**30, 16 * 2**30)  # bytes to which a suggestion is rounded up, by its size
+# A suggestion exceeds the highest use by these factors.
+_MARGIN = {"cores": 1.2, "memory": 1.25, "time": 1.5}
+# Suggest an amount only if it is at most this part of the request.
+_WORTH = 0.7
+# Only luck saved a job that used this part of its limit from being killed, so suggest more.
+_NEAR = 0.95
+# Round suggestions up to multiples of these bytes and seconds, by their size.
+_MEMORY_STEPS = (2**28, 2**30, 4 * 2**30, 16 * 2**30)
 _TIME_STEPS = (60.0, 600.0, 3600.0)
 
 

@@ -65,19 +65,21 @@ def _words(args: argparse.Namespace) -> list[str]:
 
 
 def _options_of(args: argparse.Namespace, name: str = "kernel") -> Options:
-    said = {name: getattr(args, name) for name in _OPTIONS}
-    return parse_options({**said, "host": args.host, "cwd": said["cwd"] or _HOME, "name": name})
+    values = {name: getattr(args, name) for name in _OPTIONS}
+    return parse_options({**values, "host": args.host, "cwd": values["cwd"] or _HOME, "name": name})
 
 
 def list_kernels(args: argparse.Namespace) -> int:
     """Print the kernels that clusterfn has added."""
     from clusterfn.integrations.jupyter import kernelspecs
 
-    found = kernelspecs.list_kernelspecs()
+    kernels = kernelspecs.list_kernelspecs()
     if args.json:
-        print(screen.as_json([asdict(spec) for spec in found]))
-    elif found:
-        rows = [[spec.name, spec.shown, spec.host, shlex.join(spec.options), _trouble(spec.trouble)] for spec in found]
+        print(screen.as_json([asdict(spec) for spec in kernels]))
+    elif kernels:
+        rows = [
+            [each.name, each.shown, each.host, shlex.join(each.options), _trouble(each.trouble)] for each in kernels
+        ]
         print(screen.table(_HEAD, rows))
     else:
         print("clusterfn: no kernels were added: clusterfn kernel add HOST", file=sys.stderr)
@@ -99,17 +101,19 @@ def remove(args: argparse.Namespace) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Be a kernel to the Jupyter client that has started this process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the proxy listens: clients interrupt before each shutdown
+    # Jupyter clients interrupt a kernel before each shutdown. Ignore that until the proxy handles interrupts.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     from clusterfn.integrations.jupyter import kernel_proxy
 
-    wanted = read_connection_file(Path(args.connection_file))
-    listeners = listen(wanted)
-    # imports all of a call, which takes longer than to listen
+    connection = read_connection_file(Path(args.connection_file))
+    listeners = listen(connection)
+    # Imported after `listen`, because it loads all that a call needs, and the client tries to connect meanwhile.
     from clusterfn.integrations.jupyter.kernel_job import JobSearch, launch_of
 
-    launch = launch_of(sys.argv[1:-1])  # all but the connection file
-    search = JobSearch(wanted.key, _options_of(args), parse_time(args.idle or _IDLE, "idle"), launch=launch)
-    kernel_proxy.exit_at_once(kernel_proxy.run_proxy(wanted, listeners, search))
+    # The last word is the connection file, which differs in each start. The others identify the kernel.
+    launch = launch_of(sys.argv[1:-1])
+    search = JobSearch(connection.key, _options_of(args), parse_time(args.idle or _IDLE, "idle"), launch=launch)
+    kernel_proxy.exit_at_once(kernel_proxy.run_proxy(connection, listeners, search))
     return 0
 
 

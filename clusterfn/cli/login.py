@@ -30,13 +30,13 @@ def login(args: argparse.Namespace) -> int:
     if args.host is None:
         return _list(args.json)
     _, host, _ = target.host(args.host, "login")
-    made, new = api_login.hold(host.name)
+    held, new = api_login.hold(host.name)
     if args.json:
-        print(screen.as_json({**_facts(made), "new": new}))
+        print(screen.as_json({**_facts(held), "new": new}))
         return 0
     state = "logged in" if new else "already logged in"
-    print(f"{host.name}: {state} as {made.place}, for all your programs on this machine, until it is unused for "
-          f"{format_duration(made.ttl_s)} (clusterfn logout {host.name} ends it)")  # fmt: skip
+    print(f"{host.name}: {state} as {held.place}, for all your programs on this machine, until it is unused for "
+          f"{format_duration(held.ttl_s)} (clusterfn logout {host.name} ends it)")  # fmt: skip
     return 0
 
 
@@ -59,14 +59,14 @@ def _facts(held: HeldConnection) -> dict[str, Any]:
 
 
 def _list(as_json: bool) -> int:
-    found = list(shared_login.all_held())
+    connections = list(shared_login.all_held())
     if as_json:
-        print(screen.as_json([_facts(each) for each in found]))
-    elif found:
+        print(screen.as_json([_facts(each) for each in connections]))
+    elif connections:
         now = time.time()
         rows = [
             [each.host, each.place, f"{format_duration(now - each.since)} ago", format_duration(each.ttl_s)]
-            for each in found
+            for each in connections
         ]
         print(screen.table(_HEAD, rows))
     else:
@@ -102,12 +102,12 @@ def trust_hosts(host: Host, fingerprints: Sequence[str], command: str, *, replac
     for settings in keys.hosts_on_the_way(host):
         met = keys.fetch_keys(host, settings)
         if met.trusted is not None:
-            known = met.trusted
-            print(f"{settings.place} is known: {known.kind} {host_keys.fingerprint(known.blob)} at {known.place}")
+            entry = met.trusted
+            print(f"{settings.place} is known: {entry.kind} {host_keys.fingerprint(entry.blob)} at {entry.place}")
             continue
-        if met.known and not replace:
+        if met.remembered and not replace:
             shown = ", ".join(str(key) for key in met.shown)
-            error = host_keys.changed(settings, host.name, f"{shown} by {settings.place}", met.known)
+            error = host_keys.changed(settings, host.name, f"{shown} by {settings.place}", met.remembered)
             error.hint = (error.hint or "").replace(f"clusterfn trust {host.name}", command)
             raise error
         keys.refuse_unwritable(host, settings)
@@ -124,8 +124,8 @@ def trust_hosts(host: Host, fingerprints: Sequence[str], command: str, *, replac
 
 def _show(met: HostKeys) -> None:
     lines = [f"{met.settings.place} shows", *(f"  {key}" for key in met.shown)]
-    if met.known:
-        remembered = [f"  {each.kind} {host_keys.fingerprint(each.blob)} at {each.place}" for each in met.known]
+    if met.remembered:
+        remembered = [f"  {each.kind} {host_keys.fingerprint(each.blob)} at {each.place}" for each in met.remembered]
         lines += ["in place of", *remembered]
     print("\n".join(in_one_line(line) for line in lines))
     sys.stdout.flush()
@@ -160,13 +160,13 @@ def _named(host: Host, met: HostKeys, fingerprints: Sequence[str]) -> Sequence[S
     Raises:
         HostKeyError: None of them is shown.
     """
-    wanted = {"SHA256:" + text.removeprefix("SHA256:").rstrip("=") for text in fingerprints}
-    chosen = [key for key in met.shown if key.fingerprint in wanted]
+    accepted = {"SHA256:" + text.removeprefix("SHA256:").rstrip("=") for text in fingerprints}
+    chosen = [key for key in met.shown if key.fingerprint in accepted]
     if not chosen:
         raise HostKeyError(
             f"{met.settings.place} shows no key with that fingerprint",
             host=host.name,
-            evidence=[*(f"wanted: {each}" for each in sorted(wanted)), *(f"shown:  {key}" for key in met.shown)],
+            evidence=[*(f"wanted: {each}" for each in sorted(accepted)), *(f"shown:  {key}" for key in met.shown)],
             hint="ask its administrator again; someone may be intercepting the connection",
         )
     return chosen

@@ -30,7 +30,8 @@ from clusterfn.errors import Cancelled, ClusterfnError, ConfigError, JobError, M
 from clusterfn.hosts import spoken_wait
 
 AnyJob = Union[Job[Any], JobGroup[Any, Any]]
-_MOMENT_S = 1.0  # for the outcome of a job that had ended before we asked
+# The time that a host gets to report the outcome of a job that has ended already.
+_MOMENT_S = 1.0
 
 
 def logs(args: argparse.Namespace) -> int:
@@ -76,8 +77,8 @@ def print_each(
     """
     outcomes: list[Any] = []
     code = 0
-    found = at_once(selection.jobs, lambda job: find(*job, live=live), "looking for the jobs")
-    for (job_id, _), answer in zip(selection.jobs, found):
+    answers = at_once(selection.jobs, lambda job: find(*job, live=live), "looking for the jobs")
+    for (job_id, _), answer in zip(selection.jobs, answers):
         try:
             job = answer.result()
             if as_json:
@@ -86,7 +87,8 @@ def print_each(
                 if not selection.single:
                     print(f"==> {job.id} {in_one_line(job.name)} on {job.host} <==")
                 show(job)
-        except Exception as error:  # `result` raises what the user's function raised
+        except Exception as error:
+            # `result` raises whatever the user's function raised.
             complaint = None if selection.single else describe_error(error)
             if complaint is None:
                 raise
@@ -141,6 +143,7 @@ def _follow(job: Job[Any], stream: str) -> None:
     """
     events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
     entry_of(job).listen(lambda kind, what: events.put((kind, what)))
+    # A piece of output may end in the middle of a character.
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     first: list[tuple[str, Any]] = []
 
@@ -181,6 +184,7 @@ def result(args: argparse.Namespace) -> int:
         incomplete.extend([job.id] if job.failed else [])
         return values
 
+    # As with `run --json`, one job gives its bare value. Several give an array of objects.
     if args.json and selection.single:
         job_id, host = selection.jobs[0]
         print(written(value(find(job_id, host)), True))
@@ -188,14 +192,16 @@ def result(args: argparse.Namespace) -> int:
 
     def tell(job: AnyJob) -> dict[str, Any]:
         returned = value(job)
-        written(returned, True)  # rejects what JSON cannot say, for this job alone
+        # Raise here for a value that JSON cannot represent, so that only this job gets an error.
+        written(returned, True)
         return {**facts_of(job), "value": returned}
 
     def show(job: AnyJob) -> None:
         returned = value(job)
         if _has_value(job):
             print(written(returned, False))
-        else:  # a command
+        else:
+            # Only commands have no value: users run them for what they print.
             short = job.id[:SHORT]
             console.tell(f"{job.id} has returned, without a value: clusterfn logs {short} shows what it printed")
 
@@ -242,7 +248,8 @@ def _stacks_of_items(group: JobGroup[Any, Any], as_json: bool) -> int:
     for index in running:
         try:
             text = group.stack(index)
-        except ClusterfnError as error:  # it has ended meanwhile
+        except ClusterfnError as error:
+            # The item may have ended since the states were read.
             console.warn(error.message)
             continue
         stacks.append({"index": index, "label": group.label(index), "stack": text})
@@ -292,7 +299,8 @@ def _values_of_map(group: JobGroup[Any, Any], as_json: bool) -> list[Any]:
     asked = f"clusterfn logs {group.id[:SHORT]} shows what each item printed"
     try:
         values = group.results()
-    except MapError as error:  # its hint is for Python
+    except MapError as error:
+        # The hint of this error names Python calls, so replace it by a command.
         if all(isinstance(each, Cancelled) for each in group.failed.values()):
             message = f"{in_one_line(group.name)} was cancelled before any of its {len(group)} items returned"
             raise Cancelled(message, host=group.host, job=group.id, log=error.log) from None

@@ -274,6 +274,7 @@ def _add_jobs(commands: Any) -> None:
     command.add_argument("--memory", metavar="AMOUNT", help="such as 16GB")
     about = "order among your own waiting jobs: higher first; SLURM and Grid Engine only take 0 and less"
     command.add_argument("--priority", metavar="N", type=int, help=about)
+    # Accept these options, so that `alter` itself can say why it does not change them.
     for other in _NOT_ALTERABLE:
         command.add_argument(f"--{other}", help=argparse.SUPPRESS)
     _add_json(command, "one array: each job, and what it asks for now")
@@ -450,6 +451,7 @@ def _add(commands: Any, name: str, run: str | Command, about: str, aliases: Sequ
     lines = EXAMPLES.get(command.prog.partition(" ")[2], ())
     if lines:
         command.epilog = "\n".join(["examples:", *(f"  clusterfn {line}" for line in lines)])
+    # With a default, this option of the command would reset a -v that was written before the command.
     command.add_argument("-v", "--verbose", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     command.set_defaults(run=_command(run) if isinstance(run, str) else run, parser=command)
     return command

@@ -27,6 +27,7 @@ def pull(args: argparse.Namespace) -> int:
     selection = select(args, "pull")
 
     def fetch(job: AnyJob) -> list[Path]:
+        # Several jobs may have files of the same name, so each of them gets a folder.
         folder = Path(args.to) if selection.single else Path(args.to, job.id)
         return _fetch(job, args.only or _outputs_of(job) or [_EVERYTHING], folder)
 

@@ -19,6 +19,7 @@ from clusterfn.config import config_file
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts.host_state import HostState, open_session
 
+# The ids are words of one command line, whose length is limited.
 _AT_ONCE = 500
 
 
@@ -48,13 +49,13 @@ def remove(args: argparse.Namespace) -> int:
 
 def _by_host(selection: Selection, kept: list[dict[str, Any]]) -> Iterator[tuple[HostState, list[str]]]:
     """Find each job, and yield the hosts with the full ids of theirs; add to `kept` what cannot be found."""
-    known, listed = config_file.load(), dict(selection.listed)
+    config, listed = config_file.load(), dict(selection.listed)
     sessions: dict[str, HostState] = {}
     ids: dict[str, list[str]] = {}
 
     def find(job: tuple[str, str | None]) -> tuple[HostState, str]:
         if job[0] in listed:
-            return open_session(known.resolve(listed[job[0]])[0]), job[0]
+            return open_session(config.resolve(listed[job[0]])[0]), job[0]
         session, folder = find_job(*job)
         return session, posixpath.basename(folder)
 

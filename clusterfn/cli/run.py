@@ -38,9 +38,11 @@ def _run(args: argparse.Namespace) -> int:
     if args.detach:
         called, positional, kwargs = _call(args)
         return start_detached(called, positional, kwargs, as_json=args.json)
+    # With --json, stdout has only the value. What the file and its jobs print goes to stderr.
     with contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext():
         called, positional, kwargs = _call(args)
-        if inspect.iscoroutinefunction(called.__wrapped__):  # its call would give a coroutine, and show nothing
+        if inspect.iscoroutinefunction(called.__wrapped__):
+            # Calling an async function returns a coroutine, and sends nothing.
             from clusterfn.calls import call
 
             value = call.run_call(called.__wrapped__, positional, kwargs, called.options)
@@ -83,7 +85,8 @@ def written(value: Any, as_json: bool) -> str:
             "the value is nested too deeply to be printed", hint="take it in Python: clusterfn.attach(ID).result()"
         ) from None
     except (TypeError, ValueError) as error:
-        if not as_json:  # its own __repr__
+        if not as_json:
+            # The value's own `__repr__` has failed, which only its author can fix.
             raise
         raise ClusterfnError(
             f"the value cannot be written as JSON: {error}", hint="leave out --json, or return plain lists and dicts"
@@ -107,6 +110,7 @@ def demo(args: argparse.Namespace) -> int:
         (folder / "demo.py").write_text(read_template("demo.py"), encoding="utf-8")
         config = folder / "clusterfn.yml"
         config.write_text(_DEMO_CONFIG.format(root=folder / "root"), encoding="utf-8")
+        # The user's own settings must not send the demo to a host.
         env = {name: value for name, value in os.environ.items() if not name.startswith("CLUSTERFN_")}
         env.update(CLUSTERFN_CONFIG=str(config), XDG_STATE_HOME=str(folder / "state"), PYTHONUNBUFFERED="1")
         return subprocess.run([sys.executable, "demo.py"], cwd=folder, env=env, timeout=_DEMO_PATIENCE_S).returncode

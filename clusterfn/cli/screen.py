@@ -15,11 +15,14 @@ from typing import Any, TextIO
 from clusterfn.bridge.supervisor.text import cut, in_one_line, padded, printable, shortened, width
 from clusterfn.calls import console
 
+# Control characters, and those that hide or reorder text. A terminal would obey them.
 _OBEYED = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 _COLOURS = {"green": "32", "red": "31", "yellow": "33", "dim": "2"}
 _ESCAPES = len("\x1b[2m\x1b[0m")
-_READABLE = 3  # lines of a table that say something
-_NARROW = 12  # columns that a cell keeps on a narrow terminal
+# A table that is cut below so many lines says too little.
+_READABLE = 3
+# Each cell keeps so many columns on a narrow terminal.
+_NARROW = 12
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -100,6 +103,7 @@ class Line:
     def show(self, text: str, what: str) -> None:
         """Show `text`; `what` is what it says, without clocks and colours."""
         if self.redrawn:
+            # Escape sequences take no columns. The last column stays free, because terminals wrap a line that fills it.
             columns = shutil.get_terminal_size().columns - 1 + (_ESCAPES if "\x1b" in text else 0)
             self._stream.write(f"\r\x1b[K{cut(text, columns)}")
         elif what != self._shown:
@@ -135,7 +139,8 @@ class Block:
         if self._redrawn:
             lines = [shortened(line, size.columns - 1) for line in fitted_lines(printable(text), size.lines - 1)]
         if self._redrawn and self._shown is not None and size != before:
-            self._stream.write("\x1b[H\x1b[J")  # the terminal has broken the old lines anew
+            # The terminal has wrapped the old lines to its new width, so their number is unknown: clear all of it.
+            self._stream.write("\x1b[H\x1b[J")
         elif self._shown is not None:
             self._stream.write(f"\x1b[{len(self._shown)}A\x1b[J" if self._redrawn and self._shown else "\n")
         self._stream.write("".join(f"{line}\n" for line in lines))

@@ -37,17 +37,18 @@ from clusterfn.scheduler.slurm.script import ARRAY_VARIABLE
 _DECORATED = re.compile(r"^@(?:clusterfn\.)?cluster\b[^\n]*(?:\n[@ )#][^\n]*)*\n(?:async )?def (\w+)", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+# A typing error in a range, such as 0..99999999999, must not fill the memory.
 _MOST_RUNS = 100_000
 
 
 def run_script(args: argparse.Namespace) -> int:
     """Run the command on its host; its exit status becomes ours, 128 and more for a signal."""
     places = columns(args.map)
-    made, shown = _prepared(args, tuple(places), read_input(args.stdin))
-    called = made.function
-    if made.array:
-        places[ARRAY_VARIABLE] = made.array
-        args.max_parallel = args.max_parallel or made.max_parallel
+    command, shown = _prepared(args, tuple(places), read_input(args.stdin))
+    called = command.function
+    if command.array:
+        places[ARRAY_VARIABLE] = command.array
+        args.max_parallel = args.max_parallel or command.max_parallel
     if places:
         return _run_for_each(called, places, args, shown)
     if args.detach:
@@ -58,9 +59,10 @@ def run_script(args: argparse.Namespace) -> int:
             value = called()
     except CommandFailed as error:
         code = error.exit_status
-        if error.hint:  # it could not be started, and has printed nothing that would say why
+        if error.hint:
+            # A command that could not be started has printed nothing, so only this hint says why.
             console.warn(f"{error.message}; {error.hint}")
-        advice = advise(error, made.project, args)
+        advice = advise(error, command.project, args)
     if args.json:
         key = "script" if shown == args.target else "command"
         print(screen.as_json({key: shown, "exit_status": code, **({"value": value} if args.result else {})}))
@@ -76,8 +78,8 @@ def run_script(args: argparse.Namespace) -> int:
 
 def describe_script(args: argparse.Namespace) -> str:
     """Return what `run` would send and start for a command."""
-    made, _ = _prepared(args, ())
-    return made.function.script(*made.array[:1])
+    command, _ = _prepared(args, ())
+    return command.function.script(*command.array[:1])
 
 
 def _prepared(
@@ -90,6 +92,7 @@ def _prepared(
         raise ConfigError(f"the command begins with the option {words[0]}", hint=hint)
     if args.command_words is None:
         script = Path(args.target)
+        # The configuration is also searched next to the script, as for a script that Python runs itself.
         config_file.running(script)
         text, shown = CommandText(tuple(words), "", ()), args.target
     else:
@@ -100,18 +103,19 @@ def _prepared(
         raise ConfigError(f"the command has no place {{{unused[0]}}}", hint=f"write it where its value goes: {shown} "
                           f"--{unused[0]} {{{unused[0]}}}")  # fmt: skip
     options = call_options(args)
-    made = make_command(text._replace(names=names), options, args.result, stdin)
-    if args.host:  # also against $CLUSTERFN_HOST
-        made = made._replace(function=made.function.on(args.host))
-    return made, shown
+    command = make_command(text._replace(names=names), options, args.result, stdin)
+    if args.host:
+        # $CLUSTERFN_HOST overrides the option `host`, and the HOST on the command line must override both.
+        command = command._replace(function=command.function.on(args.host))
+    return command, shown
 
 
 def _tell_who_sends_itself(target: str) -> None:
     """Say of a script that calls clusterfn itself where it is meant to run."""
     path = Path(target)
-    found = path.is_file() and _DECORATED.search(path.read_text(encoding="utf-8", errors="replace"))
-    if found:
-        hint = f"python {target}, or for one function: clusterfn run {target}::{found[1]}"
+    match = path.is_file() and _DECORATED.search(path.read_text(encoding="utf-8", errors="replace"))
+    if match:
+        hint = f"python {target}, or for one function: clusterfn run {target}::{match[1]}"
         console.warn(f"{target} sends its functions itself, so it is meant to run here: {hint}")
 
 
@@ -121,21 +125,21 @@ def columns(texts: list[str]) -> dict[str, list[str]]:
     Raises:
         ConfigError: One is not written so.
     """
-    found: dict[str, list[str]] = {}
+    by_name: dict[str, list[str]] = {}
     for text in texts:
         name, equals, values = text.partition("=")
         if not equals or not _NAME.fullmatch(name) or not values:
             hint = "write it as --map lr=1e-3,1e-4 or --map seed=0..9"
             raise ConfigError(f"--map {text!r} names no values", hint=hint)
-        if name in found:
+        if name in by_name:
             raise ConfigError(f"--map names {name} twice", hint=f"write all of its values once: --map {name}=A,B,C")
         between = _RANGE.fullmatch(values)
         if between:
             first, last = int(between[1]), int(between[2])
-            found[name] = [str(number) for number in range(first, min(last, first + _MOST_RUNS) + 1)]
+            by_name[name] = [str(number) for number in range(first, min(last, first + _MOST_RUNS) + 1)]
         else:
-            found[name] = values.split(",")
-    return found
+            by_name[name] = values.split(",")
+    return by_name
 
 
 def _run_for_each(
@@ -174,8 +178,9 @@ def _outcome_facts(arguments: dict[str, str], value: Any) -> dict[str, Any]:
     return {"arguments": arguments, "exit_status": 0, "value": value}
 
 
-_WRONG_USAGE = 2  # of argparse, click, getopt
-_SAID = (
+# The exit status of argparse, click and getopt for wrong options.
+_WRONG_USAGE = 2
+_ADVICE = (
     (re.compile(r"\b(?:conda|mamba|micromamba): (?:command )?not found|[Cc]onda init"),
      "the command already runs in the environment of the host; for another: --environment conda:NAME"),
     (re.compile(r"\bmodule: (?:command )?not found"),
@@ -196,11 +201,11 @@ def advise(error: CommandFailed, project: Project | None, args: argparse.Namespa
     if error.exit_status == _WRONG_USAGE and (stray := _of_clusterfn(after or ())):
         place = "the script" if args.command_words is None else "--"
         return f"{stray} went to the command: options of clusterfn come before {place}"
-    said = error.evidence or ()
-    for pattern, what in _SAID:
-        if any(pattern.search(line) for line in said):
+    lines = error.evidence or ()
+    for pattern, what in _ADVICE:
+        if any(pattern.search(line) for line in lines):
             return what
-    name = _left_out(said, project) if project is not None else None
+    name = _left_out(lines, project) if project is not None else None
     if name is None or project is None:
         return None
     folder = Path(project, name)
@@ -212,14 +217,14 @@ def _of_clusterfn(words: Sequence[str]) -> str | None:
     return next((word for word in words if word.partition("=")[0] in ours), None)
 
 
-def _left_out(said: Sequence[str], project: Project) -> str | None:
+def _left_out(lines: Sequence[str], project: Project) -> str | None:
     """Return a file that a line misses, or the folder of one, that is in the project's folder and was not sent."""
     root = Path(project)
     sent: set[str] = set()
-    for line in filter(_MISSING.search, said):
+    for line in filter(_MISSING.search, lines):
         for word in _WORDS.findall(line):
-            wanted = Path(os.path.normpath(root / word))
-            path = next((each for each in (wanted, *wanted.parents) if each.exists()), root)
+            full_path = Path(os.path.normpath(root / word))
+            path = next((each for each in (full_path, *full_path.parents) if each.exists()), root)
             if root not in path.parents:
                 continue
             name: str = path.relative_to(root).as_posix()
@@ -230,6 +235,7 @@ def _left_out(said: Sequence[str], project: Project) -> str | None:
     return None
 
 
+# All of the input is sent with the job, so larger input belongs into a file on the host.
 MOST_BYTES = 200 << 20
 _PIECE = 1 << 20
 
@@ -237,8 +243,8 @@ _PIECE = 1 << 20
 def read_input(named: str | None) -> str | None:
     """Return the file that a command reads: the one that `--stdin` names, or a copy of what comes in; None for nothing.
 
-    A terminal is never read. A socket is read only for `--stdin -`: programs that nobody pipes into inherit one,
-    as below `ssh` and editors, and it has no end.
+    A terminal is never read. A socket is read only for `--stdin -`: programs below `ssh` and editors inherit one
+    that never ends.
 
     Raises:
         ConfigError: There is nothing to read for `--stdin -`, or more than a job may get so.
@@ -249,7 +255,8 @@ def read_input(named: str | None) -> str | None:
     if source is None:
         return None
     folder = Path(tempfile.mkdtemp(prefix="clusterfn-stdin-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # registered first, so it runs once all was sent
+    # Functions registered first run last, so this removes the file only after everything was sent.
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     with spoken_wait.speaking(lambda: "reading standard input to its end; add < /dev/null if the command needs none"):
         count = _copy(source, folder / "stdin")
     if not count:
@@ -258,13 +265,14 @@ def read_input(named: str | None) -> str | None:
     return str(folder / "stdin")
 
 
-def _source(is_wanted: bool) -> BinaryIO | None:
+def _source(is_required: bool) -> BinaryIO | None:
     mode = 0
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # it is closed, or no file
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        # Standard input may be closed, or replaced by an object without a file.
         mode = os.fstat(sys.stdin.fileno()).st_mode
-    if stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or (is_wanted and stat.S_ISSOCK(mode)):
+    if stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or (is_required and stat.S_ISSOCK(mode)):
         return sys.stdin.buffer
-    if is_wanted:
+    if is_required:
         hint = "pipe into it, as in: cat input.txt | clusterfn run ..., or name a file: --stdin input.txt"
         raise ConfigError("--stdin - reads a pipe or a file, and standard input is neither", hint=hint)
     return None

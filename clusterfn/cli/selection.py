@@ -43,6 +43,7 @@ ACTIVE = (PENDING, STARTING, RUNNING, SUSPENDED, UNKNOWN)
 STATES = (*ACTIVE, *ENDED)
 _KINDS = {"active": ACTIVE, "ended": ENDED, "failed": (RAISED, DIED)}
 _HEX = frozenset("0123456789abcdef")
+# An error lists no more jobs than this.
 _SHOWN = 10
 _FOR_ONE = ("attach", "stack", "shell")
 _ENDING = ("cancel", "rm")
@@ -95,10 +96,12 @@ def select(args: argparse.Namespace, command: str, states: Collection[str] = STA
     """
     hosts, words = target.split_hosts(args.words)
     if args.all:
-        hosts, words = [*hosts, *words], []  # a single word, too, is a host
+        # With --all, even a single word names a host.
+        hosts, words = [*hosts, *words], []
     elif not words:
         raise ConfigError(f"{command} names no job", hint=f"clusterfn {command} ID, or --all for all jobs of a host")
     ids = [word for word in words if _is_id(word)]
+    # A word of letters alone, such as "face", may be an id or a name, so only a list of the jobs decides.
     if len(ids) == len(words) and words and not any(word.isalpha() for word in words):
         return Selection([(word, _one_host(hosts, command)) for word in _without_filters(args, ids)], len(ids) == 1)
     jobs = _list_each(hosts, command) if hosts else _list_by_names(words, command, args)
@@ -112,6 +115,7 @@ def select(args: argparse.Namespace, command: str, states: Collection[str] = STA
         if not named:
             raise _no_such_name(word, jobs, hosts, command)
         kept = filter_jobs(named, args, states)
+        # Users rarely mean jobs on several hosts by one name, and these commands cannot be undone. Ask for the host.
         if command in _ENDING and len({job.host for job in kept}) > 1:
             lines = [f"{job.id} on {job.host}: {job.state}" for job in kept[:_SHOWN]]
             hint = f"name the host: clusterfn {command} {kept[0].host} {shlex.quote(word)}"
@@ -137,7 +141,8 @@ def select_one(args: argparse.Namespace, command: str) -> tuple[str, str | None]
         return word, host
     jobs = _list_each([host], command) if host else _list_by_names([word], command)
     named = [job for job in jobs if _is_named(job, word)]
-    named.sort(key=lambda job: job.state in ENDED)  # the newest first among those, too
+    # The sort is stable, so the newest comes first in both groups.
+    named.sort(key=lambda job: job.state in ENDED)
     if len(named) > 1:
         first = named[0]
         which = "the newest" if first.state in ENDED else "the newest that has not ended"
@@ -153,29 +158,29 @@ def filter_jobs(jobs: Sequence[JobInfo], args: argparse.Namespace, states: Colle
     Raises:
         ConfigError: One of the filters has no meaning.
     """
-    wanted, since = wanted_states(args.state), sent_since(args.since)
-    kept = [job for job in jobs if job.state in states and job.state in wanted and job.started >= since]
+    chosen_states, since = requested_states(args.state), sent_since(args.since)
+    kept = [job for job in jobs if job.state in states and job.state in chosen_states and job.started >= since]
     if args.number is not None and args.number < 1:
         raise ConfigError(f"-n {args.number} shows no job", hint="give a number of at least 1")
     return kept if args.number is None else kept[: args.number]
 
 
-def wanted_states(text: str | None) -> Collection[str]:
+def requested_states(text: str | None) -> Collection[str]:
     """Return the states that a --state names.
 
     Example:
-        >>> wanted_states("failed,running")
+        >>> requested_states("failed,running")
         ('RAISED', 'DIED', 'RUNNING')
     """
-    wanted: tuple[str, ...] = ()
+    chosen: tuple[str, ...] = ()
     for word in text.split(",") if text is not None else ():
-        known = {**_KINDS, **{state.lower(): (state,) for state in STATES}}
-        states = known.get(word.strip().lower())
+        words = {**_KINDS, **{state.lower(): (state,) for state in STATES}}
+        states = words.get(word.strip().lower())
         if states is None:
-            near = did_you_mean(word.strip().lower(), known)
-            raise ConfigError(f"--state has no value {word.strip()!r}{near}", hint=f"the states are {', '.join(known)}")
-        wanted += states
-    return wanted or STATES
+            near = did_you_mean(word.strip().lower(), words)
+            raise ConfigError(f"--state has no value {word.strip()!r}{near}", hint=f"the states are {', '.join(words)}")
+        chosen += states
+    return chosen or STATES
 
 
 def sent_since(text: str | None) -> float:
@@ -200,7 +205,8 @@ def sent_since(text: str | None) -> float:
 def list_jobs(hosts: Sequence[str]) -> tuple[list[JobInfo], Mapping[str, ClusterfnError]]:
     """List the jobs on several hosts at once, newest first, each job once; and the error of each that cannot say."""
     errors: dict[str, ClusterfnError] = {}
-    by_id: dict[str, JobInfo] = {}  # several hosts may show one home
+    # Several hosts may share one home folder, and so list the same jobs.
+    by_id: dict[str, JobInfo] = {}
     for name, answer in ask_each(hosts, jobs_on).items():
         if isinstance(answer, ClusterfnError):
             errors[name] = answer
@@ -237,6 +243,7 @@ def ask_each(hosts: Sequence[str], ask: Callable[[str], R]) -> dict[str, R | Clu
         fill(hosts[0])
     else:
         for name in answers:
+            # Daemon threads do not keep the program alive after Ctrl-C while a host does not answer.
             threading.Thread(target=fill, args=[name], daemon=True).start()
 
     def describe() -> str:
@@ -263,11 +270,12 @@ def _list_by_names(words: Sequence[str], command: str, args: argparse.Namespace 
     Raises:
         ClusterfnError: The usual host cannot say, or no host has such a job and one cannot say.
     """
-    known = config_file.load().hosts
-    others = [name for word in words for name in history.hosts_of(word) if name in known]
+    hosts = config_file.load().hosts
+    others = [name for word in words for name in history.hosts_of(word) if name in hosts]
     try:
         usual = [_usual_host(words, command, args)]
-    except ConfigError:  # there are several, and no default
+    except ConfigError:
+        # There are several hosts and no default, so the call that sent such a job named its host.
         if not others:
             raise
         usual = []

@@ -104,6 +104,7 @@ def _started_job(args: argparse.Namespace) -> tuple[HostState, str, Sequence[str
             f"job {job.id} runs on a compute node, and {session.scheduler.title} starts no shell beside it",
             hint=f"clusterfn stack {job.id[:4]} shows where the job is; clusterfn shell {session.host.name}",
         )
+    # Without --pty, srun does not connect the shell to this terminal.
     return session, folder, (*join, "--pty")
 
 
@@ -119,7 +120,9 @@ def terminal_command(session: HostState, argv: Sequence[str]) -> list[str]:
         raise ConfigError("shell needs the ssh program, and this machine has none", hint="install OpenSSH's client")
     settings = resolve(session.host)
     held = shared_login.find_held(settings) if shared_login.can_hold(session.host) else None
+    # Use the shared login if there is one, so that the shell needs no login of its own.
     shared = ["-oControlMaster=no", f"-oControlPath={held.address}"] if held else []
+    # Without -t, ssh gives a command no terminal.
     return ["ssh", "-t", *shared, *openssh.way(settings), "--", settings.alias, command_line(argv)]
 
 

@@ -25,6 +25,7 @@ OPTIONS = (
 
 def call_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options of `@cluster` that the words override."""
+    # An option that was not given is None, or an empty list where it may be repeated.
     options = {name: value for name in OPTIONS if (value := getattr(args, name, None)) not in (None, [])}
     if "requeue" in options:
         options["requeue"] = read_requeue(args.requeue)
@@ -52,7 +53,8 @@ def start_detached(
 ) -> int:
     """Send the call, and print its id once the host has it."""
     job = send(called, args, kwargs)
-    job_display.forget_going(entry_of(job))  # this line says it, and none at the end
+    # The line below already says that the job keeps running, so print no such line at the exit.
+    job_display.forget_going(entry_of(job))
     console.tell(f"{job.id} {job.name} on {job.host} keeps running; clusterfn attach {job.id[:SHORT]} follows it")
     print_sent(job, as_json)
     return 0
@@ -62,7 +64,8 @@ def send(called: ClusterFunction[Any, Any], args: tuple[Any, ...], kwargs: dict[
     """Send the call, and return its job once the host has it."""
     job = called.submit(*args, **kwargs)
     with spoken_wait.speaking(lambda: f"{job.id[:SHORT]} is not submitted to {job.host} yet: it is {job.status_since}"):
-        while (exit_flush.has_unanswered() or entry_of(job).waits_here) and not job.done():  # the host lacks some of it
+        # `waits_here` means that the host lacks something that must be sent first.
+        while (exit_flush.has_unanswered() or entry_of(job).waits_here) and not job.done():
             job_display.finish_submitting()
             time.sleep(_LOOK_S)
     if job.done() and isinstance(error := job.exception(), (HostError, SubmitError, Unsatisfiable, Cancelled)):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from clusterfn.config.options import ALIASES, OF_SLURM, SCRIPTS, CallOptions
 from clusterfn.errors import ConfigError, did_you_mean, nearest_word
 
-# What others call a command, and what it is called here.
+# Maps names from other programs to our commands.
 _OTHER_WORDS = {
     "list": "jobs", "ls": "jobs", "status": "jobs", "ps": "jobs", "queue": "jobs", "squeue": "jobs",
     "kill": "cancel", "delete": "rm", "remove": "rm", "scancel": "cancel", "download": "pull", "fetch": "pull",
@@ -30,8 +30,10 @@ _WORDS = re.compile(r"[\w.-]+")
 RUN_FILES = ("run", "script")
 _TAKE_IDS = ("logs", "result", "attach", "stack", "cancel", "stop", "rm", "pull", "shell")
 _OF_SBATCH = ("cpus-per-task", "gres", "gpus-per-node", "gpus-per-task", "mem-per-cpu", "mem-per-gpu", "job-name")
-_MANY_TASKS = "na"  # one call is one task, and `--map` an array
-_ALIKE = 0.7  # less would take --epochs, an argument of a function, for --detach
+# Short options of sbatch for many tasks and for arrays. One call is one task here, and `--map` makes an array.
+_MANY_TASKS = "na"
+# With a smaller value, --epochs, which is meant for a function, would count as a misspelled --detach.
+_ALIKE = 0.7
 
 
 def suggest_words(parser: argparse.ArgumentParser, message: str, typed: Sequence[str]) -> str:
@@ -62,9 +64,11 @@ def _unknown_command(parser: argparse.ArgumentParser, word: str, choices: Sequen
     before = typed[: typed.index(word)] if word in typed else ()
     ours = _options(parser)
     stray = next((each for each in before if each.startswith("-") and not any(o.startswith(each) for o in ours)), None)
-    if stray is not None:  # argparse took its value for the command
+    if stray is not None:
+        # argparse took the value of an unknown option for the command.
         return f"{_UNKNOWN}{stray}{_near_option(parser, stray, typed)}"
-    group = parser.prog.partition(" ")[2]  # "env" or "kernel", whose few commands fit into a line
+    # The group is "env", "kernel" or "". A group has so few commands that one line can list them.
+    group = parser.prog.partition(" ")[2]
     if not group and (other := _OTHER_WORDS.get(word.lower())):
         return f"there is no command {word!r}; did you mean {other}?"
     if not group and (word.endswith(SCRIPTS) or "::" in word):
@@ -99,7 +103,8 @@ def _near_option(parser: argparse.ArgumentParser, word: str, typed: Sequence[str
     meant = f"; did you mean --{near}?" if near else ""
     if command in RUN_FILES and (words := _as_of_sbatch(word, _value(typed, word, match, ""))):
         return f"; write {words}"
-    if command in RUN_FILES:  # `--x 12` after `run FILE.py::f` may also have been meant for the function
+    if command in RUN_FILES:
+        # After `run FILE.py::f`, an unknown `--x 12` may also be meant as an argument of the function.
         value = _value(typed, word, match, "VALUE")
         keyword = name.replace("-", "_")
         if keyword in OF_SLURM:
@@ -113,7 +118,8 @@ def _near_option(parser: argparse.ArgumentParser, word: str, typed: Sequence[str
 
 def _as_of_sbatch(word: str, value: str) -> str:
     """Return what `run` calls an option of sbatch with this value; "" for another word, or what sbatch rejects."""
-    from clusterfn.scheduler.slurm.script import read_sbatch  # only after a mistake
+    # Imported late, because it is needed only after a mistake.
+    from clusterfn.scheduler.slurm.script import read_sbatch
 
     letter, name = word[1:2], word.lstrip("-").partition("=")[0]
     if (word.startswith("--") and name not in _OF_SBATCH) or not value:

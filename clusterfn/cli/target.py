@@ -62,6 +62,7 @@ def host_hints(args: argparse.Namespace) -> Iterator[None]:
         try:
             host(args.host, command, " ...")
         except ConfigError as wrong:
+            # The error is about the host if resolving the host again gives the same message.
             if wrong.message == error.message:
                 error.hint = wrong.hint
                 if args.host is not None and shutil.which(args.host):
@@ -77,8 +78,8 @@ def split_hosts(words: Sequence[str]) -> tuple[list[str], list[str]]:
     Raises:
         ConfigError: clusterfn.yml cannot be read.
     """
-    known = config_file.load().hosts if len(words) > 1 else {}
-    return [word for word in words if word in known], [word for word in words if word not in known]
+    hosts = config_file.load().hosts if len(words) > 1 else {}
+    return [word for word in words if word in hosts], [word for word in words if word not in hosts]
 
 
 def one_and_host(words: Sequence[str], what: str, command: str) -> tuple[str, str | None]:
@@ -169,6 +170,7 @@ def imported(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path} is not a Python file", hint="give a file whose name ends in .py")
     module = importlib.util.module_from_spec(spec)
+    # Register the module before it runs, as `import` does. Dataclasses, for example, look up their module by its name.
     sys.modules[name] = module
     loader = spec.loader
     _run(path, lambda: loader.exec_module(module))
@@ -188,7 +190,8 @@ def _run(path: Path, work: Callable[[], Any]) -> Any:
     try:
         with import_time.importing(path):
             return work()
-    except (Exception, SystemExit) as error:  # it is the user's code, which may raise anything
+    except (Exception, SystemExit) as error:
+        # Importing runs the user's code, which may raise anything.
         raise FileFailed(_complaint(path, error)) from error
 
 
@@ -212,16 +215,16 @@ def _frames(path: Path, error: BaseException) -> Iterator[traceback.FrameSummary
 
 
 def _member(module: ModuleType, name: str, file: str) -> Callable[..., Any]:
-    found: Any = module
+    member: Any = module
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if found is None:
+        member = getattr(member, part, None)
+    if member is None:
         near = did_you_mean(name, _functions(module))
         hint = f"its functions are {', '.join(_functions(module)) or 'none'}"
         raise ConfigError(f"{file} has no function {name!r}{near}", hint=hint)
-    if not callable(found) or isinstance(found, type):
+    if not callable(member) or isinstance(member, type):
         raise ConfigError(f"{name!r} in {file} is not a function", hint="name a function of that file")
-    chosen: Callable[..., Any] = found
+    chosen: Callable[..., Any] = member
     return chosen
 
 
@@ -263,16 +266,16 @@ def _value(word: str) -> Any:
         return word
 
 
-def check_arguments(wanted: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def check_arguments(called: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Reject arguments that the function cannot take, before anything is sent.
 
     Raises:
         ConfigError: Too many, too few, or one of another name.
     """
-    plain = getattr(wanted, "__wrapped__", wanted)
+    plain = getattr(called, "__wrapped__", called)
     signature = inspect.signature(plain)
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        name = getattr(wanted, "__name__", "function")
+        name = getattr(called, "__name__", "function")
         raise ConfigError(f"{name}: {error}", hint=f"it is {name}{signature}") from error

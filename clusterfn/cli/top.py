@@ -29,7 +29,8 @@ _OWN_ORDER = ("JOB", "STATE", "NAME", "RAN", "", "GPU", "CORES", "MEMORY", "LEFT
 _HEAD = ("USER", "JOB", "STATE", "GPUS", "CORES", "MEMORY", "USED")
 _ORDER = ("USER", "STATE", "GPUS", "CORES", "JOB", "MEMORY", "USED")
 _EVERY_S = 2.0
-_REASONS_EVERY_S = 10.0  # a controller serves everybody
+# The controller of a cluster serves all users, so ask it for reasons less often.
+_REASONS_EVERY_S = 10.0
 _AGAIN_S = 5.0
 _MOST_FALSE, _MESSAGE = 5, 100
 _TIMEOUT_S = 60.0
@@ -83,19 +84,23 @@ def looks(session: HostState, count: int = 0) -> Iterator[dict[str, Any]]:
     came: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     for reply in session.bridge.lay_out():
         reply.result(_TIMEOUT_S)
+    # Only on machines without a scheduler do jobs lease GPUs.
     lease = "" if session.scheduler_rules.has_nodes else session.host.lease
     argv = session.bridge.words(layout.SUPERVISE, "top", session.root, lease, f"{_EVERY_S:g}", str(count))
     running = session.connection.converse(argv, b"", came.put, session.scheduler.unset)
+    # Wake the loop below when the program ends or the connection is lost.
     running.add_done_callback(lambda _: came.put(None))
     unpacked, coming = zlib.decompressobj(), Lines()
     try:
         while (data := came.get()) is not None:
             with reading(session.host.name, "what runs there"):
                 lines = coming.feed(_unpacked(unpacked, data))
-                found = [_checked(session, json.loads(line)) for line in lines]
-            yield from found
-            if found:  # they are shown: a terminal that is stopped asks for no more
-                session.connection.write(running, b"\n" * len(found))
+                checked = [_checked(session, json.loads(line)) for line in lines]
+            yield from checked
+            if checked:
+                # Confirm what was shown. The host sends no more to a terminal
+                # that is stopped, which would fill its buffers.
+                session.connection.write(running, b"\n" * len(checked))
     finally:
         running.cancel()
     running.result(0)
@@ -106,6 +111,7 @@ def _unpacked(stream: Any, data: bytes) -> bytes:
         text: bytes = stream.decompress(data, _MOST_BYTES)
     except zlib.error as error:
         raise ValueError(str(error)) from error
+    # A host that is not trusted could send a few bytes that unpack to many gigabytes.
     if stream.unconsumed_tail:
         raise ValueError("a look of more than 64 MB")
     return text
@@ -192,8 +198,8 @@ def _busy(machine: Mapping[str, Any] | None) -> str:
         return ""
     parts = [f"load {machine['load']:g} on {machine['cores']} cores"]
     if machine.get("used_bytes") is not None:
-        used, there = format_size(machine["used_bytes"]), format_size(machine["memory_bytes"])
-        parts.append(f"{used} of {there} of memory in use")
+        used, total = format_size(machine["used_bytes"]), format_size(machine["memory_bytes"])
+        parts.append(f"{used} of {total} of memory in use")
     return f": {', '.join(parts)}"
 
 
@@ -205,7 +211,8 @@ def _row(job: Mapping[str, Any]) -> Sequence[str]:
 
 def notes_on(look: Mapping[str, Any]) -> Iterator[str]:
     """Say who is next on a machine, and which names that its users hold are false."""
-    for each in [row for row in look.get("jobs", ()) if row["state"] == PENDING][:1]:  # they are in their order
+    # Waiting jobs come in the order of the queue, so the first one is next.
+    for each in [row for row in look.get("jobs", ()) if row["state"] == PENDING][:1]:
         why = "has waited longest" if each.get("used") is None else "used the least of those who wait"
         yield f"{each['user']} is next with {each['job']}, and {why}"
     false = look.get("false", ())

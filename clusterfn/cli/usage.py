@@ -10,10 +10,13 @@ from typing import Any, NamedTuple, NoReturn
 from clusterfn.cli.suggestion import RUN_FILES, suggest_words
 from clusterfn.config.options import SCRIPTS
 
+# After every other option, the next word is its value, and neither a host nor a target.
 _WITHOUT_VALUE = ("--json", "--detach", "-v", "--verbose", "-h", "--help")
-_COMMAND = ("--", "-m")  # a command follows, or a module
+# What follows the first is a command, and what follows the second is a module.
+_COMMAND = ("--", "-m")
 _FUNCTION = "::"
-_TARGET = "COMMAND"  # for argparse, in place of a command that it does not see
+# argparse gets this word in place of a command, because it would read the command's options as ours.
+_TARGET = "COMMAND"
 
 
 class WrongUsage(Exception):
@@ -39,7 +42,8 @@ class CommandParser(argparse.ArgumentParser):
         """Parse what is known; as `ArgumentParser` but for `mixes`."""
         if not self.mixes:
             return super().parse_known_args(args, namespace)
-        self.mixes = False  # it calls this method for the options, and then for the words
+        # The method below calls this one for the options, and then for the words.
+        self.mixes = False
         try:
             return self.parse_known_intermixed_args(args, namespace)
         finally:
@@ -63,9 +67,9 @@ class Parser(CommandParser):
         """
         call = _split_call(argv)
         args: argparse.Namespace
-        found = argparse.Namespace(host=call.host, script_words=call.script_words, command_words=call.command_words)
+        namespace = argparse.Namespace(host=call.host, script_words=call.script_words, command_words=call.command_words)
         try:
-            args, unknown = self.parse_known_args(call.rest, found)
+            args, unknown = self.parse_known_args(call.rest, namespace)
             if unknown:
                 args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
             return args
@@ -109,7 +113,8 @@ def _split_call(words: Sequence[str]) -> _Call:
         file = _next_word(words, at + 1)
         host = words[at] if _begins(words, file) else None
     before = [*words[:at], *words[at + 1 : file]] if host is not None else list(words[:file])
-    if host is None and file != at:  # neither a target nor a host before one
+    if host is None and file != at:
+        # The word is neither a target nor a host with a target after it.
         return _Call(list(words), without_target=True)
     if file < len(words) and words[file] in _COMMAND:
         command = list(words[file + 1 :])

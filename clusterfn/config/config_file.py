@@ -30,7 +30,8 @@ from clusterfn.errors import ConfigError, did_you_mean
 LOCAL_VARIABLE = "CLUSTERFN_LOCAL"
 LOCAL = Host(name="local", address="", scheduler="local", source="built in", transport="local", environment="current")
 
-IN_PROCESS = "clusterfn.configure()"  # what the places of errors name instead of a file
+# Errors name this as the place of a mistake, instead of a file and a line.
+IN_PROCESS = "clusterfn.configure()"
 
 running_file: Path | None = None
 _configured: Config | None = None
@@ -71,19 +72,20 @@ class Config:
         """
         chosen, because = self._chosen(name)
         if chosen not in self.hosts:
-            found = f"{self.title} describes the hosts {', '.join(self.named)}"
+            situation = f"{self.title} describes the hosts {', '.join(self.named)}"
             hint = f"choose one of them or local, or add {chosen} to {self.title}"
             if not self.named:
-                found = f"{self.title} describes no host" if self.title else f"no {FILE} in {Path.cwd()} or above"
+                situation = f"{self.title} describes no host" if self.title else f"no {FILE} in {Path.cwd()} or above"
                 hint = f"change to your project's folder, set ${places.VARIABLE}, or add a host: clusterfn init ADDRESS"
             near = did_you_mean(chosen, self.hosts)
-            raise ConfigError(f"there is no host {chosen!r}{near} ({because})", evidence=[found], hint=hint)
+            raise ConfigError(f"there is no host {chosen!r}{near} ({because})", evidence=[situation], hint=hint)
         return self.hosts[chosen], because
 
     def _chosen(self, name: str | None) -> tuple[str, str]:
         if runs_locally():
             return LOCAL.name, f"${LOCAL_VARIABLE} is set"
         variable = os.environ.get(HOST_VARIABLE)
+        # A function that is decorated while the variable is set gets its value as the option `host`.
         if name is not None and name != variable:
             return name, f"host={name!r}"
         if variable:
@@ -122,6 +124,7 @@ def host_of_call(options: Options) -> CallHost:
     Raises:
         ConfigError: As `load`, `Config.resolve` and `for_call`; or a file makes the call while it is imported.
     """
+    # The cheap test comes first, because most programs never load multiprocessing, and calls must be fast.
     if import_time.imported is not None or "multiprocessing.process" in sys.modules:
         import_time.reject_call()
     config = load()
@@ -134,8 +137,8 @@ def host_of_call(options: Options) -> CallHost:
 
 def runs_locally() -> bool:
     """Whether $CLUSTERFN_LOCAL sends every call to this machine, for tests."""
-    given = os.environ.get(LOCAL_VARIABLE)
-    return given is not None and is_on(given)
+    value = os.environ.get(LOCAL_VARIABLE)
+    return value is not None and is_on(value)
 
 
 def running(script: Path) -> None:
@@ -152,7 +155,7 @@ def load(start: Path | None = None) -> Config:
     """
     if _configured is not None:
         return _configured
-    path = places.given() or places.found(start or Path.cwd(), running_file or places.running_script())
+    path = places.file_of_variable() or places.find_file(start or Path.cwd(), running_file or places.running_script())
     config = Config({LOCAL.name: LOCAL}) if path is None else read(path)
     quiet.in_file = config.quiet
     return config
@@ -167,18 +170,19 @@ def configure(content: Mapping[str, Any] | None) -> None:
         ConfigError: As `parse`; it names the key.
     """
     global _configured
+    # Without `hosts`, the content changes what the file says, so `load` must read the file meanwhile.
     before, _configured = _configured, None
     try:
-        made = None if content is None else _made_of(content)
+        config = None if content is None else _config_of(content)
     except ConfigError:
         _configured = before
         raise
-    _configured = made
-    if made is not None:
-        quiet.in_file = made.quiet
+    _configured = config
+    if config is not None:
+        quiet.in_file = config.quiet
 
 
-def _made_of(content: Mapping[str, Any]) -> Config:
+def _config_of(content: Mapping[str, Any]) -> Config:
     if "hosts" not in content:
         config, default = load(), content.get("default_host")
         if default is not None:
@@ -190,7 +194,8 @@ def _made_of(content: Mapping[str, Any]) -> Config:
     data = json.dumps(content, default=str, ensure_ascii=False).encode("utf-8", "replace")
     try:
         config = parse(data, Path.cwd() / IN_PROCESS)
-    except ConfigError as error:  # its line is one of the text that was made here
+    except ConfigError as error:
+        # The line number belongs to the JSON text from above, which the user never sees, so remove it.
         problem = error.message.rpartition(f"{IN_PROCESS}:")[2].partition(": ")[2]
         raise ConfigError(f"{IN_PROCESS}: {problem}", hint=error.hint) from None
     hosts = {name: config.hosts[name]._replace(source=IN_PROCESS) for name in config.named}
@@ -206,6 +211,7 @@ def read(path: Path) -> Config:
     """
     try:
         with path.open("rb") as file:
+            # Check the opened file and not its path, because another user could replace the file between two looks.
             places.refuse_others(path, os.fstat(file.fileno()))
             data = file.read(yamlfile.LIMIT_BYTES + 1)
     except OSError as error:
@@ -215,7 +221,8 @@ def read(path: Path) -> Config:
     return parse(data, path)
 
 
-@functools.lru_cache(maxsize=8)  # each call of a function reads the file; parsing takes longer than packing the call
+# Every call reads the file again, to see changes. Parsing would take longer than packing the call, so cache that.
+@functools.lru_cache(maxsize=8)
 def parse(data: bytes, path: Path) -> Config:
     """Parse the configuration in these bytes of `path`."""
     top = yamlfile.parse(data, str(path))
@@ -224,7 +231,8 @@ def parse(data: bytes, path: Path) -> Config:
     keys = top.mapping(FILE_KEYS)
     named: dict[str, Host] = {}
     if below := keys.get("hosts"):
-        below.mapping()  # rejects what is no mapping, and a name that it has twice
+        # Called for its errors: it rejects a value that is no mapping, and a duplicate name.
+        below.mapping()
         named = {key.text: host_keys.host(key, value, path.parent) for key, value in below.pairs}
     hosts = {LOCAL.name: LOCAL, **named}
     default = keys.get("default_host")

@@ -6,6 +6,7 @@ import re
 
 from clusterfn.errors import nearest_word
 
+# No address may begin with a hyphen, because ssh would take it for an option. The same is true of modules.
 ADDRESS = re.compile(r"(?:[\w.+][\w.+-]*@)?(?:[\w.][\w.-]*|\[[0-9A-Fa-f:.]+(?:%\w+)?\])(?::([0-9]{1,5}))?")
 MODULE = re.compile(r"[\w.+@=/~][\w.+@=/~:,-]*")
 ENVIRONMENT_KINDS = ("python", "venv", "prefix", "conda")
@@ -49,10 +50,10 @@ def split_file(text: str) -> tuple[str, tuple[str, ...]]:
         >>> split_file("pyproject.toml[gpu, group:dev]")
         ('pyproject.toml', ('gpu', 'group:dev'))
     """
-    found = _PARTS.fullmatch(text)
-    if found is None:
+    match = _PARTS.fullmatch(text)
+    if match is None:
         return text, ()
-    return found["file"], tuple(part.strip() for part in found["parts"].split(",") if part.strip())
+    return match["file"], tuple(part.strip() for part in match["parts"].split(",") if part.strip())
 
 
 def is_python_source(text: str) -> bool:

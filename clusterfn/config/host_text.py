@@ -15,11 +15,15 @@ from typing import Any
 from clusterfn.bridge.supervisor.text import in_one_line, shortened
 from clusterfn.errors import HostError
 
+# What a host wrote must not fill the screen, or a command, without end.
 _LONGEST_NAME = 200
 _LONGEST_WORD = 500
+# Larger numbers are no sizes, and could not be formatted in reasonable time.
 _MOST = 1 << 63
-LONGEST_LINE = 64 << 20  # bytes: an exception may have a message of that size
-_NAME = re.compile(r"[^\W\d]\w*(?:[.-]\w+)*")  # of a module; with hyphens, of a project
+# The most bytes of a line. Even an exception's message may be this large.
+LONGEST_LINE = 64 << 20
+# A module's name, or with hyphens a project's.
+_NAME = re.compile(r"[^\W\d]\w*(?:[.-]\w+)*")
 
 
 @contextlib.contextmanager
@@ -61,6 +65,7 @@ class Lines:
         self._hold(head)
         if not end:
             return []
+        # Only the first line continues an earlier piece, so the others need not be copied together.
         first = [] if self._is_too_long else [bytes(self._partial)]
         *lines, last = rest.split(b"\n")
         self._partial, self._is_too_long = bytearray(), False
@@ -81,6 +86,7 @@ def count(value: object) -> int:
     Raises:
         ValueError: It is none.
     """
+    # In Python, True is an int, too.
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _MOST:
         raise ValueError(f"a number, not {value!r:.80}")
     return value
@@ -98,16 +104,16 @@ def shaped(value: Any, shape: Any) -> Any:
     """
     if shape is int:
         return count(value)
-    wanted: type[Any] = shape if isinstance(shape, type) else type(shape)
-    if not isinstance(value, wanted):
+    expected: type[Any] = shape if isinstance(shape, type) else type(shape)
+    if not isinstance(value, expected):
         raise ValueError(f"{value!r:.80}")
     if isinstance(shape, list):
         for each in value:
             shaped(each, shape[0])
     elif isinstance(shape, dict):
         for name, each in shape.items():
-            for found in value.values() if name is ... else [value[name]]:
-                shaped(found, each)
+            for entry in value.values() if name is ... else [value[name]]:
+                shaped(entry, each)
     return value
 
 

@@ -22,6 +22,7 @@ def password_error(value: Value, problem: str = f"a password in an address is {N
 
 def _address(value: Value) -> str:
     text = value.as_text()
+    # The colon of `ssh://` is not one before a password.
     if ":" in text.rpartition("@")[0].replace("://", ""):
         raise password_error(value)
     match = forms.ADDRESS.fullmatch(text)
@@ -66,8 +67,8 @@ _ENVIRONMENT_NAME = re.compile(r"[A-Za-z0-9][\w-]*")
 def _environment(value: Value) -> str:
     """Return the text, unless its form is nearly right."""
     if value.kind == "map":
-        known = [(kind.text, name.text) for kind, name in value.pairs if kind.text in forms.ENVIRONMENT_KINDS]
-        written = next((f'"{kind}:{name}"' for kind, name in known if name), '"conda:NAME"')
+        kinds = [(kind.text, name.text) for kind, name in value.pairs if kind.text in forms.ENVIRONMENT_KINDS]
+        written = next((f'"{kind}:{name}"' for kind, name in kinds if name), '"conda:NAME"')
         hint = f"write `environment: {written}`"
         raise value.error("expected a string, found a mapping", hint)
     text = value.as_text()
@@ -123,20 +124,21 @@ def _secrets(value: Value) -> tuple[str, ...]:
 SECRETS = Kind(_secrets, LINES.form)
 
 
-_LONG_S = 600.0  # `notify:` tells of jobs that took longer, unless it says `after:`
+# Without `after:`, `notify:` sends notices only about jobs that took longer than this.
+_LONG_S = 600.0
 
 
 def _notify(value: Value) -> Notify:
-    """Return who is told when a job ends, if it took long: of each call of a long day nobody wants to hear."""
-    given: Any = value.as_text() if value.kind == "str" else None
-    if given is None:
-        given = {word: below.as_written() for word, below in value.mapping(NOTIFY_KEYS).items()}
+    """Return the recipients of notices about ended jobs. By default, short jobs send none, because calls are many."""
+    content: Any = value.as_text() if value.kind == "str" else None
+    if content is None:
+        content = {word: below.as_written() for word, below in value.mapping(NOTIFY_KEYS).items()}
     try:
-        found = parse_notify(given, "notify")
+        notify = parse_notify(content, "notify")
     except ConfigError as error:
         raise value.error(error.message, error.hint, show=False) from error
-    is_said = isinstance(given, dict) and "after" in given
-    return found if is_said else found._replace(after_s=_LONG_S)
+    has_delay = isinstance(content, dict) and "after" in content
+    return notify if has_delay else notify._replace(after_s=_LONG_S)
 
 
 _NOTIFY: Form = {"type": "object", "properties": dict.fromkeys(NOTIFY_KEYS, TEXT), "additionalProperties": False}
@@ -192,19 +194,17 @@ _OF_CUDA = ("driver", "capability")
 
 def _cuda(value: Value) -> dict[str, Any]:
     """Read what is known of the GPUs before a job has asked them."""
-    given = value.mapping(_OF_CUDA)
+    keys = value.mapping(_OF_CUDA)
     facts: dict[str, Any] = {}
-    if "driver" in given:
-        facts["driver"] = driver = given["driver"].as_written()
+    if "driver" in keys:
+        facts["driver"] = driver = keys["driver"].as_written()
         if not _NUMBERS.fullmatch(driver):
-            raise given["driver"].error(f'"{driver}" is not a version', 'write "575.57.08", in quotes')
-    if "capability" in given:
-        several = [each.strip() for each in given["capability"].as_written().split(",")]
+            raise keys["driver"].error(f'"{driver}" is not a version', 'write "575.57.08", in quotes')
+    if "capability" in keys:
+        several = [each.strip() for each in keys["capability"].as_written().split(",")]
         facts["capabilities"] = tuple(several)
         if not all(_NUMBERS.fullmatch(each) for each in several):
-            raise given["capability"].error(
-                f'"{given["capability"].written}" is not a compute capability', 'write "8.6"'
-            )
+            raise keys["capability"].error(f'"{keys["capability"].written}" is not a compute capability', 'write "8.6"')
     return facts
 
 

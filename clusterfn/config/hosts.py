@@ -19,13 +19,14 @@ from clusterfn.config.spec import EnvironmentSettings, Host, Resources
 from clusterfn.config.yamlfile import Value
 from clusterfn.errors import ConfigError
 
-USUAL_MEMORY = 4 * 2**30  # without a limit many sites give a whole node, and jobs wait for one another
+# Without a limit, many sites give a whole node to each job, so jobs would wait for one another.
+USUAL_MEMORY = 4 * 2**30
 
 _OF_MAKING = "making."
 _BELOW_DEFAULTS = [word for word in DEFAULT_KEYS if word != "environment"]
 _PASSWORDS = ("pass", "passphrase", "passcode", "secret", "token", "pwd", "pw")
 
-# unknown key of a host -> what to write
+# Maps an unknown key of a host to what to write instead.
 _INSTEAD_OF_HOST_KEY = {
     **dict.fromkeys(("user", "username", "port"), "write it in `address:`, as user@name:port"),
     **dict.fromkeys(("host", "hostname"), "the key is `address:`"),
@@ -55,8 +56,9 @@ def host(key: Value, value: Value, folder: Path) -> Host:
     if "scheduler" not in keys:
         raise value.error("the key `scheduler` is missing", f"add `scheduler: {' | '.join(SCHEDULER_KEYS)}`")
     facts: dict[str, Any] = {"name": name, "address": name, "source": key.place}
-    for word, given in keys.items():
-        facts[HOST_KEYS[word].field] = HOST_KEYS[word].kind.read(given)
+    for word, entry in keys.items():
+        facts[HOST_KEYS[word].field] = HOST_KEYS[word].kind.read(entry)
+    # The environment is an attribute of the host itself, although it may also be written below `defaults:`.
     if "defaults" in keys and (below := keys["defaults"].mapping(DEFAULT_KEYS).get("environment")):
         if "environment" in keys:
             line = keys["environment"].line + 1
@@ -64,10 +66,11 @@ def host(key: Value, value: Value, folder: Path) -> Host:
         facts["environment"] = DEFAULT_KEYS["environment"].kind.read(below)
     making = {field[len(_OF_MAKING) :]: facts.pop(field) for field in list(facts) if field.startswith(_OF_MAKING)}
     making.update(making.pop("cuda", {}))
-    for found, field in ((facts, "environment"), (facts, "ssh_config")):
-        path = found.get(field)  # of a file next to this one, wherever the program runs
+    for record, field in ((facts, "environment"), (facts, "ssh_config")):
+        # The path is relative to the folder of clusterfn.yml, wherever the program runs.
+        path = record.get(field)
         if path and (field != "environment" or names_a_file(path)):
-            found[field] = str(folder / Path(path).expanduser())
+            record[field] = str(folder / Path(path).expanduser())
     _this_machine(keys, facts)
     _of_scheduler(keys, facts)
     return Host(**facts, making=EnvironmentSettings(**making))
@@ -85,14 +88,14 @@ def for_call(host: Host, options: Options) -> Host:
                 f"{word}= is for hosts with `scheduler: {word}`, and {host.name} has `scheduler: {host.scheduler}`",
                 host=host.name, hint=f"remove {word}=, or choose such a host",
             )  # fmt: skip
-    given = options.scheduler_options.get(host.scheduler, {})
-    if not given:
+    of_scheduler = options.scheduler_options.get(host.scheduler, {})
+    if not of_scheduler:
         return host
-    sets_memory, called = SCHEDULER_KEYS[host.scheduler].sets_memory, host.with_scheduler_options(given)
-    if sets_memory({name: value for name, value in given.items() if value is not None}) and options.memory_bytes:
+    sets_memory, called = SCHEDULER_KEYS[host.scheduler].sets_memory, host.with_scheduler_options(of_scheduler)
+    if sets_memory({name: value for name, value in of_scheduler.items() if value is not None}) and options.memory_bytes:
         problem = f"memory= and {host.scheduler}= both set the memory"
         raise ConfigError(problem, host=host.name, hint="keep one of them")
-    return called._replace(defaults=host.defaults._replace(memory_bytes=None)) if sets_memory(given) else called
+    return called._replace(defaults=host.defaults._replace(memory_bytes=None)) if sets_memory(of_scheduler) else called
 
 
 def refuse_passwords(value: Value) -> None:
@@ -101,6 +104,7 @@ def refuse_passwords(value: Value) -> None:
         word = key.text.lower()
         if (word.startswith("passw") or word in _PASSWORDS) and below.kind != "map":
             raise password_error(key, f"`{key.text}:` is {NEVER_READ}")
+        # Variables of jobs may have any name, also one such as PASSWORD_FILE, whose value is no secret.
         if word != "env":
             refuse_passwords(below)
 
@@ -136,9 +140,9 @@ def _of_scheduler(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
     word = facts["scheduler"]
     scheduler = SCHEDULER_KEYS[word]
     for key, value in keys.items():
-        wanted = [name for name, each in SCHEDULER_KEYS.items() if key in each.keys]
-        if wanted and word not in wanted:
-            such = " or ".join(f"`scheduler: {name}`" for name in wanted)
+        schedulers = [name for name, each in SCHEDULER_KEYS.items() if key in each.keys]
+        if schedulers and word not in schedulers:
+            such = " or ".join(f"`scheduler: {name}`" for name in schedulers)
             raise value.error(f"this key needs {such}, not {word}", f"set {such} for this host, or remove the key")
     if scheduler.limits and "limits" in keys:
         problem, why = scheduler.limits

@@ -16,7 +16,8 @@ from typing import NoReturn
 from clusterfn.errors import ConfigError
 
 _UNGUARDED = 'put the call under `if __name__ == "__main__":`'
-imported: Path | None = None  # by a command
+# The file that a command is importing now; None if there is none.
+imported: Path | None = None
 
 
 @contextlib.contextmanager
@@ -38,7 +39,8 @@ def reject_call() -> None:
     """
     if imported is not None:
         raise ConfigError(f"{imported} calls a decorated function while it is imported", hint=_UNGUARDED)
-    processes = sys.modules.get("multiprocessing.process")  # Python rejects the start of a process by the same rule
+    # Python itself uses this attribute to reject the start of another process at this point.
+    processes = sys.modules.get("multiprocessing.process")
     if processes is not None and getattr(processes.current_process(), "_inheriting", False):
         message = "this process was started to help another one, and the program that it imports calls again"
         raise ConfigError(message, hint=_UNGUARDED)

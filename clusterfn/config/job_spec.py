@@ -226,8 +226,10 @@ _TYPES: Mapping[str, type] = {
     "id": str, "name": str, "host": str, "root": str, "bridge": str, "resources": dict, "secrets": list,
     "outputs": list,
 }  # fmt: skip
+# The id becomes a part of paths and patterns, so nothing else may pass.
 _ID = re.compile(r"[0-9a-f]{16}")
-_MOST_ITEMS = 10_000_000  # each takes memory here before the first has come
+# Each item takes memory on this machine before its result comes, so a host must not announce any number.
+_MOST_ITEMS = 10_000_000
 SPEC_OF_JOB = f"{layout.SPEC} of the job"
 
 
@@ -238,8 +240,9 @@ def read_spec(data: bytes) -> dict[str, Any]:
         ValueError: It is damaged.
     """
     spec = json.loads(data)
-    for name, wanted in _TYPES.items():
-        if type(spec[name]) is not wanted:
+    for name, expected in _TYPES.items():
+        # A host writes this file, and may not be trusted. Compare types exactly, because True also is an int.
+        if type(spec[name]) is not expected:
             raise ValueError(f"its {name!r} is of the type {type(spec[name]).__name__}")
     if not _ID.fullmatch(spec["id"]) or type(spec.get("group") or {}) is not dict:
         raise ValueError("its id, or its group")

@@ -24,7 +24,7 @@ _HOSTS: Form = {
     "additionalProperties": {"$ref": "#/definitions/host"},
 }
 
-# key at the left margin -> attribute of Config, and what it is
+# The keys at the left margin, with the attribute of Config that each becomes.
 FILE_KEYS: Mapping[str, Key] = {
     "hosts": Key(
         "hosts", Kind(Value.mapping, _HOSTS), "none", "",
@@ -40,7 +40,7 @@ FILE_KEYS: Mapping[str, Key] = {
     ),
 }  # fmt: skip
 
-# key below `defaults:` -> attribute of Resources; `environment` is the host's own
+# The keys below `defaults:`, with the attribute of Resources that each becomes. `environment` becomes the host's own.
 DEFAULT_KEYS: Mapping[str, Key] = {
     "cores": Key(
         "cores", kinds.count(1), "`1`", "4",
@@ -73,7 +73,7 @@ DEFAULT_KEYS: Mapping[str, Key] = {
     ),
 }  # fmt: skip
 
-# key below `limits:` -> attribute of Limits
+# The keys below `limits:`, with the attribute of Limits that each becomes.
 LIMIT_KEYS: Mapping[str, Key] = {
     "gpus": Key("gpus", kinds.count(0), "no limit", "4", "GPUs of all your running jobs together"),
     "cores": Key("cores", kinds.count(1), "no limit", "32", "cores of all your running jobs together"),
@@ -87,8 +87,8 @@ _INSTEAD_OF_DEFAULT = {word: f"the key is `{meant}:`" for word, meant in ALIASES
 
 def _defaults(value: Value) -> Resources:
     beside = dict.fromkeys(HOST_KEYS, "write it below the host, beside `defaults:`")
-    given = value.mapping(DEFAULT_KEYS, {**OF_CALLS, **beside, **_INSTEAD_OF_DEFAULT})
-    asked = [(DEFAULT_KEYS[word], each) for word, each in given.items() if word != "environment"]
+    entries = value.mapping(DEFAULT_KEYS, {**OF_CALLS, **beside, **_INSTEAD_OF_DEFAULT})
+    asked = [(DEFAULT_KEYS[word], each) for word, each in entries.items() if word != "environment"]
     return Resources(**{key.field: key.kind.read(each) for key, each in asked})
 
 
@@ -100,7 +100,7 @@ def _limits(value: Value) -> Limits:
 _DEFAULTS = Kind(_defaults, form_of(DEFAULT_KEYS))
 _LIMITS = Kind(_limits, form_of(LIMIT_KEYS))
 
-# key of a host -> attribute of Host
+# The keys of a host, with the attribute of Host that each becomes.
 HOST_KEYS: Mapping[str, Key] = {
     "scheduler": Key(
         "scheduler", kinds.choice(*SCHEDULER_KEYS), "required", "slurm",

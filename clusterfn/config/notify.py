@@ -13,6 +13,7 @@ from clusterfn.config.units import VARIABLE, parse_time
 from clusterfn.errors import ConfigError, did_you_mean
 
 KEYS = ("mail", "webhook", "command", "after")
+# No address may begin with a hyphen, because the host's mail program would take it for an option.
 _MAIL = re.compile(r"[\w.+][\w.+-]*@[\w][\w.-]*")
 _USUAL = '"ada@example.edu", "$SLACK_WEBHOOK", or a dict with mail, webhook, command and after'
 
@@ -34,7 +35,7 @@ class Notify(NamedTuple):
 
 
 def parse_notify(value: Any, name: str) -> Notify:
-    """Return what `notify=` says; an empty dict tells nobody.
+    """Return what `notify=` says; with an empty dict, no notice is sent.
 
     Raises:
         ConfigError: It says something else.
@@ -48,6 +49,7 @@ def parse_notify(value: Any, name: str) -> Notify:
     if isinstance(value, Notify):
         return value
     if isinstance(value, str):
+        # An address on the web counts as a webhook, so that the error below explains how to pass it safely.
         value = {"webhook" if value.startswith(("$", "http")) else "mail": value}
     if not isinstance(value, Mapping):
         raise ConfigError(f"{name}={value!r:.60} does not say whom to tell", hint=f"write {_USUAL}")
@@ -66,10 +68,10 @@ def parse_notify(value: Any, name: str) -> Notify:
 
 def _variable(text: str, name: str) -> str:
     """Return the name of the variable; the text, which may be the secret address itself, is not shown."""
-    found = text.removeprefix("$")
-    if not text.startswith("$") or not VARIABLE.fullmatch(found):
+    variable = text.removeprefix("$")
+    if not text.startswith("$") or not VARIABLE.fullmatch(variable):
         raise ConfigError(
             f"{name}: a webhook is given by a variable that holds its address, which is a secret",
             hint="export SLACK_WEBHOOK=https://…, and write webhook: $SLACK_WEBHOOK",
         )
-    return found
+    return variable

@@ -32,7 +32,8 @@ from clusterfn.config.units import GPU_TYPE, NUMBER, VARIABLE, finite, parse_mem
 from clusterfn.errors import ConfigError, did_you_mean, nearest_word
 
 Time = Union[str, timedelta]
-Check = Callable[[Any, str], Any]  # of a value and its keyword
+# Gets a value and its keyword, and returns what `Options` holds.
+Check = Callable[[Any, str], Any]
 
 
 class JobOptions(TypedDict, total=False):
@@ -109,7 +110,7 @@ class CallOptions(JobOptions, total=False):
             It never changes your place among other users.
         notify: Who is told when the job ends, by the host itself: "ada@example.edu", "$SLACK_WEBHOOK" (a variable that
             holds the address of a webhook), or {"mail": …, "webhook": …, "command": …, "after": "10min"}. A map tells
-            once. Default: the host's `notify:`; {} tells nobody.
+            once. Default: the host's `notify:`; {} sends no notice.
     """
 
     nodes: int | None
@@ -135,8 +136,9 @@ def descriptions() -> str:
 
 
 HOST_VARIABLE = "CLUSTERFN_HOST"
-SCRIPTS = (".py", ".sh", ".bash", ".sbatch", ".slurm")  # how the names of scripts end
-# What people write for one of our words, from SLURM, PBS and other libraries.
+# The endings by which a word counts as a script.
+SCRIPTS = (".py", ".sh", ".bash", ".sbatch", ".slurm")
+# Maps words of SLURM, PBS and other libraries to our keywords.
 ALIASES = {
     **dict.fromkeys(("cpu", "cpus", "ncpus", "num_cpus", "cpus_per_task", "n_cores", "n_cpus", "threads"), "cores"),
     **dict.fromkeys(("mem", "ram", "memory_gb"), "memory"),
@@ -154,7 +156,8 @@ ALIASES = {
     "output": "outputs",
 }
 SESSION_IS_ONE = "a Session is an executor already: use session.submit(f, x) or session.map(f, xs)"
-# Of the Executors of the standard library, and of other tools: Clustrix, submitit, Modal (docs/how-to/migrate.md).
+# Keywords of the Executors in the standard library, and of Clustrix,
+# submitit and Modal, with what to write here (docs/how-to/migrate.md).
 _NOT_ASKED_FOR = {
     "max_workers": "leave it out: the host's free resources decide how many run at the same time, or use "
     "Executor(max_workers={})",
@@ -179,12 +182,13 @@ _NOT_ASKED_FOR = {
     "schedule": "clusterfn runs no schedules: call the function from cron",
     "nice": 'with SLURM, write slurm={{"nice": {}}}; without a scheduler, priority=-1 puts the call after your others',
 }
-# What the function has, what was written -> what to write.
+# Maps an allowed keyword and the one that was written to what to write instead.
 _ELSEWHERE = {
     ("max_parallel", "max_workers"): "write max_parallel={}",
     ("chunksize", "timeout"): "set it where you wait: .results(timeout={}); time= of @cluster limits each call",
 }
-# Keys of a host in clusterfn.yml that are no options of a call (`hosts`, which imports this module).
+# Keys of a host in clusterfn.yml that are not options of a call. They
+# are repeated here, because `hosts` imports this module.
 OF_HOSTS = (
     "address", "build_on", "build_partition", "build_timeout", "cuda", "defaults", "env_python", "env_root",
     "fetch_on", "gpu_option", "gpu_sizes", "lease", "limits", "login_ttl",
@@ -194,28 +198,30 @@ OF_HOSTS = (
 OF_SLURM = ("partition", "account", "qos", "constraint", "reservation", "ntasks")
 
 
-def unknown(who_has: str, keyword: str, value: object, known: Sequence[str]) -> ConfigError:
+def unknown(who_has: str, keyword: str, value: object, allowed: Sequence[str]) -> ConfigError:
     """Make the error for an unknown keyword, with what to write instead.
 
     Args:
         who_has: "there is", or "map() has".
-        known: The keywords that can be written there.
+        allowed: The keywords that can be written there.
     """
     problem, meant = f"{who_has} no argument {keyword!r}", _meant_by(keyword, value)
-    elsewhere = (hint for (has, word), hint in _ELSEWHERE.items() if word == keyword and has in known)
+    elsewhere = (hint for (has, word), hint in _ELSEWHERE.items() if word == keyword and has in allowed)
+    # Words of other tools come first, because their hints say more than the nearest of our own words.
     if instead := next(elsewhere, None) or _NOT_ASKED_FOR.get(keyword):
         return ConfigError(problem, hint=instead.format(_quoted(value)))
     if keyword in OF_SLURM or keyword.startswith("slurm_"):
         written = f"slurm={{{_quoted(keyword.removeprefix('slurm_').replace('_', '-'))}: {_quoted(value)}}}"
         return ConfigError(problem, hint=f"write {written}, or set it in clusterfn.yml, below `slurm:`")
-    if meant in known:
+    if meant in allowed:
         return ConfigError(f"{problem}; did you mean {meant}?", hint=_as_meant(keyword, meant, value))
     if keyword in OF_HOSTS:
         return ConfigError(problem, hint=f"set it in clusterfn.yml, below the host: `{keyword}: …`")
     if meant in _KEYWORDS:
-        alone = f" and call f without {who_has.partition('(')[0]}" if "host" in known else ""  # a Session, an Executor
+        # `host` is allowed where a Session or an Executor rejects the keyword: the call has to go without them.
+        alone = f" and call f without {who_has.partition('(')[0]}" if "host" in allowed else ""
         return ConfigError(problem, hint=f"write @cluster({meant}=…) or f.with_options({meant}=…){alone}")
-    return ConfigError(f"{problem}{did_you_mean(keyword, known)}", hint=f"the arguments are {', '.join(known)}")
+    return ConfigError(f"{problem}{did_you_mean(keyword, allowed)}", hint=f"the arguments are {', '.join(allowed)}")
 
 
 def is_option(keyword: str) -> bool:
@@ -231,8 +237,10 @@ def _meant_by(keyword: str, value: object) -> str:
 def _as_meant(keyword: str, meant: str, value: object) -> str | None:
     """Say what to write: the value under its right word, or a near one which that word takes."""
     if meant == "packages" and keyword == "python":
-        return f"write {_python_package('3.10' if value == 3.1 else value)}"  # 3.10 without quotes is 3.1
-    if meant == "environment":  # whose value names the kind too
+        # Without quotes, Python reads 3.10 as the number 3.1.
+        return f"write {_python_package('3.10' if value == 3.1 else value)}"
+    if meant == "environment":
+        # The value of `environment=` also contains the kind, which is the keyword here.
         if keyword in ("env_file", "requirements"):
             return f"write environment={_quoted(value if isinstance(value, str) else 'environment.yml')}"
         kind = keyword if keyword in ("python", "venv") else "conda"
@@ -250,14 +258,18 @@ def _quoted(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) and '"' not in value else repr(value)
 
 
+# Also matches what `--gres` of sbatch takes, such as gpu:a6000:2, so that the error can translate it.
 _GPUS = re.compile(r"(?:gpu:)?(?:(?!gpu:)([A-Za-z][\w.-]*):)?(\d{1,4})")
 HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _GPU_NAME = re.compile(r"[A-Za-z]{1,8}\d[\w-]{0,30}")
 _JOB_ID = re.compile(r"[0-9a-f]{4,16}")
-_PACKAGE = re.compile(r"(?:[\w./-]+::|pip:)?[A-Za-z0-9_]|--?[a-z]|[./]")  # the latter: an option of pip's, its value
+# The last two alternatives are an option of pip and its value.
+_PACKAGE = re.compile(r"(?:[\w./-]+::|pip:)?[A-Za-z0-9_]|--?[a-z]|[./]")
 _PACKAGES_FILE = re.compile(r"(?:(?:-r|--requirement)[\s=]*)?([^\s:@=]+\.(?:txt|ya?ml|toml|cfg|lock))", re.IGNORECASE)
-_CAUSES = ("timeout", "preempted", "node")  # of `requeue=`
-REQUEUED = 3  # times for each cause, if only the causes are named
+# The causes that `requeue=` knows.
+_CAUSES = ("timeout", "preempted", "node")
+# Used if `requeue=` names only causes: how often a job is requeued for each.
+REQUEUED = 3
 _MOST_REQUEUED = 1000
 _MOST_PRIORITY = 1_000_000
 
@@ -339,6 +351,7 @@ def _is_job_name(text: str) -> bool:
 
 
 def _job_name(value: Any, name: str) -> str:
+    # Keyboards and file systems may write a letter in two ways. Use one of them, so that the same name always matches.
     text = unicodedata.normalize("NFC", value) if isinstance(value, str) else ""
     if _is_job_name(text):
         return text
@@ -421,9 +434,11 @@ def _environment_variables(value: Any, name: str) -> dict[str, str]:
 def _scheduler_options(value: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise ConfigError(f"{name}={value!r} is not a dict of options", hint=f'write {name}={{"partition": "gpu"}}')
-    if not value:  # takes back what the decorator said
+    if not value:
+        # An empty value takes back the options of the decorator.
         return {}
-    from clusterfn.config.schedulers import SCHEDULER_KEYS  # reads YAML, which takes time to import
+    # Imported late, because this reads YAML, which takes time to import.
+    from clusterfn.config.schedulers import SCHEDULER_KEYS
 
     check = SCHEDULER_KEYS[name].of_call
     assert check is not None
@@ -494,6 +509,7 @@ def _is_duration(text: str) -> bool:
 def _job_id(value: Any, name: str) -> str:
     if isinstance(value, str) and _JOB_ID.fullmatch(value):
         return value
+    # A Job was given instead of its id.
     own = getattr(value, "id", None)
     hint = f'write {name}="{own}"' if isinstance(own, str) else f'use at least its first four digits: {name}="7f3a"'
     raise ConfigError(f"{name}={value!r:.80} is not the id of a job", hint=hint)
@@ -550,7 +566,7 @@ class Options(NamedTuple):
         raise ConfigError("f.options has the options of the decorator, and is not a function", hint=hint)
 
 
-# keyword -> field of Options, and its check
+# Maps a keyword to the field of Options that it sets, and to the check of its value.
 _KEYWORDS: dict[str, tuple[str, Check]] = {
     "cores": ("cores", _whole_number(1)),
     "memory": ("memory_bytes", parse_memory),
@@ -590,7 +606,7 @@ def keywords() -> Sequence[str]:
     return list(_KEYWORDS)
 
 
-def parse_options(given: Mapping[str, object]) -> Options:
+def parse_options(values: Mapping[str, object]) -> Options:
     """Return the options of a call from its keywords; a keyword that is None counts as not said.
 
     Raises:
@@ -600,10 +616,10 @@ def parse_options(given: Mapping[str, object]) -> Options:
         >>> parse_options({"cores": 2, "memory": "1GB"}).memory_bytes
         1073741824
     """
-    return changed(Options(), given)
+    return changed(Options(), values)
 
 
-def changed(before: Options, given: Mapping[str, object]) -> Options:
+def changed(before: Options, values: Mapping[str, object]) -> Options:
     """Return the options with what these keywords say in place of what was said before.
 
     With `gpus=0` no type and size of GPUs stays.
@@ -616,12 +632,13 @@ def changed(before: Options, given: Mapping[str, object]) -> Options:
         1
     """
     facts: dict[str, Any] = {}
-    for keyword, value in given.items():
+    for keyword, value in values.items():
         if keyword not in _KEYWORDS:
             raise unknown("there is", keyword, value, list(_KEYWORDS))
         if value is not None:
             name, check = _KEYWORDS[keyword]
             facts[name] = check(value, keyword)
+    # A type or a size of GPUs from the decorator makes no sense for a call without GPUs.
     kept = before._replace(gpu_type=None, gpu_memory_bytes=None) if facts.get("gpus") == 0 else before
     return kept._replace(**facts)
 

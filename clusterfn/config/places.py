@@ -15,12 +15,15 @@ from clusterfn.errors import ConfigError
 
 FILE = "clusterfn.yml"
 VARIABLE = "CLUSTERFN_CONFIG"
+# Names that users write by mistake. An error helps more than a file that is ignored without a message.
 _MISNAMED = ("clusterfn.yaml", "Clusterfn.yml", ".clusterfn.yml")
+# Files of root count as the user's own, because administrators install them for all users.
 ROOT_UID = 0
-_TOOLS = ("site-packages", "dist-packages")  # of pytest and the like, which run a script that is not theirs
+# Programs such as pytest are installed in these folders. Users run them, so their folder says nothing about a project.
+_TOOLS = ("site-packages", "dist-packages")
 
 
-def given() -> Path | None:
+def file_of_variable() -> Path | None:
     """Return the file that the variable names.
 
     Raises:
@@ -33,12 +36,13 @@ def given() -> Path | None:
     return path
 
 
-def found(start: Path, script: Path | None) -> Path | None:
+def find_file(start: Path, script: Path | None) -> Path | None:
     """Return the file that holds in the folder `start`, for a program that is the file `script`.
 
     Raises:
         ConfigError: It belongs to another user, or there is none but one of nearly the right name.
     """
+    # The script is usually below the working directory, so most folders come twice.
     folders = list(dict.fromkeys(_folders(start, script)))
     for path in (folder / FILE for folder in folders):
         if _is_file(path):
@@ -87,7 +91,8 @@ def state_folder() -> Path:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # a folder above that may not be looked into
+    except OSError:
+        # This user may not be allowed to look into a folder above.
         return False
 
 
@@ -102,7 +107,7 @@ def refuse_others(path: Path, info: os.stat_result) -> None:
     Raises:
         ConfigError: It is such a file.
     """
-    if not is_ours(info) and path != given():
+    if not is_ours(info) and path != file_of_variable():
         hint = f"to use it anyway, set {VARIABLE}={path}"
         raise ConfigError(f"{path} belongs to another user, and its lines would run with your permissions", hint=hint)
 

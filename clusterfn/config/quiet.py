@@ -3,7 +3,8 @@
 import os
 
 _VERBOSE = "CLUSTERFN_DEBUG"
-in_file = False  # `quiet:` of the configuration that was loaded last
+# The value of `quiet:` in the configuration that was loaded last.
+in_file = False
 
 
 def is_verbose() -> bool:

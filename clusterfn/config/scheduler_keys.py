@@ -13,7 +13,7 @@ from clusterfn.config import value_kinds as kinds
 from clusterfn.config.value_kinds import WRITTEN, Form, Key, Kind
 from clusterfn.config.yamlfile import Value
 
-# what is written as a word or number, or that for jobs with and without GPUs
+# The form of a word or a number, or of a mapping with one for jobs with GPUs and one for jobs without.
 BY_GPU: Form = {"anyOf": [WRITTEN, {"$ref": "#/definitions/by_gpu"}]}
 OPTIONS = "scheduler_options"
 
@@ -57,13 +57,15 @@ def _variables_of_commands(value: Value) -> dict[str, str]:
         if key.text == "PATH":
             raise key.error("PATH is that of the host", "write `scheduler_path:` with the folders that come first")
         for word, scheduler in SCHEDULERS.items():
+            # A "!" before a prefix excepts those variables: they say where
+            # the scheduler is, and clusterfn passes them on.
             kept = [prefix[1:] for prefix in scheduler.obeyed if prefix.startswith("!")]
             if key.text.startswith(scheduler.obeyed) and not key.text.startswith(tuple(kept)):
                 raise key.error(f"clusterfn does not pass {key.text} on", f"write the option itself below `{word}:`")
     return kinds.read_variables(value)
 
 
-# of every scheduler with nodes
+# The keys of every scheduler with nodes.
 BATCH_JOBS: Mapping[str, Key] = {
     "build_partition": Key(
         "making.partition", kinds.PATH, "none", "cpu",

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from clusterfn.config.notify import Notify
 
-DATA = "data"  # the word of `results` for plain data
+# The value of `results` that accepts only plain data.
+DATA = "data"
 
 
 class Resources(NamedTuple):
@@ -104,7 +105,7 @@ class Host(NamedTuple):
         secrets: Names of local variables whose values its jobs get where they are set; one may end with `*`.
         results: "objects", or "data": its values may be plain data alone.
         max_result_bytes: The size of a value that is fetched from it without asking.
-        notify: Who is told when a job ends; None for nobody.
+        notify: Where notices about ended jobs go; None for nowhere.
     """
 
     name: str
@@ -154,9 +155,9 @@ class Host(NamedTuple):
         """Whether it is reached without ssh."""
         return "local" in (self.scheduler, self.transport)
 
-    def with_scheduler_options(self, given: Mapping[str, Any]) -> Host:
+    def with_scheduler_options(self, options: Mapping[str, Any]) -> Host:
         """Return the host with these options of one call merged over its own."""
-        return self._replace(scheduler_options={**self.scheduler_options, **given}) if given else self
+        return self._replace(scheduler_options={**self.scheduler_options, **options}) if options else self
 
 
 class Interpreter(NamedTuple):

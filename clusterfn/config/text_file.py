@@ -52,7 +52,8 @@ def decode(data: bytes, path: str) -> str:
         before = data[len(prefix) :][: error.start].decode(encoding)
         line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
         raise ConfigError(f"{path}:{line}:{column}: this byte is not {_named(encoding)}", hint=_SAVE) from error
-    if "\0" in text:  # UTF-16 without its mark, or a program
+    if "\0" in text:
+        # This is UTF-16 without a byte order mark, or no text at all.
         line = text[: text.index("\0")].count("\n") + 1
         raise ConfigError(f"{path}:{line}: the file is not text, it has a zero byte", hint=_SAVE)
     return text

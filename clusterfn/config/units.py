@@ -12,6 +12,7 @@ from clusterfn.errors import ConfigError
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,63}")
+# All patterns limit the number of digits, so no text makes Python compute with a huge number.
 _MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([KMGT])i?B", re.IGNORECASE)
 _MEMORY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _MEMORY_IN_WORDS = re.compile(
@@ -58,7 +59,8 @@ def _memory_hint(value: object, name: str) -> str:
     number = _number(value)
     if number is None:
         return f'write it with a unit: {name}="4GB"'
-    if number >= 2**20:  # too many for gigabytes: these are bytes
+    if number >= 2**20:
+        # So large a number can only mean bytes.
         return f'write it with a unit: {name}="{math.ceil(number / 2**20)}MB"'
     return f'write it with a unit: {name}="{number:.10g}{"GB" if number < 1024 else "MB"}"'
 
@@ -71,6 +73,7 @@ def exact_memory(size: int) -> str:
         ('1500KB', '1.5GB')
     """
     for unit in "TGMK":
+        # Use a unit only if two decimals give the exact amount.
         text = f"{round(size / _MEMORY_UNITS[unit], 2):.15g}{unit}B"
         if size >= _MEMORY_UNITS[unit] and parse_memory(text) == size:
             return text
@@ -168,10 +171,11 @@ def free_memory(swap: bool = False) -> int | None:
     except OSError:
         return None
     facts = dict(line.split(":", 1) for line in lines)
-    wanted = ("MemAvailable", "SwapFree") if swap else ("MemAvailable",)
+    fields = ("MemAvailable", "SwapFree") if swap else ("MemAvailable",)
     if "MemAvailable" not in facts:
         return None
-    return min([sum(int(facts.get(name, "0").split()[0]) for name in wanted) << 10, *_left_in_groups()])
+    # The smallest amount counts: memory that one of these limits does not allow cannot be used at all.
+    return min([sum(int(facts.get(name, "0").split()[0]) for name in fields) << 10, *_left_in_groups()])
 
 
 def _left_in_groups() -> Iterator[int]:
@@ -200,5 +204,6 @@ def _left_in_groups() -> Iterator[int]:
                 most, used = (int((group / name).read_text(encoding="ascii")) for name in (limit, usage))
                 stat = dict(entry.split() for entry in (group / "memory.stat").read_text(encoding="ascii").splitlines())
                 yield most - used + sum(int(stat[f"{kind}{each}active_file"]) for each in ("", "in"))
-            except (OSError, ValueError, KeyError):  # it has no limit ("max"), or a container does not show it
+            except (OSError, ValueError, KeyError):
+                # The group has no limit ("max"), or the container hides the files.
                 continue

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from clusterfn.config import units
 from clusterfn.config.yamlfile import Value
 
-Form = Mapping[str, Any]  # a JSON Schema
+# A JSON Schema.
+Form = Mapping[str, Any]
 
 
 class Kind(NamedTuple):
@@ -58,6 +59,7 @@ def _plain(meaning: str) -> str:
 TEXT: Form = {"type": "string", "minLength": 1}
 WRITTEN: Form = {"type": ["string", "number"]}
 _LINES: Form = {"anyOf": [TEXT, {"type": "array", "items": TEXT}]}
+# These patterns only guide editors. `units` decides what is valid.
 _TIME: Form = {"type": "string", "pattern": r"[0-9]\s*[dhmsDHMS]|[0-9]:[0-9]{2}:[0-9]{2}", "examples": ["2h"]}
 _MEMORY: Form = {"type": "string", "pattern": r"^\s*[0-9]+(\.[0-9]+)?\s*[KMGTkmgt]i?[Bb]\s*$", "examples": ["16GB"]}
 
@@ -83,7 +85,7 @@ def read_variables(value: Value) -> dict[str, str]:
     for key, _ in value.pairs:
         if not units.VARIABLE.fullmatch(key.text):
             raise key.error(f'"{key.text}" cannot name a variable', "use letters, digits and `_`")
-    return {name: given.as_written() for name, given in value.mapping().items()}
+    return {name: content.as_written() for name, content in value.mapping().items()}
 
 
 VARIABLES = Kind(

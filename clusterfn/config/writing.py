@@ -18,6 +18,7 @@ from clusterfn.errors import ConfigError
 Keys = Mapping[str, Any]
 _STEP = "  "
 _NEW = "# Where functions run. To test a host: clusterfn check {name}; to add a host: clusterfn init ADDRESS\n"
+# So wide that YAML breaks no line: each key of the host gets one line of text.
 _WIDE = 10**6
 
 
@@ -42,10 +43,11 @@ def place(folder: Path) -> Path:
     Raises:
         ConfigError: It belongs to another user, or has nearly the right name.
     """
-    return places.given() or places.found(folder, folder / "script.py") or folder / places.FILE
+    # The name of the script does not matter, only its folder.
+    return places.file_of_variable() or places.find_file(folder, folder / "script.py") or folder / places.FILE
 
 
-def known(path: Path) -> config_file.Config:
+def read_or_empty(path: Path) -> config_file.Config:
     """Read the file; nothing where there is none yet, or only comments."""
     if not path.exists() or _compose(_read(path)) is None:
         return config_file.Config({config_file.LOCAL.name: config_file.LOCAL}, path=path)
@@ -71,7 +73,7 @@ def adding(name: str, keys: Keys, path: Path, suggestion: str = "") -> Change:
     Raises:
         ConfigError: The file cannot be read, has that host, or is written in a way that only a person can extend.
     """
-    before = known(path)
+    before = read_or_empty(path)
     if name in before.named:
         raise ConfigError(
             f"{path} already has a host {name}",
@@ -80,7 +82,8 @@ def adding(name: str, keys: Keys, path: Path, suggestion: str = "") -> Change:
         )
     old = _read(path) if path.exists() else _NEW.format(name=name)
     text = text_with_host(old, name, keys, suggestion)
-    if before.default_host is None and len(before.named) <= 1:  # another host would leave open which one is meant
+    if before.default_host is None and len(before.named) <= 1:
+        # With a second host, calls that name no host would be ambiguous. Let them go where they went before.
         only = before.named[0] if before.named else name
         text = _after(text, len(text), f"\ndefault_host: {_flow(only)}\n")
     _refuse_unless_only_added(before, text, name, path, _block(name, keys, "", _STEP))
@@ -93,8 +96,10 @@ def write(change: Change) -> None:
     Raises:
         ConfigError: It cannot be written there.
     """
+    # Replace the file that a symbolic link names, and not the link itself.
     target = change.path.resolve()
     try:
+        # Publishing makes a new file, so give it the permissions of the old one.
         mode = target.stat().st_mode & 0o7777 if target.exists() else None
         publish.replace(str(target), change.text.encode(), mode=0o666 if mode is None else 0o600)
         if mode is not None:
@@ -117,7 +122,8 @@ def _compose(text: str) -> Any:
     try:
         return yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError:
-        return ()  # for `config` to complain about
+        # Return something that is not a mapping. `config_file` then reports the mistake with its line.
+        return ()
 
 
 def _flow(value: Any) -> str:
@@ -140,7 +146,8 @@ def text_with_host(text: str, name: str, keys: Keys, suggestion: str) -> str:
     hosts = next((value for key, value in top.value if key.value == "hosts"), None) if _is_map(top) else None
     if hosts is None:
         return _after(text, len(text), _block(name, keys, "hosts:\n", _STEP, suggestion))
-    if not _is_map(hosts):  # a bare `hosts:`
+    if not _is_map(hosts):
+        # The key `hosts:` has no value yet.
         return _after(text, hosts.end_mark.index, _block(name, keys, "", _STEP, suggestion))
     if hosts.flow_style:
         entry, before = _flow({name: keys})[1:-1], ", " if hosts.value else ""
@@ -177,8 +184,8 @@ def _past_comments(text: str, at: int, column: int) -> int:
 
 
 def _line_end(text: str, at: int) -> int:
-    found = text.find("\n", at)
-    return len(text) if found < 0 else found + 1
+    end = text.find("\n", at)
+    return len(text) if end < 0 else end + 1
 
 
 def _after(text: str, at: int, block: str) -> str:
@@ -191,6 +198,7 @@ def _after(text: str, at: int, block: str) -> str:
 
 def _refuse_unless_only_added(before: config_file.Config, text: str, name: str, path: Path, block: str) -> None:
     try:
+        # Parse the new text before it is written: in an unusual file, the insertion could change other hosts.
         after = config_file.parse(text.encode(), path)
         same = {key: each._replace(source="") for key, each in after.hosts.items() if key != name}
         if same == {key: each._replace(source="") for key, each in before.hosts.items()} and name in after.named:

@@ -16,17 +16,24 @@ from clusterfn.config.text_file import decode
 from clusterfn.config.units import parse_memory, parse_time
 from clusterfn.errors import ConfigError, did_you_mean
 
-LIMIT_BYTES = 2**17  # a worst case takes seconds
+# In the worst case, reading a file of this size takes seconds.
+LIMIT_BYTES = 2**17
+# No configuration needs more levels, and reading very many of them would exhaust Python's stack.
 _DEPTH = 12
-_SHOWN = 120  # characters of a line
-_LONGEST = 1000  # characters of a problem
+# The most characters of a line that an error shows.
+_SHOWN = 120
+# The most characters of a problem's description.
+_LONGEST = 1000
 _TAG = "tag:yaml.org,2002:"
-_PASSWORD = r"(?:(?<=[\s@\"'])|^)([^\s@\"':]*):[^\s@\"']+@"  # in user:password@host; each word is read once
-_HIDDEN = r"(?i)pass\w*\W*[:=]|" + _PASSWORD  # such a line is not shown
+# Finds the password in user:password@host. The pattern reads each word only once, so no line takes long.
+_PASSWORD = r"(?:(?<=[\s@\"'])|^)([^\s@\"':]*):[^\s@\"']+@"
+# Errors do not show a line that matches this, because it may contain a secret.
+_HIDDEN = r"(?i)pass\w*\W*[:=]|" + _PASSWORD
 _COUNT = re.compile(r"0|[1-9][0-9]*")
-_WITHOUT_SPACE = r"\s*([A-Za-z_]\w*):[^\s:/]"  # no address of the web
+# The slash excludes web addresses.
+_WITHOUT_SPACE = r"\s*([A-Za-z_]\w*):[^\s:/]"
 _QUOTED = r'"[^"]+"'
-# key -> durations that may be written there
+# Examples of durations for the hints about each key.
 _DURATIONS = {"time": '"90min", "2h" or "02:00:00"', "keep": '"14d"', "poll_floor": '"2s"', "login_ttl": '"8h"'}
 _NOT_TEXT = {
     "bool": "means true or false in YAML",
@@ -48,6 +55,7 @@ class Source(NamedTuple):
         """Return a ConfigError that begins with file:line:column and shows that line; count from 0."""
         text = self.lines[line].strip() if show and line < len(self.lines) else ""
         shown = [text[:_SHOWN]] if text and not re.search(_HIDDEN, text) else []
+        # The problem may quote a value with a password in it, which must not reach a log.
         shown_problem = re.sub(_PASSWORD, r"\1:…@", problem[:_LONGEST])
         return ConfigError(f"{self.path}:{line + 1}:{column + 1}: {shown_problem}", evidence=shown, hint=hint)
 
@@ -88,9 +96,9 @@ class Value:
         return {"map": "a mapping", "list": "a list"}.get(self.kind, f'"{self.text}"')
 
     def mapping(
-        self, known: Collection[str] | None = None, advice: Mapping[str, str] | None = None
+        self, allowed: Collection[str] | None = None, advice: Mapping[str, str] | None = None
     ) -> dict[str, Value]:
-        """Return its keys and values, each key once and, where `known` is given, one of those.
+        """Return its keys and values, each key once and, where `allowed` is given, one of those.
 
         Args:
             known: The keys that are allowed.
@@ -98,15 +106,15 @@ class Value:
         """
         if self.kind != "map":
             raise self.error(f"expected keys, found {self.written}", self._where_keys_belong())
-        found: dict[str, Value] = {}
+        entries: dict[str, Value] = {}
         for key, value in self.pairs:
-            name = key.as_key(known, advice or {})
-            if name in found:
+            name = key.as_key(allowed, advice or {})
+            if name in entries:
                 raise key.error(
-                    f'duplicate key "{name}", first used in line {found[name].line + 1}', "keep one of them"
+                    f'duplicate key "{name}", first used in line {entries[name].line + 1}', "keep one of them"
                 )
-            found[name] = value
-        return found
+            entries[name] = value
+        return entries
 
     def _where_keys_belong(self) -> str:
         """Return what to do where keys are missing: most often they are not indented enough."""
@@ -115,14 +123,14 @@ class Value:
             return f"indent the lines below it further than {before[-1]}"
         return _space_after_colon([self.text]) or 'write "key: value" lines below it'
 
-    def as_key(self, known: Collection[str] | None, advice: Mapping[str, str]) -> str:
+    def as_key(self, allowed: Collection[str] | None, advice: Mapping[str, str]) -> str:
         """Return the text of a key."""
         name = self.as_text()
-        if known is not None and name not in known and name in advice:
+        if allowed is not None and name not in allowed and name in advice:
             raise self.error(f'unknown key "{name}"', advice[name])
-        if known is not None and name not in known:
-            hint = f"the keys allowed here are {', '.join(sorted(known))}"
-            raise self.error(f'unknown key "{name}"{did_you_mean(name, known)}', hint)
+        if allowed is not None and name not in allowed:
+            hint = f"the keys allowed here are {', '.join(sorted(allowed))}"
+            raise self.error(f'unknown key "{name}"{did_you_mean(name, allowed)}', hint)
         return name
 
     def as_text(self) -> str:
@@ -152,6 +160,7 @@ class Value:
 
     def as_count(self, least: int) -> int:
         """Return a whole number in decimal digits of at least `least`."""
+        # Limit the digits, because Python takes long to convert a number with very many of them.
         counts = self.kind == "int" and self.plain and len(self.text) < 16 and _COUNT.fullmatch(self.text)
         number = int(self.text) if counts else -1
         if number < least:
@@ -227,19 +236,23 @@ def _composed(text: str, source: Source) -> Any:
     import yaml
 
     fast: Any = getattr(yaml, "CSafeLoader", None)
-    if fast is not None:  # a tenth of the time, which every program pays; of a mistake the other one says more
+    if fast is not None:
+        # The loader in C takes a tenth of the time, which every program
+        # pays. The other one below explains mistakes better.
         with contextlib.suppress(yaml.YAMLError, ValueError, OverflowError):
+            # Look for aliases before composing: a few nested ones are enough to fill the memory.
             if trick(text, fast) is None:
                 return yaml.compose(text, Loader=fast)
     try:
-        found = trick(text, yaml.SafeLoader)
-        if found is not None:
-            problem, place, hint = found
+        rejected = trick(text, yaml.SafeLoader)
+        if rejected is not None:
+            problem, place, hint = rejected
             raise source.error(problem, place.line, place.column, hint)
         return yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
         raise _translated(error, text, source) from error
-    except (ValueError, OverflowError) as error:  # an escape such as "\UFFFFFFFF"
+    except (ValueError, OverflowError) as error:
+        # An escape such as "\UFFFFFFFF" raises one of these.
         raise source.error(f"not YAML: {error}", 0, 0, None) from error
 
 
@@ -263,7 +276,8 @@ def trick(text: str | bytes, loader: Any) -> tuple[str, Any, str | None] | None:
             if tag not in (None, "!", _TAG + "str"):
                 return f'"{tag}": tags are not supported', event.start_mark, "write the plain value"
     except yaml.scanner.ScannerError as error:
-        if "maximum nesting depth" not in (error.problem or ""):  # libyaml 0.2.6 counts the levels of a line it reads
+        if "maximum nesting depth" not in (error.problem or ""):
+            # libyaml 0.2.6 counts the levels while it scans a line, and raises this before any event shows the depth.
             raise
         return "this is nested too deeply", error.problem_mark, None
     return None
@@ -271,7 +285,8 @@ def trick(text: str | bytes, loader: Any) -> tuple[str, Any, str | None] | None:
 
 def _translated(error: Any, text: str, source: Source) -> ConfigError:
     place = getattr(error, "problem_mark", None)
-    if place is None:  # a character that YAML forbids; `position` counts characters
+    if place is None:
+        # This is an error about a character that YAML forbids. It has no mark, and `position` counts characters.
         before = text[: getattr(error, "position", 0)]
         line, column = before.count("\n"), len(before) - before.rfind("\n") - 1
         return source.error("not YAML: it contains an unprintable character", line, column, "remove it")

@@ -16,7 +16,8 @@ from typing import NamedTuple
 from clusterfn.hosts import serialization
 
 _LIBRARY = Path(__file__).parents[1]
-# A function may import clusterfn; what these are for happens outside of jobs, or is in the bridge already.
+# A function may import clusterfn, so jobs get the library. These files
+# are of no use in jobs, or are in the bridge already.
 _NOT_IN_JOBS = (
     "bridge/agent/", "bridge/builder/", "bridge/kernel/", "bridge/login_shell.py", "bridge/queue/",
     "bridge/removal.py", "bridge/schedulers/", "bridge/serialization/", "bridge/session/", "bridge/stubs/",
@@ -47,7 +48,7 @@ _NOT_IN_JOBS = (
     "scheduler/login_node.py", "scheduler/site.py", "scheduler/slurm/script.py",
     "integrations/jupyter/",
 )  # fmt: skip
-# Errors print themselves by `text`; groups and the like import the client's side of schedulers.
+# Modules that jobs get import these: errors, for example, format themselves with `text`.
 _NEEDED_BY_THE_REST = (
     *(f"bridge/supervisor/{name}.py" for name in ("__init__", "text", "eligible_gpus", "nvidia_smi")),
     *(f"bridge/worker/{name}.py" for name in ("__init__", "cuda_table")),
@@ -83,7 +84,8 @@ def make(files: Mapping[str, bytes]) -> FileBundle:
 @functools.lru_cache(maxsize=1)
 def bridge() -> FileBundle:
     """Return the files of supervisor, worker and builder, cloudpickle and the library: docs/reference/protocol.md."""
-    from clusterfn.bridge.agent.files import MANIFEST  # here: jobs import this module, and have no agent
+    # Imported late, because jobs import this module too, and what is sent to a job does not include the agent.
+    from clusterfn.bridge.agent.files import MANIFEST
 
     inside, ours = _LIBRARY / "bridge", "_clusterfn/bridge/"
     files = {"_clusterfn/__init__.py": b"", f"{ours}__init__.py": b"", **python_files(inside / "stubs", "")}
@@ -93,18 +95,21 @@ def bridge() -> FileBundle:
     files.update(python_files(inside / "serialization", "_clusterfn_wire/"))
     files.update(python_files(serialization.cloudpickle_folder(), "_clusterfn_wire/cloudpickle/"))
     files.update(python_files(_LIBRARY, "library/clusterfn/", _is_for_jobs))
+    # The agent compares the files of a bridge with this list, because a file system may remove old files one by one.
     files[MANIFEST] = json.dumps({name: len(data) for name, data in files.items()}).encode()
     return make(files)
 
 
 def _is_for_jobs(name: str) -> bool:
-    if name.startswith("scheduler/") and name.count("/") > 1:  # no job submits to another scheduler: it has no ssh
+    # A job never submits to another scheduler, as it has no ssh. It
+    # needs the packages of schedulers only to import them.
+    if name.startswith("scheduler/") and name.count("/") > 1:
         return name.endswith("/__init__.py")
     return name in _NEEDED_BY_THE_REST or not name.startswith(_NOT_IN_JOBS)
 
 
 def python_files(
-    folder: Path, prefix: str, is_wanted: Callable[[str], bool] = lambda _: True, below: str = ""
+    folder: Path, prefix: str, is_included: Callable[[str], bool] = lambda _: True, below: str = ""
 ) -> dict[str, bytes]:  # fmt: skip
     """Return the Python files below a folder. By os.scandir, as each first call in a process waits for it.
 
@@ -117,8 +122,9 @@ def python_files(
             path = below + entry.name
             if entry.is_dir(follow_symlinks=False):
                 if entry.name != "__pycache__":
-                    files.update(python_files(folder, prefix, is_wanted, path + "/"))
-            elif entry.name.endswith(".py") and is_wanted(path) and not entry.name.startswith("."):  # an editor's lock
+                    files.update(python_files(folder, prefix, is_included, path + "/"))
+            # Editors put lock files such as `.#module.py` next to the file that they edit.
+            elif entry.name.endswith(".py") and is_included(path) and not entry.name.startswith("."):
                 with open(entry.path, "rb", buffering=0) as file:  # noqa: PTH123 - a Path takes as long as the read
                     files[prefix + path] = file.read()
     return files

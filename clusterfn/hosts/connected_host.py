@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 _BELIEVED_S = 3600.0
 _PROBE_TIMEOUT_S = 60.0
-_SHELL_S = 3.0  # a call waits for it
+# The first call to a host waits for this, so it must be short. A host whose
+# login shell is slower gets an error that names `scheduler_path:`.
+_SHELL_S = 3.0
 
 
 class HostContents:
@@ -40,20 +42,22 @@ class HostContents:
 
     def __init__(self) -> None:
         self._since = time.time()
-        self._there: set[str] = set()
+        self._present: set[str] = set()
         self._coming: dict[str, Reply[bool]] = {}
         self._sending = threading.Lock()
 
     def __contains__(self, path: str) -> bool:
         """Whether it has arrived."""
+        # Unlike the monotonic clock, this one also counts the time in
+        # which a laptop sleeps. It may be set back, hence `abs`.
         if abs(time.time() - self._since) > _BELIEVED_S:
             self.forget()
         self._take_answer(path)
-        return path in self._there
+        return path in self._present
 
     def add(self, paths: Iterable[str]) -> None:
         """Take note that these are there."""
-        self._there.update(paths)
+        self._present.update(paths)
 
     def forget(self, paths: Sequence[str] | None = None) -> None:
         """Believe no longer that these, or any, are there; what is on its way still comes."""
@@ -61,7 +65,7 @@ class HostContents:
             self._since = time.time()
         for path in list(self._coming) if paths is None else paths:
             self._take_answer(path)
-        self._there.difference_update(set(self._there) if paths is None else paths)
+        self._present.difference_update(set(self._present) if paths is None else paths)
 
     def unknown(self, paths: Iterable[str]) -> list[str]:
         """Return those that neither are there nor come."""
@@ -76,6 +80,7 @@ class HostContents:
             if path in self:
                 return []
             coming = self._coming.get(path)
+            # An upload that has just failed or was cancelled cannot be shared. Then start another one below.
             if coming is not None and coming.share():
                 return [coming]
             coming = self._coming[path] = upload()
@@ -87,7 +92,7 @@ class HostContents:
         if reply is not None and reply.done():
             self._coming.pop(path, None)
             if reply.exception(0) is None:
-                self._there.add(path)
+                self._present.add(path)
 
 
 class HostBridge:
@@ -106,7 +111,8 @@ class HostBridge:
         self._contents = contents
         self._unset = unset
         self._suffix = ""
-        self._sends = 0  # after it was lost; of the loop's thread
+        # Counts how often a lost bridge was sent again. Only the loop's thread changes it, so it needs no lock.
+        self._sends = 0
 
     @functools.cached_property
     def name(self) -> str:
@@ -126,6 +132,7 @@ class HostBridge:
     def words(self, program: str, *words: str, folder: str = "") -> list[str]:
         """Return the command that starts a program of it, in its own folder or that of another version."""
         python = self._connect().facts.python
+        # With -I and -S, neither variables nor packages of the user change what the programs of the bridge import.
         return [python, "-I", "-S", posixpath.join(folder or self.folder, program), *words]
 
     def lay_out(self) -> list[Reply[bool]]:
@@ -140,7 +147,9 @@ class HostBridge:
 
     def distrust(self) -> None:
         """Look again for all that was there, which may be gone or damaged; send the bridge under another name."""
-        with contextlib.suppress(HostError):  # it has another name below; the next request to that host raises it
+        with contextlib.suppress(HostError):
+            # The bridge gets another name below, so a failed removal does no
+            # harm. The next request reports a lost connection.
             self._connect().run(exit_flush.removal_command(self.folder))
         self._suffix = f"-{secrets.token_hex(4)}"
         self._contents.forget()
@@ -153,7 +162,7 @@ class HostBridge:
         self._contents.forget()
         if not self._is_own(folder):
             return []
-        # a tree that is there is left alone
+        # Remove the folder first, because `put_tree` leaves a folder that exists as it is, damaged or not.
         self._connect().run(exit_flush.removal_command(folder)).result(_PROBE_TIMEOUT_S)
         return self._contents.send(folder, lambda: self.put(folder))
 
@@ -171,6 +180,7 @@ class HostBridge:
         self, words: Sequence[str], bridge: str = "", stdin: bytes = b"", timeout_s: float = 60.0
     ) -> Reply[Completed]:
         """Run a program of it to its end; once more if the host turns out to have lost it."""
+        # Read the counter before asking: of many requests that miss the bridge together, only the first sends it again.
         before, folder, sends = [] if bridge else self.lay_out(), bridge or self.folder, self._sends
         argv = self.words(*words, folder=folder)
 
@@ -205,14 +215,15 @@ class HostBridge:
             return self._contents.send(folder, lambda: self.put(folder))
         self._sends += 1
         self._contents.forget()
-        removed = self._connect().run(exit_flush.removal_command(folder))  # a tree that is there is left alone
+        # Remove the folder first, because `put_tree` leaves a folder that exists as it is, damaged or not.
+        removed = self._connect().run(exit_flush.removal_command(folder))
         return self._contents.send(folder, lambda: self.put(folder, [removed]))
 
 
-def _lacks(folder: str, said: bytes) -> bool:
+def _lacks(folder: str, stderr: bytes) -> bool:
     """Whether Python says that a file of the bridge is not there."""
     absent, file = b"No module named '_clusterfn", f"can't open file '{folder}/".encode()
-    return any(absent in line or (file in line and b"[Errno 2]" in line) for line in said.splitlines())
+    return any(absent in line or (file in line and b"[Errno 2]" in line) for line in stderr.splitlines())
 
 
 class ConnectedHost:
@@ -225,7 +236,7 @@ class ConnectedHost:
         contents: What is known to be there, or is on its way.
         bridge: The bridge there, and its programs.
         probe: A command to run together with the next connection: one round trip less.
-        found_commands: Where a login shell has shown the scheduler's commands, which PATH lacks; None if it has them.
+        command_places: Where a login shell has shown the scheduler's commands, which PATH lacks; None if it has them.
     """
 
     def __init__(self, host: Host) -> None:
@@ -233,7 +244,7 @@ class ConnectedHost:
         self.contents = HostContents()
         self.bridge = HostBridge(self.connect, self.contents, self.scheduler_rules.unset)
         self.probe: Sequence[str] = ()
-        self.found_commands: FoundCommands | None = None
+        self.command_places: FoundCommands | None = None
         self._connected: HostConnection | None = None
 
     @property
@@ -258,29 +269,36 @@ class ConnectedHost:
     def connect(self, meanwhile: Callable[[], object] = lambda: None) -> HostConnection:
         """Return the connection, after calling `meanwhile` while the host's agent starts, if it is not open yet."""
         connected = self._connected
-        if connected is not None and connected.usable():  # each call asks several times
+        if connected is not None and connected.usable():
+            # A call gets the connection several times, so the usual case must cost next to nothing.
             return connected
-        if loop.is_here():  # nothing may block there: what it follows ends with its connection
+        if loop.is_here():
+            # Connecting would block the loop's thread. Whatever runs in the
+            # loop belongs to the old connection and ends with it.
             raise HostError(f"The connection to {self.host.name} was closed", host=self.host.name)
         have = [posixpath.join(self.host.root, self.bridge.name)]
         have += [posixpath.join(self.host.root, layout.HOLD)] if self.scheduler_rules.holds else []
-        host = self.found_commands.on(self.host) if self.found_commands else self.host
+        host = self.command_places.on(self.host) if self.command_places else self.host
         connected = hosts.connection_for(host, have=have, probe=self.probe, meanwhile=meanwhile)
         if connected.facts.lacking:
             self._find_commands(connected)
         self.contents.forget()
         if connected.facts.have[:1] == (True,):
             self.contents.add([posixpath.join(connected.facts.root, self.bridge.name)])
+        # Assign last: other threads use this attribute without a lock.
         self._connected = connected
         return connected
 
     def _find_commands(self, connection: HostConnection) -> None:
         """Ask a login shell for the scheduler's commands, which a command over ssh does not find."""
-        from clusterfn.hosts.survey import commands  # hardly any host needs it
+        # Imported late, because hardly any host hides the commands of its scheduler from a non-interactive shell.
+        from clusterfn.hosts.survey import commands
 
-        with contextlib.suppress(HostError):  # `HostCapacity.enough` says what is missing
+        with contextlib.suppress(HostError):
+            # Do not fail here: `HostCapacity.enough` rejects the call
+            # later, and names the missing command and the key for it.
             shown = commands.look(connection, self.host.scheduler, timeout_s=_SHELL_S)
-            self.found_commands = shown.found.get(self.host.scheduler)
+            self.command_places = shown.schedulers.get(self.host.scheduler)
 
     @functools.cached_property
     def scheduler_rules(self) -> Scheduler:
@@ -292,7 +310,7 @@ class ConnectedHost:
         """What builds the host's commands and reads their answers."""
         facts = self.connection.facts
 
-        # prints which jobs wait on a host without a scheduler, and ensures that a spooler starts them
+        # On a host without a scheduler, this program prints which jobs wait, and ensures that a spooler starts them.
         def queue() -> tuple[str, ...]:
             return tuple(self.bridge.words(layout.SUPERVISE, "queue", self.root))
 

@@ -95,6 +95,7 @@ class HostConnection(HostRequests):
         self._transport = transport
         first = self.run_request(probe) if probe else None
         if first is not None:
+            # The link does not exist yet, so the probe gets the number that the link gives to its first request.
             first.register(FIRST, host.name)
         self._probed = (tuple(probe), first.reply) if first else None
         ahead = pack(first.header(lambda _: False), first.body) if first else b""
@@ -116,8 +117,8 @@ class HostConnection(HostRequests):
 
     def probed(self, argv: Sequence[str]) -> Reply[Completed] | None:
         """Return the reply to the probe that was sent with the hello if this is its command: once, else None."""
-        found, self._probed = self._probed, None
-        return found[1] if found and found[0] == tuple(argv) else None
+        probe, self._probed = self._probed, None
+        return probe[1] if probe and probe[0] == tuple(argv) else None
 
     def write(self, connected: Reply[None], data: bytes) -> None:
         """Send bytes to a socket or a program, after an answer to the first; they are lost if it is gone."""
@@ -128,7 +129,8 @@ class HostConnection(HostRequests):
         self.host = host
 
         def read(hello: Header, _: bytes) -> None:
-            self.facts = _facts(hello)._replace(have=self.facts.have)  # it was not asked for paths again
+            # This greeting does not ask about paths, so the answers of the first one are still the latest.
+            self.facts = _facts(hello)._replace(have=self.facts.have)
 
         return self._send(_r.SimpleRequest("hello", greeting(host), read))
 
@@ -201,8 +203,10 @@ def _open(
 
 
 _ANSWER_S = 60.0
-_SAME_CLOCK_S = 60.0  # the hello takes a while, too
-_LATEST = 1 << 40  # seconds since 1970: a time that `time.localtime` takes
+# Smaller differences may come from the time that the greeting takes, and not from the clocks.
+_SAME_CLOCK_S = 60.0
+# The largest time, in seconds since 1970, that `time.localtime` accepts on every platform.
+_LATEST = 1 << 40
 _LISTS = {"version": int, "have": bool, "lacking": str}
 _NUMBERS = {"uid", "umask", "pid", "cpus", "memory_bytes"}
 
@@ -217,8 +221,9 @@ def _facts(hello: Header) -> HostFacts:
     values: dict[str, Any] = {name: hello[name] for name in HostFacts._fields if name != "ahead_s"}
     for name, value in values.items():
         each = _LISTS.get(name)
-        wanted = list if each else int if name in _NUMBERS else bool if name == "ends_jobs" else str
-        if type(value) is not wanted or (isinstance(value, list) and any(type(entry) is not each for entry in value)):
+        expected = list if each else int if name in _NUMBERS else bool if name == "ends_jobs" else str
+        # Compare types exactly, because `isinstance` accepts True as a number.
+        if type(value) is not expected or (isinstance(value, list) and any(type(entry) is not each for entry in value)):
             raise ValueError(f"{name}: {ascii(value)[:80]}")
     if len(hello["version"]) != 3 or min(hello["version"]) < 0 or not hello["root"].startswith("/"):
         raise ValueError(f"version: {hello['version']}, root: {hello['root']!a:.80}")
@@ -246,7 +251,8 @@ def connect(
     connection = HostConnection(host, transport_for(host), have, prompts.person(), probe, meanwhile)
     _opened.append(connection)
     for each in [each for each in _opened if not each.usable()]:
-        with contextlib.suppress(ValueError):  # another thread has removed it
+        with contextlib.suppress(ValueError):
+            # Another thread may have removed the same connection from the list meanwhile.
             _opened.remove(each)
     return connection
 
@@ -269,7 +275,9 @@ def connection_for(
     """
     login = (host.address, host.transport, host.scheduler == "local", host.ssh_config)
     way = (host.name, *login, host.root, host.python)
+    # `setdefault` is atomic: two threads that want the same host at once share one lock, and only one of them connects.
     lock, held = _shared.setdefault(way, (threading.Lock(), []))
+    # This must not wait for the lock: its holder may wait for an answer that only this thread brings.
     if held and (held[0].answers_here() or (_exiting and threading.current_thread() is not threading.main_thread())):
         return held[0]
     with lock:
@@ -277,11 +285,13 @@ def connection_for(
             with spoken_wait.speaking(lambda: f"connecting to {host.name} ({host.address}): it does not answer yet"):
                 held[:] = [connect(host, have=have, probe=probe, meanwhile=meanwhile)]
         elif (host.scheduler_path or host.scheduler_env) and commands_of(held[0].host) != commands_of(host):
-            held[0].use_commands(host).result(_ANSWER_S)  # `init` has written down where they are
+            # `clusterfn init` may have written these folders to clusterfn.yml after this process had connected.
+            held[0].use_commands(host).result(_ANSWER_S)
         return held[0]
 
 
 def _close_all() -> None:
+    # Set this first, so that background threads open no further connections, which would stay open.
     global _exiting
     _exiting = True
     while _opened:
@@ -290,12 +300,14 @@ def _close_all() -> None:
 
 def _forget_all() -> None:
     """Drop the connections and locks of the parent in a forked child."""
-    _inherited.extend(_opened)  # kept alive, or their pipes would be closed under the parent's threads
+    # Keep a reference to each: when Python collects them, it would close pipes that the parent process still uses.
+    _inherited.extend(_opened)
     _opened.clear()
     _shared.clear()
 
 
 _inherited: list[HostConnection] = []
 atexit.register(_close_all)
+# A forked child has the parent's sockets but none of its threads, so it could only garble the parent's streams.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_all)

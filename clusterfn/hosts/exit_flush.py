@@ -35,9 +35,11 @@ _REMOVAL_TIMEOUT_S = 5.0
 _MOMENT_S = 1.0
 _IDLE_S = 10.0
 _REMOVE = '{ rm -rf -- "$2" && mv -- "$1" "$2"; } 2>/dev/null; rm -rf -- "$2"'
-# -> seconds after which Python ends all the same, and whether all that the answer leads to has been asked for
+# Maps an answer to the seconds after which Python exits without it, and to an event. The event is set once the
+# follow-up requests of the answer were sent.
 unanswered: dict[Answer, tuple[float, threading.Event]] = {}
-settlers: list[Callable[[], None]] = []  # each waits until all was asked for to which the answers so far lead
+# Each function waits until the answers so far have led to all of their follow-up requests.
+settlers: list[Callable[[], None]] = []
 
 
 def await_at_exit(reply: Answer, timeout_s: float = _EXIT_TIMEOUT_S) -> None:
@@ -47,13 +49,14 @@ def await_at_exit(reply: Answer, timeout_s: float = _EXIT_TIMEOUT_S) -> None:
     """
     finish_at_exit()
     _start_spare()
-    told = threading.Event()
+    followed_up = threading.Event()
 
     def answered(reply: Answer) -> None:
         unanswered.pop(reply, None)
-        told.set()
+        followed_up.set()
 
-    unanswered[reply] = (timeout_s, told)
+    # Add the entry before the callback, which runs at once if the answer has come already.
+    unanswered[reply] = (timeout_s, followed_up)
     reply.add_done_callback(answered)
 
 
@@ -74,12 +77,16 @@ def removal_command(folder: str) -> list[str]:
 
 
 _Inbox = queue.SimpleQueue[tuple[Callable[[], None], str]]
-_idle: list[_Inbox] = []  # of threads that wait for work
-_spare: list[_Inbox] = []  # of the thread for work that comes when Python exits, and starts no more threads
+# The inboxes of threads that wait for work.
+_idle: list[_Inbox] = []
+# The inbox of one thread in reserve. Python starts no more threads once it exits, and work may still come then.
+_spare: list[_Inbox] = []
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_idle.clear)  # a forked child has none of these threads
+    # A forked child has none of these threads, so it would hand its work to an inbox that no thread reads.
+    os.register_at_fork(after_in_child=_idle.clear)
     os.register_at_fork(after_in_child=_spare.clear)
-    os.register_at_fork(after_in_child=unanswered.clear)  # nor gets any answer
+    # Answers go to the parent's connections, so a child that waits for them at its exit would wait in vain.
+    os.register_at_fork(after_in_child=unanswered.clear)
 
 
 def run_in_thread(work: Callable[[], None], name: str) -> None:
@@ -90,7 +97,8 @@ def run_in_thread(work: Callable[[], None], name: str) -> None:
     """
     is_main = threading.current_thread() is threading.main_thread()
     with contextlib.suppress(IndexError):
-        if not is_main or threading.main_thread().is_alive():  # else the other threads may never run again
+        # At exit the main thread cannot leave work to others, because idle daemon threads may never run again.
+        if not is_main or threading.main_thread().is_alive():
             _idle.pop().put((work, name))
             return
     inbox: _Inbox = queue.SimpleQueue()
@@ -108,7 +116,9 @@ def _start_spare() -> None:
     if _spare:
         return
     inbox: _Inbox = queue.SimpleQueue()
-    with contextlib.suppress(RuntimeError):  # the interpreter is exiting, or this machine allows no more threads
+    with contextlib.suppress(RuntimeError):
+        # The interpreter may be exiting, or the machine may allow no
+        # more threads. Then `run_in_thread` works without it.
         threading.Thread(target=_work_off_spare, args=(inbox,), name="clusterfn-exit", daemon=True).start()
         _spare.append(inbox)
 
@@ -132,14 +142,18 @@ def _work_off(inbox: _Inbox) -> None:
             try:
                 _idle.remove(inbox)
                 return
-            except ValueError:  # it was taken in this moment: its work comes, unless Ctrl-C came first
+            except ValueError:
+                # Another thread has just taken this inbox, so its work is about to
+                # arrive. Ctrl-C may prevent that, so wait only once.
                 if is_taken:
                     return
             is_taken = True
             continue
         is_taken = False
-        contextvars.Context().run(work)  # as in a new thread: callbacks of users may set variables
-        del work  # it may hold a large value
+        # Use a fresh context, as a new thread has: callbacks of users may set context variables.
+        contextvars.Context().run(work)
+        # Drop the reference before the thread waits again, because the work may hold a large value.
+        del work
         _idle.append(inbox)
         this.name = "clusterfn-idle"
 
@@ -164,7 +178,8 @@ def finish_all() -> bool:
 
 def has_unanswered() -> bool:
     """Return whether an answer is missing, or what the last answers lead to."""
-    for settle in settlers:  # an answer may lead to a request
+    # An answer may lead to another request, so an empty table alone does not mean that nothing is left to do.
+    for settle in settlers:
         settle()
     return bool(unanswered)
 
@@ -172,9 +187,10 @@ def has_unanswered() -> bool:
 def _finish_all() -> None:
     begun = time.monotonic()
     while has_unanswered():
-        reply, (timeout_s, told) = next(iter(unanswered.items()))
-        # The job's own future has the error.
+        reply, (timeout_s, followed_up) = next(iter(unanswered.items()))
+        # Ignore errors here, because the job's own future reports them.
         with contextlib.suppress(ClusterfnError, concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
             reply.exception(max(0.0, begun + timeout_s - time.monotonic()))
-            told.wait(_MOMENT_S)
+            # The answer wakes this thread before its callbacks have run, and one of them may send a follow-up request.
+            followed_up.wait(_MOMENT_S)
         unanswered.pop(reply, None)

@@ -23,11 +23,14 @@ from clusterfn.errors import ClusterfnError, HostError
 if TYPE_CHECKING:
     from clusterfn.hosts.connection import HostConnection, ListedFile, Reply
 
-_SMALL = 64 << 10  # bytes of a file, up to which it comes with others
+# Files of up to so many bytes come together in one answer.
+_SMALL = 64 << 10
 _BATCH_FILES, _BATCH_BYTES = 500, 1 << 20
-_AT_ONCE, _LARGE_AT_ONCE = 1000, 32  # requests; the second where their files have more bytes than `_AHEAD_BYTES`
+# The most open requests. The smaller number holds while more than `_AHEAD_BYTES` are on their way.
+_AT_ONCE, _LARGE_AT_ONCE = 1000, 32
 _AHEAD_BYTES = 16 << 20
-_IN_MEMORY = 256 << 10  # of a large file, before it is opened here: fewer may be open than are on their way
+# Keep so many bytes of a file in memory before opening it, because a process may open fewer files than it requests.
+_IN_MEMORY = 256 << 10
 
 
 def download(
@@ -44,14 +47,17 @@ def download(
         ClusterfnError: A name leads out of the folder `to`; nothing is fetched then. Or a file cannot be written here.
         HostError: A file cannot be read, or all of them are gone.
     """
+    # Check all names before the first request, so that a malicious name fetches nothing at all.
     targets = {
         file.name: _Target(to.joinpath(*safe_parts(file.name)), bool(file.mode & stat.S_IXUSR)) for file in files
     }
     sizes = {file.name: file.size for file in files}
     batches = collections.deque(_batches({name: size for name, size in sizes.items() if size <= _SMALL}))
     alone = collections.deque(name for name, size in sizes.items() if size > _SMALL)
-    under_way: collections.deque[_OnTheirWay] = collections.deque()  # many at once, or each would cost a round trip
-    ahead = 0  # bytes that are on their way, or wait until the files before them are stored
+    # Many requests are open at once, because otherwise each file would cost a round trip.
+    under_way: collections.deque[_OnTheirWay] = collections.deque()
+    # Counts bytes that are on their way, and bytes in memory that wait until earlier files are stored.
+    ahead = 0
     stored: set[str] = set()
     gone: list[HostError] = []
 
@@ -75,7 +81,9 @@ def download(
             except HostError as error:
                 if error.kind != "missing" or isinstance(first, _SmallFiles):
                     raise
-                gone.append(error)  # a running job has renamed or removed it since it was listed
+                # A running job may rename or remove a file after the host has
+                # listed it. That is an error only if all files are gone.
+                gone.append(error)
             ahead -= under_way.popleft().size
     finally:
         for each in under_way:
@@ -115,7 +123,7 @@ class _PartFile:
     def __init__(self, target: _Target) -> None:
         self._target = target.path
         self._mode = 0o777 if target.is_program else 0o666
-        # Known before it exists, because Ctrl-C comes anywhere.
+        # Choose the name before the file exists: Ctrl-C may come at any moment, and `remove` needs the name.
         self._path = target.path.with_name(f".part-{secrets.token_hex(8)}")
         self._file: RawIOBase | None = None
 
@@ -125,6 +133,7 @@ class _PartFile:
                 try:
                     self._file = self._opened()
                 except FileNotFoundError:
+                    # Make folders only where they are missing: most files share a few of them.
                     self._target.parent.mkdir(parents=True, exist_ok=True)
                     self._file = self._opened()
             rest = memoryview(data)
@@ -151,10 +160,14 @@ class _PartFile:
             ) from error
 
     def remove(self) -> None:
-        with contextlib.suppress(OSError):  # on a full disk: it cannot write what it still holds
+        with contextlib.suppress(OSError):
+            # On a full disk, closing fails because it cannot write what is
+            # still buffered. The original error says so already.
             if self._file is not None:
                 self._file.close()
-        with contextlib.suppress(OSError):  # the error that led here says more; or it is complete
+        with contextlib.suppress(OSError):
+            # The error that led here says more than a failed removal. After
+            # `complete`, the file no longer exists by this name.
             self._path.unlink()
 
 
@@ -196,7 +209,8 @@ class _SmallFiles:
             try:
                 part.write(data)
                 part.complete()
-            except BaseException:  # Ctrl-C too: half a file must not stay
+            except BaseException:
+                # This includes Ctrl-C: the folder must never contain half a file.
                 part.remove()
                 raise
         return self._came
@@ -223,7 +237,8 @@ class _File:
         self._held = bytearray()
         self._part = _PartFile(target)
         self._is_open = self._is_over = False
-        self._lock = threading.Lock()  # the reader thread writes
+        # The connection's reader thread writes, while the caller's thread finishes or gives up.
+        self._lock = threading.Lock()
         self._reply: Reply[int] | None = None
 
     def ask(self) -> Reply[Any]:
@@ -265,9 +280,9 @@ class _File:
 
 _OnTheirWay = Union[_File, _SmallFiles]
 
-# NUL, and half of a character: a byte that is no UTF-8 is another kind of surrogate.
+# Matches NUL and halves of characters. The surrogates of bytes that are not UTF-8 are allowed.
 _NO_NAME = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")
-# Names that Windows takes for a device, whatever their ending.
+# Windows takes these names for devices, whatever their ending.
 _DEVICES = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.IGNORECASE)
 
 

@@ -1,7 +1,7 @@
 """Which jobs of one host are followed: the oldest, and those that begin. Thousands that wait cost next to nothing.
 
 Each job that is followed takes some hundred objects here, which Python's garbage collector walks through, and watches
-of folders on the host. With twenty thousand, one walk takes seconds, in which nobody learns of an end.
+of folders on the host. With twenty thousand jobs, one walk takes seconds, and no end is reported meanwhile.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FollowWindow(Generic[T]):
         return False
 
     def hurry(self, tracker: T) -> bool:
-        """Return whether the job has waited, and is followed from now on, whoever is older."""
+        """Follow a waiting job ahead of older ones. Return False if it was not waiting."""
         with contextlib.suppress(KeyError):
             del self._waiting[tracker]
             self._followed.add(tracker)
@@ -42,7 +42,8 @@ class FollowWindow(Generic[T]):
         self._followed.discard(tracker)
         self._waiting.pop(tracker, None)
         begun: list[T] = []
-        with contextlib.suppress(KeyError):  # none waits
+        with contextlib.suppress(KeyError):
+            # `popitem` raises KeyError once no job waits any more.
             while len(self._followed) < MOST:
                 begun.append(self._waiting.popitem(last=False)[0])
                 self._followed.add(begun[-1])

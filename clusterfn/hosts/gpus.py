@@ -50,7 +50,8 @@ def ask(connection: HostConnection) -> tuple[GpuInfo, ...] | None:
     except HostError as error:
         if error.kind == "missing":
             return ()
-        if not error.kind:  # not from the agent
+        if not error.kind:
+            # An error without a kind does not come from the agent: the connection itself has failed.
             raise
         return None
     text = answer.out.decode("utf-8", "replace")
@@ -70,34 +71,34 @@ def read(text: str, machine_mib: int) -> tuple[GpuInfo, ...] | None:
     return None if table.other or not table.rows else tuple(gpus_in(table.rows, machine_mib))
 
 
-def allowed(there: tuple[GpuInfo, ...], host: Host) -> tuple[GpuInfo, ...]:
+def allowed(gpus: tuple[GpuInfo, ...], host: Host) -> tuple[GpuInfo, ...]:
     """Return the GPUs that `gpus: {only: …}` of the host leaves.
 
     Raises:
         Unsatisfiable: It names a GPU that is not there.
     """
     for name in host.gpus_only:
-        if not any(is_called(gpu, name) for gpu in there):
-            near = nearest_word(name, [gpu.uuid for gpu in there], 0.75)
-            has = ", ".join(f"{gpu.index} ({gpu.name}, {gpu.uuid})" for gpu in there)
+        if not any(is_called(gpu, name) for gpu in gpus):
+            near = nearest_word(name, [gpu.uuid for gpu in gpus], 0.75)
+            has = ", ".join(f"{gpu.index} ({gpu.name}, {gpu.uuid})" for gpu in gpus)
             raise Unsatisfiable(
                 f"{describe_only(host.gpus_only)} names {name}, and {host.name} has no such GPU", host=host.name,
                 stage="submit", evidence=[f"it has {has}"],
                 hint=f"did you mean {near}?" if near else f"correct it in {host.source}",
             )  # fmt: skip
-    return tuple(allowed_gpus(there, host.gpus_only))
+    return tuple(allowed_gpus(gpus, host.gpus_only))
 
 
-def enough_allowed(there: tuple[GpuInfo, ...], asked: Resources, host: Host) -> None:
+def enough_allowed(gpus: tuple[GpuInfo, ...], request: Resources, host: Host) -> None:
     """Reject more GPUs than `gpus: {only: …}` leaves.
 
     Raises:
         Unsatisfiable: Names the key.
     """
-    if asked.gpus > len(there):
-        most = f"ask for at most {len(there)}, or change gpus:" if there else "remove gpus=, or change gpus:"
+    if request.gpus > len(gpus):
+        most = f"ask for at most {len(gpus)}, or change gpus:" if gpus else "remove gpus=, or change gpus:"
         raise Unsatisfiable(
-            f"gpus={asked.gpus} is more than {describe_only(host.gpus_only)} leaves of {host.name}: {len(there)}",
+            f"gpus={request.gpus} is more than {describe_only(host.gpus_only)} leaves of {host.name}: {len(gpus)}",
             host=host.name, stage="submit", hint=f"{most} in {host.source}",
         )  # fmt: skip
 
@@ -130,18 +131,18 @@ def ask_types(connection: HostConnection, scheduler: Scheduler) -> Sequence[str]
     return asked.read(answer.out.decode("utf-8", "replace")) if answer.rc == 0 else None
 
 
-def enough(there: tuple[GpuInfo, ...] | None, wanted: Resources, host: str) -> None:
+def enough(gpus: tuple[GpuInfo, ...] | None, request: Resources, host: str) -> None:
     """Reject a type or a size of which the host has too few.
 
     Raises:
         Unsatisfiable: Names the GPUs of the host.
     """
-    if there is None or len(eligible_gpus(there, wanted.gpu_type, wanted.gpu_memory_bytes)) >= wanted.gpus:
+    if gpus is None or len(eligible_gpus(gpus, request.gpu_type, request.gpu_memory_bytes)) >= request.gpus:
         return
-    raise _unsatisfiable(wanted, host, f"{host} has {describe_gpus(there)}", suggest_gpus(there, wanted.gpu_type))
+    raise _unsatisfiable(request, host, f"{host} has {describe_gpus(gpus)}", suggest_gpus(gpus, request.gpu_type))
 
 
-def known(types: Sequence[str] | None, wanted: Resources, host: str, scheduler: str) -> None:
+def require_type(types: Sequence[str] | None, request: Resources, host: str, scheduler: str) -> None:
     """Reject a type that no GPU of a cluster has.
 
     Args:
@@ -150,7 +151,7 @@ def known(types: Sequence[str] | None, wanted: Resources, host: str, scheduler: 
     Raises:
         Unsatisfiable: Names the types of the cluster.
     """
-    kind = wanted.gpu_type or ""
+    kind = request.gpu_type or ""
     if types is None or kind in types:
         return
     named = [each for each in types if each]
@@ -158,15 +159,15 @@ def known(types: Sequence[str] | None, wanted: Resources, host: str, scheduler: 
     other = "ask for one of these types, or choose another host" if named else "leave gpu_type= out"
     do = f'did you mean gpu_type="{near}"?' if near else other if types else "choose another host"
     if not types:
-        there = f"no node of {host} has a gres named gpu"
+        offer = f"no node of {host} has a gres named gpu"
     elif not named:
-        there = f"the GPUs of {host} have no types in {scheduler}"
+        offer = f"the GPUs of {host} have no types in {scheduler}"
     else:
         some = "; some of its GPUs have none" if "" in types else ""
-        there = f"the types of {host} are: {', '.join(named)}{some}"
-    raise _unsatisfiable(wanted, host, there, do)
+        offer = f"the types of {host} are: {', '.join(named)}{some}"
+    raise _unsatisfiable(request, host, offer, do)
 
 
-def _unsatisfiable(wanted: Resources, host: str, there: str, do: str) -> Unsatisfiable:
-    words = describe_request(wanted.gpus, wanted.gpu_type, wanted.gpu_memory_bytes)
-    return Unsatisfiable(f"the call asks for {words}, and {there}", host=host, stage="submit", hint=do)
+def _unsatisfiable(request: Resources, host: str, offer: str, do: str) -> Unsatisfiable:
+    words = describe_request(request.gpus, request.gpu_type, request.gpu_memory_bytes)
+    return Unsatisfiable(f"the call asks for {words}, and {offer}", host=host, stage="submit", hint=do)

@@ -24,9 +24,9 @@ class HostCapacity:
 
     def __init__(self, session: ConnectedHost) -> None:
         self._session, self._host = session, session.host
-        self._has_warned = False
-        self._has_told_of_commands = False
-        self._has_told_of_gpus = False
+        self._has_warned_of_logout = False
+        self._has_warned_of_commands = False
+        self._has_warned_of_gpus = False
         self._gpus: tuple[GpuInfo, ...] | None = None
 
     def enough(self, asked: Resources) -> None:
@@ -38,13 +38,15 @@ class HostCapacity:
         if self._session.scheduler.has_nodes:
             self.require_commands()
             if asked.gpu_type:
-                gpus.known(self.gpu_types, asked, self._host.name, self._session.scheduler.title)
+                gpus.require_type(self.gpu_types, asked, self._host.name, self._session.scheduler.title)
             return
         facts, limits, host = self._session.connection.facts, self.limit(self._host).limits, self._host
-        wanted = (("gpus", asked.gpus, limits.gpus, str), ("cores", asked.cores, limits.cores, str),
+        amounts = (("gpus", asked.gpus, limits.gpus, str), ("cores", asked.cores, limits.cores, str),
                   ("memory", asked.memory_bytes or 0, limits.memory_bytes, exact_memory))  # fmt: skip
-        for name, amount, limit, shown in wanted:
-            if limit is not None and amount > limit:  # it would wait for ever for the user's own jobs
+        for name, amount, limit, shown in amounts:
+            if limit is not None and amount > limit:
+                # Such a job would wait forever, because not even the end of
+                # all other jobs of the user makes enough room.
                 field = "memory_bytes" if name == "memory" else name
                 by_site = self.rules is not None and limit == getattr(self.rules.limits, field)
                 mend = f", or change limits: {{{name}: …}} in {host.source}"
@@ -53,15 +55,16 @@ class HostCapacity:
                     host=host.name, stage="submit", hint=f"ask for at most {shown(limit)}{'' if by_site else mend}",
                     evidence=[f"the administrator has set it in {site_rules.FILE} on {host.name}"] if by_site else [],
                 )  # fmt: skip
+        # A user may allow more cores than the machine has, because cores are shared in time.
         self._reject_above("cores", asked.cores, max(facts.cpus, limits.cores or 0), str)
         self._reject_above("memory", asked.memory_bytes or 0, facts.memory_bytes, format_size)
-        there = self.gpus if asked.gpus else None
-        if there is not None:
+        available = self.gpus if asked.gpus else None
+        if available is not None:
             if self._host.gpus_only:
-                gpus.enough_allowed(there, asked, self._host)
-            self._reject_above("gpus", asked.gpus, len(there), str)
+                gpus.enough_allowed(available, asked, self._host)
+            self._reject_above("gpus", asked.gpus, len(available), str)
             if asked.gpu_type or asked.gpu_memory_bytes:
-                gpus.enough(there, asked, self._host.name)
+                gpus.enough(available, asked, self._host.name)
 
     def require_commands(self) -> None:
         """Reject a host on which not even a login shell finds the commands of its scheduler.
@@ -82,8 +85,8 @@ class HostCapacity:
     @property
     def rules(self) -> SiteRules | None:
         """What the administrator allows there, None for all there is; a scheduler has rules of its own."""
-        told = self._session.connection.facts.site
-        return site_rules.read(told) if told and not self._session.scheduler_rules.has_nodes else None
+        text = self._session.connection.facts.site
+        return site_rules.read(text) if text and not self._session.scheduler_rules.has_nodes else None
 
     def limit(self, host: Host) -> Host:
         """Return the host, with the options of a call, within what the administrator allows."""
@@ -95,33 +98,33 @@ class HostCapacity:
 
     def warnings(self, asked: Resources) -> Iterator[str]:
         """Yield what the user should know before such a job goes there, each once."""
-        name, facts, found = self._host.name, self._session.connection.facts, self._session.found_commands
-        if found and not self._has_told_of_commands:
-            self._has_told_of_commands = True
+        name, facts, places = self._host.name, self._session.connection.facts, self._session.command_places
+        if places and not self._has_warned_of_commands:
+            self._has_warned_of_commands = True
             yield (
-                f"clusterfn found the commands of {self._session.scheduler.title} on {name} {found.how}; "
-                f"to save the search, add {found.in_words()} to host {name} ({self._host.source})"
+                f"clusterfn found the commands of {self._session.scheduler.title} on {name} {places.how}; "
+                f"to save the search, add {places.in_words()} to host {name} ({self._host.source})"
             )
         if self._session.scheduler.has_nodes:
             return
-        if facts.ends_jobs and not self._has_warned:
-            self._has_warned = True
+        if facts.ends_jobs and not self._has_warned_of_logout:
+            self._has_warned_of_logout = True
             yield (
                 f"logind on {name} ends your processes when you log out, so jobs end with the connection; "
                 f"`clusterfn check {name}` shows what to ask the administrator for"
             )
-        if asked.gpus and facts.visible_gpus and not self._host.gpus_only and not self._has_told_of_gpus:
-            self._has_told_of_gpus = True
+        if asked.gpus and facts.visible_gpus and not self._host.gpus_only and not self._has_warned_of_gpus:
+            self._has_warned_of_gpus = True
             yield gpus.about_visible(facts.visible_gpus, name)
 
-    def _reject_above(self, name: str, asked: int, there: int, shown: Callable[[int], str]) -> None:
-        if asked > there:
+    def _reject_above(self, name: str, asked: int, available: int, shown: Callable[[int], str]) -> None:
+        if asked > available:
             raise Unsatisfiable(
-                f"{name}={shown(asked)} is more than {self._host.name} has: {shown(there)}",
+                f"{name}={shown(asked)} is more than {self._host.name} has: {shown(available)}",
                 host=self._host.name,
                 stage="submit",
-                hint=f"ask for at most {shown(there)}"
-                if there
+                hint=f"ask for at most {shown(available)}"
+                if available
                 else f"remove {name}=, or use another host: `clusterfn init ADDRESS` adds one",
             )
 

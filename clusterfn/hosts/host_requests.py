@@ -125,11 +125,11 @@ class HostRequests:
         """Whether each path exists."""
 
         def read(header: Header, _: bytes) -> list[bool]:
-            told = header.get("have")
-            kinds = [type(each) for each in told] if isinstance(told, list) else None
+            answers = header.get("have")
+            kinds = [type(each) for each in answers] if isinstance(answers, list) else None
             if kinds != [bool] * len(paths):
-                raise _r.MalformedAnswer(f"have: {ascii(told)[:80]}, for {len(paths)} paths")
-            return list(told or ())
+                raise _r.MalformedAnswer(f"have: {ascii(answers)[:80]}, for {len(paths)} paths")
+            return list(answers or ())
 
         return self._send(_r.SimpleRequest("have", {"paths": list(paths)}, read, after=after))
 
@@ -332,11 +332,12 @@ def _completed(host: str, argv: Sequence[str], header: Header, body: bytes) -> C
 
 
 def _listed(host: str, path: str, header: Header, _: bytes) -> list[ListedFile]:
-    told = header.get("files")
-    rows = [entry if isinstance(entry, list) else [] for entry in told] if isinstance(told, list) else [[]]
+    entries = header.get("files")
+    rows = [entry if isinstance(entry, list) else [] for entry in entries] if isinstance(entries, list) else [[]]
+    # JSON may write a whole number of seconds without a fraction, so a time may come as an int.
     kinds = ([str, int, float, int], [str, int, int, int])
     if any([type(each) for each in row] not in kinds or row[1] < 0 for row in rows):
-        raise _r.MalformedAnswer(f"files: {ascii(told)[:80]}")
+        raise _r.MalformedAnswer(f"files: {ascii(entries)[:80]}")
     if _r.boolean(header, "truncated"):
         raise HostError(
             f"{path} has more files that match than the {len(rows)} that fit into one answer", host=host,

@@ -46,15 +46,16 @@ class HostState(ConnectedHost):
         self._held: bool | None = None
         self._held_looked = 0.0
         self._held_look: Reply[list[bool]] | None = None
-        self._watches: dict[HostConnection, SchedulerWatch] = {}  # one, of the present connection
+        # Has one entry, for the present connection: entries of ended connections are removed.
+        self._watches: dict[HostConnection, SchedulerWatch] = {}
 
-    def expect(self, wanted: EnvironmentRequest) -> None:
+    def expect(self, request: EnvironmentRequest) -> None:
         """Ask for this environment together with the next connection, if there is none yet.
 
         Raises:
             ConfigError: No such kind of environment.
         """
-        self.probe = self.environments.early_probe(wanted)
+        self.probe = self.environments.early_probe(request)
 
     @property
     def has_held_allocation(self) -> bool:
@@ -74,7 +75,8 @@ class HostState(ConnectedHost):
         return self._held
 
     async def _see_held(self, answer: Reply[list[bool]]) -> None:
-        with contextlib.suppress(HostError):  # it is asked again by a later call
+        with contextlib.suppress(HostError):
+            # Keep the old answer if the host cannot be asked now: a later call asks again.
             (self._held,) = await answer
 
     @property
@@ -83,8 +85,9 @@ class HostState(ConnectedHost):
         connection = self.connection
         watch = self._watches.get(connection)
         if watch is None:
-            made = SchedulerWatch(connection, self.scheduler, poll_floor_s=self.host.poll_floor_s)
-            watch = self._watches.setdefault(connection, made)
+            new = SchedulerWatch(connection, self.scheduler, poll_floor_s=self.host.poll_floor_s)
+            # Another thread may create a watch at the same time. `setdefault` keeps only one of them.
+            watch = self._watches.setdefault(connection, new)
             for other in list(self._watches):
                 if other is not connection:
                     self._watches.pop(other, None)
@@ -99,7 +102,7 @@ class HostState(ConnectedHost):
         """Return which of these paths, absolute and named by their content, the host lacks, or gets at this moment."""
         unknown = self.contents.unknown(paths)
         answers = self.connection.have(unknown).result(_PROBE_TIMEOUT_S) if unknown else []
-        self.contents.add(path for path, there in zip(unknown, answers) if there)
+        self.contents.add(path for path, exists in zip(unknown, answers) if exists)
         return {path for path in paths if path not in self.contents}
 
     @functools.cached_property
@@ -128,4 +131,5 @@ def _follow_none() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_follow_none)  # a forked child has none of its parent's jobs
+    # The parent follows its own jobs, so a forked child must not count them in its window.
+    os.register_at_fork(after_in_child=_follow_none)

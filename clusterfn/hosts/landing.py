@@ -18,11 +18,14 @@ import zlib
 from pathlib import Path
 from typing import IO, Union
 
-_SPARE = 1 << 30  # bytes that stay free on a disk
+# Leave so many bytes of a disk free for other programs.
+_SPARE = 1 << 30
 _IN_MEMORY = ("tmpfs", "ramfs")
-_LARGE_FOLDER = "/var/tmp"  # where /tmp is in memory; the file there has no name
+# Used where /tmp is in memory. The file there has no name, so nothing stays behind if the process is killed.
+_LARGE_FOLDER = "/var/tmp"
 _LARGE_PAGE = 2 << 20
-_SLOW_S = 1e-3  # for the first use of a large page: as many small ones take no longer
+# If the first use of a large page takes longer than this, small pages for the same memory are as fast.
+_SLOW_S = 1e-3
 
 
 class LargeValue(mmap.mmap):
@@ -56,28 +59,33 @@ class Landing:
         self.size = size
         self.folder = folder
         self.came = 0
-        self._crc: int | None = None  # None before the end of the first line
+        # The checksum leaves out the first line, so it is None until that line has ended.
+        self._crc: int | None = None
         self._file: IO[bytes] | None = None
         self._memory: LargeValue | None = None
-        self._touched: int | None = None  # bytes of memory used before; None if large pages are not asked for
+        # Counts the bytes whose pages were used already; None if this value uses no large pages.
+        self._touched: int | None = None
         if folder is None:
             try:
                 self._memory = _own_memory(size)
                 self._touched = 0 if _ask_for_large_pages(self._memory) else None
-            except (OverflowError, ValueError) as error:  # more than an address can name
+            except (OverflowError, ValueError) as error:
+                # A size that no address can name fails like one that does not
+                # fit into memory, so callers need only one handler.
                 raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from error
         else:
             self._file = tempfile.TemporaryFile(dir=folder, prefix="clusterfn-", buffering=0)  # noqa: SIM115 - closed below
         _landings[id(self)] = self
 
     def __del__(self) -> None:
-        if self._file is not None:  # dropped before it was mapped
+        if self._file is not None:
+            # A value that was dropped before it was mapped must close its file itself.
             self._file.close()
 
     def take(self, piece: bytes) -> None:
         """Take the next bytes, of which there may not be more than its size."""
         if self._memory is not None:
-            # One page ahead: a mapping may begin anywhere within a large page.
+            # Touch one page ahead, because a mapping may begin anywhere within a large page.
             end = min(self.size, self.came + len(piece) + _LARGE_PAGE)
             while self._touched is not None and self._touched < end:
                 self._touch_large_page()
@@ -100,7 +108,8 @@ class Landing:
         to come from its host: 200 MB took 0.4 s so, and 0.1 s in small pages.
         """
         assert self._memory is not None and self._touched is not None
-        began = time.thread_time()  # the time of other threads and processes tells nothing
+        # Measure the time of this thread alone, because other threads and processes may delay it at any moment.
+        began = time.thread_time()
         self._memory[self._touched] = 0
         if sys.platform == "linux" and time.thread_time() - began > _SLOW_S:
             self._memory.madvise(mmap.MADV_NOHUGEPAGE)
@@ -115,7 +124,9 @@ class Landing:
             return bytearray()
         if memory is None:
             assert self._file is not None
-            with self._file:  # the mapping keeps it; who writes to an array writes to a copy of that page
+            with self._file:
+                # The mapping keeps the file alive after it is closed. Writing to an
+                # array copies the page and leaves the file alone.
                 memory = self._memory = LargeValue(self._file.fileno(), self.came, access=mmap.ACCESS_COPY)
         if self.came < self.size:
             return memoryview(memory)[: self.came]
@@ -131,7 +142,8 @@ def awaited(folder: str | None = None) -> int:
 
     The system counts neither as taken yet: each of ten values that come at once would find all of it free.
     """
-    landings = [each() for each in _landings.valuerefs()]  # a copy: each host has a thread that adds to them
+    # Iterate over a copy, because the reader thread of each host may add a value meanwhile.
+    landings = [each() for each in _landings.valuerefs()]
     return sum(each.size - each.came for each in landings if each is not None and each.folder == folder)
 
 
@@ -148,7 +160,8 @@ def _ask_for_large_pages(memory: LargeValue) -> bool:
         return False
     try:
         memory.madvise(mmap.MADV_HUGEPAGE)
-    except OSError:  # a kernel without them
+    except OSError:
+        # Kernels that were built without large pages reject this.
         return False
     return True
 
@@ -161,7 +174,8 @@ def folder_for(size: int) -> str | None:
             free = shutil.disk_usage(folder).free - awaited(folder)
             if free > size + _SPARE and os.access(folder, os.W_OK) and not _is_in_memory(folder):
                 return folder
-        except OSError:  # it is missing, or there is no folder for temporary files at all
+        except OSError:
+            # The folder may not exist, or Python may find no folder for temporary files at all.
             continue
     return None
 
@@ -170,7 +184,8 @@ def _is_in_memory(folder: str) -> bool:
     """Whether the file system of a folder keeps its files in memory, as /tmp often does on Linux."""
     try:
         mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
-    except OSError:  # no Linux
+    except OSError:
+        # Only Linux has this file. Elsewhere, assume that the folder is on a disk.
         return False
     path = os.path.realpath(folder)
     above = [(len(place), kind) for place, kind in mounts if path == place or path.startswith(place.rstrip("/") + "/")]

@@ -21,11 +21,13 @@ from clusterfn.hosts import exit_flush, spoken_wait
 T = TypeVar("T")
 _log = logging.getLogger("clusterfn")
 _starting = threading.Lock()
-_TURNS = 20  # of the loop: more than a coroutine takes from an answer to its next question
+# A coroutine takes fewer turns of the loop than this from an answer to its next question.
+_TURNS = 20
 _SETTLED_S = 5.0
 _loop: asyncio.AbstractEventLoop | None = None
 _thread: threading.Thread | None = None
-_begun: set[asyncio.Task[None]] = set()  # the loop itself holds tasks weakly
+# The event loop keeps only weak references to tasks, and Python could collect a task that waits.
+_begun: set[asyncio.Task[None]] = set()
 
 
 def start(story: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
@@ -34,7 +36,7 @@ def start(story: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
 
 
 def begin(story: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine in the loop, from any thread, which nobody awaits; log what it raises.
+    """Run a coroutine that no caller awaits in the loop, from any thread; log what it raises.
 
     Thousands of jobs each have one: a future would take as much memory again.
     """
@@ -76,10 +78,12 @@ def settle() -> None:
             await asyncio.sleep(0)
 
     if _loop is not None and not is_here():
-        with contextlib.suppress(concurrent.futures.TimeoutError):  # it has thousands of things to do
+        with contextlib.suppress(concurrent.futures.TimeoutError):
+            # With thousands of jobs the loop may need longer. Exiting a little early is better than hanging.
             start(pass_turns()).exception(_SETTLED_S)
 
 
+# At exit, an answer may still have to pass through coroutines before the next request is sent.
 exit_flush.settlers.append(settle)
 
 
@@ -101,6 +105,7 @@ async def in_thread(work: Callable[[], T], name: str) -> T:
             ended.set_result(value)
 
     exit_flush.run_in_thread(run, name)
+    # Without the shield, cancelling the coroutine would cancel the future, and the thread could not set its result.
     return await asyncio.shield(asyncio.wrap_future(ended))
 
 
@@ -108,10 +113,12 @@ def _running() -> asyncio.AbstractEventLoop:
     global _loop, _thread
     with _starting:
         if _loop is None:
-            made = asyncio.new_event_loop()
-            thread = threading.Thread(target=_run, args=(made,), name="clusterfn-loop", daemon=True)
+            new_loop = asyncio.new_event_loop()
+            thread = threading.Thread(target=_run, args=(new_loop,), name="clusterfn-loop", daemon=True)
             thread.start()
-            _loop, _thread = made, thread  # only now: where no thread can be started, nothing may wait for it
+            # Publish the loop only after its thread runs: if no thread can
+            # be started, no caller may wait for this loop.
+            _loop, _thread = new_loop, thread
         return _loop
 
 
@@ -128,6 +135,7 @@ def _end(task: asyncio.Task[None]) -> None:
 
 def _forget() -> None:
     global _loop, _thread, _starting
+    # The parent's threads may have held the lock at the fork, so replace it.
     _loop, _thread, _starting = None, None, threading.Lock()
     _begun.clear()
 

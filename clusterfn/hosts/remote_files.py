@@ -64,9 +64,11 @@ def _listed_files(connection: HostConnection, folder: str, pattern: str, item: i
         if item is None or error.kind != "missing" or connection.have([group]).result(_TIMEOUT_S) != [True]:
             raise
         return []
-    from clusterfn.bridge.agent.files import glob_pattern  # here: a job that imports clusterfn has no agent
+    # Imported late, because a job that imports clusterfn does not have the agent's modules.
+    from clusterfn.bridge.agent.files import glob_pattern
 
-    match = glob_pattern(pattern or "**").match  # the agent reads an empty one so
+    # The agent also reads an empty pattern as all files, so both sides must agree here.
+    match = glob_pattern(pattern or "**").match
     for entry in entries:
         if not match(entry.name):
             raise ClusterfnError(
@@ -90,7 +92,8 @@ def _fits(path: str) -> Callable[[int], None]:
     return check
 
 
-_GROWS = 1 << 62  # an end that no file has: what is appended to it meanwhile, such as a log, makes it no other file
+# With an end that no file reaches, the agent accepts a file that grows during the read, such as a log.
+_GROWS = 1 << 62
 
 
 def read_text(connection: HostConnection, path: str) -> str:
@@ -112,17 +115,18 @@ def read_bytes(connection: HostConnection, path: str) -> bytes:
 def read_each(connection: HostConnection, paths: Sequence[str]) -> list[bytes | None]:
     """Read several files of the host at once; return None for one that does not exist."""
     outs = [io.BytesIO() for _ in paths]
+    # Send all requests before the first wait, so that all of them take one round trip.
     replies = [connection.get(path, out.write, on_size=_fits(path), until=_GROWS) for path, out in zip(paths, outs)]
-    found: list[bytes | None] = []
+    contents: list[bytes | None] = []
     for reply, out in zip(replies, outs):
         try:
             reply.result(None)
-            found.append(out.getvalue())
+            contents.append(out.getvalue())
         except HostError as error:
             if error.kind != "missing":
                 raise
-            found.append(None)
-    return found
+            contents.append(None)
+    return contents
 
 
 def read_part(connection: HostConnection, path: str, begin: int, size: int | None) -> str:
@@ -178,8 +182,8 @@ class CheckpointFolder:
         Raises:
             ClusterfnError: It is empty, or nothing there has such a name; the message lists what there is.
         """
-        there = [file.name for file in self.files]
-        if not there:
+        names = [file.name for file in self.files]
+        if not names:
             raise NothingMatches(
                 "the checkpoint is empty: the function has saved nothing yet",
                 hint="the function writes to the folder clusterfn.checkpoint()",
@@ -188,7 +192,7 @@ class CheckpointFolder:
             return fetch(self._connection, self.folder, pattern, Path(to), leave_out=_is_unfinished)
         except NothingMatches as error:
             error.message = f"the checkpoint has no file that matches {pattern!r}"
-            error.hint = f'{self._call}.download("{_pattern_of(there)}") fetches what it has'
+            error.hint = f'{self._call}.download("{_pattern_of(names)}") fetches what it has'
             raise
 
     def __repr__(self) -> str:
@@ -201,25 +205,26 @@ def fetch(
     leave_out: Callable[[ListedFile], bool] = lambda _: False,
 ) -> list[Path]:  # fmt: skip
     """Fetch the files that match; see `Job.download`, and `list_files`. The name of a folder means its content."""
-    found = _listed_files(connection, folder, pattern, item)
+    files = _listed_files(connection, folder, pattern, item)
+    # A pattern without wildcards that matches no file may name a folder, which then means all files below it.
     plain = pattern.rstrip("/")
-    if not found and plain and not _GLOB.search(plain):
-        found = _listed_files(connection, folder, f"{plain}/**", item)
-    found = [file for file in found if not leave_out(file)]
-    if not found:
-        there = [file.name for file in list_files(connection, folder, item=item)]
+    if not files and plain and not _GLOB.search(plain):
+        files = _listed_files(connection, folder, f"{plain}/**", item)
+    files = [file for file in files if not leave_out(file)]
+    if not files:
+        names = [file.name for file in list_files(connection, folder, item=item)]
         who, called = ("the job", "job.download(") if item is None else (f"item {item}", f"group.download({item}, ")
-        call = f'{called}"{_pattern_of(there)}", to=".") fetches what it left'
+        call = f'{called}"{_pattern_of(names)}", to=".") fetches what it left'
         error = NothingMatches(
             f"{who} left no file that matches {pattern!r}",
-            evidence=there[:_NAMED] or ["the function left no files in its folder"],
-            hint=call if there else "relative paths in the function start at its own folder",
+            evidence=names[:_NAMED] or ["the function left no files in its folder"],
+            hint=call if names else "relative paths in the function start at its own folder",
         )
-        error.there = tuple(there)
+        error.names = tuple(names)
         raise error
-    transfer = Transfer("receiving its files:", size=sum(file.size for file in found))
+    transfer = Transfer("receiving its files:", size=sum(file.size for file in files))
     on_transfer(transfer)
-    return download(connection, folder, found, to.expanduser(), transfer.add)
+    return download(connection, folder, files, to.expanduser(), transfer.add)
 
 
 def _is_unfinished(file: RemoteFile | ListedFile) -> bool:
@@ -236,10 +241,10 @@ class NothingMatches(ClusterfnError):
     """The job left files, or none, and none of that name.
 
     Attributes:
-        there: The names of those that it left.
+        names: Those of the files that it left.
     """
 
-    there: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
 
 def _pattern_of(names: list[str]) -> str:
@@ -258,20 +263,20 @@ def not_fetched(error: Exception, pattern: str, job_id: str, item: int | None = 
         item: Whose files they are, if those of an item of a group.
     """
 
-    def fetching(wanted: str) -> str:
+    def fetching(glob: str) -> str:
         if item is None:
-            return f'clusterfn pull {job_id[:SHORT]} --only "{wanted}"'
-        return f'clusterfn.attach("{job_id}").download({item}, "{wanted}", to=".")'
+            return f'clusterfn pull {job_id[:SHORT]} --only "{glob}"'
+        return f'clusterfn.attach("{job_id}").download({item}, "{glob}", to=".")'
 
     what = f"{'' if item is None else f'item {item}: '}outputs={pattern!r}"
     if not isinstance(error, NothingMatches):
         why = error.message if isinstance(error, ClusterfnError) else error
         return f"{what} was not fetched: {why}; try again: {fetching(pattern)}"
-    if not error.there:
+    if not error.names:
         whose = "the job" if item is None else "the item"
         return f"{what} matches nothing: the function left no files in {whose}'s own folder"
-    left = _listed(error.there[:_NAMED], len(error.there))
-    return f"{what} matches nothing; the job left {left}; fetch them: {fetching(_pattern_of([*error.there]))}"
+    left = _listed(error.names[:_NAMED], len(error.names))
+    return f"{what} matches nothing; the job left {left}; fetch them: {fetching(_pattern_of([*error.names]))}"
 
 
 def left_behind(left: Sequence[Sequence[Any]], host: str, job_id: str) -> str:

@@ -20,12 +20,18 @@ from clusterfn.scheduler.base import FINAL, RUNNING, Answer, JobState, Scheduler
 if TYPE_CHECKING:
     from clusterfn.hosts.connection import CommandLook, HostConnection, Reply
 
-_SAME_LOOK_S = 1.0  # two answers whose looks are nearer than this are one look, shared through the host's file
-_UNLISTED_S = 20.0  # between two looks that count against a job where only those that wait are listed
-_RUNNING_S = 300.0  # the heartbeat of a running job reports its death sooner
-_RARE_S = 60.0  # between two looks at a scheduler that serves everybody, on average
-_FRESH_S = 4.0  # the greatest age of an answer that is shown to a user
-_SOON = 6  # looks that may be made sooner than that, until the time for as many has passed
+# Looks that are closer together than this are one look, which processes share through a file of the host.
+_SAME_LOOK_S = 1.0
+# Where the scheduler lists only waiting jobs, two looks that count against a job are at least this far apart.
+_UNLISTED_S = 20.0
+# Running jobs need few looks, because the heartbeat of a job that dies reports that sooner.
+_RUNNING_S = 300.0
+# A scheduler serves all users of a cluster, so this process asks it no more often than this on average.
+_RARE_S = 60.0
+# An answer that is shown to a user may be no older than this.
+_FRESH_S = 4.0
+# So many looks may come sooner than `_RARE_S` allows. The allowance fills up again at that rate.
+_SOON = 6
 _SHARE = "scheduler"
 UNREACHABLE = "the scheduler has been unreachable"
 
@@ -128,12 +134,14 @@ class SchedulerWatch:
         self._clock = clock
         self._floor_s = poll_floor_s
         self._jobs: dict[str, _Watched] = {}
-        self._waiting: dict[str, _Watched] = {}  # those of them that do not run, the youngest last
+        # The jobs that do not run yet, the youngest last.
+        self._waiting: dict[str, _Watched] = {}
         self._allowance = LookAllowance(clock())
         self._repeating: Reply[Any] | None = None
         self._interval_s = 0.0
-        self._made: float | None = None  # when the last look was made
-        self._answered: float | None = None  # when the scheduler last answered one
+        # The time of the last look, and below that of the last one that the scheduler answered.
+        self._last_look_at: float | None = None
+        self._answered: float | None = None
         self._loosened: set[str] = set()
 
     def add(self, job_name: str, listener: Listener, time_s: float | None = None) -> None:
@@ -144,7 +152,8 @@ class SchedulerWatch:
         loop.call(self._add, job_name, _Watched(listener, self._clock(), time_s))
 
     def _add(self, job_name: str, job: _Watched) -> None:
-        self._waiting.pop(job_name, None)  # or it would keep its place among the others
+        # Remove the old entry first: assigning to an existing key would leave the job at its old place in the order.
+        self._waiting.pop(job_name, None)
         self._jobs[job_name] = self._waiting[job_name] = job
         self._repeat()
 
@@ -153,10 +162,11 @@ class SchedulerWatch:
         loop.call(self._remove, job_name)
 
     def _remove(self, job_name: str) -> None:
-        known = self._jobs.pop(job_name, None)  # a call of a session is not
+        # Calls of a session are removed like jobs, but were never added.
+        job = self._jobs.pop(job_name, None)
         self._loosened.discard(job_name)
         self._waiting.pop(job_name, None)
-        if known is not None:
+        if job is not None:
             self._repeat()
 
     def look_now(self) -> None:
@@ -194,22 +204,22 @@ class SchedulerWatch:
         if self._connection.usable():
             with contextlib.suppress(HostError):
                 command = self._scheduler.watch_command()
-                wanted = max(self._next_s(), self._floor_s) if interval_s is None else interval_s
-                self._look_every(wanted if self._jobs and command else 0.0, command)
+                next_s = max(self._next_s(), self._floor_s) if interval_s is None else interval_s
+                self._look_every(next_s if self._jobs and command else 0.0, command)
 
-    def _look_every(self, wanted_s: float, command: Sequence[str]) -> None:
-        if wanted_s == self._interval_s:
+    def _look_every(self, interval_s: float, command: Sequence[str]) -> None:
+        if interval_s == self._interval_s:
             return
-        # first: its end, which comes at once, must not be news
+        # Clear these before cancelling: the end of the old request comes at once, and must not count as a failure.
         before, self._repeating, self._interval_s = self._repeating, None, 0.0
         if before is not None:
             before.cancel()
-        if wanted_s:
+        if interval_s:
             self._repeating = repeating = self._connection.repeat(
-                command, wanted_s, share=_SHARE, unset=self._scheduler.unset,
+                command, interval_s, share=_SHARE, unset=self._scheduler.unset,
                 on_look=lambda look: loop.call(self._take, look),
             )  # fmt: skip
-            self._interval_s = wanted_s
+            self._interval_s = interval_s
             loop.begin(self._see_end(repeating))
 
     def _next_s(self) -> float:
@@ -227,19 +237,19 @@ class SchedulerWatch:
             self._repeating, self._interval_s = None, 0.0
 
     def _take(self, look: CommandLook) -> None:
-        told = [] if self._is_known(look) else self._told(look)
+        reports = [] if self._is_repeated(look) else self._reports(look)
         self._repeat()
-        for listener, seen in told:
+        for listener, seen in reports:
             listener(seen)
 
-    def _is_known(self, look: CommandLook) -> bool:
+    def _is_repeated(self, look: CommandLook) -> bool:
         """Whether this look was counted before: each new interval begins with the last answer that the host kept."""
-        made = self._clock() - look.age_s
-        return look.age_s > 0 and self._made is not None and made < self._made + _SAME_LOOK_S
+        look_at = self._clock() - look.age_s
+        return look.age_s > 0 and self._last_look_at is not None and look_at < self._last_look_at + _SAME_LOOK_S
 
-    def _told(self, look: CommandLook) -> list[tuple[Listener, Seen]]:
+    def _reports(self, look: CommandLook) -> list[tuple[Listener, Seen]]:
         now = self._clock()
-        self._made = now - look.age_s
+        self._last_look_at = now - look.age_s
         self._allowance.take(now)
         trouble = self._scheduler.trouble(Answer(look.rc, look.out, look.err))
         if trouble:
@@ -248,15 +258,16 @@ class SchedulerWatch:
                 (job.listener, Silent(now - (job.added if since is None else since), trouble))
                 for job in self._jobs.values()
             ]
-        self._answered = self._made
+        self._answered = self._last_look_at
         states = self._scheduler.parse_states(look.out)
-        known = {name: job for name, job in self._jobs.items() if job.added <= self._answered}
-        self._loosen({name: states[name] for name in known if name in states})
-        for name, job in known.items():
+        # A job that was added after the look began cannot be in its answer.
+        covered = {name: job for name, job in self._jobs.items() if job.added <= self._answered}
+        self._loosen({name: states[name] for name in covered if name in states})
+        for name, job in covered.items():
             job.running = job.running + 1 if name in states and states[name].phase == RUNNING else 0
         waiting = [(name, job) for name, job in self._jobs.items() if not job.is_running]
         self._waiting = dict(sorted(waiting, key=lambda each: each[1].added))
-        return [(job.listener, states.get(name)) for name, job in known.items() if self._is_news(job, name in states)]
+        return [(job.listener, states.get(name)) for name, job in covered.items() if self._is_news(job, name in states)]
 
     def _loosen(self, states: Mapping[str, JobState]) -> None:
         """Take back, once, what clusterfn itself added to a job that may never start with it."""

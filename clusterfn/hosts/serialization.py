@@ -17,14 +17,15 @@ from types import ModuleType
 NAME = "_clusterfn_wire"
 _lock = threading.Lock()
 _OURS = Path(__file__).parents[1] / "bridge" / "serialization"
-# On a host, the bridge has the package once, beside the library.
+# On a host, the bridge contains the package only once, next to the library.
 _FOLDER = _OURS if _OURS.is_dir() else Path(__file__).parents[3] / NAME
 
 
 @functools.cache
 def part(name: str) -> ModuleType:
     """Return a module of the package, such as `container`, `exceptions` or `pickler`."""
-    with _lock:  # calls may be sent from several threads
+    # Calls may be sent from several threads, and a module must be loaded only once.
+    with _lock:
         if NAME not in sys.modules:
             _load(NAME, _FOLDER)
         if f"{NAME}.cloudpickle" not in sys.modules and not (_FOLDER / "cloudpickle").exists():
@@ -51,6 +52,7 @@ def _load(name: str, folder: Path) -> None:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except BaseException:  # Ctrl-C too: a module that is half loaded must not be found
+    except BaseException:
+        # This includes Ctrl-C: a later import must not find a module that is half loaded.
         del sys.modules[name]
         raise

@@ -63,14 +63,14 @@ class SiteRules(NamedTuple):
 
     def in_words(self) -> list[str]:
         """List the limits as they stand in the file."""
-        told = {**self.limits._asdict(), "time_s": self.longest_s}
-        return [f"{name.partition('_')[0]}: {_SHOWN[name](each)}" for name, each in told.items() if each is not None]
+        limits = {**self.limits._asdict(), "time_s": self.longest_s}
+        return [f"{name.partition('_')[0]}: {_SHOWN[name](each)}" for name, each in limits.items() if each is not None]
 
 
-def read(told: str) -> SiteRules:
+def read(text: str) -> SiteRules:
     """Read what an agent told of the file: a JSON object. A host that tells nonsense limits nothing."""
     try:
-        rules = json.loads(told)
+        rules = json.loads(text)
         most, defaults = dict(rules["limits"]), dict(rules["defaults"])
         trouble = tuple(str(line)[:200] for line in rules["trouble"])
         longest = _number(most.pop("time_s", None))

@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 SPEAK_AFTER_S = 5.0
-REASON_AFTER_S = 3.0  # a job that starts sooner needs no word of why it waited
-AGAIN_S = 60.0  # between two sentences that differ in numbers alone
+# A job that starts sooner than this needs no explanation of why it waited.
+REASON_AFTER_S = 3.0
+# Sentences that differ only in numbers are repeated this often.
+AGAIN_S = 60.0
 
 _here = threading.local()
 _printers: list[Callable[[str], object]] = []

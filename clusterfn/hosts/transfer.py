@@ -19,10 +19,13 @@ from clusterfn.hosts import loop
 if TYPE_CHECKING:
     from clusterfn.hosts.connection import HostConnection, Reply
 
-TELL_EVERY_S = 15.0  # where each word is a line that stays
+# Where output is not redrawn, each report is a line that stays, so reports are rare.
+TELL_EVERY_S = 15.0
 _LARGE = 10 << 20
-_LONG_S = 2.0  # after which less than that is worth a word too
-_WINDOW_S = 10.0  # of which the rate is the mean
+# A transfer of fewer bytes is shown only if it takes longer than this.
+_LONG_S = 2.0
+# The rate is the mean over this time.
+_WINDOW_S = 10.0
 SENDING = "sending"
 _showing = threading.Lock()
 
@@ -40,7 +43,8 @@ class Transfer:
         self.doing = doing
         self._replies = list(replies)
         self._size = size
-        self._seen: collections.deque[tuple[float, int]] | None = None  # most transfers are too short to be shown
+        # Created late, because most transfers are too short to be shown, and there may be thousands.
+        self._seen: collections.deque[tuple[float, int]] | None = None
         self._shown_from: float | None = None
 
     def forget(self) -> None:
@@ -83,14 +87,18 @@ class Transfer:
             return ""
         with _showing:
             seen = self._seen = collections.deque() if self._seen is None else self._seen
-            if seen and moved < seen[-1][1]:  # the connection broke, and some is sent again
+            if seen and moved < seen[-1][1]:
+                # After a reconnect some bytes are sent again, so the earlier measurements no longer give the rate.
                 seen.clear()
+            # Several displays may ask at short intervals, so measure at most five times a second.
             if not seen or now - seen[-1][0] >= 0.2:
                 seen.append((now, moved))
+            # Always keep two measurements, because one alone gives no rate.
             while now - seen[0][0] > _WINDOW_S and len(seen) > 2:
                 seen.popleft()
             began, before = seen[0]
-            rate = int((moved - before) / (now - began)) if now - began >= 1.0 else 0  # 0 while it is not known
+            # The rate is 0 until one second of measurements exists.
+            rate = int((moved - before) / (now - began)) if now - began >= 1.0 else 0
             self._shown_from = now if self._shown_from is None else self._shown_from
             if size < _LARGE and now - self._shown_from < _LONG_S:
                 return ""
@@ -110,7 +118,8 @@ class Sending(Transfer):
     def __init__(self, uploads: Sequence[Reply[Any]]) -> None:
         super().__init__(SENDING, uploads)
         self.dropped = False
-        self.on_dropped: Callable[[], None] | None = None  # called where `drop` has kept it from ever starting
+        # Called once it is certain that the job will never start.
+        self.on_dropped: Callable[[], None] | None = None
 
     @property
     def unsent(self) -> bool:
@@ -129,13 +138,16 @@ class Sending(Transfer):
         if not self._replies or self._replies[-1].done():
             return False
         left, self.dropped = not self.unsent, True
+        # Cancel the last upload first, because the job's folder that it makes is what lets the job start.
         for reply in reversed(self._replies):
             reply.cancel()
         asked: Reply[list[bool]] | None = None
         try:
-            asked = connection.have([last])  # what was cancelled here may have been served there all the same
+            # A request that is cancelled here may still have been carried out there, so ask.
+            asked = connection.have([last])
             self._conclude(not asked.result(timeout_s)[0])
-        except HostError:  # what has not left this machine can never be whole there
+        except HostError:
+            # If some of it never left this machine, the host cannot have all of it, whatever it would answer.
             if left:
                 self.dropped = False
                 if asked is not None:
@@ -145,7 +157,8 @@ class Sending(Transfer):
         return self.dropped
 
     async def _conclude_late(self, asked: Reply[list[bool]]) -> None:
-        with contextlib.suppress(HostError):  # the host never says it
+        with contextlib.suppress(HostError):
+            # If the host never answers, nothing more can be learnt.
             self._conclude(not (await asked)[0])
 
     def _conclude(self, dropped: bool) -> None:

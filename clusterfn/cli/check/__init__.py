@@ -25,6 +25,7 @@ from clusterfn.cli.check import connection, function, scheduler, storage
 from clusterfn.cli.check.step import CheckState, Step, StepFailed, StepSkipped, StepWarning
 from clusterfn.errors import ClusterfnError, ConfigError
 
+# The order matters, because each step uses what earlier ones have found.
 STEPS = (
     Step("configuration", (), connection.configuration),
     Step("name", ("configuration",), connection.name),
@@ -51,6 +52,7 @@ STEPS = (
 _COLOURS = {"PASS": "green", "FAIL": "red", "WARN": "yellow", "skip": "dim", "....": "dim"}
 _WIDTH = max(len(step.name) for step in STEPS)
 _INDENT = " " * (4 + 2 + _WIDTH + 2)
+# Shells add the number of the signal that ended a program to this.
 _ENDED_BY_SIGNAL = 128
 _PATIENCE_S = 3.0
 
@@ -117,14 +119,14 @@ def _named(word: str, findings: Sequence[Finding]) -> list[str]:
 
 def _findings(state: CheckState, ended: Callable[[], None]) -> Iterator[Finding]:
     """Each step's finding, as soon as it is there; `ended` is called before each."""
-    known: dict[str, Finding] = {}
+    findings: dict[str, Finding] = {}
     for step in STEPS:
-        missing = next((name for name in step.needs if known[name].word == "FAIL" or known[name].blocked), None)
+        missing = next((name for name in step.needs if findings[name].word == "FAIL" or findings[name].blocked), None)
         if missing is not None:
-            known[step.name] = Finding(step.name, "skip", f"needs {missing}", blocked=True)
+            findings[step.name] = Finding(step.name, "skip", f"needs {missing}", blocked=True)
         else:
-            known[step.name] = _run(step, state, first=not known, ended=ended)
-        yield known[step.name]
+            findings[step.name] = _run(step, state, first=not findings, ended=ended)
+        yield findings[step.name]
 
 
 @contextlib.contextmanager
@@ -134,13 +136,15 @@ def _ending_is_an_exception() -> Iterator[None]:
     def leave(number: int, _: object) -> NoReturn:
         raise SystemExit(_ENDED_BY_SIGNAL + number)
 
+    # Python sets signal handlers only in the main thread.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     before = {number: signal.getsignal(number) for number in numbers}
     for number in numbers:
-        if before[number] is signal.SIG_DFL:  # nohup ignores SIGHUP: let it
+        if before[number] is signal.SIG_DFL:
+            # Leave a signal alone that is ignored, as nohup ignores SIGHUP.
             signal.signal(number, leave)
     try:
         yield
@@ -158,7 +162,8 @@ class _Progress:
 
     def __call__(self, state: str, reason: str, seconds: float) -> None:
         if seconds < _PATIENCE_S and not self._line.redrawn:
-            return  # most jobs start before there is anything to say
+            # Most jobs start before there is anything to report.
+            return
         does = "waits in the queue" if state == PENDING else "runs" if state == RUNNING else "starts"
         word = screen.coloured("....", _COLOURS["...."], sys.stdout)
         why = f" ({in_one_line(reason)})" if reason else ""
@@ -171,6 +176,7 @@ def _run(step: Step, state: CheckState, first: bool, ended: Callable[[], None]) 
         try:
             return Finding(step.name, "PASS", step.run(state))
         finally:
+            # Clear the line with the progress before the finding is printed.
             ended()
     except StepSkipped as reason:
         return Finding(step.name, "skip", str(reason))
@@ -179,7 +185,8 @@ def _run(step: Step, state: CheckState, first: bool, ended: Callable[[], None]) 
         return Finding(step.name, word, str(error), error.evidence, error.hint)
     except ClusterfnError as error:
         if first and isinstance(error, ConfigError):
-            raise  # no such host, or no usable file: a wrong word, and no finding about a host
+            # There is no such host, or no usable clusterfn.yml. That is wrong usage, and not a finding about a host.
+            raise
         return Finding(step.name, "FAIL", error.message, error.evidence, error.hint or "")
 
 
@@ -192,6 +199,7 @@ def _say(finding: Finding) -> None:
         print(_INDENT + in_one_line(line))
     for line in finding.evidence:
         print(f"{_INDENT}  | {in_one_line(line)}")
-    if finding.hint:  # in one line, for it often holds a command to be copied
+    if finding.hint:
+        # Keep the hint on one line, because it often contains a command to copy.
         print(f"{_INDENT}next: {in_one_line(finding.hint)}")
     sys.stdout.flush()

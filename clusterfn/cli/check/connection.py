@@ -20,7 +20,7 @@ _QUIET = (
 
 
 def configuration(state: CheckState) -> str:
-    config, state.host, because = target.host(state.wanted, "check")
+    config, state.host, because = target.host(state.host_name, "check")
     where = state.host.source if config.path else "built in"
     by = "" if because.startswith("there is") else "chosen by "
     return f"{state.host.name} ({where}), scheduler: {state.host.scheduler}; {by}{because}"
@@ -46,11 +46,13 @@ def connection(state: CheckState) -> str:
     began = time.monotonic()
     try:
         state.session = open_session(state.host)
-        state.session.connect()  # the agent's first words have come, too
+        # This includes the agent's greeting, so the time below is that of a whole login.
+        state.session.connect()
     except HostError as error:
         state.broken = error
         if isinstance(error, Unreachable) or (type(error) is HostError and error.__cause__ is not None):
-            raise  # no way there, or no common word with its sshd
+            # The host could not be reached, or its sshd and this machine have no algorithm in common.
+            raise
     if not state.host.address:
         return "an agent was started"
     if state.broken:
@@ -89,7 +91,8 @@ def shell(state: CheckState) -> str:
 
 def python(state: CheckState) -> str:
     if state.broken is not None:
-        if getattr(state.broken, "kind", None):  # the agent itself said no
+        if getattr(state.broken, "kind", None):
+            # An error with a kind comes from the agent, so an agent runs. Another step reports the error.
             return "runs the agent"
         raise state.broken
     facts = state.session.connection.facts

@@ -30,35 +30,36 @@ from clusterfn.scheduler import job_script
 from clusterfn.scheduler.base import Scheduler
 
 _LAST_LINES = 5
-# How the reason of a job begins that waits for something else than its turn in the queue.
+# The beginnings of reasons that are not about the queue: such a job waits for something other than its turn.
 _NO_TURN = ("environment: ", "its environment is ", "no connection to ", "connection to ")
 
 
 def modules(state: CheckState) -> str:
-    wanted = state.host.modules
-    if not (wanted or state.host.setup or state.host.prolog):
+    names = state.host.modules
+    if not (names or state.host.setup or state.host.prolog):
         raise StepSkipped("clusterfn.yml has no modules: and no shell lines for this host")
+    # The loaded modules may print anything, so the answer begins after a line that none of them can print by chance.
     marker = f"clusterfn-{secrets.token_hex(8)}"
     answer = state.run("/bin/sh", "-c", job_script.modules_check(state.host, marker, state.has_nodes))
     before, _, after = answer.out.decode("utf-8", "replace").partition(f"\n{marker} ")
     head, *like = after.splitlines() or [""]
     status, _, stage = head.partition(" ")
-    said = [*answer.err.decode("utf-8", "replace").splitlines(), *before.splitlines()][-_LAST_LINES:]
+    lines = [*answer.err.decode("utf-8", "replace").splitlines(), *before.splitlines()][-_LAST_LINES:]
     if stage.startswith("module:"):
-        raise _no_module(state, stage[len("module:") :], like, said)
+        raise _no_module(state, stage[len("module:") :], like, lines)
     if stage != "loaded":
         code, stage = status or str(answer.rc), stage or "setup"
         line = f" `{like[0]}`" if like and like[0] else ""
         hint = how_to_correct("\n".join(like), code, f"{stage}: of {state.place}")
-        raise StepFailed(f"{stage}: fails with exit code {code} at the line{line}", hint, said)
-    return f"{', '.join(wanted)} can be loaded" if wanted else "the lines of setup: and prolog: succeed"
+        raise StepFailed(f"{stage}: fails with exit code {code} at the line{line}", hint, lines)
+    return f"{', '.join(names)} can be loaded" if names else "the lines of setup: and prolog: succeed"
 
 
-def _no_module(state: CheckState, name: str, like: list[str], said: list[str]) -> StepFailed:
-    there = [line.strip().removesuffix("(default)") for line in like if line.startswith(name.split("/")[0])]
-    known = f"; there are {', '.join(there)}" if there else "; `module avail` on the host lists them"
-    near = did_you_mean(name, there)
-    return StepFailed(f"the module {name} cannot be loaded{near}", f"correct modules: of {state.place}{known}", said)
+def _no_module(state: CheckState, name: str, like: list[str], lines: list[str]) -> StepFailed:
+    names = [line.strip().removesuffix("(default)") for line in like if line.startswith(name.split("/")[0])]
+    listing = f"; there are {', '.join(names)}" if names else "; `module avail` on the host lists them"
+    near = did_you_mean(name, names)
+    return StepFailed(f"the module {name} cannot be loaded{near}", f"correct modules: of {state.place}{listing}", lines)
 
 
 def environment(state: CheckState) -> str:
@@ -94,8 +95,8 @@ def pytorch(state: CheckState) -> str:
     if 0 < count < state.gpus:
         has = f"{count} GPU{'' if count == 1 else 's'}"
         raise StepFailed(f"{state.name} has {has}, and --gpus asks for {state.gpus}", f"write --gpus {count}, or fewer")
-    wanted = {"host": state.host.name, "environment": state.environment, "gpus": state.gpus, "name": "check"}
-    options = parse_options(wanted)
+    keywords = {"host": state.host.name, "environment": state.environment, "gpus": state.gpus, "name": "check"}
+    options = parse_options(keywords)
     try:
         probe = send_probe(manage.gpu_kernel(), options, state.host, state.session, state.progress, state.timeout_s)
     except StillWaiting as waiting:
@@ -183,7 +184,8 @@ def send_probe(
 ) -> T:  # fmt: skip
     """Return what a function returned there; arguments and exceptions as those of `run_probe`."""
     began = time.monotonic()
-    with concurrent.futures.ThreadPoolExecutor(1, "clusterfn-check") as pool:  # Ctrl-C must not lose a job half sent
+    # Send from another thread: Ctrl-C interrupts only this one, so no job stays half sent and unknown.
+    with concurrent.futures.ThreadPoolExecutor(1, "clusterfn-check") as pool:
         sending = pool.submit(call.submit_call, function, (), {}, options)
         try:
             job: Job[T] = sending.result()
@@ -194,7 +196,8 @@ def send_probe(
 
 
 def _tell() -> Callable[[], ProbeResult]:
-    def tell() -> tuple[str, str, int, str]:  # travels by value, as it has no name that can be imported
+    # A nested function has no name that a host could import, so it is sent by value.
+    def tell() -> tuple[str, str, int, str]:
         import os
         import platform
 
@@ -237,9 +240,11 @@ def _withdraw(sending: concurrent.futures.Future[Job[Any]], session: HostState) 
     try:
         job = sending.result(_SEND_S)
     except (ClusterfnError, concurrent.futures.TimeoutError):
-        return  # it was never sent
+        # The job was never sent.
+        return
     with spoken_wait.speaking(lambda: f"waiting for job {job.id} of this check to end: it is {job.status_since}"):
-        with contextlib.suppress(ClusterfnError):  # a scheduler that does not answer now is asked again below
+        with contextlib.suppress(ClusterfnError):
+            # A scheduler that does not answer now is asked again below.
             job.stop()
         leave_queue(job, session)
         concurrent.futures.wait([job], CANCEL_S)

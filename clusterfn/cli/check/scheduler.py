@@ -14,22 +14,22 @@ def scheduler(state: CheckState) -> str:
     kind = kind_of_site(state.host.scheduler)
     if kind is None:
         return _none(state)
-    there = state.site.schedulers.get(state.host.scheduler)
-    if there is None:
+    site = state.site.schedulers.get(state.host.scheduler)
+    if site is None:
         hint = f"write the folder that has it as scheduler_path: of {state.place}, or set address: to "
         problem = f"there is no {kind.program} on {state.name}, nor does its login shell find one"
         evidence = [*_without_commands(state, kind.title), *state.site.login.signs.strong]
         raise StepFailed(problem, hint + kind.wanted_address, evidence)
-    said = there.check(state.host, state.place)
-    commands = state.site.login.found.get(state.host.scheduler)
+    summary = site.check(state.host, state.place)
+    commands = state.site.login.schedulers.get(state.host.scheduler)
     lines = commands.in_words() if commands is not None else ""
-    if stale := _without_commands(state, there.title):
+    if stale := _without_commands(state, site.title):
         hint = f"remove {', '.join(state.site.login.empty)} from scheduler_path: of {state.place}"
-        raise StepWarning("\n".join([said, *stale]), f"{hint}, and add {lines}" if lines else hint)
+        raise StepWarning("\n".join([summary, *stale]), f"{hint}, and add {lines}" if lines else hint)
     if commands is not None and lines:
-        hint = f"add {lines} to {state.place}"
-        raise StepWarning(f"{said}\nIts commands were found {commands.how}, and clusterfn.yml does not say where", hint)
-    return said
+        problem = f"Its commands were found {commands.how}, and clusterfn.yml does not say where"
+        raise StepWarning(f"{summary}\n{problem}", f"add {lines} to {state.place}")
+    return summary
 
 
 def _without_commands(state: CheckState, title: str) -> list[str]:
@@ -39,11 +39,11 @@ def _without_commands(state: CheckState, title: str) -> list[str]:
 
 def _none(state: CheckState) -> str:
     if state.host.scheduler == "bare" and state.site.schedulers:
-        word, there = next(iter(state.site.schedulers.items()))
-        commands = state.site.login.found.get(word)
+        word, site = next(iter(state.site.schedulers.items()))
+        commands = state.site.login.schedulers.get(word)
         lines = ", ".join(filter(None, [f"scheduler: {word}", commands.in_words() if commands else ""]))
         hint = f"write {lines} for {state.place}, unless you may compute on this machine itself"
-        raise StepWarning(f"the host has {there.program}: if this is a login node, use scheduler: {word}", hint)
+        raise StepWarning(f"the host has {site.program}: if this is a login node, use scheduler: {word}", hint)
     if state.host.scheduler == "bare" and state.site.signs:
         hint = f"if it is, remove {state.place} and run clusterfn init again, which asks for the scheduler"
         raise StepWarning(f"this may be the login node of a cluster: {'; '.join(state.site.signs)}", hint)
@@ -56,12 +56,12 @@ def _none(state: CheckState) -> str:
 
 
 def account(state: CheckState) -> str:
-    there = state.site.schedulers.get(state.host.scheduler)
-    if there is None:
+    site = state.site.schedulers.get(state.host.scheduler)
+    if site is None:
         raise StepSkipped("no account is charged without a batch scheduler")
-    usable = there.check_account(state.host, state.place)
+    usable = site.check_account(state.host, state.place)
     if usable is None:
-        raise StepSkipped(there.no_accounts)
+        raise StepSkipped(site.no_accounts)
     return usable
 
 
@@ -99,19 +99,19 @@ def gpus(state: CheckState) -> str:
         raise StepSkipped("there is no nvidia-smi: gpus=0 only")
     if surveyed.trouble:
         raise StepFailed("nvidia-smi fails", _how_to_fix(state, surveyed.trouble), surveyed.trouble.splitlines())
-    said = describe_gpus(surveyed)
+    summary = describe_gpus(surveyed)
     if state.session.host.gpus_only:
         names = ", ".join(str(gpu.index) for gpu in state.session.capacity.gpus or ())
-        said += f"; jobs get only GPU {names}, by gpus: in {state.session.host.source}"
+        summary += f"; jobs get only GPU {names}, by gpus: in {state.session.host.source}"
     elif state.session.connection.facts.visible_gpus:
         setting = state.session.connection.facts.visible_gpus
-        raise StepWarning(said, host_gpus.about_visible(setting, state.name))
+        raise StepWarning(summary, host_gpus.about_visible(setting, state.name))
     if surveyed.lost:
         raise StepWarning(
-            f"{said}; {len(surveyed.lost)} more "
+            f"{summary}; {len(surveyed.lost)} more "
             f"{'does' if len(surveyed.lost) == 1 else 'do'} not answer: {surveyed.lost[0]}", _LOST,
         )  # fmt: skip
-    return said
+    return summary
 
 
 def _how_to_fix(state: CheckState, trouble: str) -> str:

@@ -20,8 +20,9 @@ from clusterfn.hosts.survey import Site
 from clusterfn.scheduler import scheduler_for
 
 TIMEOUT_S = 60.0
-Progress = Callable[[str, str, float], None]  # the state of the function's job, the reason, seconds since it was sent
-# The spec of each recent job, followed by NUL; then how many jobs wait in the machine's own queue.
+# The state of the function's job, the reason for it, and the seconds since it was sent.
+Progress = Callable[[str, str, float], None]
+# Prints the spec of each recent job, followed by NUL, and then how many jobs wait in the machine's own queue.
 _JOBS = r"""
 cd -- "$1" 2>/dev/null && ls -t | head -n 20 | while read -r job; do cat -- "$job/$2"; printf '\0'; done 2>/dev/null
 find "$3" -type f ! -name '.*' 2>/dev/null | wc -l
@@ -50,14 +51,14 @@ class CheckState:
     """What the steps have found so far.
 
     Attributes:
-        wanted: The host that the user named, if any.
+        host_name: The host that the user named, if any.
         gpus: How many GPUs to try PyTorch on; 0 for none.
         timeout_s: How long to wait for the function; None: a minute in the queue, five in all.
         progress: Shows the state of the function's job, in place of the step's own line.
         broken: The error of the one attempt to connect, from which several steps are judged.
     """
 
-    wanted: str | None
+    host_name: str | None
     environment: str | None = None
     no_job: bool = False
     timeout_s: float | None = None
@@ -69,7 +70,7 @@ class CheckState:
 
     @property
     def name(self) -> str:
-        return self.host.name if self._host else self.wanted or "the host"
+        return self.host.name if self._host else self.host_name or "the host"
 
     @property
     def host(self) -> Host:
@@ -102,12 +103,14 @@ class CheckState:
     @functools.cached_property
     def site(self) -> Site:
         """What the host offers; asked once for all steps, and its jobs in the same round trip."""
+        # Send the question about jobs first, so that both questions take one round trip.
         _ = self._asked
-        site, lacked = survey.survey(self.session.connection), self.session.found_commands
-        if lacked is None:
+        site, places = survey.survey(self.session.connection), self.session.command_places
+        if places is None:
             return site
-        # found at the connection already, whose agent has them since
-        return replace(site, login=site.login._replace(found={**site.login.found, self.host.scheduler: lacked}))
+        # The connection has given these folders to its agent already, so this survey does not report them any more.
+        schedulers = {**site.login.schedulers, self.host.scheduler: places}
+        return replace(site, login=site.login._replace(schedulers=schedulers))
 
     @functools.cached_property
     def jobs(self) -> tuple[list[dict[str, Any]], int]:

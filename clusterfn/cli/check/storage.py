@@ -11,6 +11,7 @@ from clusterfn.config.forms import ENVIRONMENT_KINDS
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts.survey import Volume
 
+# Below the first of each pair, the step warns. Below the second, it fails.
 _LITTLE_BYTES, _TOO_LITTLE_BYTES = 50 * 2**20, 10 * 2**20
 _FEW_FILES, _TOO_FEW_FILES = 10_000, 500
 _MEASURING_S = 20.0

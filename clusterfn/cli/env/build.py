@@ -61,8 +61,8 @@ def specification(file: str | None, packages: Sequence[str], where: Host | None)
     Raises:
         ConfigError: None of these exists, or two do.
     """
-    known = config_file.load().named if packages else []
-    host = next((each for each in packages if each in known), None)
+    host_names = config_file.load().named if packages else []
+    host = next((each for each in packages if each in host_names), None)
     if host:
         raise ConfigError(
             f"--packages takes {host} for a package, but it is a host of {config_file.load().path}",
@@ -95,8 +95,8 @@ def lock(args: argparse.Namespace) -> int:
             ) for each in sessions
         }  # fmt: skip
         return _report_check(spec, "host", why_not, args.json)
-    made = [_made(session, spec, args.gpus) for session in sessions]
-    _print_locks(args.json, [_row(each.lock, each.host.name, each.platform) for each in made])
+    locked = [_lock_for(session, spec, args.gpus) for session in sessions]
+    _print_locks(args.json, [_row(each.lock, each.host.name, each.platform) for each in locked])
     return 0
 
 
@@ -107,12 +107,12 @@ def _print_locks(as_json: bool, rows: Sequence[Sequence[str]]) -> None:
         print(screen.table(_HEAD, rows))
 
 
-def _made(session: HostState, spec: Specification, gpus: int | None) -> LockedEnvironment:
+def _lock_for(session: HostState, spec: Specification, gpus: int | None) -> LockedEnvironment:
     session.capacity.enough(Resources(gpus=gpus or 0))
-    made = environment_facts.lock_environment(session, spec, _gpus_to_lock_for(session, gpus), CALLER, say)
-    if made.why:
-        say(f"{session.host.name}: {made.why}")
-    return made
+    locked = environment_facts.lock_environment(session, spec, _gpus_to_lock_for(session, gpus), CALLER, say)
+    if locked.why:
+        say(f"{session.host.name}: {locked.why}")
+    return locked
 
 
 def _gpus_to_lock_for(session: HostState, gpus: int | None) -> int:
@@ -124,13 +124,13 @@ def _gpus_to_lock_for(session: HostState, gpus: int | None) -> int:
     )
 
 
-def _row(found: EnvironmentLock, host: str, platform: str) -> list[str]:
-    packages = found.on(platform)
+def _row(locked: EnvironmentLock, host: str, platform: str) -> list[str]:
+    packages = locked.on(platform)
     python = next(each.version for each in packages if each.name == "python")
     torch = torch_build.find_torch(packages)
-    identity = found.id(platform)[: resolve.ID_DIGITS]
+    identity = locked.id(platform)[: resolve.ID_DIGITS]
     built_for = torch.cuda or "none" if torch else "-"
-    return [found.path.name, host, platform, identity, str(len(packages)), python, built_for]
+    return [locked.path.name, host, platform, identity, str(len(packages)), python, built_for]
 
 
 def _report_check(spec: Specification, kind: str, why_not: Mapping[str, str], as_json: bool) -> int:
@@ -168,10 +168,10 @@ def _for_platform(args: argparse.Namespace, words: FileAndHosts) -> int:
     target = SolveTarget(args.platform, "", None, f"{CALLER[0]}.{CALLER[1]}")
     if args.check:
         return _report_check(spec, "platform", {args.platform: solver.existing_lock(spec, target)[1]}, args.json)
-    made = torch_build.lock_with_torch(
+    locked = torch_build.lock_with_torch(
         spec, target, None, lambda: torch_build.UNKNOWN_GPUS, "a host of that platform", say
     )
-    _print_locks(args.json, [_row(made, "-", args.platform)])
+    _print_locks(args.json, [_row(locked, "-", args.platform)])
     return 0
 
 
@@ -183,29 +183,29 @@ def build(args: argparse.Namespace) -> int:
     session = host_state(words.hosts[0] if words.hosts else None, "build")
     spec = specification(words.file, args.packages, session.host)
     session.capacity.enough(Resources(gpus=args.gpus))
-    made = environment_facts.lock_environment(session, spec, args.gpus, CALLER, say)
-    if made.why:
-        say(made.why)
+    locked = environment_facts.lock_environment(session, spec, args.gpus, CALLER, say)
+    if locked.why:
+        say(locked.why)
     try:
         with BuildDisplay() as shown:
-            new = environment_upload.build(session, made, say, shown.show)
+            new = environment_upload.build(session, locked, say, shown.show)
     except KeyboardInterrupt:
         console.warn(
             f"the build keeps running on {session.host.name}, unless nothing was sent yet; "
             "run the same command to follow it"
         )
         raise
-    say(_result(session, made, new))
-    facts = {"id": made.id, "host": session.host.name, "prefix": made.prefix, "new": new}
-    print(screen.as_json(facts) if args.json else made.id)
+    say(_result(session, locked, new))
+    facts = {"id": locked.id, "host": session.host.name, "prefix": locked.prefix, "new": new}
+    print(screen.as_json(facts) if args.json else locked.id)
     return 0
 
 
-def _result(session: HostState, made: LockedEnvironment, new: bool) -> str:
-    ready = read_ready(session, made.prefix)
+def _result(session: HostState, locked: LockedEnvironment, new: bool) -> str:
+    ready = read_ready(session, locked.prefix)
     packages, files = counted(len(ready["packages"]), "package"), counted(ready["files"], "file")
     size = f"{packages}, {format_size(ready['bytes'])}, {files}"
     what = f"Python {ready['python']}, {size}"
     if not new:
-        return f"{made.title} already exists on {session.host.name}: {what}"
-    return f"{made.title} is built on {session.host.name}: {what}; {seconds(ready['seconds'])}"
+        return f"{locked.title} already exists on {session.host.name}: {what}"
+    return f"{locked.title} is built on {session.host.name}: {what}; {seconds(ready['seconds'])}"

@@ -28,10 +28,12 @@ from clusterfn.hosts import environment_builder, environment_facts, remote_files
 from clusterfn.hosts.environment_builder import BuildProgress, Built
 from clusterfn.hosts.host_state import CALLER, HostState, open_session
 
+# With fewer digits, a typing error could easily name another environment.
 _LEAST_DIGITS = 4
 REPORT_PREFIX = "clusterfn imports "
 
-# A package's name says which distribution it is, and that which modules it has; conda calls torch pytorch.
+# The program finds the distribution of a package by its name, and the
+# distribution lists its modules. conda calls torch "pytorch".
 IMPORT_PROGRAM = r"""
 import importlib, importlib.metadata as metadata, importlib.util, json, sys
 NAMES = {"pytorch": "torch", "pytorch-gpu": "torch", "pytorch-cuda": "torch"}
@@ -63,14 +65,16 @@ for name in [each for wanted in sys.argv[1:] for each in modules(wanted) if want
 print("\n" + MARK + json.dumps(told), flush=True)
 """.replace("MARK", repr(REPORT_PREFIX))
 
-TOTAL = 4.0  # what the calculation gives
+# The correct result of the calculation below.
+TOTAL = 4.0
 OnGpu = tuple[str, str, str, bool, int, str, float]
 
 
 def gpu_kernel() -> Callable[[], OnGpu | None]:
     """Return a function that calculates on a GPU with PyTorch and reports it; None where there is no PyTorch."""
 
-    def kernel() -> OnGpu | None:  # travels by value, as it has no name that can be imported
+    # A nested function has no name that a host could import, so it is sent by value.
+    def kernel() -> OnGpu | None:
         import importlib
         import importlib.util
         import platform
@@ -118,20 +122,22 @@ def find_environment(word: str, session: HostState) -> Built:
     """
     root = environment_facts.environments_root(session)
     begin = word.lower()
-    if names_a_file(word):  # whose lock must exist: nothing is solved here
+    if names_a_file(word):
+        # The lock must exist already: this command solves no environment.
         spec = resolve.read_specification(word, ())
         if why := environment_facts.explain_stale_lock(session, spec, 0, CALLER):
             raise ConfigError(
                 f"{word} is not locked: {why}", hint=f"clusterfn env lock {shlex.quote(word)} {session.host.name}"
             )
         begin = environment_facts.lock_environment(session, spec, 0, CALLER, say).id
-    there = environment_builder.list_environments(session, root)
-    found = [each for each in there if each.id == begin] or [each for each in there if each.id.startswith(begin)]
-    if len(found) == 1 and len(begin) >= _LEAST_DIGITS:
-        return found[0]
+    environments = environment_builder.list_environments(session, root)
+    exact = [each for each in environments if each.id == begin]
+    matches = exact or [each for each in environments if each.id.startswith(begin)]
+    if len(matches) == 1 and len(begin) >= _LEAST_DIGITS:
+        return matches[0]
     hint = f"clusterfn env list {session.host.name}"
-    if found:
-        raise ConfigError(f"{word!r} matches several environments", evidence=[each.id for each in found], hint=hint)
+    if matches:
+        raise ConfigError(f"{word!r} matches several environments", evidence=[each.id for each in matches], hint=hint)
     raise ConfigError(f"there is no environment {word!r} on {session.host.name}", hint=hint)
 
 
@@ -144,22 +150,22 @@ _SHOWN_JOBS = 3
 def list_environments(args: argparse.Namespace) -> int:
     """Print the environments of a host, the one used last first."""
     session = host_state(args.host, "list")
-    found = environment_builder.list_environments(session, environment_facts.environments_root(session))
+    environments = environment_builder.list_environments(session, environment_facts.environments_root(session))
     if args.json:
-        print(screen.as_json([asdict(each) for each in found]))
-    elif found:
-        print(screen.table(_LIST_HEAD, _rows(found)))
-        total = format_size(sum(each.size for each in found))
-        count = counted(len(found), "environment")
+        print(screen.as_json([asdict(each) for each in environments]))
+    elif environments:
+        print(screen.table(_LIST_HEAD, _rows(environments)))
+        total = format_size(sum(each.size for each in environments))
+        count = counted(len(environments), "environment")
         say(f"{count}, {total}; files that several environments share are counted in each")
     else:
         say(f"no environments on {session.host.name}")
     return 0
 
 
-def _rows(found: Sequence[Built]) -> Iterator[list[str]]:
+def _rows(environments: Sequence[Built]) -> Iterator[list[str]]:
     now = time.time()
-    for each in found:
+    for each in environments:
         about = each.about if len(each.about) <= _ABOUT else each.about[: _ABOUT - 1] + "…"
         ages = [format_duration(now - each.built), format_duration(now - each.used)]
         sizes = [format_size(each.size), str(each.files)]
@@ -249,7 +255,8 @@ def _read(session: HostState, path: str) -> dict[str, Any]:
         return dict(json.loads(text))
 
 
-_IMPORT_TIMEOUT_S = 600.0  # a cold import from a shared file system takes minutes
+# The first import from a shared file system may take minutes.
+_IMPORT_TIMEOUT_S = 600.0
 _MOST_LINES = 20
 
 
@@ -260,11 +267,11 @@ def verify_environment(args: argparse.Namespace) -> int:
     prefix = layout.environment_dir(root, built.id)
     mended = environment_builder.repair_environment(session, root, built.id)
     plan = read_plan(session, prefix)
-    found = _imported(session, prefix, plan.get("wanted") or [])
-    lines = [f"files     {mended['files']} checked, {mended['relinked']} restored", *_modules(found)]
+    report = _imported(session, prefix, plan.get("wanted") or [])
+    lines = [f"files     {mended['files']} checked, {mended['relinked']} restored", *_modules(report)]
     if not args.json:
         print("\n".join(in_one_line(line) for line in lines))
-    problems = [*_lost_files(mended), *(f"{name} cannot be imported: {why}" for name, why in found["failed"].items())]
+    problems = [*_lost_files(mended), *(f"{name} cannot be imported: {why}" for name, why in report["failed"].items())]
     if problems:
         raise EnvironmentBuildError(
             f"the environment {built.id} does not work", host=session.host.name, stage="environment",
@@ -273,7 +280,7 @@ def verify_environment(args: argparse.Namespace) -> int:
     kernel = _run_on_gpu(session, prefix, args.gpus) if args.gpus else None
     if args.json:
         files = {"files": mended["files"], "restored": mended["relinked"]}
-        print(screen.as_json({"id": built.id, **files, **found, "gpu": kernel}))
+        print(screen.as_json({"id": built.id, **files, **report, "gpu": kernel}))
     elif kernel is not None:
         print(in_one_line(f"gpu       {kernel}"))
     return 0
@@ -284,9 +291,10 @@ def _lost_files(mended: BuildProgress) -> list[str]:
     return [f"{counted(len(lost), 'lost file')}: {', '.join(lost[:_MOST_LINES])}"] if lost else []
 
 
-def _imported(session: HostState, prefix: str, wanted: list[str]) -> dict[str, Any]:
+def _imported(session: HostState, prefix: str, packages: list[str]) -> dict[str, Any]:
     """Import in its own Python what was asked for; return what came of it."""
-    argv = [f"{prefix}/bin/python", "-I", "-c", IMPORT_PROGRAM, *wanted]
+    argv = [f"{prefix}/bin/python", "-I", "-c", IMPORT_PROGRAM, *packages]
+    # Test the environment alone: variables of the login must not add libraries or modules to it.
     unset = (*session.scheduler.unset, "LD_LIBRARY_PATH", "PYTHON")
     answer = session.connection.run(argv, unset=unset, timeout_s=_IMPORT_TIMEOUT_S).result(_IMPORT_TIMEOUT_S)
     lines = (answer.out + answer.err).decode("utf-8", "replace").splitlines()
@@ -300,10 +308,10 @@ def _imported(session: HostState, prefix: str, wanted: list[str]) -> dict[str, A
         return dict(json.loads(reports[-1]))
 
 
-def _modules(found: dict[str, Any]) -> list[str]:
-    modules = ", ".join(found["imported"]) or "nothing else, because no package was asked for by name"
-    cuda = [f"cuda      {found['cuda'] or 'none'}, according to torch.version.cuda"] if "cuda" in found else []
-    return [f"imports   Python {found['python']}, {modules}", *cuda]
+def _modules(report: dict[str, Any]) -> list[str]:
+    modules = ", ".join(report["imported"]) or "nothing else, because no package was asked for by name"
+    cuda = [f"cuda      {report['cuda'] or 'none'}, according to torch.version.cuda"] if "cuda" in report else []
+    return [f"imports   Python {report['python']}, {modules}", *cuda]
 
 
 def _run_on_gpu(session: HostState, prefix: str, gpus: int) -> str:
@@ -345,22 +353,23 @@ def remove_unused(args: argparse.Namespace) -> int:
     """Remove environments that were not used for long; say which jobs hold the others."""
     session = host_state(args.host, "gc")
     root = environment_facts.environments_root(session)
-    there = {each.id: each for each in environment_builder.list_environments(session, root)}
+    environments = {each.id: each for each in environment_builder.list_environments(session, root)}
     outcome = environment_builder.remove_unused_environments(session, root, args.days, args.keep, dry=args.dry_run)
     if args.json:
         print(screen.as_json({"removed": outcome["removed"], "kept": outcome["kept"], "freed": outcome["freed"] or 0}))
         return 0
     done = "would remove" if args.dry_run else "removed"
     for env_id in outcome["removed"]:
-        print(in_one_line(f"{done} {env_id} ({there[env_id].about if env_id in there else 'built meanwhile'})"))
+        about = environments[env_id].about if env_id in environments else "built meanwhile"
+        print(in_one_line(f"{done} {env_id} ({about})"))
     for each in outcome["kept"]:
         say(f"{each['id']} was not removed: {each['why']} {' '.join(each['used_by'])}".rstrip())
     if args.dry_run:
-        of = counted(len(there), "environment")
+        of = counted(len(environments), "environment")
         print(f"{len(outcome['removed'])} of {of} would go, about {format_size(outcome['freed'])}")
         return 0
     removed = len(outcome["removed"])
-    print(f"{counted(removed, 'environment')} removed, {len(there) - removed} kept; {_freed(outcome)}")
+    print(f"{counted(removed, 'environment')} removed, {len(environments) - removed} kept; {_freed(outcome)}")
     return 0
 
 

@@ -30,6 +30,7 @@ from clusterfn.scheduler.site import Given
 
 SCRIPT = "first.py"
 _TIMEOUT_S = 60.0
+# The host expands `~`, because only it knows the home folder. Other users must not read the files of jobs.
 _MAKE_ROOT = """
 case $1 in "~/"*) set -- "$HOME/${1#??}" ;; esac
 umask 077; mkdir -p -- "$1" && [ -w "$1" ]
@@ -60,7 +61,7 @@ def init(args: argparse.Namespace) -> int:
 
 def _story(args: argparse.Namespace, answers: Answers, done: Done) -> int:
     begun = address.begin(args.address, args.name, answers)
-    if begun.there:
+    if begun.is_configured:
         _reject_contradictions(begun, args)
     address.say_way(begun.host)
     command = f"clusterfn init {begun.host.address}"
@@ -68,7 +69,7 @@ def _story(args: argparse.Namespace, answers: Answers, done: Done) -> int:
     if remembered is None:
         return 1
     done.notes += [f"wrote the host's key to {path}" for path in remembered]
-    if begun.there:
+    if begun.is_configured:
         say(f"{begun.host.name} is already in {begun.host.source}, and is left unchanged.")
         login.connected(begun.host, answers, args.no_key, done)
     else:
@@ -79,23 +80,24 @@ def _story(args: argparse.Namespace, answers: Answers, done: Done) -> int:
 def _reject_contradictions(begun: Begun, args: argparse.Namespace) -> None:
     """Reject each option that would say something else than the lines that are there, which stay as they are."""
     host, options = begun.host, begun.host.scheduler_options
-    queue = "queue" if "queue" in options else "partition"  # of Grid Engine, of SLURM
+    # Grid Engine has queues, and SLURM has partitions.
+    queue = "queue" if "queue" in options else "partition"
     parts = options.get(queue)
     cpu, gpu = (parts.get("cpu"), parts.get("gpu")) if isinstance(parts, Mapping) else (parts, parts)
-    there: dict[str, tuple[str, Sequence[str | None]]] = {
+    configured: dict[str, tuple[str, Sequence[str | None]]] = {
         "scheduler": ("scheduler", [host.scheduler]), "root": ("root", [host.root]),
         "environment": ("environment", [host.environment]), "scheduler_path": ("scheduler_path", host.scheduler_path),
         "partition": (queue, [cpu]), "gpu_partition": (queue, [gpu]), "account": ("account", [options.get("account")]),
     }  # fmt: skip
-    for option, (key, values) in there.items():
-        wanted = getattr(args, option)
-        if wanted is None or wanted in values:
+    for option, (key, values) in configured.items():
+        value = getattr(args, option)
+        if value is None or value in values:
             continue
-        said = ", ".join(map(str, filter(None, values)))
-        if said:
+        current = ", ".join(map(str, filter(None, values)))
+        if current:
             hint = "edit that line, or leave out the option"
-            raise ConfigError(f"{host.source} says {key}: {said}, not {wanted}", hint=hint)
-        hint = f"write `{key}: {wanted}` there, or leave out the option"
+            raise ConfigError(f"{host.source} says {key}: {current}, not {value}", hint=hint)
+        hint = f"write `{key}: {value}` there, or leave out the option"
         raise ConfigError(f"{host.name} is in {host.source} already, without `{key}:`", hint=hint)
 
 
@@ -116,7 +118,9 @@ def _add(begun: Begun, args: argparse.Namespace, answers: Answers, done: Done) -
     )  # fmt: skip
     make_root(connection, keys["root"])
     environment = pythons.environment(open_session(connection.host), args.environment, answers)
-    if keys["root"] != connection.host.root:  # made for the agent that has looked around
+    if keys["root"] != connection.host.root:
+        # The agent that has surveyed the host made this folder, which no
+        # job needs now. `rmdir` removes it only if empty.
         connection.run(["rmdir", "--", connection.facts.root])
     lines = {"address": draft.address, **keys, **({"environment": environment} if environment else {})}
     change = writing.adding(draft.name, lines, begun.path, choices.suggestion(site))
@@ -136,8 +140,8 @@ def make_root(connection: HostConnection, root: str) -> None:
         return
     answer = connection.run(["/bin/sh", "-c", _MAKE_ROOT, "sh", root], timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
     if answer.rc != 0:
-        said = answer.err.decode("utf-8", "replace").strip() or "you may not write there"
-        raise ConfigError(f"{root} cannot be used: {said}", hint="name another folder")
+        reason = answer.err.decode("utf-8", "replace").strip() or "you may not write there"
+        raise ConfigError(f"{root} cannot be used: {reason}", hint="name another folder")
 
 
 def leave_script(host: Host, done: Done) -> str:
@@ -150,10 +154,10 @@ def leave_script(host: Host, done: Done) -> str:
     text = read_template(SCRIPT)
     text = text.replace("HOST", host.name)
     if path.exists():
-        there = path.read_text(encoding="utf-8", errors="replace")
-        say(f"{SCRIPT} already exists{'' if there == text else ', and is left unchanged'}.")
-        called = f"{SCRIPT}::where hello" if "\ndef where(greeting):" in there else "FILE.py::FUNCTION"
-        return f"python {SCRIPT}" if there == text else f"clusterfn run {host.name} {called}"
+        existing = path.read_text(encoding="utf-8", errors="replace")
+        say(f"{SCRIPT} already exists{'' if existing == text else ', and is left unchanged'}.")
+        called = f"{SCRIPT}::where hello" if "\ndef where(greeting):" in existing else "FILE.py::FUNCTION"
+        return f"python {SCRIPT}" if existing == text else f"clusterfn run {host.name} {called}"
     with path.open("x", encoding="utf-8") as file:
         file.write(text)
     done(f"wrote {SCRIPT}, a function that runs on {host.name}")

@@ -21,7 +21,7 @@ from clusterfn.hosts.transports import ssh_config_file
 from clusterfn.hosts.transports.ssh_config import Settings, parse_address, resolve
 
 _SHOWN_ALIASES = 12
-# A login node is better called by the name of its cluster.
+# These names say nothing about a cluster, so the next part of the address becomes the host's name.
 _NO_NAMES = re.compile(r"login[-\w]*|ssh\d*|head\w*|gate\w*|frontend\w*|www", re.IGNORECASE)
 
 
@@ -32,12 +32,12 @@ class Begun:
     Attributes:
         host: As far as it is known.
         path: The clusterfn.yml that holds here, or will.
-        there: Whether that file has the host already.
+        is_configured: Whether that file has the host already.
     """
 
     host: Host
     path: Path
-    there: bool
+    is_configured: bool
 
 
 def begin(address: str | None, name: str | None, answers: Answers) -> Begun:
@@ -47,7 +47,7 @@ def begin(address: str | None, name: str | None, answers: Answers) -> Begun:
         ConfigError: The address or the name cannot be used, or the name is that of another host.
     """
     path = writing.place(Path.cwd())
-    configuration = writing.known(path)
+    configuration = writing.read_or_empty(path)
     if address is None:
         _say_aliases()
         question = "Address of the host (user@name, user@name:port, or an alias of ~/.ssh/config)"
@@ -66,14 +66,14 @@ def begin(address: str | None, name: str | None, answers: Answers) -> Begun:
 
 
 def _refuse_another(configuration: Config, name: str, address: str) -> Host:
-    there = configuration.hosts[name]
-    if there.address == address:
-        return there
-    what = f"is at {there.address}" if there.address else "is this machine"
+    host = configuration.hosts[name]
+    if host.address == address:
+        return host
+    what = f"is at {host.address}" if host.address else "is this machine"
     hint = "choose another name with --name, or edit its lines"
     if name == address:
         hint = f"run `clusterfn check {name}`; for another host, " + hint
-    raise ConfigError(f"{name} {what} according to {there.source}, not at {address}", host=name, hint=hint)
+    raise ConfigError(f"{name} {what} according to {host.source}, not at {address}", host=name, hint=hint)
 
 
 def _check_address(address: str) -> None:
@@ -108,8 +108,8 @@ def _proposed(address: str) -> str:
     with contextlib.suppress(ValueError):
         return "server" if ipaddress.ip_address(name).version == 6 else name
     labels = [label for label in name.split(".") if label]
-    said = next((label for label in labels if not _NO_NAMES.fullmatch(label)), "".join(labels[:1]))
-    return re.sub(r"[^\w-]", "-", said, flags=re.ASCII).strip("_-") or "server"
+    chosen = next((label for label in labels if not _NO_NAMES.fullmatch(label)), "".join(labels[:1]))
+    return re.sub(r"[^\w-]", "-", chosen, flags=re.ASCII).strip("_-") or "server"
 
 
 def _say_aliases() -> None:
@@ -126,14 +126,14 @@ def say_way(host: Host) -> Settings:
         ConfigError: The ssh configuration cannot be read.
     """
     settings = resolve(host)
-    wanted = parse_address(host.address, host)
-    given, usual, configured = "as given", "by default", "from the ssh configuration"
+    address = parse_address(host.address, host)
+    typed, usual, configured = "as given", "by default", "from the ssh configuration"
     why = {
-        "name": given if settings.hostname == wanted.name else configured,
-        "user": given if wanted.user else usual if settings.user == getpass.getuser() else configured,
-        "port": given if wanted.port else usual if settings.port == 22 else configured,
+        "name": typed if settings.hostname == address.name else configured,
+        "user": typed if address.user else usual if settings.user == getpass.getuser() else configured,
+        "port": typed if address.port else usual if settings.port == 22 else configured,
     }
-    reasons = [(by, [what for what in why if why[what] == by]) for by in (given, configured, usual)]
+    reasons = [(by, [what for what in why if why[what] == by]) for by in (typed, configured, usual)]
     origins = "; ".join(f"{' and '.join(things)} {by}" for by, things in reasons if things)
     say(f"{host.name} is {settings.user}@{settings.hostname}, port {settings.port} ({origins})")
     way = ", ".join(settings.proxy_jump) or settings.proxy_command

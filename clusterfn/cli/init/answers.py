@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.errors import ConfigError
 
+# Give up after so many unusable answers: they may come from a program and not from a person.
 _TRIES = 5
 
 
@@ -45,22 +46,22 @@ class Answers:
             return default
         self._refuse_without_terminal(question, option, default)
         for _ in range(_TRIES):
-            given = _line(f"{question}{f' [{default}]' if default else ''}: ") or default or ""
+            answer = _line(f"{question}{f' [{default}]' if default else ''}: ") or default or ""
             try:
-                check(given)
+                check(answer)
             except ConfigError as error:
                 print(in_one_line(f"{error.message}{f' ({error.hint})' if error.hint else ''}"), file=sys.stderr)
                 continue
-            if given:
-                return given
+            if answer:
+                return answer
         raise ConfigError(f"no usable answer to: {question}", hint=f"give it with {option}")
 
     def one_of(self, question: str, option: str, choices: Sequence[str], default: str) -> str:
         """Ask for one of a few words."""
 
-        def check(given: str) -> None:
-            if given not in choices:
-                raise ConfigError(f"{given!r} is not one of {', '.join(choices)}")
+        def check(answer: str) -> None:
+            if answer not in choices:
+                raise ConfigError(f"{answer!r} is not one of {', '.join(choices)}")
 
         return self.text(f"{question} ({', '.join(choices)})", option, default, check)
 
@@ -74,9 +75,9 @@ class Answers:
             return True
         self._refuse_without_terminal(question, option, "yes")
         for _ in range(_TRIES):
-            given = _line(f"{question} [Y/n] ").lower()
-            if given in ("", "y", "yes", "n", "no"):
-                return not given.startswith("n")
+            answer = _line(f"{question} [Y/n] ").lower()
+            if answer in ("", "y", "yes", "n", "no"):
+                return not answer.startswith("n")
         raise ConfigError(f"neither yes nor no to: {question}", hint=f"answer it with {option}")
 
     def _refuse_without_terminal(self, question: str, option: str, default: str | None) -> None:

@@ -26,7 +26,7 @@ def keys(
     user: str,
     scheduler: str | None,
     root: str | None,
-    given: Given,
+    site_options: Given,
     answers: Answers,
     try_root: Callable[[str], object] = len,
 ) -> dict[str, Any]:
@@ -41,15 +41,15 @@ def keys(
         ConfigError: An answer does not fit the host.
     """
     word = scheduler or site.scheduler
-    there, kind = site.schedulers.get(word), kind_of_site(word)
-    if kind is not None and there is None:
+    offered, kind = site.schedulers.get(word), kind_of_site(word)
+    if kind is not None and offered is None:
         problem = f"that host has no {kind.title}: {kind.program} is missing"
         hint = "leave --scheduler out, or name the folder of its commands with --scheduler-path"
         raise ConfigError(problem, hint=hint)
     lines = {"scheduler": word, "root": root or _root(site, user, answers, try_root)}
-    if word in site.login.found:
-        lines.update(site.login.found[word].keys())
-    options = there.choose_options(given, answers.one_of) if there else {}
+    if word in site.login.schedulers:
+        lines.update(site.login.schedulers[word].keys())
+    options = offered.choose_options(site_options, answers.one_of) if offered else {}
     return {**lines, word: options} if options else lines
 
 
@@ -68,8 +68,9 @@ def ask_about_signs(site: Site, name: str, answers: Answers, look: Callable[[str
     """
     if not site.signs:
         return site
-    found, kinds = [site], kinds_of_sites().values()
-    known = " or ".join(kind.title for kind in kinds)
+    # A list, so that the check of an answer can replace the survey.
+    surveys, kinds = [site], kinds_of_sites().values()
+    titles = " or ".join(kind.title for kind in kinds)
     programs = " or ".join(kind.commands.programs[0] for kind in kinds)
 
     def check(text: str) -> None:
@@ -77,9 +78,9 @@ def ask_about_signs(site: Site, name: str, answers: Answers, look: Callable[[str
             return
         if not text.startswith(("/", "~/")):
             raise ConfigError(f"{text!r} is neither {_BARE} nor an absolute path")
-        found[0] = look(text)
-        if not found[0].schedulers:
-            raise ConfigError(f"no {known} answers to the commands in {text}")
+        surveys[0] = look(text)
+        if not surveys[0].schedulers:
+            raise ConfigError(f"no {titles} answers to the commands in {text}")
 
     unsupported = " and ".join(site.login.signs.unsupported)
     say(f"{name} may be the login node of a cluster, where jobs must not run:")
@@ -92,10 +93,10 @@ def ask_about_signs(site: Site, name: str, answers: Answers, look: Callable[[str
         answers.text(question, f"--scheduler-path FOLDER or --scheduler {_BARE}", check=check)
     except ConfigError as error:
         unknown = f"; clusterfn cannot submit to {unsupported}" if unsupported else ""
-        problem = f"{name} may be the login node of a cluster, and no {known} was found{unknown}"
+        problem = f"{name} may be the login node of a cluster, and no {titles} was found{unknown}"
         hint = f"name the folder of {programs} with --scheduler-path FOLDER; --scheduler {_BARE} runs jobs on it"
         raise ConfigError(problem, evidence=site.signs, hint=hint) from error
-    return found[0]
+    return surveys[0]
 
 
 def _root(site: Site, user: str, answers: Answers, try_root: Callable[[str], object]) -> str:
@@ -134,7 +135,7 @@ def suggestion(site: Site) -> str:
 def say_site(site: Site) -> None:
     """Print what was found, a line for each thing."""
     lines = site.schedulers[site.scheduler].overview() if site.schedulers else [Bare.overview]
-    commands = site.login.found.get(site.scheduler)
+    commands = site.login.schedulers.get(site.scheduler)
     if commands is not None and commands.keys():
         lines.append(f"its commands were found {commands.how}: {commands.in_words()}")
     lines += [f"{each.name} ({each.path}, {each.kind}): {_room(each)}" for each in site.volumes]

@@ -39,7 +39,8 @@ def connected(host: Host, answers: Answers, no_key: bool, note: Note) -> HostCon
     try:
         connection = hosts.connection_for(host)
     except AuthenticationError as error:
-        if "clusterfn login" in (error.hint or ""):  # which knows the host once it is in clusterfn.yml
+        if "clusterfn login" in (error.hint or ""):
+            # `clusterfn login` does not know this host until it is in clusterfn.yml.
             error.hint = "run the same command to be asked again"
         raise
     once = f"; to log in once for all of them: clusterfn login {host.name}" if can_hold(host) else ""
@@ -62,7 +63,7 @@ def _install_key(host: Host, settings: Settings, asker: Asker, answers: Answers,
     Raises:
         AuthenticationError: The host does not take the key.
     """
-    # where a password alone is not enough, a key is there already, or only its administrator can install one
+    # Where a password alone is not enough, the host has a key already, or only its administrator can install one.
     if auto.needs_ssh(settings) or not ssh_keys.takes_passwords(host):
         return False
     say(f"{settings.place} does not accept any of your keys yet.")

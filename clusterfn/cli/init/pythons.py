@@ -24,8 +24,8 @@ _TIMEOUT_S = 60.0
 _MOST = 6
 _NEEDS = "from packages of a channel that your machine can reach"
 
-# $1 is pythonX.Y, $2 is X.Y, and the rest are the places of conda. A folder that does not exist stays a pattern, which
-# -x then rejects.
+# $1 is pythonX.Y, $2 is X.Y, and the rest are the places of conda. A
+# folder that does not exist stays a pattern, which -x then rejects.
 _LOOK = r"""
 name=$1 minor=$2; shift 2
 try() { for p in "$@"; do [ -x "$p" ] && [ ! -d "$p" ] && "$p" -I -c "
@@ -45,18 +45,18 @@ exit 0
 """
 
 
-def environment(session: HostState, given: str | None, answers: Answers) -> str | None:
+def environment(session: HostState, choice: str | None, answers: Answers) -> str | None:
     """Return what to write as `environment:`; None where the host's own will do, or one is to be made.
 
     Raises:
         EnvironmentBuildError: The given one does not exist, or cannot be made.
         ConfigError: It is no environment that can be named.
     """
-    if given == NONE:
+    if choice == NONE:
         return None
-    if given:
-        say(f"Functions run with {session.environments.find(EnvironmentRequest(given)).interpreter.path}.")
-        return given
+    if choice:
+        say(f"Functions run with {session.environments.find(EnvironmentRequest(choice)).interpreter.path}.")
+        return choice
     own = _own(session.connection)
     if own is None:
         return _elsewhere(session, answers)
@@ -75,25 +75,25 @@ def _own(connection: HostConnection) -> str | None:
 
 
 def _elsewhere(session: HostState, answers: Answers) -> str | None:
-    found = find(session.connection)
-    if not found:
+    paths = find(session.connection)
+    if not paths:
         say(f"The host has no {PYTHON}: your first call builds an environment for what its function imports.")
         return None
     say(f"{PYTHON} is not in the PATH of the host; clusterfn found it as")
-    for number, path in enumerate(found, 1):
+    for number, path in enumerate(paths, 1):
         say(f"  {number}  python:{path}")
     question = f"Environment that runs your functions (a number; {NONE}: one is built for what they import, {_NEEDS})"
-    default = f"python:{found[0]}"
+    default = f"python:{paths[0]}"
     chosen = parse_answer(
-        answers.text(question, "--environment", default, lambda it: _try(session, parse_answer(it, found))), found
+        answers.text(question, "--environment", default, lambda it: _try(session, parse_answer(it, paths))), paths
     )
     return None if chosen == NONE else chosen
 
 
-def parse_answer(typed: str, found: Sequence[str]) -> str:
+def parse_answer(typed: str, paths: Sequence[str]) -> str:
     """Return an environment as clusterfn.yml writes it: a number is one of the list, a path is that of a Python."""
-    if typed.isdecimal() and 0 < int(typed) <= len(found):
-        return f"python:{found[int(typed) - 1]}"
+    if typed.isdecimal() and 0 < int(typed) <= len(paths):
+        return f"python:{paths[int(typed) - 1]}"
     return f"python:{typed}" if typed.startswith(("/", "~/")) and not names_a_file(typed) else typed
 
 

@@ -15,6 +15,7 @@ from clusterfn.hosts.rpc.request_queue import LinkStream, PendingRequests
 from clusterfn.hosts.rpc.requests import MalformedAnswer, OpenRequest
 from clusterfn.hosts.transports.base import DeliveringStream
 
+# Far above the numbers of requests, so that a ping never takes the number of one.
 PING_ID = 2**31
 
 
@@ -36,12 +37,14 @@ class AnswerReader:
         self._requests = requests
         self._cancel = cancel
         self.threads: set[int] = set()
-        self._failed: BaseException | None = None  # what taking the next part raised, in another thread
+        # Holds what the receiving thread raised for the last part. The reader thread reports it with the next frame.
+        self._failed: BaseException | None = None
 
     def serve(self, opened: AgentStream) -> HostError | None:
         """Answer requests until the stream has ended; return the error if it sent what is no frame."""
 
-        def progress() -> None:  # a long answer takes minutes on a slow line, which is alive all that time
+        def progress() -> None:
+            # A long answer takes minutes on a slow line. Each part of it shows that the connection is alive.
             self._line.pulse.moved = time.monotonic()
 
         self._failed = None
@@ -65,7 +68,8 @@ class AnswerReader:
         if request is None:
             if not 0 < header["id"] <= self._requests.last and header["id"] != PING_ID:
                 raise no_frame("it answers an unknown request", repr(header).encode())
-            return  # the answer to what has been cancelled, or to a ping
+            # This answers a request that was cancelled here meanwhile, or a ping.
+            return
         if header.get("end"):
             self._end(request, header, body)
             return
@@ -78,7 +82,8 @@ class AnswerReader:
         except BaseException as error:  # noqa: BLE001 - the caller's own function: its error goes to its reply
             self.give_up(request, error)
         finally:
-            failed = None  # its traceback has this frame, with all that has come
+            # The traceback of the error refers to this frame, which would keep the received data in memory.
+            failed = None
 
     def _take_piece(self, header: Header, part: bytes) -> bool:
         """Take a part of a file in the thread that receives it; leave to `_answer` what cannot be taken."""
@@ -98,7 +103,8 @@ class AnswerReader:
     def _end(self, request: OpenRequest[Any], header: Header, body: bytes) -> None:
         failed: Header | None = None if header.get("ok") else header["error"]
         with self._line.changed:
-            if failed is not None and failed["kind"] == "skipped":  # what failed before it says why
+            if failed is not None and failed["kind"] == "skipped":
+                # The agent skips a request if an earlier one that it needs has failed. The error of that one says why.
                 failed = self._requests.failed_before(request) or failed
             self._requests.remove(request.id, failed)
         if failed is not None:
@@ -134,6 +140,6 @@ def wrapped(host: str, error: BaseException, message: str) -> ClusterfnError:
     """Return an error of the library as it is, and any other as the cause of one with this message."""
     if isinstance(error, ClusterfnError):
         return error
-    made = HostError(message, host=host, evidence=[f"{type(error).__name__}: {error}"])
-    made.__cause__ = error
-    return made
+    host_error = HostError(message, host=host, evidence=[f"{type(error).__name__}: {error}"])
+    host_error.__cause__ = error
+    return host_error

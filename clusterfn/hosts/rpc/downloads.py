@@ -24,7 +24,8 @@ class GetRequest(OpenRequest[int]):
         self._on_size = on_size
 
     def header(self, still_open: Callable[[int], bool]) -> Header:
-        self.reply.size = None  # each agent says how large the file is when it begins
+        # A file may grow between two tries, and each agent announces the size that it sees.
+        self.reply.size = None
         return super().header(still_open)
 
     def takes_at_once(self, header: Header) -> bool:
@@ -33,7 +34,9 @@ class GetRequest(OpenRequest[int]):
     def take(self, header: Header, body: bytes) -> None:
         if self.reply.size is None:
             self.reply.size = number(header, "size")
-            if "of" in header:  # what a later agent must find, so that its bytes belong to these
+            if "of" in header:
+                # Send this identity of the file with a retry: a later agent must
+                # not append bytes of another file of the same name.
                 self.fields["of"] = header["of"]
             if self.reply.size > self.fields.get("until", self.reply.size):
                 raise MalformedAnswer(f"size: {self.reply.size}, of a part that ends at {self.fields['until']}")

@@ -19,13 +19,19 @@ if TYPE_CHECKING:
     from clusterfn.hosts.transports import Stream
 
 CHUNK = 256 * 1024
-LONGEST = 64 * 2**20  # of a body: what announces more is no frame
-LONGEST_HEADER = 8 * 2**20  # which takes up to thirty times as much memory once it is read
+# The most bytes of a body. A frame that announces more is rejected as garbage.
+LONGEST = 64 * 2**20
+# The most bytes of a header. As Python objects, its JSON may take thirty times as much memory.
+LONGEST_HEADER = 8 * 2**20
 SHOWN = 64
-_SMALL = 4096  # read at once where a header comes: what follows it is then read to its place
+# Where a header is expected, read no more than this, so that the bytes of a large body are copied only once.
+_SMALL = 4096
+# The lengths of the header (4 bytes) and of the body (8 bytes), in network byte order.
 FRAME = struct.Struct("!IQ")
-HELLO_ID = 1  # of the first request to an agent
-_QUOTA = 122  # EDQUOT on Linux; this machine may have another number for it
+# The number of the first request to an agent.
+HELLO_ID = 1
+# This is EDQUOT on Linux hosts. The local machine may have another number for it, so `errno` does not help.
+_QUOTA = 122
 _VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})")
 
 Header = dict[str, Any]
@@ -59,7 +65,8 @@ class FrameReader:
         self._on_piece: Callable[[Header, bytes], bool] = lambda header, part: False
         self._data = bytearray(data)
         self._piece: Header = {}
-        self._left = 0  # bytes of it
+        # Counts the bytes of the present piece that have not come yet.
+        self._left = 0
 
     def hand_over(self, deliver: Deliver, on_piece: Callable[[Header, bytes], bool]) -> None:
         """Have pieces taken by the thread that receives them: `frame` does not return them.
@@ -133,7 +140,9 @@ class FrameReader:
                 self._data += data
                 try:
                     self._begin()
-                except HostError:  # `frame` raises it again, in the reader's thread
+                except HostError:
+                    # Do not raise here, in the thread that receives: `frame`
+                    # meets the same error in the reader's thread.
                     return False
                 if not self._left:
                     return False
@@ -172,7 +181,8 @@ def _header(text: bytes) -> Header:
 
 
 def _decompressed(content: bytes) -> bytes:
-    from clusterfn.bridge.agent.compression import decompress  # on slow links alone
+    # Imported late, because agents compress only on slow links.
+    from clusterfn.bridge.agent.compression import decompress
 
     try:
         return decompress(content)
@@ -192,28 +202,28 @@ def no_frame(why: str, seen: bytes | bytearray) -> HostError:
 
 def error_of(host: Host, data: Header) -> HostError:
     """Return the exception for an error frame, with the frame's `kind` and `path` as attributes."""
-    kind, said, path = data["kind"], data["message"], data.get("path")
+    kind, reason, path = data["kind"], data["message"], data.get("path")
     path = path if isinstance(path, str) else ""
     root = f"set root: of host {host.name} ({host.source}) to"
     where = f" ({path})" if path else ""
-    error = HostError(f"{host.name} could not carry out the request{where}: {said}", host=host.name)
+    error = HostError(f"{host.name} could not carry out the request{where}: {reason}", host=host.name)
     if kind == "full":
         error = _full(host, data, path)
     elif kind == "denied":
-        message = f"{path or 'A file'} on {host.name} cannot be used: {said}"
+        message = f"{path or 'A file'} on {host.name} cannot be used: {reason}"
         error = HostError(message, host=host.name, hint=f"{root} a folder that you can write to")
     elif kind == "refused":
         hint = f"{root} a folder in your home; if you trust who can write to it, name that user or group in owners:"
         own = f"run `chmod go-w {shell_word(path)}` on {host.name}"
-        message = f"{path} on {host.name} is not safe to use: {said}"
+        message = f"{path} on {host.name} is not safe to use: {reason}"
         error = HostError(message, host=host.name, hint=own if data.get("own") else hint)
     elif kind == "missing":
-        error = HostError(f"{path or 'The file'} does not exist on {host.name}", host=host.name, evidence=[said])
+        error = HostError(f"{path or 'The file'} does not exist on {host.name}", host=host.name, evidence=[reason])
     elif kind == "changed":
         hint = "try again; a program that writes a new file and renames it never leaves half of one"
-        error = HostError(f"{path} on {host.name} has changed: {said}", host=host.name, hint=hint)
-    elif kind == "bad" and said.startswith("the root ") and (unset := _VARIABLE.search(path)):
-        # mostly a variable that only a login shell sets, and not a command by ssh
+        error = HostError(f"{path} on {host.name} has changed: {reason}", host=host.name, hint=hint)
+    elif kind == "bad" and reason.startswith("the root ") and (unset := _VARIABLE.search(path)):
+        # Usually this is a variable that only login shells set, and a command over ssh runs without one.
         config = f"-F {shlex.quote(host.ssh_config)} " if host.ssh_config else ""
         log_in = f"`ssh {config}{host.address}`, then " if host.address else ""
         error = HostError(
@@ -231,9 +241,10 @@ def _full(host: Host, data: Header, path: str) -> HostError:
     message = f"No space is left on {host.name} for {path}"
     if data.get("errno") == _QUOTA:
         message = f"Your disk quota on {host.name} leaves no space for {path}"
-        amounts = amounts[1:]  # what is free on the disk is not free for you
-    known = [(word, amount) for word, amount in amounts if type(amount) is int and 0 <= amount < 2**63]
-    seen = ", ".join(f"{format_size(amount)} {word}" for word, amount in known)
+        # The free space of the disk would mislead here, because the quota does not let this user have it.
+        amounts = amounts[1:]
+    valid = [(word, amount) for word, amount in amounts if type(amount) is int and 0 <= amount < 2**63]
+    seen = ", ".join(f"{format_size(amount)} {word}" for word, amount in valid)
     return HostDiskFull(
         message,
         host=host.name,

@@ -7,12 +7,18 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable
 
-QUIET_S = 15.0  # without a word, ask for one
-DEAD_S = 45.0  # without an answer, the stream is dead
-ANSWER_S = 20.0  # how long an answer may take at least, whenever it was asked for
-SLOWEST = 50_000  # bytes/s of the slowest line on which our own unsent bytes may delay an answer
-BUFFERED = 8 * 2**20  # the most bytes that can be on their way
-IDLE_PING_S = 240.0  # an agent leaves after 20 minutes of silence
+# Ping after so many seconds without any byte from the host.
+QUIET_S = 15.0
+# Without any byte for so long, the stream counts as dead.
+DEAD_S = 45.0
+# A ping always gets at least this time for its answer, however long the silence before it was.
+ANSWER_S = 20.0
+# On a line of this speed, in bytes/s, our own bytes that are still on their way delay an answer.
+SLOWEST = 50_000
+# Buffers hold no more bytes than this, so no more can delay an answer.
+BUFFERED = 8 * 2**20
+# Ping an idle connection this often, because an agent ends after 20 minutes of silence.
+IDLE_PING_S = 240.0
 WELL, ASK, DEAD = "well", "ask", "dead"
 
 
@@ -31,7 +37,8 @@ class Keepalive:
         """Record that something came."""
         self.heard = self.moved = now
         self._unanswered = 0
-        self._asked: float | None = None  # when a sign of life was asked for that has not come
+        # The time of the ping that has no answer yet; None if there is none.
+        self._asked: float | None = None
 
     def send(self, size: int) -> None:
         """Record that so many bytes went out, which may delay an answer."""
@@ -43,11 +50,13 @@ class Keepalive:
         Args:
             busy: Whether an answer is waited for.
         """
-        if self._asked is None:  # one question is enough: a second one would be no sign of life either
+        # Send only one ping: if the first gets no answer, a second would get none either.
+        if self._asked is None:
             if now - self.heard <= (QUIET_S if busy else IDLE_PING_S):
                 return WELL
             self._asked = now
             return ASK
+        # Our own bytes that are on their way may delay the answer on a slow line, so allow for them.
         late = self._unanswered / SLOWEST
         dead = now - max(self.heard, self.moved) >= DEAD_S + late and now - self._asked >= ANSWER_S + late
         return DEAD if dead else WELL
@@ -64,4 +73,5 @@ async def watch(checking: weakref.WeakMethod[Callable[[float], Awaitable[None]]]
         if check is None:
             return
         await check(time.monotonic())
-        del check  # or its object would live until the next check, and so for ever
+        # Drop the bound method: it would keep its link alive during the sleep, and so this loop would never end.
+        del check

@@ -25,12 +25,15 @@ from clusterfn.hosts.rpc.request_queue import LinkStream, PendingRequests, Reque
 from clusterfn.hosts.rpc.requests import OpenRequest
 from clusterfn.hosts.transports import can_hold, is_held, prompts
 
-FIRST = HELLO_ID + 1  # the number of the first request
-LOCAL_LOOK_S = 2.0  # between two looks for a held connection, at this machine alone
-GARBLED = 3  # streams in a row that broke soon, on what was no frame
+FIRST = HELLO_ID + 1
+# The pause between two looks for a held connection. They ask only this machine, so they may be frequent.
+LOCAL_LOOK_S = 2.0
+# Give up after so many streams in a row that broke soon and sent invalid frames: the cause will not go away.
+GARBLED = 3
 SOON_S = 10.0
 MOST_WAITS = 20
-MOST_UNSENT = 4_000  # requests that wait for a connection: of a thousand jobs
+# While there is no connection, callers wait once so many requests are queued: those of about a thousand jobs.
+MOST_UNSENT = 4_000
 _CANCELLED = {"kind": "skipped", "message": "it was cancelled"}
 
 _log = logging.getLogger("clusterfn")
@@ -79,7 +82,8 @@ class Link:
         self._answers = AnswerReader(host, self.line, self._requests, self.cancel)
         self._sender = RequestSender(self.line, self._requests.__contains__, self._answers.give_up)
         self.state = ConnectionState("connected", time.time())
-        self._listeners: dict[object, Callable[[ConnectionState], None]] = {}  # thousands, of which each ends by itself
+        # A dict, because thousands of jobs listen, and each must be able to stop at once.
+        self._listeners: dict[object, Callable[[ConnectionState], None]] = {}
         self._tries = reconnect.Tries()
         self._pid = os.getpid()
         self._needs_you: AuthenticationError | None = None
@@ -90,7 +94,7 @@ class Link:
             threading.Thread(target=work, name=name, daemon=True).start()
         loop.begin(keepalive.watch(weakref.WeakMethod(self.check)))
 
-    # any thread that asks
+    # The methods below are for any thread that sends requests.
 
     def send(self, request: OpenRequest[Any]) -> None:
         """Register the request and have it sent; waits for nothing.
@@ -99,7 +103,8 @@ class Link:
             HostError: The link is closed, refused for good, or belongs to the parent process.
             AuthenticationError: It waits for a person to log in again.
         """
-        self._check()  # before the lock too: in a forked child it may be held for ever
+        # Check before taking the lock, too: in a forked child, a thread that does not exist there may hold it forever.
+        self._check()
         with self.line.changed:
             self._check()
             number = self._add(request)
@@ -116,7 +121,8 @@ class Link:
         number = self._requests.number()
         request.register(number, self.host.name, self._answers.threads, self._trouble)
         request.cancel = lambda: self.cancel(number)
-        request.upload = lambda chunks: self._upload(number, chunks)  # which holds no request
+        # Refer to the request by its number: a reference to it would be a circle that keeps large arguments in memory.
+        request.upload = lambda chunks: self._upload(number, chunks)
         request.taken = self._sender.taken
         self._requests[number] = request
         return number
@@ -204,11 +210,12 @@ class Link:
                 hint="connect again in this process, or start it with the spawn method",
             )
         if self.line.over is not None:
-            raise self.line.over.with_traceback(None)  # or it would grow with each that asks
+            # Each `raise` would add its frames to the traceback of this one object, which would grow without end.
+            raise self.line.over.with_traceback(None)
         if self._needs_you is not None and not self._is_held():
             raise self._needs_you.with_traceback(None)
 
-    # the writer thread
+    # The method below runs in the writer thread.
 
     def _write(self) -> None:
         self._answers.threads.add(threading.get_ident())
@@ -217,11 +224,12 @@ class Link:
         except BaseException as error:  # noqa: BLE001 - the thread's outermost frame: waiting callers must get the error
             self._die(error)
 
-    # the reader thread
+    # The methods below run in the reader thread.
 
     def _read(self) -> None:
         self._answers.threads.add(threading.get_ident())
-        brief = garbled = 0  # streams in a row
+        # Both count streams in a row.
+        brief = garbled = 0
         try:
             while self.line.over is None:
                 opened, began = self.line.opened, time.monotonic()
@@ -244,9 +252,11 @@ class Link:
             waits: How many pauses were made; after streams that broke soon, the next is not opened at once.
         """
         with self.line.changed:
-            for request in list(self._requests.values()):  # a copy: a request that ends here may send another
+            # Iterate over a copy, because a request that ends here may send another one.
+            for request in list(self._requests.values()):
                 if not request.resend():
                     del self._requests[request.id]
+            # Reconnect only when a request needs the host: an idle program should not keep connecting.
             self.line.changed.wait_for(lambda: len(self._requests) or self.line.over is not None)
         self._set_state("reconnecting", cause)
         while self.line.over is None and not self._try_to_connect(waits):
@@ -267,7 +277,8 @@ class Link:
             self._die(tried.refused)
         elif tried.needs_a_person and can_hold(self.host):
             self._needs_you = prompts.needs_you(self.host.name)
-        elif tried.needs_a_person:  # no login of another program can help: who waits must learn it
+        elif tried.needs_a_person:
+            # No other program can log in for this one here, so waiting would be in vain. Callers must get the error.
             self._die(prompts.needs_you(self.host.name, can_hold=False))
         else:
             self._set_state("reconnecting", tried.not_yet, self.state.since)
@@ -291,7 +302,7 @@ class Link:
             request.fail(self._needs_you)
         while self.line.over is None and not self._is_held():
             with self.line.changed:
-                # a request that comes now has found one
+                # A request that was sent meanwhile has found a held connection: otherwise it would have been rejected.
                 self.line.changed.wait_for(
                     lambda: self.line.over is not None or bool(self._requests.unsent), LOCAL_LOOK_S
                 )
@@ -309,24 +320,27 @@ class Link:
 
     def _resume(self, opened: AgentStream) -> None:
         with self.line.changed:
-            wanted = self.line.renew(opened)
+            is_open = self.line.renew(opened)
+            # Drop frames for the old agent first. The requests below are queued again, as the new agent needs them.
             self._sender.forget()
             self._requests.unsent.clear()
             skipped = [(each, self._requests.failed_before(each)) for each in self._requests.values()]
             for request, failed in skipped:
                 if failed is None:
                     self._sender.send(request)
-                else:  # the new agent knows nothing of what was cancelled meanwhile
+                else:
+                    # A request that this one depends on was cancelled meanwhile. The
+                    # new agent cannot know that, so fail it here.
                     self._requests.remove(request.id, failed)
         for request, failed in skipped:
             if failed is not None:
                 request.fail(error_of(self.host, failed))
-        if wanted:
+        if is_open:
             self._set_state("connected")
         else:
             self.line.hang_up(opened)
 
-    # the end
+    # The method below ends the link, from any thread.
 
     def _die(self, error: BaseException) -> None:
         """End every open request with the error; none can be made any more."""
@@ -336,7 +350,9 @@ class Link:
             name = self.host.name
             over = self.line.over = wrapped(name, error, f"The connection to {name} broke on this machine")
             if isinstance(over, HostError):
-                over.kind = over.path = ""  # what the host refused is a connection, and none of these requests
+                # The host has refused a connection, and none of these requests.
+                # Callers act on `kind` and `path` of a request's error.
+                over.kind = over.path = ""
             self.line.connected = False
             requests = list(self._requests.values())
             self._requests.clear()
@@ -347,11 +363,12 @@ class Link:
                 request.fail(over)
             self._set_state("closed", str(over))
 
-    # the loop
+    # The method below runs in the event loop.
 
     async def check(self, now: float) -> None:
         """Ping a quiet stream; close one that does not answer. `now` is time.monotonic()."""
-        if os.getpid() != self._pid:  # the stream is the parent's
+        if os.getpid() != self._pid:
+            # The stream belongs to the parent process, which checks it itself.
             return
         with self.line.changed:
             if not self.line.connected:
@@ -359,5 +376,6 @@ class Link:
             seen, opened = self.line.pulse.look(now, bool(self._requests)), self.line.opened
             if seen == ASK:
                 self._sender.say({"id": PING_ID, "do": "have", "paths": []})
-        if seen == DEAD:  # to close it may take seconds
+        if seen == DEAD:
+            # Closing may take seconds, and nothing may block the loop's thread.
             await loop.in_thread(lambda: self.line.lose(opened), "clusterfn-hang-up")

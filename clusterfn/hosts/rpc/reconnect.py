@@ -11,8 +11,10 @@ from clusterfn.errors import AuthenticationError, ConfigError, HostError, HostKe
 from clusterfn.hosts.rpc.frames import AgentStream
 
 PAUSE_FIRST_S, PAUSE_LAST_S = 0.5, 30.0
-NO_AGENT_S = 600.0  # a host that has just started lets users in before their home and its Python are there
-_UNSAFE = "refused"  # a root that another user could change
+# A host that has just booted accepts logins before home folders and Python are mounted. Only later is this an error.
+NO_AGENT_S = 600.0
+# The agent's word for a root that another user could change. No retry makes it safe.
+_UNSAFE = "refused"
 
 
 def pause_s(waits: int) -> float:

@@ -37,6 +37,7 @@ class RequestCancelled(concurrent.futures.CancelledError):
 
 
 def _wake(woken: asyncio.Future[None], _: Any) -> None:
+    # The coroutine may have been cancelled before this call runs in the loop.
     if not woken.done():
         woken.set_result(None)
 
@@ -50,7 +51,8 @@ class Reply(Generic[T]):
         size: Bytes of its files in all; None where that is not known (yet).
     """
 
-    _sharers = 1  # callers that have not cancelled it
+    # Counts the callers that have not cancelled the request.
+    _sharers = 1
 
     def __init__(self, cancel: Callable[[], None]) -> None:
         self.id = self.moved = 0
@@ -121,8 +123,8 @@ class Reply(Generic[T]):
 
     def add_done_callback(self: S, callback: Callable[[S], None]) -> None:
         """Call `callback(self)` on the reader thread once the answer has come; at once if it has already."""
-        # Held weakly, and `callback` and `_cancel` are dropped: a circle would keep large values until the garbage
-        # collector comes.
+        # Held weakly, and `callback` and `_cancel` are dropped: a circle would
+        # keep large values until the garbage collector comes.
         itself, waiting = weakref.ref(self), [callback]
 
         def answered(_: object) -> None:
@@ -130,7 +132,8 @@ class Reply(Generic[T]):
                 return
             try:
                 waiting.pop()(reply)
-            except SystemExit:  # the future would let it through, past other callbacks; it logs other errors itself
+            except SystemExit:
+                # A future logs other exceptions, but lets SystemExit through, which would skip the remaining callbacks.
                 logging.getLogger("clusterfn").exception("a callback exits, which it cannot do on this thread")
 
         self._future.add_done_callback(answered)
@@ -147,7 +150,8 @@ class Reply(Generic[T]):
         return self._future.exception()
 
     def _end(self) -> Generator[Any, None, None]:
-        import asyncio  # a process that never waits so need not load it
+        # Imported late, because importing it takes time, and most programs never await a reply in a coroutine.
+        import asyncio
 
         loop = asyncio.get_running_loop()
         woken, wake = loop.create_future(), cast(Any, _wake)
@@ -185,7 +189,8 @@ class Reply(Generic[T]):
 
     def resolve(self, value: T) -> None:
         """Set the value, unless the request has ended."""
-        with contextlib.suppress(concurrent.futures.InvalidStateError):  # it has ended, perhaps just now
+        with contextlib.suppress(concurrent.futures.InvalidStateError):
+            # The request may have ended in another thread just now. The first result counts.
             self._future.set_result(value)
             self._cancel = lambda: None
 

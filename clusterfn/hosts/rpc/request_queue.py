@@ -17,8 +17,10 @@ from clusterfn.hosts.transports import Stream
 
 FAILURES_KEPT = 10_000
 FULL = 8 * 2**20  # bytes
-_BURST = 16  # requests, each of which comes within _GATHER_S of the one before it
-_GATHER_S = 0.002  # how long a request of a burst waits for others: each write wakes five processes on its way
+# So many requests make a burst, if each comes within `_GATHER_S` of the one before it.
+_BURST = 16
+# A request of a burst waits this long for others, because each write wakes five processes on its way.
+_GATHER_S = 0.002
 _log = logging.getLogger("clusterfn")
 
 
@@ -120,7 +122,7 @@ class RequestSender:
         self._puts: collections.deque[float] = collections.deque(maxlen=_BURST)
 
     def is_full(self) -> bool:
-        """Whether so much is queued that whoever sends more should wait; a large file counts as its next chunks.
+        """Whether so much is queued that callers should wait before they send more. A file counts as its next chunk.
 
         The caller holds the stream's lock.
         """
@@ -131,7 +133,7 @@ class RequestSender:
         """Return how many bytes the streams have taken so far."""
         return self._sent
 
-    # the caller holds the stream's lock
+    # The caller of the methods below holds the stream's lock.
 
     def send(self, request: OpenRequest[Any]) -> None:
         """Queue a request and the chunks of its transfer."""
@@ -156,7 +158,7 @@ class RequestSender:
         self._control.clear()
         self._transfers.clear()
 
-    # the writer thread
+    # The methods below run in the writer thread.
 
     def run(self) -> None:
         """Send all queued requests, then one chunk of the next transfer, again and again until the link is closed."""
@@ -169,14 +171,17 @@ class RequestSender:
                     return
                 is_burst = self._is_burst() and not self._transfers
             if is_burst:
+                # Sleep without the lock, so that callers can queue more requests meanwhile.
                 time.sleep(_GATHER_S)
             with line.changed:
                 if line.over is not None or not line.connected:
                     continue
+                # Take everything under the lock, and write after it: a write may block for as long as the line is slow.
                 opened, requests = line.opened, b"".join(self._control)
                 self._control.clear()
                 transfer = self._transfers.popleft() if self._transfers else None
-                line.changed.notify_all()  # there may be room for more now
+                # Wake callers that wait for room in the queue.
+                line.changed.notify_all()
             try:
                 self._put(opened.stream, requests)
                 if transfer is not None:
@@ -200,13 +205,16 @@ class RequestSender:
             return
         try:
             chunk = next(chunks, None)
-        except OSError as error:  # the local file, not the stream
+        except OSError as error:
+            # The local file cannot be read, which ends this request alone. Errors of the stream come from `_put` below.
             self._give_up(request, error)
             return
         if chunk is None:
             return
         self._put(opened.stream, chunk)
-        self._line.pulse.moved = time.monotonic()  # progress of an upload proves the stream alive; our own pings do not
+        # Progress of an upload shows that the other end is alive. A ping that was written does not.
+        self._line.pulse.moved = time.monotonic()
         with self._line.changed:
+            # Put the transfer at the end of the queue, so that transfers take turns. A reconnect queues it itself.
             if opened is self._line.opened and self._line.connected:
                 self._transfers.append((request, chunks))

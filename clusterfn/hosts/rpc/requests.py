@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from clusterfn.bridge.agent.compression import Compressor
 
 T = TypeVar("T")
-RESUMED_FROM = 1 << 20  # bytes of an upload, from which on a later agent continues it
+# Uploads of at least so many bytes are resumed after a reconnect. Smaller ones are sent again from the start.
+RESUMED_FROM = 1 << 20
 _log = logging.getLogger("clusterfn")
 
 
@@ -36,18 +37,18 @@ def number(header: Header, name: str, below: float = math.inf) -> int:
     Raises:
         MalformedAnswer: It is missing, is no path, or is not below `below`.
     """
-    found = header.get(name)
-    if type(found) is not int or not 0 <= found < below:
-        raise MalformedAnswer(f"{name}: {ascii(found)[:80]}")
-    return found
+    value = header.get(name)
+    if type(value) is not int or not 0 <= value < below:
+        raise MalformedAnswer(f"{name}: {ascii(value)[:80]}")
+    return value
 
 
 def boolean(header: Header, name: str) -> bool:
     """Return a boolean of an answer; raises as `number`."""
-    found = header.get(name)
-    if type(found) is not bool:
-        raise MalformedAnswer(f"{name}: {ascii(found)[:80]}")
-    return found
+    value = header.get(name)
+    if type(value) is not bool:
+        raise MalformedAnswer(f"{name}: {ascii(value)[:80]}")
+    return value
 
 
 class OpenRequest(Generic[T]):
@@ -62,7 +63,8 @@ class OpenRequest(Generic[T]):
         self.after = tuple(reply.id for reply in after)
         self.cancel: Callable[[], None] = lambda: None
         self.upload: Callable[[Iterator[bytes]], None] = lambda _: None
-        self.taken: Callable[[], int] = lambda: 0  # the bytes of all requests that the link has taken
+        # Returns how many bytes the link has written so far, from which the compressor measures the speed of the line.
+        self.taken: Callable[[], int] = lambda: 0
         self.reply: Reply[T] = self.reply_type(lambda: self.cancel())
         self.id = self.reply.id
 
@@ -147,7 +149,7 @@ def writer_of(sink: Sink) -> Callable[[bytes], Any]:
     return sink.write if isinstance(sink, MemorySink) else sink
 
 
-# A file is opened when it is sent, and not kept in memory.
+# A path is opened when it is sent, so the file is never in memory as a whole.
 Data = Union[bytes, memoryview, Path]
 Lacking = Callable[["list[str]", Callable[[Union[HostError, None]], None]], Any]
 
@@ -169,6 +171,7 @@ class UploadRequest(SimpleRequest[T]):
         self._sendings = 0
         self._compressor: Compressor | None = None
         if self.reply.size >= RESUMED_FROM:
+            # The number is random, because other programs of the same user may upload to the same host.
             fields["resume"] = secrets.randbits(48)
 
     def header(self, still_open: Callable[[int], bool]) -> Header:
@@ -183,8 +186,8 @@ class UploadRequest(SimpleRequest[T]):
     def take(self, header: Header, body: bytes) -> None:
         if "lacking" in header:
             paths = header["lacking"]
-            known = isinstance(paths, list) and set(map(str, paths)) <= set(self.fields.get("needs", ()))
-            if not known or self._on_lacking is None:
+            is_expected = isinstance(paths, list) and set(map(str, paths)) <= set(self.fields.get("needs", ()))
+            if not is_expected or self._on_lacking is None:
                 raise MalformedAnswer(f"lacking: {ascii(paths)[:80]}")
             self._on_lacking(paths, self._go_on)
             return
@@ -200,7 +203,8 @@ class UploadRequest(SimpleRequest[T]):
     def _chunks(self, begin: int) -> Iterator[bytes]:
         """Yield the frames from a byte on. On fast links `pack` copies each byte once, and that is all."""
         if "resume" in self.fields:
-            from clusterfn.bridge.agent.compression import Compressor  # few uploads are as large
+            # Imported late, because few uploads are large enough.
+            from clusterfn.bridge.agent.compression import Compressor
 
             self._compressor = Compressor(self.taken)
         held: list[bytes | memoryview] = []
@@ -270,6 +274,7 @@ class FollowRequest(OpenRequest[bytes]):
         self, files: Sequence[Followed], until: str, with_files: Sequence[tuple[str, Sink]],
         on_content: Callable[[bytes], Any] | None, on_early: Callable[[bool], Any] | None, after: Sequence[Reply[Any]],
     ) -> None:  # fmt: skip
+        # The fields of the request refer to these lists, so a repeated request asks only for what is missing.
         self._offsets: list[list[Any]] = [[file.path, file.offset] for file in files]
         self._results: list[list[Any]] = [[name, 0] for name, _ in with_files]
         fields = {"until": until, "files": self._offsets, "with": self._results, "early": on_early is not None}
@@ -300,10 +305,12 @@ class FollowRequest(OpenRequest[bytes]):
         path, offset = self._offsets[index]
         if number(header, "offset") != offset:
             raise MalformedAnswer(f"offset: {header['offset']}, after {offset} bytes")
+        # Count the bytes before calling the taker: if it fails, a repeated request must not bring them again.
         self._offsets[index][1] += len(body)
         try:
             self._takers[index](body)
-        except BaseException:  # the caller's own function
+        except BaseException:
+            # This is a function of the caller, which may raise anything, and the other files must still be followed.
             if "until" not in self.fields:
                 raise
             self._takers[index] = lambda _: None

@@ -22,7 +22,7 @@ from clusterfn.scheduler.site import MISSING, SchedulerSite, Section
 
 __all__ = ["Site", "SurveyedGpus", "Volume", "read_site", "survey"]
 
-# The usual names of users' folders; %u is the user. Not TMPDIR, which is emptied.
+# The usual names of users' folders, with %u for the user. TMPDIR is not among them, because hosts empty it.
 CANDIDATES = (
     "$HOME", "$SCRATCH", "$WORK", "$PSCRATCH", "$CSCRATCH", "$GROUP", "$GROUP_HOME", "$GROUP_SCRATCH", "$PROJECT",
     "$SCRATCHDIR", "$WORKDIR", "$FASTSCRATCH", "$DATA", "/scratch/%u", "/scratch", "/work/%u", "/data/%u", "/data",
@@ -80,7 +80,7 @@ class Site:
 
 def proposed_root(volumes: Sequence[Volume], has_nodes: bool) -> tuple[Volume, str] | None:
     """Return the best volume and the reason; None if none can be used."""
-    # clusterfn rejects a root in which every user could replace files, as `ls -l` shows it
+    # clusterfn rejects a root in which every user could replace files. The mode has the form that `ls -l` shows.
     private = [each for each in volumes if each.mode[8:9] != "w" or each.mode[9:10] in ("t", "T")]
     usable = [each for each in private if each.writable and not each.noexec]
     shared = [each for each in usable if each.shared]
@@ -123,40 +123,41 @@ def survey(connection: HostConnection, timeout_s: float = TIMEOUT_S, folder: str
     Raises:
         HostError: The host did not answer.
     """
-    mark = f"clusterfn-{secrets.token_hex(16)}"
+    separator = f"clusterfn-{secrets.token_hex(16)}"
     patience = max(round(timeout_s), 1)
     here = connection.host.scheduler == "local"
     login = LoginShellAnswer() if here else commands.look(connection, folder=folder, timeout_s=patience)
     facts = connection.facts
-    argv = ["/bin/sh", "-c", fill("survey.sh", {}), "sh", mark, str(patience), facts.user, facts.root, *CANDIDATES]
+    argv = ["/bin/sh", "-c", fill("survey.sh", {}), "sh", separator, str(patience), facts.user, facts.root, *CANDIDATES]
     limit = 2 * patience + _SPARE_S
     answer = connection.run(argv, unset=SURVEY_UNSET, timeout_s=limit).result(limit + _SPARE_S)
-    site = read_site(parse.sections(answer.out.decode("utf-8", "surrogateescape"), mark), facts.memory_bytes)
+    site = read_site(parse.sections(answer.out.decode("utf-8", "surrogateescape"), separator), facts.memory_bytes)
     return replace(site, login=login)
 
 
-def read_site(found: Mapping[str, Section], memory_bytes: int | None = None) -> Site:
+def read_site(sections: Mapping[str, Section], memory_bytes: int | None = None) -> Site:
     """Turn the sections of one answer into a Site.
 
     Args:
-        found: The sections.
+        sections: The sections.
         memory_bytes: The memory of the host.
     """
 
     def section(name: str) -> Section:
-        return found.get(name, MISSING)
+        return sections.get(name, MISSING)
 
     left = dict(parse_quotas(section("quotas").lines))
-    volumes: dict[tuple[str, str], Volume] = {}  # in the order of the candidates; with several names by its first
-    for each in found.values():
+    # Keeps the order of the candidates. A volume with several names appears under its first.
+    volumes: dict[tuple[str, str], Volume] = {}
+    for each in sections.values():
         volume = parse.volume(each, left) if each.name.startswith("volume-") else None
         if volume is not None:
             volumes.setdefault((volume.device, volume.path), volume)
     conda = section("conda")
-    slow = [each for each in found.values() if each.rc is None]
+    slow = [each for each in sections.values() if each.rc is None]
     return Site(
         volumes=tuple(volumes.values()),
-        schedulers=read_sites(found),
+        schedulers=read_sites(sections),
         gpus=parse.surveyed_gpus(section("gpus"), memory_bytes),
         modules=parse.has_modules(section("login")),
         lingering=parse.lingering(section("logind")),

@@ -16,7 +16,8 @@ from clusterfn.hosts.connection import HostConnection
 from clusterfn.scheduler import SCHEDULERS, SURVEY_UNSET, kinds_of_sites, login_node
 
 _PROGRAM = Path(__file__).parents[2] / "bridge" / "login_shell.py"
-_SHELLS = 4  # that it may try, one after another
+# The program tries up to so many login shells, one after another, so the limit allows for all of them.
+_SHELLS = 4
 _SPARE_S = 20.0
 
 
@@ -54,12 +55,12 @@ class LoginShellAnswer(NamedTuple):
     """What a login shell of the host shows.
 
     Attributes:
-        found: The schedulers that are there, by the word of `scheduler:`.
+        schedulers: Those that are there, by the word of `scheduler:`.
         signs: What says that this may be the login node of a cluster, each a sentence; asked if nothing was found.
         empty: Folders of `scheduler_path:` that have no command of a scheduler, or do not exist.
     """
 
-    found: Mapping[str, FoundCommands] = {}
+    schedulers: Mapping[str, FoundCommands] = {}
     signs: login_node.Signs = login_node.Signs()
     empty: tuple[str, ...] = ()
 
@@ -75,19 +76,19 @@ def look(connection: HostConnection, only: str = "", folder: str = "", timeout_s
     Raises:
         HostError: The host did not answer.
     """
-    wanted = {
+    queries = {
         word: {**kind.commands._asdict(), "usual": [*filter(None, [folder]), *kind.commands.usual]}
         for word, kind in kinds_of_sites().items()
         if only in ("", word) and kind.commands.programs
     }
-    asked = {"wanted": wanted, "patience_s": timeout_s, "folders": connection.host.scheduler_path}
+    asked = {"wanted": queries, "patience_s": timeout_s, "folders": connection.host.scheduler_path}
     asked.update({} if only else {"signs": login_node.questions()})
     argv = [connection.facts.python, "-I", "-S", "-c", _PROGRAM.read_text(encoding="utf-8"), json.dumps(asked)]
     limit = _SHELLS * timeout_s + _SPARE_S
     answer = connection.run(argv, unset=SURVEY_UNSET, timeout_s=limit).result(limit + _SPARE_S)
     shown = read(answer.out)
     host = connection.host
-    for commands in shown.found.values():
+    for commands in shown.schedulers.values():
         host = commands.on(host)
     if host != connection.host:
         connection.use_commands(host).result(limit)
@@ -97,14 +98,14 @@ def look(connection: HostConnection, only: str = "", folder: str = "", timeout_s
 def read(printed: bytes) -> LoginShellAnswer:
     """Read what the program has printed; nothing where that makes no sense."""
     try:
-        told = json.loads(printed.decode("utf-8", "surrogateescape"))
-        found = {
+        answer = json.loads(printed.decode("utf-8", "surrogateescape"))
+        schedulers = {
             word: FoundCommands(str(each["how"]), tuple(each["path"]), dict(each["env"]))
-            for word, each in told["found"].items()
+            for word, each in answer["found"].items()
             if word in SCHEDULERS and _are_printable([*each["path"], *each["env"], *each["env"].values()])
         }
-        empty = tuple(map(str, told.get("empty", ())))
-        return LoginShellAnswer(found, login_node.read_signs(told.get("signs") or {}), empty)
+        empty = tuple(map(str, answer.get("empty", ())))
+        return LoginShellAnswer(schedulers, login_node.read_signs(answer.get("signs") or {}), empty)
     except (ValueError, KeyError, TypeError, AttributeError):
         return LoginShellAnswer()
 

@@ -87,20 +87,20 @@ def count(text: str) -> int | None:
     return int(text) if _COUNT.fullmatch(text) else None
 
 
-def sections(text: str, mark: str) -> dict[str, Section]:
+def sections(text: str, separator: str) -> dict[str, Section]:
     """Split the answer into its sections, by name, in the order of the text."""
-    found: dict[str, Section] = {}
+    by_name: dict[str, Section] = {}
     lines: list[str] = []
     for line in text.splitlines():
-        if line.startswith(f"{mark} ") and line.split()[1:]:
+        if line.startswith(f"{separator} ") and line.split()[1:]:
             _, name, *rc = line.split()
-            section = found[name] = Section(name, count(rc[0]) if rc else None)
+            section = by_name[name] = Section(name, count(rc[0]) if rc else None)
             lines = section.lines
-        elif line.startswith(f"{mark}.") and found:
-            lines = section.parts.setdefault(line[len(mark) + 1 :], [])
+        elif line.startswith(f"{separator}.") and by_name:
+            lines = section.parts.setdefault(line[len(separator) + 1 :], [])
         elif line.strip():
             lines.append(line)
-    return found
+    return by_name
 
 
 _DF = re.compile(r"(.+?)\s+(?:(\S+)\s+)?(\d+)\s+(-?\d+|-)\s+(-?\d+|-)\s+(\d+%|-)\s+(/.*)")
@@ -109,7 +109,8 @@ _SHARED = re.compile(
     r"|gfs2|ocfs2|9p|sshfs)"
 )
 _FULL = ("no space", "quota")
-_LONGEST = 1000  # of a line that is searched
+# Longer lines are cut before they are searched, because a pattern could take very long on them.
+_LONGEST = 1000
 _KB = 1024
 
 
@@ -128,24 +129,24 @@ def volume(section: Section, quotas: Mapping[str, QuotaLeft]) -> Volume | None:
     if not path or df is None:
         return None
     device, kind, _, _, free, _, _ = df.groups()
-    # `lfs quota -q` of a user, the group and the folder's project has the columns of `quota`
+    # `lfs quota -q` prints quotas of the user, the group and the folder's project, in the same columns as `quota`.
     bounds = [*(left for _, left in parse_quotas(section.part("lfs"))), quotas.get(device, QuotaLeft(None, None))]
     sizes = [each.size for each in bounds if each.size is not None]
     files = [each.files for each in bounds if each.files is not None]
     inodes = _df(section.part("inodes"))
-    said = " ".join(section.part("write")).lower()
+    refusal = " ".join(section.part("write")).lower()
     return Volume(
         name=next(iter(section.lines), path),
         path=path,
         kind=kind or "",
         free_bytes=_bytes_or_files(free, _KB),
-        # btrfs and others count no files and print 0 or "-"
+        # Some file systems, such as btrfs, do not count files, and print 0 or "-".
         free_files=None if inodes is None or inodes[3] == "0" else _bytes_or_files(inodes[5], 1),
-        quota_bytes=0 if "quota" in said else min(sizes, default=None),
+        quota_bytes=0 if "quota" in refusal else min(sizes, default=None),
         quota_files=min(files, default=None),
         shared=bool(_SHARED.match(kind or "")),
         noexec="run" in section.parts and "yes" not in section.part("run"),
-        writable="write" in section.parts and (not said or any(word in said for word in _FULL)),
+        writable="write" in section.parts and (not refusal or any(word in refusal for word in _FULL)),
         device=device,
         mode=_first(section, "mode"),
         links="yes" in section.part("link") if "link" in section.parts else None,
@@ -192,7 +193,7 @@ def surveyed_gpus(section: Section, machine_bytes: int | None = None) -> Surveye
     table = next((each for each in tables if each.rows), nvidia_smi.Table([], [], []))
     machine_mib = None if machine_bytes is None else machine_bytes // _MB
     sizes = [nvidia_smi.total_mib(row["memory.total"], machine_mib) for row in table.rows]
-    rows = [row for row, (size, unified) in zip(table.rows, sizes) if size is not None or unified or _known(row)]
+    rows = [row for row, (size, unified) in zip(table.rows, sizes) if size is not None or unified or _has_no_size(row)]
     if nvidia_smi.has_failed(section.rc, text) or not rows:
         return SurveyedGpus(trouble="\n".join(lines[-5:]) or f"it ended with status {section.rc}")
     own = [size for size, _ in sizes if size is not None]
@@ -200,13 +201,13 @@ def surveyed_gpus(section: Section, machine_bytes: int | None = None) -> Surveye
         names=tuple(row["name"] for row in rows),
         memory_bytes=min(own) * _MB if own else None,
         driver=rows[0]["driver_version"],
-        capabilities=tuple(found for row in rows if (found := nvidia_smi.value(row.get("compute_cap", "-")))),
+        capabilities=tuple(capability for row in rows if (capability := nvidia_smi.value(row.get("compute_cap", "-")))),
         unified=any(unified for _, unified in sizes),
         lost=tuple(table.lost),
     )
 
 
-def _known(row: dict[str, str]) -> bool:
+def _has_no_size(row: dict[str, str]) -> bool:
     """Whether a row without a size of memory is of nvidia-smi at all."""
     return nvidia_smi.value(row["memory.total"]) is None
 

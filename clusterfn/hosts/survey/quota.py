@@ -29,7 +29,8 @@ def parse_quotas(lines: Iterable[str]) -> Iterator[tuple[str, QuotaLeft]]:
         if words and not _AMOUNT.fullmatch(words[0]):
             name, words = words[0], words[1:]
         if name and len(words) >= 3 and _AMOUNT.fullmatch(words[0]):
-            amounts = [word for word in words if _AMOUNT.fullmatch(word)] + ["0"] * 3  # the other words are of grace
+            # The other words are grace periods. Padding covers versions that print fewer columns.
+            amounts = [word for word in words if _AMOUNT.fullmatch(word)] + ["0"] * 3
             yield name, QuotaLeft(_left(amounts[:3], _KB), _left(amounts[3:6], 1))
             name = ""
         elif words:

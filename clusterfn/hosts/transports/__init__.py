@@ -14,7 +14,8 @@ def transport_for(host: Host) -> Transport:
     """Return the transport that the host's configuration asks for."""
     if host.is_this_machine:
         return LocalTransport(host.name)
-    from clusterfn.hosts.transports import auto  # here and below: importing all of SSH takes a tenth of a second
+    # Imported late, here and below, because importing all of SSH takes a tenth of a second.
+    from clusterfn.hosts.transports import auto
 
     return auto.transport_by_ssh(host)
 

@@ -79,7 +79,9 @@ def needs_ssh(settings: Settings) -> str:
                 return f"{path.name} is a FIDO key"
     if host_keys.has_authority_alone(settings):
         return "an authority vouches for its host key"
-    if settings.gssapi:  # many systems turn GSSAPIAuthentication on for every host
+    if settings.gssapi:
+        # Many systems enable GSSAPIAuthentication for every host, so
+        # only a valid ticket shows that the user relies on it.
         line = ["klist", "-s"]
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             ran = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=KLIST_S, check=False)

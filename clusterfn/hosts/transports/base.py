@@ -107,5 +107,6 @@ def open_with_retries(
         except Unreachable as error:
             if not was_dropped(error) or time.monotonic() - began > pauses_s[-1]:
                 raise
+            # A busy sshd drops many programs at the same time, so spread their retries.
             time.sleep(pause * random.uniform(0.5, 1.5))
     return open_once()

@@ -26,9 +26,11 @@ from clusterfn.errors import ConfigError
 from clusterfn.hosts.transports.ssh_config import Settings
 
 VARIABLE = "CLUSTERFN_RUNTIME"
-PLACE = Path("/tmp")  # TMPDIR differs between the programs of one user
+# Not TMPDIR, which may differ between the programs of one user: all of them must find the same folder.
+PLACE = Path("/tmp")
 _LEFT_S = 86400.0
-_LONGEST = 67  # of its path; with a socket's name and what ssh appends it is 103
+# The longest path of the folder. With the name of a socket and what ssh appends, it has 103 bytes.
+_LONGEST = 67
 
 
 def runtime_folder() -> Path:
@@ -40,7 +42,8 @@ def runtime_folder() -> Path:
     path = _runtime_path()
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except FileExistsError:  # something else has that name
+    except FileExistsError:
+        # Something that is not a folder has this name; `_refuse_shared` says so.
         _refuse_shared(path)
     except OSError as error:
         raise unwritable(error) from error
@@ -56,7 +59,8 @@ def scratch_folder(prefix: str) -> Path:
     """
     inside = runtime_folder()
     for old in inside.glob("*-*"):
-        with contextlib.suppress(FileNotFoundError):  # another program tidies up too
+        with contextlib.suppress(FileNotFoundError):
+            # Another program may remove the same old folder at this moment.
             if old.is_dir() and time.time() - old.stat().st_mtime > _LEFT_S:
                 shutil.rmtree(old, ignore_errors=True)
     try:
@@ -74,9 +78,9 @@ def unwritable(error: OSError) -> ConfigError:
 
 
 def _runtime_path() -> Path:
-    given = os.environ.get(VARIABLE)
-    if given:
-        return Path(given).absolute()
+    folder = os.environ.get(VARIABLE)
+    if folder:
+        return Path(folder).absolute()
     if sys.platform == "win32":
         raise AssertionError("no connection can be held on Windows")
     uid = os.getuid()
@@ -93,7 +97,8 @@ def _another(taken: Path, uid: int) -> Path:
 def _owner(path: Path) -> int | None:
     try:
         return path.lstat().st_uid
-    except OSError:  # it does not exist
+    except OSError:
+        # No file of this name exists, or its folder cannot be read.
         return None
 
 
@@ -102,11 +107,11 @@ def _refuse_shared(path: Path) -> None:
         raise ConfigError(f"{path} is too long for a folder of sockets", hint=f"set {VARIABLE} to a short path")
     if sys.platform == "win32":
         raise AssertionError("no connection can be held on Windows")
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    info = path.lstat()
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
         raise ConfigError(
             f"{path} is not private to you, and connections that are logged in need a private folder",
-            evidence=[f"owner {found.st_uid}, mode {stat.filemode(found.st_mode)}"],
+            evidence=[f"owner {info.st_uid}, mode {stat.filemode(info.st_mode)}"],
             hint=f"remove it, or set {VARIABLE} to a folder of your own with a short path",
         )
 
@@ -181,9 +186,9 @@ def find_record(key: str) -> HeldConnection | None:
 def all_records() -> Iterator[HeldConnection]:
     """Yield all records, those of dead connections too."""
     for path in sorted(runtime_folder().glob(f"*{_RECORD}")):
-        found = find_record(path.name.removesuffix(_RECORD))
-        if found is not None:
-            yield found
+        record = find_record(path.name.removesuffix(_RECORD))
+        if record is not None:
+            yield record
 
 
 def has_records() -> bool:
@@ -201,7 +206,8 @@ def is_running(pid: int) -> bool:
         os.kill(pid, 0)
     except OSError:
         return False
-    try:  # a zombie has ended: in a container its parent may never reap it
+    # A zombie counts as ended: in a container, its parent may never reap it.
+    try:
         status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return True
@@ -216,7 +222,8 @@ def listens(held: HeldConnection) -> bool:
         line.setblocking(False)
         try:
             line.connect(held.address)
-        except BlockingIOError:  # others wait already
+        except BlockingIOError:
+            # The queue of the socket is full of other clients, so a process has it open.
             return True
         except OSError:
             return False

@@ -17,7 +17,8 @@ from clusterfn.hosts.transports import ssh_config_file
 from clusterfn.hosts.transports.ssh_config import Settings
 
 AUTHORITY = "@cert-authority"
-_FILES = ("ecdsa", "rsa")  # kinds of keys in the names of sshd's files; any other is ed25519
+# The kinds of keys in the names of sshd's own files. Any other kind counts as ed25519.
+_FILES = ("ecdsa", "rsa")
 
 
 class KnownKey(NamedTuple):
@@ -42,25 +43,28 @@ def fingerprint(blob: bytes) -> str:
 
 def known_keys(name: str | None, files: Iterable[Path]) -> list[KnownKey]:
     """Return what the files remember of a host, or of all; `name` is as known_hosts writes it: `[lab8]:2222`."""
-    found: list[KnownKey] = []
+    keys: list[KnownKey] = []
     for path in files:
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-        found += _keys_of(name, str(path), text)
-    return found
+        keys += _keys_of(name, str(path), text)
+    return keys
 
 
-# By the whole text: the file is read each time, so a key that was removed or revoked meanwhile is never accepted.
+# The cache has the whole text as its key, and the file is read each time. So a key that was removed or revoked
+# meanwhile is never accepted.
 @functools.lru_cache(maxsize=8)
 def _keys_of(name: str | None, path: str, text: str) -> tuple[KnownKey, ...]:
-    found = []
+    keys = []
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
         marker = words.pop(0) if words and words[0].startswith("@") else ""
         if len(words) < 3 or words[0].startswith("#") or not (name is None or matches(words[0], name)):
             continue
-        with contextlib.suppress(ValueError):  # binascii.Error is one; another where a sign is not even of ASCII
-            found.append(KnownKey(f"{path}:{number}", marker, words[1], base64.b64decode(words[2]), words[0]))
-    return tuple(found)
+        with contextlib.suppress(ValueError):
+            # `binascii.Error` is a ValueError, and a character outside of
+            # ASCII raises a plain one. Such a line has no usable key.
+            keys.append(KnownKey(f"{path}:{number}", marker, words[1], base64.b64decode(words[2]), words[0]))
+    return tuple(keys)
 
 
 def matches(patterns: str, name: str) -> bool:
@@ -68,7 +72,8 @@ def matches(patterns: str, name: str) -> bool:
     if patterns.startswith("|1|"):
         try:
             salt, digest = (base64.b64decode(part) for part in patterns.split("|")[2:4])
-        except ValueError:  # binascii.Error is one
+        except ValueError:
+            # `binascii.Error` is a ValueError.
             return False
         return hmac.compare_digest(hmac.new(salt, name.encode(), hashlib.sha1).digest(), digest)
     negated = [each[1:] for each in patterns.lower().split(",") if each.startswith("!")]
@@ -115,12 +120,12 @@ class Obstacle(NamedTuple):
 _NO_FILES = ("none", "/dev/null", "nul")
 
 
-def obstacle(settings: Settings, known: Sequence[KnownKey] = ()) -> Obstacle | None:
+def obstacle(settings: Settings, remembered: Sequence[KnownKey] = ()) -> Obstacle | None:
     """Return what would keep `clusterfn trust` from writing a key for the host; None if it would work.
 
     Args:
         settings: Of the host.
-        known: Its remembered keys, which would have to be replaced.
+        remembered: Its remembered keys, which would have to be replaced.
     """
     if not settings.user_known_hosts:
         places = ssh_config_file.places("userknownhostsfile", _NO_FILES, settings.config_file)
@@ -134,7 +139,7 @@ def obstacle(settings: Settings, known: Sequence[KnownKey] = ()) -> Obstacle | N
     if why:
         where = f"{file}, the UserKnownHostsFile of {settings.alias}, {why}"
         return Obstacle(where, f"make {file} a file that you can write")
-    for entry in known:
+    for entry in remembered:
         path, _, number = entry.place.rpartition(":")
         lines = Path(path).read_text(encoding="utf-8", errors="surrogateescape").splitlines() if path else []
         line = lines[int(number) - 1] if path and int(number) <= len(lines) else ""
@@ -169,16 +174,16 @@ def check(settings: Settings, host_name: str, kind: str, blob: bytes) -> None:
         HostKeyError: It is unknown, another one, or revoked; names both fingerprints and the line.
     """
     remembered = known_keys(settings.key_name, settings.known_hosts)
-    known = [entry for entry in remembered if entry.marker != AUTHORITY]
-    revoked = next((entry for entry in known if entry.marker and entry.blob == blob), None)
-    trusted = [entry for entry in known if not entry.marker]
+    own_keys = [entry for entry in remembered if entry.marker != AUTHORITY]
+    revoked = next((entry for entry in own_keys if entry.marker and entry.blob == blob), None)
+    trusted = [entry for entry in own_keys if not entry.marker]
     shown = f"{kind} {fingerprint(blob)} by {settings.place}"
     if revoked is not None:
         raise revoked_error(settings, host_name, shown, revoked.place)
     if any(entry.blob == blob for entry in trusted):
         return
-    if len(known) < len(remembered) and not trusted:
-        # an authority may have signed this key: paramiko cannot check that
+    if len(own_keys) < len(remembered) and not trusted:
+        # An authority may have signed this key, which paramiko cannot check.
         places = [f"authority:  {entry.place}" for entry in remembered if entry.marker == AUTHORITY]
         hint = "use transport: auto or openssh, which need the system's ssh; or trust this key: "
         hint += _then(f"clusterfn trust {host_name}", obstacle(settings))
@@ -193,13 +198,13 @@ def revoked_error(settings: Settings, host_name: str, shown: str, place: str) ->
     return _error(f"The host key of {host_name} is revoked in {place}", host_name, shown, [], "")
 
 
-def unknown(settings: Settings, host_name: str, shown: str, known: Sequence[KnownKey] = ()) -> HostKeyError:
+def unknown(settings: Settings, host_name: str, shown: str, remembered: Sequence[KnownKey] = ()) -> HostKeyError:
     """Return the error for an unknown key. `shown`: its kind and fingerprint, and the host that showed it."""
     files = ", ".join(str(path) for path in settings.known_hosts) or "no known_hosts file"
     once = settings.ssh.replace("ssh ", "ssh -o StrictHostKeyChecking=ask ", 1)
     file = next((each for each in _FILES if each in shown.split()[0]), "ed25519")
-    there = f"ssh-keygen -lf /etc/ssh/ssh_host_{file}_key.pub"
-    hint = f"compare the fingerprint with the administrator's (or with `{there}`, run on that machine itself), "
+    command = f"ssh-keygen -lf /etc/ssh/ssh_host_{file}_key.pub"
+    hint = f"compare the fingerprint with the administrator's (or with `{command}`, run on that machine itself), "
     before = obstacle(settings)
     hint += f"then: clusterfn trust {host_name} (or by ssh: {once} true)"
     if before is not None:
@@ -218,13 +223,13 @@ def _same_key_of_others(settings: Settings, shown: str) -> list[str]:
     return [f"the same key is remembered for {name} at {plain[0].place}"]
 
 
-def changed(settings: Settings, host_name: str, shown: str, known: Sequence[KnownKey]) -> HostKeyError:
+def changed(settings: Settings, host_name: str, shown: str, entries: Sequence[KnownKey]) -> HostKeyError:
     """Return the error where known_hosts has other keys than the one that was shown."""
-    remembered = [f"remembered: {entry.kind} {fingerprint(entry.blob)} at {entry.place}" for entry in known]
-    file = known[0].place.rpartition(":")[0] if known else "FILE"
+    remembered = [f"remembered: {entry.kind} {fingerprint(entry.blob)} at {entry.place}" for entry in entries]
+    file = entries[0].place.rpartition(":")[0] if entries else "FILE"
     forget = f"ssh-keygen -R '{settings.key_name}' -f {file}"
     hint = "someone may be intercepting the connection; if the host was reinstalled, ask its administrator for the "
-    before = obstacle(settings, known)
+    before = obstacle(settings, entries)
     how = f"clusterfn trust {host_name} --replace (or by ssh-keygen: {forget})"
     how = how if before is None else f"clusterfn trust {host_name}"
     hint += f"fingerprint, then: {_then(how, before)}"

@@ -26,7 +26,7 @@ class ListeningStream:
     """What streams have in common that keep the last words of a command's stderr, which a thread reads."""
 
     def __init__(self) -> None:
-        self._said = b""
+        self._stderr_tail = b""
         self._closed = False
         self._lock = threading.Lock()
         self._reading = threading.Lock()
@@ -48,7 +48,7 @@ class ListeningStream:
             self._hear(piece)
 
     def _hear(self, piece: bytes) -> None:
-        self._said = (self._said + piece)[-STDERR_KEPT:]
+        self._stderr_tail = (self._stderr_tail + piece)[-STDERR_KEPT:]
 
 
 def reap(process: subprocess.Popen[bytes], name: str) -> None:
@@ -82,6 +82,7 @@ class ProcessStream(ListeningStream):
             if self._closed:
                 return b""
             piece = os.read(self._out.fileno(), size)
+            # A full pipe shows that much data comes. With a wider one, both sides wake less often.
             if len(piece) >= USUAL:
                 widen_pipe(self._out.fileno())
             return piece
@@ -95,7 +96,8 @@ class ProcessStream(ListeningStream):
                 if self._closed:
                     raise BrokenPipeError("this process closed the stream")
                 rest = rest[os.write(self._in.fileno(), rest) :]
-        except ValueError as error:  # of a closed file
+        except ValueError as error:
+            # A closed file raises ValueError instead of an OSError.
             raise BrokenPipeError("this process closed the stream") from error
 
     def close(self) -> None:
@@ -112,7 +114,8 @@ class ProcessStream(ListeningStream):
             self._kill()
             self.process.wait()
         self._listener.join(PATIENCE_S)
-        if self._listener.is_alive():  # a child of it lives on and holds the pipes
+        if self._listener.is_alive():
+            # The process has ended, but a child of it still holds the pipes, which would block the close below.
             with contextlib.suppress(ProcessLookupError):
                 self._kill()
         with self._reading:
@@ -138,7 +141,7 @@ class ProcessStream(ListeningStream):
     def stderr(self) -> str:
         if self.process.poll() is not None:
             self._listener.join(PATIENCE_S)
-        return self._said.decode(errors="replace")
+        return self._stderr_tail.decode(errors="replace")
 
     def _read_stderr(self) -> bytes:
         return self._err.read(STDERR_KEPT)

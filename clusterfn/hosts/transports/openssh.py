@@ -35,7 +35,7 @@ LOOK_S = 0.25
 KEPT = 64 * 1024
 LOST_STATUS = 255
 OPEN = re.compile(rb"debug1: (?:Sending command: |mux_client_request_session: master session id: )[^\n]*\n")
-# For the ssh of a jump host: it does not get our options, and must not ask in a window either.
+# The ssh of a jump host does not get our options. With these variables, it cannot ask in a window either.
 ASK_NOBODY = {"SSH_ASKPASS_REQUIRE": "never", "SSH_ASKPASS": "/bin/false"}
 
 _WORDS = 65536
@@ -105,7 +105,8 @@ def started(host: Host, settings: Settings, stream: OpensshStream) -> OpensshStr
             raise ssh_errors.error_of(host, settings, stream.before(), code, asked=stream.asking is not None)
         evidence = [line.rstrip() for line in stream.before().splitlines()][-ssh_errors.EVIDENCE_LINES :]
         raise ssh_errors.unreachable("ended", host, settings, evidence, how=f"not within {patience:g} s")
-    except BaseException:  # Ctrl-C too: no caller has the stream yet
+    except BaseException:
+        # This includes Ctrl-C: no caller has the stream yet, so no caller could close it.
         stream.close()
         raise
 
@@ -124,7 +125,7 @@ class OpensshStream(ProcessStream):
         self.asking = asking
         self._shown = 0
         if asking is not None:
-            asking.about = self._said_lately
+            asking.about = self._recent_lines
         super().__init__(line, {**os.environ, **(asking.env if asking else ASK_NOBODY)})
 
     def wait_open(self, timeout_s: float) -> bool:
@@ -137,11 +138,13 @@ class OpensshStream(ProcessStream):
                 self._decided.wait(LOOK_S)
             else:
                 self.asking.serve(LOOK_S)
-        if self.process.poll() is not None:  # its last words may be under way; or a child of it holds the pipe
+        if self.process.poll() is not None:
+            # The last lines of its stderr may still be on their way. Do
+            # not wait for long, as a child may hold the pipe.
             self._decided.wait(2 * LOOK_S)
         return self._opened
 
-    def _said_lately(self) -> str:
+    def _recent_lines(self) -> str:
         """Return what ssh has said to a person since the last call: a menu, or that an answer was wrong."""
         lines = self.before().splitlines()
         new, self._shown = lines[self._shown :], len(lines)
@@ -164,11 +167,11 @@ class OpensshStream(ProcessStream):
         self._close(PATIENCE_S if self._opened else 0)
 
     def cause(self) -> str | None:
-        told = super().cause()
-        if told is None or self.process.returncode != LOST_STATUS:
-            return told
+        reason = super().cause()
+        if reason is None or self.process.returncode != LOST_STATUS:
+            return reason
         self._listener.join(PATIENCE_S)
-        return ssh_errors.lost(self._said.decode(errors="replace")) or told
+        return ssh_errors.lost(self._stderr_tail.decode(errors="replace")) or reason
 
     def stderr(self) -> str:
         return ssh_errors.without_chatter(super().stderr())
@@ -188,7 +191,9 @@ class OpensshStream(ProcessStream):
         if match:
             self._opened = True
             early = ""
-            if b"mux_client" in match[0]:  # the shared master writes what the command says, perhaps before this line
+            if b"mux_client" in match[0]:
+                # The shared master itself writes the command's stderr, perhaps
+                # before this line, so those lines belong to the command.
                 early = ssh_errors.without_chatter(self._before[: match.start()].decode(errors="replace"))
             super()._hear(early.encode() + self._before[match.end() :])
             self._decide()
@@ -228,7 +233,8 @@ class AskPass:
         self._listener = socket.socket(socket.AF_UNIX)
         program, address = self._folder / "ask", str(self._folder / "s")
         words = [sys.executable, "-I", "-S", "-c", _PROGRAM, address]
-        try:  # a shell script, because the path of Python may have spaces
+        # SSH_ASKPASS names a program without arguments, and Python's path may have spaces. So write a shell script.
+        try:
             program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
             program.chmod(0o700)
             self._listener.bind(address)
@@ -236,7 +242,8 @@ class AskPass:
         except OSError as error:
             self.__exit__()
             raise held_connections.unwritable(error) from error
-        # an ssh before 8.4 knows no REQUIRE: it asks so if there is a DISPLAY and no terminal, which it never has here
+        # An ssh before 8.4 does not know SSH_ASKPASS_REQUIRE. It asks this way if DISPLAY is set and it has no
+        # terminal, and it never has one here.
         display = os.environ.get("DISPLAY") or ":"
         self.env = {"SSH_ASKPASS": str(program), "SSH_ASKPASS_REQUIRE": "force", "DISPLAY": display}
         self._accepting = threading.Thread(target=self._accept, name="clusterfn-askpass", daemon=True)
@@ -251,7 +258,8 @@ class AskPass:
         self._listener.close()
         if self._accepting is not None:
             self._accepting.join()
-        while not self._calls.empty():  # asked after the end: no answer is a refusal
+        # Questions that came after the end get no answer, which ssh takes for a refusal.
+        while not self._calls.empty():
             call = self._calls.get()
             if call is not None:
                 call.close()
@@ -283,7 +291,8 @@ class AskPass:
 
     def _answer(self, call: socket.socket) -> None:
         hint, _, prompt = os.fsdecode(call.makefile("rb").read(_WORDS)).partition("\0")
-        if hint or _YES_OR_NO.search(prompt):  # "confirm", or "none" for what needs no answer
+        if hint or _YES_OR_NO.search(prompt):
+            # A hint is "confirm", or "none" for a message that needs no answer. Neither asks for a secret.
             return
         who = _WHO.match(prompt)
         self.count += 1
@@ -310,7 +319,7 @@ def argv(settings: Settings, command: str, *, asks: bool = False) -> list[str]:
     Args:
         asks: Whether it may ask for passwords and codes.
     """
-    # Windows's ssh has no ControlMaster, and stops at a ControlPath
+    # On Windows, ssh has no ControlMaster, and fails with a ControlPath.
     mux = ["ControlMaster=no", *(["ControlPath=none"] if sys.platform == "win32" else [])]
     return line(settings, mux, command, asks=asks)
 
@@ -327,15 +336,16 @@ def line(settings: Settings, mux: Sequence[str], command: str, *, asks: bool = F
         *mux,
         *([] if asks else ["BatchMode=yes"]),
         "ClearAllForwardings=yes",
-        "ForwardAgent=no",  # root on the host could use the user's keys; the option above leaves it on
+        # With a forwarded agent, root on the host could use the user's keys. The option above does not turn it off.
+        "ForwardAgent=no",
         f"ConnectTimeout={max(1, round(settings.timeout_s))}",
         f"ServerAliveInterval={KEEPALIVE_S}",
         f"ServerAliveCountMax={KEEPALIVES}",
         *(["StrictHostKeyChecking=yes"] if settings.strict in unsafe else []),
         *settings.instead,
     ]
-    said = [f"-o{option}" for option in options]
-    return ["ssh", "-T", "-x", "-v", *said, *way(settings), "--", settings.alias, command]
+    flags = [f"-o{option}" for option in options]
+    return ["ssh", "-T", "-x", "-v", *flags, *way(settings), "--", settings.alias, command]
 
 
 def way(settings: Settings) -> list[str]:

@@ -29,22 +29,25 @@ from clusterfn.hosts.transports.prompts import Asker
 from clusterfn.hosts.transports.ssh_config import Settings, jumps, refuse_unmet, resolve
 
 WINDOW = 16 * 2**20
-# On a near host. sshd keeps up to a window of what this process has not read yet, and copies all of it for each further
-# packet: 16 MB cost it three seconds of CPU time, and 2 MB half of all that it used.
+# The window for a near host. sshd keeps up to a window of data that this process has not read, and copies all of it for
+# each packet. 16 MB cost three seconds of CPU time, and 2 MB half of all that sshd used.
 NEAR_WINDOW = 2**20
-_NEAR_S = 0.04  # for a login, which takes two round trips or more
+# A login takes at least two round trips. One that is faster than this shows that the host is near.
+_NEAR_S = 0.04
 KEEPALIVE_S, KEEPALIVES = 15, 3
+# In order of preference. AES-GCM comes first, because `paramiko_sending` avoids most copies only with it.
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
 STDERR_KEPT = 8192
 STATUS_S = 10.0
+# A ProxyJump may lead back to a host before it.
 HOPS = 8
 LOG = "clusterfn.ssh"
 BUSY_PAUSES_S = base.PAUSES_S
-# What paramiko raises where a busy sshd has dropped a connection: for a missing banner, or a reset.
+# paramiko raises these where a busy sshd drops a connection: it misses the banner, or gets a reset.
 HUNG_UP = (EOFError, ConnectionResetError, paramiko.SSHException)
 BROKEN = (OSError, EOFError, paramiko.SSHException)
 FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
-# A lost peer is noticed after so many seconds.
+# With these options of TCP, the loss of the host is noticed within a minute.
 _NOTICE_LOSS = {
     "TCP_KEEPIDLE": KEEPALIVE_S,
     "TCP_KEEPALIVE": KEEPALIVE_S,
@@ -57,9 +60,11 @@ _NOTICE_LOSS = {
 # start again on another connection. `hosts.connection` closes them after that.
 atexit.unregister(getattr(paramiko.transport, "_join_lingering_threads", print))
 
-logging.getLogger(LOG).addHandler(logging.NullHandler())  # or logging's last resort prints paramiko's tracebacks
+# Without a handler, logging's handler of last resort would print tracebacks of paramiko.
+logging.getLogger(LOG).addHandler(logging.NullHandler())
 if logging.getLogger(LOG).level == logging.NOTSET:
-    logging.getLogger(LOG).setLevel(logging.WARNING)  # no user asked for what paramiko logs at INFO
+    # What paramiko logs at INFO is about each connection, and is of no interest to users.
+    logging.getLogger(LOG).setLevel(logging.WARNING)
 
 
 class ParamikoTransport(Transport):
@@ -81,7 +86,8 @@ class ParamikoTransport(Transport):
         hops = connect(self.host, settings, asker)
         try:
             return ParamikoStream(session(self.host, settings, hops[-1], command), hops)
-        except BaseException:  # Ctrl-C too: no caller has the connections yet
+        except BaseException:
+            # This includes Ctrl-C: no caller has the connections yet, so no caller could close them.
             close(hops)
             raise
 
@@ -96,14 +102,15 @@ class ParamikoStream(DeliveringStream):
     def __init__(self, channel: paramiko.Channel, hops: list[paramiko.Transport]) -> None:
         self._channel = channel
         self._hops = hops
-        self._said = b""
+        self._stderr_tail = b""
         self._closed = False
 
     def read(self, size: int) -> bytes:
         try:
             self._listen()
             return bytes(self._channel.recv(size))
-        except BROKEN:  # recv also sends, to widen the window
+        except BROKEN:
+            # `recv` also sends, to widen the window, so it fails as a write does.
             return b""
 
     def deliver(self, take: Callable[[bytes], bool]) -> None:
@@ -111,9 +118,10 @@ class ParamikoStream(DeliveringStream):
         assert isinstance(received, ReceivedPieces)
         received.give_to(take)
         try:
-            while received.has_given():
+            while received.has_delivered():
                 self._listen()
-                self._channel.recv(1)  # returns no bytes, and widens the window
+                # This returns no bytes: it counts what was delivered, and so widens the window.
+                self._channel.recv(1)
         except BROKEN:
             received.close()
         finally:
@@ -138,11 +146,11 @@ class ParamikoStream(DeliveringStream):
 
     def stderr(self) -> str:
         self._listen()
-        return self._said.decode(errors="replace")
+        return self._stderr_tail.decode(errors="replace")
 
     def _listen(self) -> None:
         while self._channel.recv_stderr_ready():
-            self._said = (self._said + self._channel.recv_stderr(STDERR_KEPT))[-STDERR_KEPT:]
+            self._stderr_tail = (self._stderr_tail + self._channel.recv_stderr(STDERR_KEPT))[-STDERR_KEPT:]
 
 
 def connect(host: Host, settings: Settings, asker: Asker | None = None) -> list[paramiko.Transport]:
@@ -156,7 +164,8 @@ def connect(host: Host, settings: Settings, asker: Asker | None = None) -> list[
         hops: list[paramiko.Transport] = []
         try:
             _connect(host, settings, hops, asker=asker)
-        except BaseException:  # as in `open`
+        except BaseException:
+            # This includes Ctrl-C, as in `open`.
             close(hops)
             raise
         return hops
@@ -172,7 +181,8 @@ def session(host: Host, settings: Settings, ssh: paramiko.Transport, command: st
         channel.in_buffer = received
         if isinstance(ssh.sock, QuickSocket):
             received.wake_late(ssh.sock)
-        # Not to wait for the answer would save nothing: sshd takes no input before it (it gives a window of 0 bytes).
+        # This waits for the answer. Sending earlier would save nothing,
+        # because sshd gives a window of 0 bytes until then.
         channel.exec_command(command)
     return channel
 
@@ -180,7 +190,8 @@ def session(host: Host, settings: Settings, ssh: paramiko.Transport, command: st
 def close(hops: list[paramiko.Transport]) -> None:
     """Close connections, the last one first."""
     for ssh in reversed(hops):
-        with contextlib.suppress(*BROKEN):  # closing says goodbye, through a hop that may be gone
+        with contextlib.suppress(*BROKEN):
+            # Closing sends a message, through a hop whose connection may be lost already.
             ssh.close()
 
 
@@ -230,9 +241,10 @@ def meet(
         ssh.banner_timeout = settings.timeout_s
         options = ssh.get_security_options()
         options.ciphers = [name for name in CIPHERS if name in options.ciphers]
-        known = {entry.kind for entry in host_keys.known_keys(settings.key_name, settings.known_hosts)}
-        known |= {"rsa-sha2-512", "rsa-sha2-256"} if "ssh-rsa" in known else set()
-        options.key_types = sorted(options.key_types, key=lambda kind: kind not in known)
+        remembered = {entry.kind for entry in host_keys.known_keys(settings.key_name, settings.known_hosts)}
+        remembered |= {"rsa-sha2-512", "rsa-sha2-256"} if "ssh-rsa" in remembered else set()
+        # Prefer kinds that known_hosts has. A host with several keys could otherwise show one that is not known.
+        options.key_types = sorted(options.key_types, key=lambda kind: kind not in remembered)
         if kinds:
             options.key_types = [kind for kind in kinds if kind in options.key_types]
         _greet(ssh, settings)
@@ -255,7 +267,8 @@ def _greet(ssh: paramiko.Transport, settings: Settings) -> None:
         if isinstance(met, (EOFError, ConnectionResetError)):
             raise EOFError(str(error)) from error
         raise
-    if not ssh.initial_kex_done:  # start_client says nothing of a time that is over
+    # `start_client` returns without an error when its time is over.
+    if not ssh.initial_kex_done:
         raise _Mute("it has sent no greeting")
 
 
@@ -263,11 +276,11 @@ def _through(host: Host, settings: Settings, hops: list[paramiko.Transport], ask
     """Open a channel to the host from the last of its jump hosts; each is resolved and checked like any host."""
     via: paramiko.Channel | None = None
     stops = jumps(host, settings)
-    for here, there in zip(stops, [*stops[1:], settings]):
-        ssh = _connect(host, here, hops, via, asker)
-        with _translated(host, there):
+    for stop, following in zip(stops, [*stops[1:], settings]):
+        ssh = _connect(host, stop, hops, via, asker)
+        with _translated(host, following):
             via = ssh.open_channel(
-                "direct-tcpip", (there.hostname, there.port), ("127.0.0.1", 0), timeout=there.timeout_s
+                "direct-tcpip", (following.hostname, following.port), ("127.0.0.1", 0), timeout=following.timeout_s
             )
     assert via is not None
     return via
@@ -286,7 +299,8 @@ def _socket(host: Host, settings: Settings) -> Any:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in _NOTICE_LOSS.items():
-                with contextlib.suppress(OSError, AttributeError):  # each system has some of them
+                # Each system has only some of these options.
+                with contextlib.suppress(OSError, AttributeError):
                     sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
             return QuickSocket(sock)
         except OSError as failed:

@@ -21,7 +21,8 @@ from clusterfn.hosts.transports.prompts import AGAIN, Asker, LoginQuestion, NotA
 from clusterfn.hosts.transports.ssh_config import Settings
 
 METHODS = ("keyboard-interactive", "password")
-PERSON_S = 3600.0  # the server gives up before, usually after two minutes
+# A person may take this long to answer. The server gives up earlier, usually after two minutes.
+PERSON_S = 3600.0
 
 
 @dataclass
@@ -49,11 +50,12 @@ class InteractiveLogin:
     asker: Asker
     tries: int
     words: Callable[[str], None]
-    _before: str = ""  # what the next question begins with
+    # The text before the next question: why it is asked again.
+    _before: str = ""
 
-    def go(self, wanted: Sequence[str]) -> list[str] | None:
+    def go(self, allowed: Sequence[str]) -> list[str] | None:
         """Log in step by step; return what the host still wants ([]: nothing), or None if it refused."""
-        left: list[str] | None = list(wanted)
+        left: list[str] | None = list(allowed)
         while left and (methods := [method for method in METHODS if method in left]):
             left = next((further for method in methods if (further := self._method(method)) is not None), None)
         return left
@@ -109,8 +111,9 @@ class InteractiveLogin:
         ]
         try:
             one.answers.set_result([self.asker(question) for question in questions])
-        except BaseException:  # the person may press Ctrl-C: paramiko's thread must not wait on
-            one.answers.set_exception(paramiko.AuthenticationException("not answered"))  # for paramiko's own thread
+        except BaseException:
+            # The person may press Ctrl-C. paramiko's thread waits for the answers, and must get an error instead.
+            one.answers.set_exception(paramiko.AuthenticationException("not answered"))
             self.ssh.close()
             raise
 
@@ -164,13 +167,14 @@ def _keys(
     agent: paramiko.Agent, settings: Settings, tried: _LoginAttempts, asker: Asker | None
 ) -> Iterator[tuple[str, paramiko.PKey]]:
     """Yield keys, those without a passphrase first: a person is asked only if the host takes none of them."""
-    wanted = {blob for path in settings.identity_files if (blob := _public_blob(path))}
+    configured = {blob for path in settings.identity_files if (blob := _public_blob(path))}
     offered = set()
     for key in agent.get_keys() if settings.use_agent else ():
-        if not settings.identities_only or key.asbytes() in wanted:
+        if not settings.identities_only or key.asbytes() in configured:
             offered.add(key.asbytes())
             yield f"agent's key {getattr(key, 'comment', '') or key.get_name()}", key
     for path in settings.identity_files:
+        # Do not offer a key of the agent again: servers count attempts, and end a connection after some (MaxAuthTries).
         if path.is_file() and _public_blob(path) not in offered:
             yield from _from_file(path, settings, tried, asker)
     for unlock in tried.locked:

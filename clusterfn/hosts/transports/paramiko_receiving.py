@@ -18,7 +18,8 @@ from paramiko.buffered_pipe import BufferedPipe, PipeTimeout
 
 _READ_AHEAD = 256 * 2**10
 _SMALL = 4096
-_WIDEN = 384 * 2**10  # bytes that are handed over before the reader widens the window, which is 1 MB or more
+# The reader widens the window after so many delivered bytes. The window is 1 MB or more, so it never closes.
+_WIDEN = 384 * 2**10
 
 
 class QuickSocket:
@@ -51,7 +52,7 @@ class QuickSocket:
 
 
 class ReceivedPieces(BufferedPipe):  # type: ignore[type-arg] # generic only in its stubs
-    """What a channel has received and nobody has read yet. It replaces all of BufferedPipe but polling."""
+    """Received data of a channel that was not read yet. It replaces all of BufferedPipe but polling."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,10 +61,14 @@ class ReceivedPieces(BufferedPipe):  # type: ignore[type-arg] # generic only in 
         self._closed = False
         self._is_late = False
         self._take: Callable[[bytes], bool] | None = None
-        self._is_giving = False  # a thread is in it
-        self._is_lost = False  # a piece is
-        self._given = 0  # bytes that it has taken
-        self._counted = 0  # of those, what the next read counts
+        # Whether a thread is delivering now: two threads would deliver out of order.
+        self._is_giving = False
+        # Whether a piece was lost, after which no byte may be read.
+        self._is_lost = False
+        # Counts the bytes that were delivered since the reader last counted them.
+        self._delivered = 0
+        # Those of them that the next `read` reports to the channel.
+        self._counted = 0
         self._changed = threading.Condition()
 
     def wake_late(self, sock: QuickSocket) -> None:
@@ -82,7 +87,8 @@ class ReceivedPieces(BufferedPipe):  # type: ignore[type-arg] # generic only in 
 
     def feed(self, data: bytes) -> None:
         """Add the content of a packet; small ones are put together, as each takes memory of its own."""
-        if not data or self._is_lost:  # no bytes would read as the end
+        if not data or self._is_lost:
+            # An empty piece would look like the end of the channel. After a lost piece nothing may be read.
             return
         with self._changed:
             if self._pieces and len(self._pieces[-1]) + len(data) <= _SMALL:
@@ -96,19 +102,20 @@ class ReceivedPieces(BufferedPipe):  # type: ignore[type-arg] # generic only in 
     def give_to(self, take: Callable[[bytes], bool]) -> None:
         """Give `take` what is there and what comes, in the thread that feeds, until it returns False or the end.
 
-        The reader calls `has_given` until that is False, then `stop_giving`, and reads nothing meanwhile.
+        The reader calls `has_delivered` until that is False, then `stop_giving`, and reads nothing meanwhile.
         """
         with self._changed:
-            if self._closed:  # nothing would wake the reader again: it reads what is left
+            if self._closed:
+                # After the end, nothing would wake the reader again. It reads what is left by itself.
                 return
             self._take = take
         self._give()
 
-    def has_given(self) -> bool:
+    def has_delivered(self) -> bool:
         """Wait until a part of the window was given, or until no more is; return whether the next `read` counts it."""
         with self._changed:
-            self._changed.wait_for(lambda: self._given >= _WIDEN or (self._take is None and not self._is_giving))
-            self._counted, self._given = self._given, 0
+            self._changed.wait_for(lambda: self._delivered >= _WIDEN or (self._take is None and not self._is_giving))
+            self._counted, self._delivered = self._delivered, 0
         return self._counted > 0
 
     def stop_giving(self) -> None:
@@ -116,7 +123,7 @@ class ReceivedPieces(BufferedPipe):  # type: ignore[type-arg] # generic only in 
         with self._changed:
             self._take = None
             self._changed.wait_for(lambda: not self._is_giving)
-            self._counted = self._given = 0
+            self._counted = self._delivered = 0
 
     def _give(self) -> None:
         """Give all that is there, unless another thread does already. The lock is free during each call of `take`."""
@@ -129,7 +136,8 @@ class ReceivedPieces(BufferedPipe):  # type: ignore[type-arg] # generic only in 
             try:
                 if not take(piece):
                     self._take = None
-            except BaseException:  # a piece is lost, so nothing after it may be read
+            except BaseException:
+                # The piece is lost, so the bytes after it must not be read as if they followed directly.
                 with self._changed:
                     self._is_lost = True
                     self._pieces.clear()
@@ -139,14 +147,14 @@ class ReceivedPieces(BufferedPipe):  # type: ignore[type-arg] # generic only in 
 
     def _next_piece(self) -> tuple[Callable[[bytes], bool], bytes] | None:
         with self._changed:
-            if self._take is None or self._given >= _WIDEN:
+            if self._take is None or self._delivered >= _WIDEN:
                 self._changed.notify_all()
             if self._take is None or not self._pieces:
                 self._is_giving = False
                 return None
             piece = self._pieces.popleft()
             self._size -= len(piece)
-            self._given += len(piece)
+            self._delivered += len(piece)
             return self._take, piece
 
     def read_ready(self) -> bool:
@@ -162,7 +170,8 @@ class ReceivedPieces(BufferedPipe):  # type: ignore[type-arg] # generic only in 
         with self._changed:
             if self._counted:
                 counted, self._counted = range(self._counted), 0
-                return counted  # no bytes: the channel widens its window by its length
+                # The channel widens its window by the length of what it gets. A range has a length and takes no memory.
+                return counted
             if not self._changed.wait_for(lambda: self._pieces or self._closed, timeout):
                 raise PipeTimeout
             taken, size = [], 0

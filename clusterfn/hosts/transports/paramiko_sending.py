@@ -19,10 +19,14 @@ from paramiko.packet import Packetizer
 
 from clusterfn.hosts.transports.paramiko_receiving import QuickSocket
 
-MOST = 32 * 2**10 - 64  # bytes of data; paramiko would split a longer piece into packets of this size
-_AT_ONCE = 256 * 2**10  # bytes that are given to the socket together
-_HEAD = struct.Struct(">IBBII")  # length of the packet, of its padding, kind of message, channel, length of the data
-_LENGTH = 4  # bytes of the first of these, which AES-GCM does not encrypt (RFC 5647)
+# The most bytes of data in a packet. paramiko would split longer pieces into packets of this size.
+MOST = 32 * 2**10 - 64
+# Give the socket so many bytes together, because each write wakes the host's sshd.
+_AT_ONCE = 256 * 2**10
+# Length of the packet, length of its padding, kind of message, channel, length of the data.
+_HEAD = struct.Struct(">IBBII")
+# AES-GCM does not encrypt the first of these fields, which has 4 bytes (RFC 5647).
+_LENGTH = 4
 _LEAST_PADDING = 4  # RFC 4253
 
 
@@ -44,9 +48,9 @@ def send_all(channel: Channel, data: bytes | memoryview) -> None:
     """
     rest = memoryview(data)
     while rest:
-        # If the window were used up, the next packet would wait for an answer to those that wait for it.
+        # Keep room in the window: a packet that waits for a wider one would wait for an answer to packets not sent yet.
         more = len(rest) > MOST and channel.out_window_size >= 2 * MOST
-        # `send` would make a Message, which keeps copies
+        # Not `send`, which would make a Message that keeps copies of the data.
         rest = rest[channel._send(rest[:MOST], _DataMessage(channel.remote_chanid, more)) :]  # type: ignore[attr-defined]
 
 
@@ -93,8 +97,10 @@ class QuickPacketizer(Packetizer):
         self._packet = memoryview(bytearray(_HEAD.size + MOST + 2 * 256))
         self._waiting: list[bytes] = []
         self._at_once = _AT_ONCE if isinstance(sock, (socket.socket, QuickSocket)) else 0
-        self._more = False  # whether the packet that was built last may wait
-        self._block = 0  # bytes; 0 if the length is encrypted too, or nothing is
+        # Whether the packet that was built last may wait for the next one.
+        self._more = False
+        # The block size in bytes; 0 if the cipher also encrypts the length, or nothing is encrypted.
+        self._block = 0
 
     def set_outbound_cipher(self, block_engine: Any, block_size: int, *args: Any, **kwargs: Any) -> None:
         super().set_outbound_cipher(block_engine, block_size, *args, **kwargs)
@@ -105,7 +111,8 @@ class QuickPacketizer(Packetizer):
         if self._more and sum(map(len, self._waiting)) < self._at_once:
             return
         together, self._waiting = self._waiting, []
-        # of a view, what a full socket has left over is not copied; a channel takes only bytes
+        # With a view, the rest that a full socket did not take is not
+        # copied. The channel of a jump host takes only bytes.
         super().write_all(memoryview(b"".join(together)) if len(together) > 1 else together[0])
 
     def _build_packet(self, payload: bytes | _DataMessage) -> Any:
@@ -120,5 +127,6 @@ class QuickPacketizer(Packetizer):
         _HEAD.pack_into(self._packet, 0, 1 + len(payload) + padding, padding, MSG_CHANNEL_DATA, payload.channel, size)
         end = _HEAD.size + size
         self._packet[_HEAD.size : end] = payload.data
-        self._packet[end : end + padding] = bytes(padding)  # it is encrypted, so it need not be random
+        # RFC 4253 wants random padding, but encrypted zeros look random on the wire, too.
+        self._packet[end : end + padding] = bytes(padding)
         return _PartlyEncrypted(self._packet[: end + padding])

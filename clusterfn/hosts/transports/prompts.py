@@ -21,11 +21,12 @@ from clusterfn.errors import AuthenticationError
 if sys.platform != "win32":
     import termios
 
-# Also what turns the direction of writing, or cannot be seen.
+# The most characters of a question that are shown: a host chooses the text, and could fill the terminal.
 _LONGEST = 4000
 
 
-AGAIN = "Permission denied, please try again."  # as ssh says it
+# The same words as ssh's own.
+AGAIN = "Permission denied, please try again."
 
 
 class NotAnswered(Exception):
@@ -61,10 +62,11 @@ Asker = Callable[[LoginQuestion], str]
 def person() -> Asker | None:
     """Return how the person at this process can be asked; None if there is no person."""
     module = sys.modules.get("multiprocessing.process")
-    if module is not None and module.parent_process() is not None:  # multiprocessing's children would all ask at once
+    if module is not None and module.parent_process() is not None:
+        # The children of multiprocessing share the terminal of their parent, and would all ask at once.
         return None
     if "ipykernel.kernelapp" in sys.modules:
-        # while a cell runs, getpass is the kernel's own method; at other times an answer would get lost
+        # While a cell runs, getpass is a method of the kernel. At other times, the kernel would drop an answer.
         kernel = getattr(getpass.getpass, "__self__", None)
         return functools.partial(_in_notebook, kernel) if getattr(kernel, "_allow_stdin", False) else None
     return _ask_on_terminal if _has_terminal() else None
@@ -93,7 +95,8 @@ def _in_notebook(kernel: Any, question: LoginQuestion) -> str:
         raise NotAnswered from error
 
 
-_asking = threading.Lock()  # two questions at once would mix on one terminal
+# Threads ask one after another, because two questions would mix on one terminal.
+_asking = threading.Lock()
 
 
 def _has_terminal() -> bool:
@@ -104,7 +107,8 @@ def _has_terminal() -> bool:
     except OSError:
         return False
     try:
-        return os.tcgetpgrp(tty) == os.getpgrp()  # from the background, reading would stop the process
+        # A process in the background would be stopped as soon as it reads from the terminal.
+        return os.tcgetpgrp(tty) == os.getpgrp()
     except OSError:
         return False
     finally:
@@ -133,6 +137,7 @@ else:
                 quiet = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
                 try:
                     if question.secret:
+                        # TCSAFLUSH also drops what was typed before the question, which is not meant as a password.
                         termios.tcsetattr(tty, termios.TCSAFLUSH, quiet)
                     os.write(tty, text)
                     data = b""

@@ -65,7 +65,9 @@ def log_in(host: Host, asker: Asker | None) -> tuple[HeldConnection, bool]:
     if before is not None:
         if _pid(Path(before.address)) is not None:
             return before, False
-        if held_connections.listens(before):  # it was stopped: another login would leave it for ever
+        if held_connections.listens(before):
+            # The process was stopped (SIGSTOP). A second login would take
+            # its place, and no program would find it again.
             raise _stuck(before)
     return _start_master(host, settings, asker), True
 
@@ -87,13 +89,13 @@ def log_out(host: Host) -> bool:
         HostError: What holds it does not end.
     """
     settings = _by_ssh(host)
-    found = find_held(settings) if can_hold(host) else None
-    if found is None:
+    held = find_held(settings) if can_hold(host) else None
+    if held is None:
         return False
-    end(found)
-    if _is_alive(found) and held_connections.listens(found):
-        raise _stuck(found)
-    left = held_connections.find_record(found.key)
+    end(held)
+    if _is_alive(held) and held_connections.listens(held):
+        raise _stuck(held)
+    left = held_connections.find_record(held.key)
     if left is not None:
         held_connections.forget_record(left)
     return True
@@ -110,8 +112,8 @@ def end(each: HeldConnection) -> None:
 
 def find_held(settings: Settings) -> HeldConnection | None:
     """Return what is held by this way to the host; remove the record of a dead connection."""
-    found = held_connections.find_record(held_connections.key_of(settings))
-    return found if found is None or _lives(found) else None
+    record = held_connections.find_record(held_connections.key_of(settings))
+    return record if record is None or _lives(record) else None
 
 
 def all_held() -> Iterator[HeldConnection]:
@@ -179,34 +181,39 @@ class ReusingTransport(Transport):
         if not (can_hold(self.host) and held_connections.has_records()):
             return None
         settings = resolve(self.host)
-        found = find_held(settings)
-        taken = standby.take(found, name()) if found is not None else None
-        if taken is None or found is None:
-            self._settings = settings  # `open` follows at once, and need not ask ssh again
+        held = find_held(settings)
+        taken = standby.take(held, name()) if held is not None else None
+        if taken is None or held is None:
+            # `open` follows at once, and need not ask ssh for the same settings again.
+            self._settings = settings
             return None
-        self.via, self._by_person = _VIA, self._by_person or found.asked
+        self.via, self._by_person = _VIA, self._by_person or held.asked
         return taken
 
     def _through_held(self, command: str) -> Stream | None:
         settings, self._settings = self._settings or resolve(self.host), None
-        found = find_held(settings)
-        if found is None:
+        held = find_held(settings)
+        if held is None:
             return None
-        self._by_person = self._by_person or found.asked
+        self._by_person = self._by_person or held.asked
         try:
             try:
-                stream = _open_session(self.host, settings, found, command)
+                stream = _open_session(self.host, settings, held, command)
             except HostError:
-                if not standby.release(found.key):  # what waits may have the last session
+                if not standby.release(held.key):
+                    # The agent that waits for the next program may use the last session that the host allows.
                     raise
-                stream = _open_session(self.host, settings, found, command)
+                stream = _open_session(self.host, settings, held, command)
         except HostError:
-            if found.asked:
+            if held.asked:
                 raise
-            return None  # it takes no further session; where no person is needed there can be another connection
-        # A process that was stopped still listens, and `logout` must find it; a pid may by now be another program's.
-        if stream is None and not (_is_alive(found) and held_connections.listens(found)):
-            held_connections.forget_record(found)
+            # The connection takes no further session. A login that needs no
+            # person can be repeated, so try another connection.
+            return None
+        # A stopped process still has its socket open, and `logout` must find
+        # it. The pid alone may by now belong to another program.
+        if stream is None and not (_is_alive(held) and held_connections.listens(held)):
+            held_connections.forget_record(held)
         return stream
 
 
@@ -214,7 +221,8 @@ def _start_master(host: Host, settings: Settings, asker: Asker | None) -> HeldCo
     """Start a ControlMaster that outlives this process, and write its record."""
     key = held_connections.key_of(settings)
     path = held_connections.socket_path(key)
-    if _pid(path) is None:  # a live one belongs to another login that is under way: this one joins it
+    if _pid(path) is None:
+        # Remove only the socket of a dead master. A live one belongs to another login under way, which this one joins.
         path.unlink(missing_ok=True)
     try:
         asked = _authenticate(host, settings, path, asker)
@@ -222,13 +230,14 @@ def _start_master(host: Host, settings: Settings, asker: Asker | None) -> HeldCo
         if pid is None:
             raise ssh_errors.unreachable("ended", host, settings, [], how="the connection ended right after the login")
         place = f"{settings.user}@{settings.place}"
-        made = HeldConnection(key, host.name, place, pid, time.time(), host.login_ttl_s, asked, str(path))
-        held_connections.write_record(made)
-    except BaseException:  # a master without a record must not stay: no program would find it
+        record = HeldConnection(key, host.name, place, pid, time.time(), host.login_ttl_s, asked, str(path))
+        held_connections.write_record(record)
+    except BaseException:
+        # No program would find a master without a record, so it must not stay.
         if held_connections.find_record(key) is None:
             _ask(path, "exit")
         raise
-    return made
+    return record
 
 
 def _authenticate(host: Host, settings: Settings, path: Path, asker: Asker | None) -> bool:
@@ -240,12 +249,15 @@ def _authenticate(host: Host, settings: Settings, path: Path, asker: Asker | Non
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         log = folder / "log"
         asking = stack.enter_context(AskPass(asker, host.name)) if asker else None
+        # The ssh that stays in the background must not keep a pipe to
+        # this process open, so it writes its messages to a file.
         ssh = [words[0], "-E", str(log), *words[1:]]
         code = _run(ssh, asking, openssh.patience_s(settings))
-        said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        log_text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
         if not path.is_socket():
-            error = ssh_errors.error_of(host, settings, said, code, asked=asker is not None)
-            if asker is None and "clusterfn login" in (error.hint or ""):  # which is what this is
+            error = ssh_errors.error_of(host, settings, log_text, code, asked=asker is not None)
+            if asker is None and "clusterfn login" in (error.hint or ""):
+                # The hint advises `clusterfn login`, which is what the user has just run.
                 error.hint = f"this program has no terminal: type clusterfn login {host.name} in one"
             raise error
         return asking is not None and asking.count > 0
@@ -295,7 +307,7 @@ def _open_session(host: Host, settings: Settings, master: HeldConnection, comman
 
 
 def _through(settings: Settings, master: HeldConnection, command: str) -> list[str]:
-    # without its master an ssh would connect and log in by itself: this ProxyCommand prevents that
+    # Without its master, ssh would connect and log in by itself. This ProxyCommand prevents that.
     mux = ["ControlMaster=no", f"ControlPath={master.address}", "ProxyJump=none", "ProxyCommand=false"]
     return openssh.line(settings, mux, command)
 

@@ -26,9 +26,10 @@ from clusterfn.hosts.transports.ssh_config_file import Options
 
 CONNECT_TIMEOUT_S = 15.0
 SSH_G_TIMEOUT_S = 20.0
+# ssh would take a text that begins with a hyphen for an option, and spaces or control characters break its files.
 UNSAFE = re.compile(r"^-|[\s\x00-\x1f\x7f]")
 
-# Options that change where or how one connects and are not done with paramiko, with the values that ask for nothing.
+# Options that change where or how ssh connects, and that paramiko does not support, with their harmless values.
 NOT_HONOURED: dict[str, tuple[str, ...]] = {
     "pkcs11provider": ("none",),
     "knownhostscommand": ("none",),
@@ -40,7 +41,7 @@ NOT_HONOURED: dict[str, tuple[str, ...]] = {
     "identityagent": ("SSH_AUTH_SOCK", "none"),
     "localcommand": ("none",),
 }
-# Options that keep ssh from being a plain stream, and what is said instead; some are unknown to an old ssh.
+# Options that keep ssh from being a plain stream, with the values to use instead. An old ssh does not know all of them.
 IN_THE_WAY = {"remotecommand": "none", "sessiontype": "default", "stdinnull": "no", "forkafterauthentication": "no"}
 DEFAULTS = {
     "port": ["22"],
@@ -110,9 +111,9 @@ class Settings(NamedTuple):
         """Return where the name that is looked up was written: in an ssh configuration, or as `address:`."""
         if self.hostname.lower() == self.alias.lower():
             return f"address: of host {host.name} ({host.source})"
-        found = ssh_config_file.places("hostname", (self.hostname.lower(),), self.config_file)
+        lines = ssh_config_file.places("hostname", (self.hostname.lower(),), self.config_file)
         file = self.config_file or ssh_config_file.config_file()
-        return f"`HostName {self.hostname}` of {self.alias} in {found[0].place if len(found) == 1 else file}"
+        return f"`HostName {self.hostname}` of {self.alias} in {lines[0].place if len(lines) == 1 else file}"
 
     @property
     def ssh(self) -> str:
@@ -148,12 +149,12 @@ def resolve(host: Host, address: str | None = None) -> Settings:
     Raises:
         ConfigError: The address or the ssh configuration cannot be used.
     """
-    wanted = parse_address(address or host.address or host.name, host)
+    target = parse_address(address or host.address or host.name, host)
     config = _config_of(host)
     if shutil.which("ssh"):
-        return _settings(host, wanted, _asked(host, wanted, config), config)
-    given: Options = {"user": [wanted.user] if wanted.user else [], "port": [str(wanted.port)] if wanted.port else []}
-    return _settings(host, wanted, {**DEFAULTS, **ssh_config_file.read(host, wanted.name, given, config)}, config)
+        return _settings(host, target, _asked(host, target, config), config)
+    options: Options = {"user": [target.user] if target.user else [], "port": [str(target.port)] if target.port else []}
+    return _settings(host, target, {**DEFAULTS, **ssh_config_file.read(host, target.name, options, config)}, config)
 
 
 @contextlib.contextmanager
@@ -163,8 +164,8 @@ def resolving_ahead(host: Host) -> Iterator[None]:
     Raises:
         ConfigError: The address cannot be used.
     """
-    wanted = parse_address(host.address or host.name, host)
-    argv = _question(wanted, _config_of(host))
+    target = parse_address(host.address or host.name, host)
+    argv = _question(target, _config_of(host))
     if shutil.which("ssh"):
         _asked_ahead[tuple(argv)] = _started(argv)
     try:
@@ -172,7 +173,9 @@ def resolving_ahead(host: Host) -> Iterator[None]:
     finally:
         unused = _asked_ahead.pop(tuple(argv), None)
         if unused is not None:
-            with unused:  # not to the end of its output: a program of `Match exec` has that too, and stays
+            with unused:
+                # Kill it, and do not wait for the end of its output: a program of
+                # `Match exec` has inherited the pipe and may stay.
                 unused.kill()
 
 
@@ -199,19 +202,19 @@ def refuse_unmet(host: Host, settings: Settings) -> None:
     )
 
 
-def _asked(host: Host, wanted: Address, config: str | None) -> Options:
-    argv = _question(wanted, config)
+def _asked(host: Host, target: Address, config: str | None) -> Options:
+    argv = _question(target, config)
     with _asked_ahead.pop(tuple(argv), None) or _started(argv) as ssh:
         answer = None
         try:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                answer, said = ssh.communicate(timeout=SSH_G_TIMEOUT_S)
+                answer, complaint = ssh.communicate(timeout=SSH_G_TIMEOUT_S)
         finally:
             if answer is None:
                 ssh.kill()
     if answer is None:
         raise Unreachable(
-            f"ssh did not resolve its configuration for {wanted.name} within {SSH_G_TIMEOUT_S:g} s",
+            f"ssh did not resolve its configuration for {target.name} within {SSH_G_TIMEOUT_S:g} s",
             host=host.name,
             evidence=[f"still running: {shlex.join(argv)}"],
             hint="run that command: a `Match exec` program may hang, or CanonicalizeHostname may wait for DNS",
@@ -219,9 +222,9 @@ def _asked(host: Host, wanted: Address, config: str | None) -> Options:
         )
     if ssh.returncode:
         raise ConfigError(
-            f"ssh cannot read its configuration for {wanted.name}",
+            f"ssh cannot read its configuration for {target.name}",
             host=host.name,
-            evidence=said.splitlines()[-5:],
+            evidence=complaint.splitlines()[-5:],
             hint=f"fix it until `{' '.join(argv)}` works",
         )
     options: Options = {}
@@ -234,8 +237,8 @@ def _asked(host: Host, wanted: Address, config: str | None) -> Options:
 _asked_ahead: dict[tuple[str, ...], subprocess.Popen[str]] = {}
 
 
-def _question(wanted: Address, config: str | None) -> list[str]:
-    return ["ssh", "-G", *(["-F", config] if config else []), *_named(wanted), "--", wanted.name]
+def _question(target: Address, config: str | None) -> list[str]:
+    return ["ssh", "-G", *(["-F", config] if config else []), *_named(target), "--", target.name]
 
 
 def _started(argv: list[str]) -> subprocess.Popen[str]:
@@ -249,19 +252,19 @@ def _config_of(host: Host) -> str | None:
     return str(Path(host.ssh_config).expanduser()) if host.ssh_config else None
 
 
-def _named(wanted: Address) -> tuple[str, ...]:
-    user = ("-l", wanted.user) if wanted.user else ()
-    return (*user, "-p", str(wanted.port)) if wanted.port else user
+def _named(target: Address) -> tuple[str, ...]:
+    user = ("-l", target.user) if target.user else ()
+    return (*user, "-p", str(target.port)) if target.port else user
 
 
-def _settings(host: Host, wanted: Address, options: Options, config: str | None) -> Settings:
+def _settings(host: Host, target: Address, options: Options, config: str | None) -> Settings:
     def first(name: str, default: str = "") -> str:
         value = (options.get(name) or [default])[0]
         return default if value.lower() == "none" else value
 
-    hostname, port, user = first("hostname", wanted.name), int(first("port", "22")), first("user") or getpass.getuser()
+    hostname, port, user = first("hostname", target.name), int(first("port", "22")), first("user") or getpass.getuser()
     alias, jump = first("hostkeyalias").lower(), first("proxyjump")
-    expand = _Tokens({"h": hostname, "p": str(port), "r": user, "n": wanted.name, "k": alias or wanted.name, "j": jump})
+    expand = _Tokens({"h": hostname, "p": str(port), "r": user, "n": target.name, "k": alias or target.name, "j": jump})
     timeout = first("connecttimeout")
     user_files = expand.files(_words(options, "userknownhostsfile"))
     identity_agent = options.get("identityagent", [""])[0]
@@ -272,7 +275,7 @@ def _settings(host: Host, wanted: Address, options: Options, config: str | None)
     }
     unmet = [f"{name} {value}" for name, value in asked.items() if value]
     return Settings(
-        alias=wanted.name,
+        alias=target.name,
         hostname=hostname,
         port=port,
         user=user,
@@ -293,7 +296,7 @@ def _settings(host: Host, wanted: Address, options: Options, config: str | None)
         gssapi=first("gssapiauthentication") == "yes",
         tries=int(first("numberofpasswordprompts", "3")),
         unmet=(*unmet, *expand.unknown),
-        named=_named(wanted),
+        named=_named(target),
         instead=tuple(f"{key}={value}" for key, value in IN_THE_WAY.items() if options.get(key, [value]) != [value]),
         config_file=config,
     )
@@ -316,7 +319,7 @@ class _Tokens:
         self.values["C"] = hashlib.sha1(together.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()
 
     def text(self, text: str) -> str:
-        return re.sub("%(.?)", lambda match: self._known(match[0], text, self.values.get(match[1])), text)
+        return re.sub("%(.?)", lambda match: self._or_unknown(match[0], text, self.values.get(match[1])), text)
 
     def files(self, names: list[str]) -> tuple[Path, ...]:
         named = [name for name in names if name.lower() not in ("none", "/dev/null", "nul")]
@@ -324,10 +327,10 @@ class _Tokens:
 
     def _file(self, name: str) -> str:
         return re.sub(
-            r"\$\{(\w+)\}", lambda match: self._known(match[0], name, os.environ.get(match[1])), self.text(name)
+            r"\$\{(\w+)\}", lambda match: self._or_unknown(match[0], name, os.environ.get(match[1])), self.text(name)
         )
 
-    def _known(self, token: str, text: str, value: str | None) -> str:
+    def _or_unknown(self, token: str, text: str, value: str | None) -> str:
         if value is None:
             self.unknown.append(f"{token} in {text}")
         return token if value is None else value

@@ -22,9 +22,11 @@ from clusterfn.hosts.transports.load_paramiko import load_paramiko
 
 Options = dict[str, list[str]]
 
+# A file may include itself. ssh has the same limit.
 _DEPTH = 16
 _LINE = re.compile(r'\s*"?(\w+)"?(?:\s*=\s*|\s+)(.*?)\s*')
-_COMMANDS = ("proxycommand", "localcommand", "remotecommand", "knownhostscommand")  # their value is the whole line
+# The value of each of these options is the whole rest of its line.
+_COMMANDS = ("proxycommand", "localcommand", "remotecommand", "knownhostscommand")
 _CRITERIA = ("host", "originalhost", "user", "localuser")
 _PROXIES = ("proxyjump", "proxycommand")
 _NUMBERS = {"port": range(1, 65536), "connecttimeout": range(10**6), "numberofpasswordprompts": range(10**6)}
@@ -33,8 +35,8 @@ _WORDS = (
 )  # fmt: skip
 
 
-def read(host: Host, name: str, given: Options, config: str | None) -> Options:
-    """Read the options that hold for `name`; those in `given` come first.
+def read(host: Host, name: str, overriding: Options, config: str | None) -> Options:
+    """Read the options that hold for `name`; those in `overriding` come first.
 
     Args:
         config: The only file to read; None reads the user's and the system's.
@@ -48,8 +50,9 @@ def read(host: Host, name: str, given: Options, config: str | None) -> Options:
     if config is not None and not Path(config).is_file():
         raise ConfigError(f"{config} does not exist", host=host.name, hint="correct ssh_config: of the host")
     reader = SSHConfig()
-    reader.TOKENS_BY_CONFIG_KEY = {}  # tokens are expanded by our caller, as those in the answer of `ssh -G` are
-    reader.parse([f"{key} {value}" for key, values in given.items() for value in values])
+    # The caller expands tokens, as it does for the answer of `ssh -G`, so paramiko must leave them alone.
+    reader.TOKENS_BY_CONFIG_KEY = {}
+    reader.parse([f"{key} {value}" for key, values in overriding.items() for value in values])
     for path in [config_file(), system_file()] if config is None else [Path(config)]:
         reader.parse([_accepted(host, path, *each) for each in _lines(path)])
     return _options(host, name, reader.lookup(name))
@@ -62,9 +65,9 @@ def _lines(path: Path) -> Iterator[tuple[int, str, str, str]]:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     for number, line in enumerate(text.splitlines(), 1):
-        found = _LINE.fullmatch(line)
+        match = _LINE.fullmatch(line)
         if line.strip() and not line.lstrip().startswith("#"):
-            yield (number, line, found[1].lower(), found[2]) if found else (number, line, "", "")
+            yield (number, line, match[1].lower(), match[2]) if match else (number, line, "", "")
 
 
 def _accepted(host: Host, path: Path, number: int, line: str, keyword: str, value: str) -> str:
@@ -84,7 +87,7 @@ def _accepted(host: Host, path: Path, number: int, line: str, keyword: str, valu
     if problem:
         hint = "install OpenSSH's client, rewrite the line, or give the host a file of its own with ssh_config:"
         raise ConfigError(f"{path}:{number} {problem}", host=host.name, evidence=[line.strip()], hint=hint)
-    # the first of the two proxies counts, and paramiko drops a ProxyCommand that is none
+    # Of ProxyJump and ProxyCommand, the first one counts. paramiko ignores `ProxyCommand none`, which must still count.
     return "ProxyJump none" if (keyword, value.lower()) == ("proxycommand", "none") else line
 
 
@@ -114,9 +117,9 @@ def _problem(path: Path, keyword: str, value: str) -> str:
     return ""
 
 
-def _options(host: Host, name: str, found: dict[str, Any]) -> Options:
+def _options(host: Host, name: str, raw: dict[str, Any]) -> Options:
     """Return what paramiko found, in the form of `ssh -G`'s answer."""
-    options: Options = {key: list(value) if isinstance(value, list) else [value] for key, value in found.items()}
+    options: Options = {key: list(value) if isinstance(value, list) else [value] for key, value in raw.items()}
     options["hostname"] = [options["hostname"][0].replace("%h", name).replace("%%", "%").lower()]
     for proxy in [key for key in options if key in _PROXIES][1:]:
         del options[proxy]
@@ -149,7 +152,7 @@ def places(keyword: str, values: Collection[str], config: str | None) -> list[Co
         values: In lower case; the first word of the line's value is compared.
         config: As for `read`.
     """
-    found: list[ConfigLine] = []
+    matches: list[ConfigLine] = []
     first = config_file() if config is None else Path(config)
 
     def look(path: Path, depth: int) -> None:
@@ -158,7 +161,7 @@ def places(keyword: str, values: Collection[str], config: str | None) -> list[Co
                 with contextlib.suppress(ValueError):
                     names = shlex.split(value, comments=True)
                     if word == keyword and names and names[0].lower() in values:
-                        found.append(ConfigLine(f"{path}:{number}", line.strip()))
+                        matches.append(ConfigLine(f"{path}:{number}", line.strip()))
                     elif word == "include" and depth < _DEPTH:
                         for each in (each for name in names for each in _included(first, name)):
                             look(each, depth + 1)
@@ -166,27 +169,29 @@ def places(keyword: str, values: Collection[str], config: str | None) -> list[Co
     look(first, 0)
     if config is None:
         look(system_file(), 0)
-    return found
+    return matches
 
 
 def aliases() -> list[str]:
     """List the hosts that the user's configuration, and what it includes, names without a wildcard."""
-    found: dict[str, None] = {}
+    hosts: dict[str, None] = {}
 
     def look(path: Path, depth: int) -> None:
         for _, _, keyword, value in _lines(path):
-            with contextlib.suppress(ValueError, ConfigError):  # a line that a call will complain of
+            with contextlib.suppress(ValueError, ConfigError):
+                # A call reports this line as an error, so a list of names can skip it.
                 names = shlex.split(value, comments=True)
                 if keyword == "host":
-                    found.update(dict.fromkeys(name for name in names if not set(name) & set("*?!")))
+                    hosts.update(dict.fromkeys(name for name in names if not set(name) & set("*?!")))
                 elif keyword == "include" and depth < _DEPTH:
                     for each in (each for name in names for each in _included(config_file(), name)):
-                        with contextlib.suppress(ConfigError):  # a file that cannot be read hides no other
+                        with contextlib.suppress(ConfigError):
+                            # One file that cannot be read must not hide the others.
                             look(each, depth + 1)
 
     with contextlib.suppress(ConfigError):
         look(config_file(), 0)
-    return list(found)
+    return list(hosts)
 
 
 def _included(path: Path, name: str) -> list[Path]:

@@ -18,7 +18,7 @@ from clusterfn.hosts.transports.ssh_config import DEFAULTS, Settings, jumps
 INTERACTIVE = ("keyboard-interactive", "password")
 
 
-# Kind -> message and hint.
+# Maps a kind of error to its message and its hint.
 _UNREACHABLE = {
     "refused": (
         "{place} refused the connection",
@@ -88,7 +88,7 @@ def unresolved(host: Host, settings: Settings, name: str, evidence: Sequence[str
     hint = f"check {written} and your network or VPN"
     mine, read = Path("~/.ssh/config").expanduser(), ssh_config_file.config_file()
     if not settings.config_file and mine != read and mine.is_file():
-        # ssh looks in the home of the user database, not in $HOME
+        # ssh takes the home folder from the user database, and not from $HOME.
         hint += f"; ssh reads {read}, not {mine}: to use that file, add ssh_config: {mine} to the host"
     message = f"The name {name} of host {host.name} cannot be resolved"
     return Unreachable(message, host=host.name, evidence=evidence, hint=hint, retryable=True)
@@ -114,7 +114,7 @@ def login_refused(
         partly: Whether it accepted a key, and wants more.
         asked: Whether a person could be asked.
     """
-    evidence = [*_keys_not_there(settings), *evidence]
+    evidence = [*_missing_keys(settings), *evidence]
     by_person = partly or bool(allowed) and all(method in INTERACTIVE for method in allowed)
     if not by_person or (asked and not partly):
         message = f"{settings.place} did not let {settings.user} in"
@@ -126,7 +126,8 @@ def login_refused(
     else:
         message = f"{settings.place} requires an interactive login of {settings.user} ({', '.join(allowed)})"
     how = "ssh-copy-id or ssh-add"
-    if allowed and not set(allowed) & set(INTERACTIVE):  # ssh-copy-id would not get in either
+    if allowed and not set(allowed) & set(INTERACTIVE):
+        # Without a method for a person, ssh-copy-id could not log in either.
         how = "ssh-add, IdentityFile in ~/.ssh/config, or your .pub sent to the administrator"
     hint = f"make `{_batch(settings)} true` work, for example with {how}"
     if not by_person and not asked and set(allowed) & set(INTERACTIVE):
@@ -137,13 +138,14 @@ def login_refused(
     return AuthenticationError(message, host=host_name, evidence=evidence, hint=hint)
 
 
-def _keys_not_there(settings: Settings) -> list[str]:
+def _missing_keys(settings: Settings) -> list[str]:
     """List the keys that the ssh configuration names and that do not exist, except those of ssh's defaults."""
     usual = {ssh_config_file.expanded(name) for name in DEFAULTS["identityfile"] if not name.endswith("_sk")}
     if usual <= {*settings.identity_files}:
         return []
     missing = [path for path in settings.identity_files if not path.exists()]
-    public = {path for path in missing if path.with_name(f"{path.name}.pub").exists()}  # an agent may hold the rest
+    # Where only the public half exists, an agent may hold the private one.
+    public = {path for path in missing if path.with_name(f"{path.name}.pub").exists()}
     return [f"{path}: no such file (IdentityFile in your ssh configuration)" for path in missing if path not in public]
 
 
@@ -152,8 +154,8 @@ def _batch(settings: Settings) -> str:
 
 
 EVIDENCE_LINES = 8
-# These are compiled only where an ssh has failed: all of them take a noticeable part of a first call.
-# With -v ssh also talks about what works.
+# These patterns are compiled only after an ssh has failed, because that takes a noticeable part of a first call.
+# CHATTER matches what -v adds about things that work.
 CHATTER = (
     r"debug\d: |OpenSSH_\S+[ ,]|OpenSSH_for_Windows|Authenticated to |Authenticated using \S+ with partial"
     r"|Transferred: |Bytes per second: |Killed by signal \d+\.$|Pseudo-terminal will not be allocated"
@@ -190,13 +192,13 @@ class SshOutput(NamedTuple):
     asked: bool = False
 
     @property
-    def told(self) -> list[str]:
+    def plain_lines(self) -> list[str]:
         """The lines without those of -v."""
         return [line for line in self.lines if line.strip() and not re.match(CHATTER, line)]
 
     @property
     def evidence(self) -> list[str]:
-        return self.told[-EVIDENCE_LINES:]
+        return self.plain_lines[-EVIDENCE_LINES:]
 
     def hops(self) -> list[Settings]:
         """Return each host on the way, the nearest first."""
@@ -205,16 +207,16 @@ class SshOutput(NamedTuple):
 
 def error_of(host: Host, settings: Settings, text: str, code: int, *, asked: bool = False) -> HostError | ConfigError:
     """Return the error for an ssh that ended before the session was open; its `__cause__` is an `SshEnded`."""
-    said = SshOutput(host, settings, [line.rstrip() for line in text.splitlines()], asked)
-    rows = ((line, re.fullmatch(pattern, line), make) for pattern, make in _TABLE for line in said.told)
+    output = SshOutput(host, settings, [line.rstrip() for line in text.splitlines()], asked)
+    rows = ((line, re.fullmatch(pattern, line), make) for pattern, make in _TABLE for line in output.plain_lines)
     line, match, make = next((row for row in rows if row[1]), ("", None, ""))
     error: HostError | ConfigError
     if match is None:
-        error = unreachable("ended", host, settings, said.evidence, how=f"it ended with status {code}")
+        error = unreachable("ended", host, settings, output.evidence, how=f"it ended with status {code}")
     elif isinstance(make, str):
-        error = unreachable(make, host, settings, said.evidence)
+        error = unreachable(make, host, settings, output.evidence)
     else:
-        error = make(said, match)
+        error = make(output, match)
     error.__cause__ = SshEnded(line or f"exit status {code}", dropped=bool(re.fullmatch(_DROPPED, line)))
     return error
 
@@ -222,9 +224,9 @@ def error_of(host: Host, settings: Settings, text: str, code: int, *, asked: boo
 def lost(text: str) -> str | None:
     """Return why a session broke off, if ssh wrote so at the end of its stderr."""
     lines = [line.rstrip() for line in text.splitlines()]
-    found = [line for line in lines if re.fullmatch(LOST, line)]
-    if found:
-        return f"the connection was lost: {found[-1]}"
+    causes = [line for line in lines if re.fullmatch(LOST, line)]
+    if causes:
+        return f"the connection was lost: {causes[-1]}"
     return "it was ended by a signal" if any(re.fullmatch(_SIGNALLED, line) for line in lines) else None
 
 
@@ -234,62 +236,62 @@ def without_chatter(text: str) -> str:
     return "".join(line for line in cut if line.strip() and not re.match(CHATTER, line))
 
 
-def _not_connected(said: SshOutput, match: re.Match[str]) -> HostError:
+def _not_connected(output: SshOutput, match: re.Match[str]) -> HostError:
     why, place = match["why"], f"{match['name']}:{match['port']}"
     kind = "refused" if why == "Connection refused" else "silent" if "timed out" in why else "not reached"
-    return unreachable(kind, said.host, said.settings, [match[0]], place=place)
+    return unreachable(kind, output.host, output.settings, [match[0]], place=place)
 
 
-def _no_common_algorithm(said: SshOutput, match: re.Match[str]) -> HostError:
+def _no_common_algorithm(output: SshOutput, match: re.Match[str]) -> HostError:
     named = match.groupdict()
-    place = f"{named['name']}:{named['port']}" if named.get("name") else said.settings.place
+    place = f"{named['name']}:{named['port']}" if named.get("name") else output.settings.place
     hint = "its sshd is too old or too strict for this ssh; if you trust it, allow what it offers in your ssh "
     hint += "configuration, such as HostKeyAlgorithms +ssh-rsa"
-    return no_common(said.host, place, "the ssh of this machine", [match[0]], hint)
+    return no_common(output.host, place, "the ssh of this machine", [match[0]], hint)
 
 
-def _denied(said: SshOutput, match: re.Match[str]) -> HostError:
+def _denied(output: SshOutput, match: re.Match[str]) -> HostError:
     who = match["who"]
-    at = next((hop for hop in said.hops() if who == f"{hop.user}@{hop.hostname}"), said.settings)
+    at = next((hop for hop in output.hops() if who == f"{hop.user}@{hop.hostname}"), output.settings)
     allowed = [method for method in match["methods"].split(",") if method]
-    partly = any(re.fullmatch(_PARTLY, line.removeprefix("debug1: ")) for line in said.lines)
+    partly = any(re.fullmatch(_PARTLY, line.removeprefix("debug1: ")) for line in output.lines)
     fate = "accepted" if partly else "refused"
-    offered = [f"tried {key[1]}: {fate}" for key in (re.fullmatch(_OFFERED, line) for line in said.lines) if key]
-    complaints = [line for line in said.told if line != match[0]][-EVIDENCE_LINES:]
+    offered = [f"tried {key[1]}: {fate}" for key in (re.fullmatch(_OFFERED, line) for line in output.lines) if key]
+    complaints = [line for line in output.plain_lines if line != match[0]][-EVIDENCE_LINES:]
     evidence = [*(offered or ["tried no key: none was found"]), *complaints, f"the host allows: {', '.join(allowed)}"]
-    return login_refused(said.host.name, at, evidence, allowed, partly=partly, asked=said.asked)
+    return login_refused(output.host.name, at, evidence, allowed, partly=partly, asked=output.asked)
 
 
-def _too_many(said: SshOutput, match: re.Match[str]) -> HostError:
-    error = login_refused(said.host.name, said.settings, [match[0]], [])
+def _too_many(output: SshOutput, match: re.Match[str]) -> HostError:
+    error = login_refused(output.host.name, output.settings, [match[0]], [])
     error.hint = "ssh offered more keys than the host tries; name the right one in your ssh configuration: "
     error.hint += "IdentityFile and IdentitiesOnly yes"
     return error
 
 
-def _host_key(said: SshOutput, match: re.Match[str]) -> HostError:
-    hops = said.hops()
-    shown = [found for found in (re.fullmatch(_SHOWN, line) for line in said.lines) if found]
-    names = [found[1] or found[2] for found in (re.fullmatch(_OF_HOST, line) for line in said.told) if found]
-    by_order = hops[len(shown) - 1] if 0 < len(shown) <= len(hops) else said.settings
+def _host_key(output: SshOutput, match: re.Match[str]) -> HostError:
+    hops = output.hops()
+    shown = [hit for hit in (re.fullmatch(_SHOWN, line) for line in output.lines) if hit]
+    names = [hit[1] or hit[2] for hit in (re.fullmatch(_OF_HOST, line) for line in output.plain_lines) if hit]
+    by_order = hops[len(shown) - 1] if 0 < len(shown) <= len(hops) else output.settings
     at = next((hop for hop in hops if hop.key_name in names), by_order)
     key = f"{shown[-1][1]} {shown[-1][2]} by {at.place}" if shown else f"a key of {at.place} that ssh did not name"
-    offending = next((found[1] for found in (re.fullmatch(_OFFENDING, line) for line in said.told) if found), "")
-    if any(re.fullmatch(_REVOKED, line) for line in said.told):
-        return host_keys.revoked_error(at, said.host.name, key, offending or "known_hosts")
-    known = host_keys.known_keys(at.key_name, at.known_hosts)
-    if any(re.fullmatch(_CHANGED, line) for line in said.told):
-        named = [entry for entry in known if entry.place == offending] or known
-        return host_keys.changed(at, said.host.name, key, named)
-    return host_keys.unknown(at, said.host.name, key)
+    offending = next((hit[1] for hit in (re.fullmatch(_OFFENDING, line) for line in output.plain_lines) if hit), "")
+    if any(re.fullmatch(_REVOKED, line) for line in output.plain_lines):
+        return host_keys.revoked_error(at, output.host.name, key, offending or "known_hosts")
+    remembered = host_keys.known_keys(at.key_name, at.known_hosts)
+    if any(re.fullmatch(_CHANGED, line) for line in output.plain_lines):
+        named = [entry for entry in remembered if entry.place == offending] or remembered
+        return host_keys.changed(at, output.host.name, key, named)
+    return host_keys.unknown(at, output.host.name, key)
 
 
-def _configuration(said: SshOutput, match: re.Match[str]) -> ConfigError:
+def _configuration(output: SshOutput, match: re.Match[str]) -> ConfigError:
     return ConfigError(
-        f"ssh cannot read its configuration for {said.settings.alias}",
-        host=said.host.name,
-        evidence=said.evidence,
-        hint=f"fix it until `{said.settings.ssh.replace('ssh ', 'ssh -G ', 1)}` works",
+        f"ssh cannot read its configuration for {output.settings.alias}",
+        host=output.host.name,
+        evidence=output.evidence,
+        hint=f"fix it until `{output.settings.ssh.replace('ssh ', 'ssh -G ', 1)}` works",
     )
 
 
@@ -299,7 +301,7 @@ _TABLE: tuple[tuple[str, str | Callable[[SshOutput, re.Match[str]], HostError | 
     (r".*(?:Bad configuration option: |Bad owner or permissions |terminating, \d+ bad ).*", _configuration),
     (
         r"ssh: Could not resolve hostname (?P<name>\S+): .*",
-        lambda said, match: unresolved(said.host, said.settings, match["name"], [match[0]]),
+        lambda output, match: unresolved(output.host, output.settings, match["name"], [match[0]]),
     ),
     (r"ssh: connect to host (?P<name>\S+) port (?P<port>\d+): (?P<why>.*)", _not_connected),
     (r"Connection timed out during banner exchange", "mute"),

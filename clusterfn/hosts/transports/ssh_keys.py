@@ -26,17 +26,18 @@ from clusterfn.hosts.transports.prompts import Asker
 from clusterfn.hosts.transports.ssh_config import Settings, resolve
 
 ANSWER_S = 30.0
-RC_LINES = 8  # an rc file of the login shell may read what is meant for the command; as many empty lines go first
+# An rc file of the login shell may read lines that are meant for the command, so send empty lines first.
+RC_LINES = 8
 PASSWORDS = ("password", "keyboard-interactive")
-THERE, ADDED, OPEN = "clusterfn: key there", "clusterfn: key added", "clusterfn: open home"
+PRESENT, ADDED, OPEN = "clusterfn: key there", "clusterfn: key added", "clusterfn: open home"
 
-# One line without single quotes and exclamation marks: csh and fish take it as sh does.
+# One line without single quotes and exclamation marks, because csh and fish read only such a text as sh does.
 APPEND_SCRIPT = (
     "umask 077; cd || exit 1; key=; "
     "while IFS= read -r line; do case $line in ssh-*|ecdsa-*|sk-*) key=$line; break;; esac; done; "
     '[ -n "$key" ] || exit 1; set -f; set -- $key; mkdir -p .ssh && chmod go-w .ssh || exit 1; '
     "file=.ssh/authorized_keys; "
-    f'if [ -f $file ] && grep -v "^ *#" $file | grep -qF -- "$2"; then said="{THERE}"; else '
+    f'if [ -f $file ] && grep -v "^ *#" $file | grep -qF -- "$2"; then said="{PRESENT}"; else '
     'if [ -s $file ] && [ -n "$(tail -c 1 $file)" ]; then echo >>$file || exit 1; fi; '
     f'printf "%s\\n" "$key" >>$file || exit 1; said="{ADDED}"; fi; '
     "chmod go-w $file || exit 1; "
@@ -97,10 +98,10 @@ def new_path(settings: Settings) -> Path:
         ConfigError: All of them are taken, by keys with a passphrase or of kinds that cannot be used.
     """
     usual = ssh_config_file.expanded("~/.ssh/id_ed25519")
-    wanted = [usual] if usual in settings.identity_files else [*settings.identity_files]
-    free = [path for path in wanted if not path.exists() and not path.with_name(path.name + ".pub").exists()]
+    candidates = [usual] if usual in settings.identity_files else [*settings.identity_files]
+    free = [path for path in candidates if not path.exists() and not path.with_name(path.name + ".pub").exists()]
     if not free:
-        taken = wanted[0] if wanted else usual
+        taken = candidates[0] if candidates else usual
         raise ConfigError(
             f"{taken} exists, but cannot be used without you",
             evidence=["clusterfn never overwrites a key"],
@@ -127,7 +128,8 @@ def make(path: Path) -> KeyPair:
         _create(beside, f"{line}\n".encode(), 0o644)
         try:
             _create(path, private, 0o600)
-        except BaseException:  # Ctrl-C too: half a key pair must not stay
+        except BaseException:
+            # This includes Ctrl-C: half a key pair must not stay.
             beside.unlink()
             raise
     except OSError as error:
@@ -176,19 +178,19 @@ def install(host: Host, line: str, asker: Asker) -> Installed:
         data = b""
         while piece := channel.recv(65536):
             data += piece
-        said = data.decode(errors="replace").splitlines()
+        lines = data.decode(errors="replace").splitlines()
     except ours.BROKEN as error:
         raise ssh_errors.unreachable("not reached", host, settings, [str(error)]) from error
     finally:
         ours.close(hops)
-    if THERE not in said and ADDED not in said:
+    if PRESENT not in lines and ADDED not in lines:
         raise HostError(
             f"The key could not be put into ~/.ssh/authorized_keys on {host.name}",
             host=host.name,
-            evidence=said[-5:],
+            evidence=lines[-5:],
             hint=f"log in by `{settings.ssh}` and check that ~/.ssh is writable",
         )
-    return Installed(ADDED in said, OPEN in said)
+    return Installed(ADDED in lines, OPEN in lines)
 
 
 def takes_passwords(host: Host) -> bool:

@@ -21,11 +21,15 @@ from clusterfn.hosts.transports.base import Standby
 from clusterfn.hosts.transports.held_connections import HeldConnection, socket_path
 from clusterfn.hosts.transports.local import PATIENCE_S, STDERR_KEPT, ListeningStream, reap
 
-IDLE_S = 3600.0  # how long one waits after the last program; it counts as use of the held connection
-FRESH_S = 900.0  # an agent ends after 20 minutes of silence; and a later one sees a changed profile
+# How long an agent waits after the last program. It counts as use of the held connection, and so must end some time.
+IDLE_S = 3600.0
+# Replace a waiting agent after this time: it ends after 20 minutes of silence, and a new one sees a changed profile.
+FRESH_S = 900.0
 START_S, END_S = 30.0, 5.0
-PAUSE_S = 2.0  # after a program took one: its own call needs the processors now
-TRIES = 3  # that fail one after another: the host gives no further session, or ends what waits
+# Pause after a program took the agent, because that program's own call needs the processors first.
+PAUSE_S = 2.0
+# Give up after so many failures in a row: the host gives no further session, or ends processes that wait.
+TRIES = 3
 _KEEPER = Path(__file__).with_name("standby_keeper.py")
 ANSWER_S = 0.3
 _MESSAGE = 64 * 1024
@@ -80,9 +84,12 @@ def take(held: HeldConnection, what: str) -> Standby | None:
             message = message + piece if piece else b""
         printed = json.loads(message)["printed"].encode("latin-1")
         for fd in fds:
+            # Descriptors that come over a socket are inheritable, and
+            # children of this program would keep the streams open.
             os.set_inheritable(fd, False)
         stdin, stdout, stderr = fds
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # there is none, or it answers otherwise
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        # There may be no keeper, or one of another version that answers differently.
         for fd in fds:
             os.close(fd)
         line.close()
@@ -92,14 +99,15 @@ def take(held: HeldConnection, what: str) -> Standby | None:
 
 def release(key: str) -> bool:
     """End what waits behind a connection, because its session is wanted; return whether there was a keeper."""
-    found = False
+    had_keeper = False
     for line in _keepers(key):
-        found = True
+        had_keeper = True
         with contextlib.suppress(OSError):
             line.settimeout(END_S + 1.0)
             line.sendall(b"R")
-            line.recv(1)  # it closes the line once the session is free
-    return found
+            # The keeper closes the line once the session is free.
+            line.recv(1)
+    return had_keeper
 
 
 def wake(key: str) -> None:
@@ -140,7 +148,8 @@ class StandbyStream(ListeningStream):
         super().__init__()
 
     def read(self, size: int) -> bytes:
-        with self._reading, contextlib.suppress(ConnectionResetError):  # ssh has ended with bytes of ours unread
+        with self._reading, contextlib.suppress(ConnectionResetError):
+            # ssh may end with bytes of ours unread, which resets the socket.
             return b"" if self._closed else self._out.recv(size)
         return b""
 
@@ -151,7 +160,8 @@ class StandbyStream(ListeningStream):
         if not self._begin_closing():
             return
         for each in (self._in, self._out, self._err):
-            with contextlib.suppress(OSError):  # the other side has closed it
+            with contextlib.suppress(OSError):
+                # The other side may have closed the socket already.
                 each.shutdown(socket.SHUT_RDWR)
         self._in.close()
         with self._reading:
@@ -164,12 +174,13 @@ class StandbyStream(ListeningStream):
         with self._lock:
             if self._closed:
                 return None
-            with contextlib.suppress(OSError):  # it has not ended yet
+            with contextlib.suppress(OSError):
+                # The read times out while the command is still running.
                 self._code = self._code or self._line.recv(16).decode().strip() or "?"
         if not self._code:
             return None
         self._listener.join(PATIENCE_S)
-        lost = ssh_errors.lost(self._said.decode(errors="replace"))
+        lost = ssh_errors.lost(self._stderr_tail.decode(errors="replace"))
         if self._code == "?":
             return lost or "it ended; its exit status is unknown, because the keeper of the held connection ended too"
         code = int(self._code)
@@ -180,7 +191,7 @@ class StandbyStream(ListeningStream):
     def stderr(self) -> str:
         if self._code:
             self._listener.join(PATIENCE_S)
-        return ssh_errors.without_chatter(self._said.decode(errors="replace"))
+        return ssh_errors.without_chatter(self._stderr_tail.decode(errors="replace"))
 
     def _read_stderr(self) -> bytes:
         with contextlib.suppress(OSError):

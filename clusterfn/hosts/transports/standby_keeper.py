@@ -25,7 +25,8 @@ from typing import Any
 NOISE_KEPT = 64 * 1024
 NOISE_SENT = 2048
 LOOK_S = 60.0
-ASK_S = 0.3  # in which a program says what it wants
+# A program must send its request within this time, because the keeper serves one at a time.
+ASK_S = 0.3
 
 
 class Command:
@@ -44,7 +45,8 @@ class Command:
         for each in theirs:
             each.close()
         self.ours[0].settimeout(end_s)
-        with contextlib.suppress(OSError):  # it has ended already, or does not read: its output says so
+        with contextlib.suppress(OSError):
+            # The command may have ended, or may not read. Its output shows that, and is read later.
             self.ours[0].sendall(first)
         self.ours[0].settimeout(None)
 
@@ -52,10 +54,10 @@ class Command:
         """Read what it prints up to the marker; return False if it ended or printed something else."""
         piece = self.ours[1].recv(NOISE_KEPT)
         self.printed += piece
-        before, found, after = self.printed.partition(marker)
-        if found:
+        before, separator, after = self.printed.partition(marker)
+        if separator:
             self.printed, self.is_ready = before, not after
-        return (self.is_ready or not found) and bool(piece) and len(self.printed) <= NOISE_KEPT
+        return (self.is_ready or not separator) and bool(piece) and len(self.printed) <= NOISE_KEPT
 
     def is_over(self) -> bool:
         return self.process.poll() is not None
@@ -87,10 +89,13 @@ class Keeper:
         self.standby: Command | None = None
         self.start_at = self.used_at = time.monotonic()
         self.failures = 0
-        self.taken: list[tuple[Command, socket.socket, float]] = []  # with the time by which it must have ended
+        # Commands that programs have taken over, with the time by which each must have ended (0 for none).
+        self.taken: list[tuple[Command, socket.socket, float]] = []
         self.woken, waker = os.pipe()
         for fd in (self.woken, waker):
             os.set_blocking(fd, False)
+        # The end of a child must wake `select`. Python writes to the
+        # descriptor below only for signals that have a handler.
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
 
@@ -108,10 +113,11 @@ class Keeper:
         self.listener.listen()
         self.listener.setblocking(False)
         self.inode = os.stat(own).st_ino
-        os.rename(own, self.address)  # whose place this takes sees it, and ends
+        # The rename is atomic. The old keeper sees that the address has another inode, and ends.
+        os.rename(own, self.address)
         return True
 
-    def is_wanted(self) -> bool:
+    def is_reachable(self) -> bool:
         """Whether the connection is held, and its programs find this keeper."""
         try:
             os.kill(self.pid, 0)
@@ -121,7 +127,7 @@ class Keeper:
 
     def serve(self) -> None:
         try:
-            while self.is_wanted() and (self.failures < self.tries or self.taken):
+            while self.is_reachable() and (self.failures < self.tries or self.taken):
                 now = time.monotonic()
                 if self.standby is not None and now >= self.ends_at():
                     if now - self.standby.since >= self.fresh_s:
@@ -164,34 +170,39 @@ class Keeper:
         if command is not None:
             self.look_at(command, ready)
         if self.listener.fileno() in ready:
-            with contextlib.suppress(OSError):  # it left before it said what it wants
+            with contextlib.suppress(OSError):
+                # The program may disconnect before it has sent its request.
                 self.answer()
         self.look_at_taken(ready)
 
     def look_at(self, command: Command, ready: set[int]) -> None:
         """Take note that the command is ready, or has failed; one that prints after its marker has ended too."""
         if command.ours[2].fileno() in ready:
-            command.ours[2].recv(NOISE_KEPT)  # or a full buffer stops it
+            # Read stderr and drop it, because a full buffer would stop the command.
+            command.ours[2].recv(NOISE_KEPT)
         failed = not command.is_ready and time.monotonic() - command.since >= self.start_s
         if command.ours[1].fileno() in ready:
             failed = command.is_ready or not command.read(self.marker)
         if failed:
             self.drop()
-            self.failures += 1  # even if it was ready: something on the host ends what waits
+            # This counts even if the command was ready before, because then
+            # something on the host ends processes that wait.
+            self.failures += 1
             late = self.failures >= self.tries
+            # Wait longer after each failure, because the host may be out of order for some time.
             self.start_at = math.inf if late else time.monotonic() + self.pause_s * 4**self.failures
 
     def answer(self) -> None:
         """Do what a program that has connected wants."""
         line, _ = self.listener.accept()
         line.settimeout(ASK_S)
-        wanted = line.recv(1)
-        if wanted == b"P" and self.is_wanted():
+        request = line.recv(1)
+        if request == b"P" and self.is_reachable():
             line.sendall(b"%d %d\n" % (self.pid, self.standby is not None and self.standby.is_ready))
-        if wanted == b"R":
+        if request == b"R":
             self.drop()
             self.start_at = max(self.start_at, time.monotonic() + LOOK_S)
-        if wanted != b"T" or not self.hand_over(line):
+        if request != b"T" or not self.hand_over(line):
             line.close()
 
     def hand_over(self, line: socket.socket) -> bool:

@@ -58,21 +58,21 @@ class HostKeys:
 
     settings: Settings
     shown: tuple[ShownKey, ...]
-    known: tuple[KnownKey, ...]
+    remembered: tuple[KnownKey, ...]
 
     @property
     def trusted(self) -> KnownKey | None:
         blobs = {key.blob for key in self.shown}
-        return next((entry for entry in self.known if entry.blob in blobs), None)
+        return next((entry for entry in self.remembered if entry.blob in blobs), None)
 
 
 def hosts_on_the_way(host: Host) -> list[Settings]:
     """Return each host on the way to `host`, the nearest first, itself last."""
-    there = resolve(host)
-    before = jumps(host, there)
-    # the first is reached as its own configuration says, each further one through those before it
-    chained = [hop._replace(proxy_jump=there.proxy_jump[:at]) if at else hop for at, hop in enumerate(before)]
-    return [*chained, there]
+    target = resolve(host)
+    hops = jumps(host, target)
+    # The first stop is reached as its own configuration says. Each further one is reached through those before it.
+    chained = [hop._replace(proxy_jump=target.proxy_jump[:at]) if at else hop for at, hop in enumerate(hops)]
+    return [*chained, target]
 
 
 def fetch_keys(host: Host, settings: Settings) -> HostKeys:
@@ -91,7 +91,8 @@ def fetch_keys(host: Host, settings: Settings) -> HostKeys:
         except HostError as error:
             if type(error) is not HostError or error.__cause__ is None:
                 raise
-            missing = error  # it has no key of that kind
+            # The host has no key of this kind. That is an error only if it has none of any kind.
+            missing = error
     if not shown and missing is not None:
         raise missing
     entries = host_keys.known_keys(settings.key_name, settings.known_hosts)
@@ -118,8 +119,8 @@ def _by_ssh(host: Host, settings: Settings, kinds: tuple[str, ...]) -> list[Show
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            said = (error.stderr or b"").decode(errors="replace")
-            raise ssh_errors.error_of(host, settings, said, -1) from error
+            stderr = (error.stderr or b"").decode(errors="replace")
+            raise ssh_errors.error_of(host, settings, stderr, -1) from error
         lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     if not lines:
         raise ssh_errors.error_of(host, settings, ran.stderr.decode(errors="replace"), ran.returncode)
@@ -136,6 +137,7 @@ def fetch_options(settings: Settings, file: Path, kinds: tuple[str, ...]) -> lis
         "ClearAllForwardings=yes",
         "ForwardAgent=no",
         f"ConnectTimeout={max(1, round(settings.timeout_s))}",
+        # ssh accepts any key here, because it writes the key only into a file of ours, which no connection trusts.
         "StrictHostKeyChecking=no",
         f'UserKnownHostsFile="{file}"',
         "GlobalKnownHostsFile=/dev/null",
@@ -184,7 +186,8 @@ def write_known_hosts(host: Host, met: HostKeys, keys: Sequence[ShownKey]) -> Pa
     _forget(host, met)
     try:
         return _append(file, met, keys)
-    except OSError as error:  # a disk is full, or the file is protected in a way that is not seen before
+    except OSError as error:
+        # The disk may be full, or the file may be protected in a way that the check above cannot see.
         problem = f"{file} cannot be written: {error.strerror}"
         raise ConfigError(problem, host=host.name, hint="make it writable, then run the same command again") from error
 
@@ -200,6 +203,7 @@ def _append(file: Path, met: HostKeys, keys: Sequence[ShownKey]) -> Path:
             digest = hmac.new(salt, name.encode(), hashlib.sha1).digest()
             name = f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
         text += f"{name} {key.kind} {base64.b64encode(key.blob).decode()}\n"
+    # Append with a single write, so that lines which other programs add at the same time stay intact.
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "wb") as opened:
         opened.write(text.encode())
     return file
@@ -208,7 +212,7 @@ def _append(file: Path, met: HostKeys, keys: Sequence[ShownKey]) -> Path:
 def _forget(host: Host, met: HostKeys) -> None:
     """Remove the host from the remembered lines, which keep what they say of other hosts; all of them or none."""
     rest: dict[Path, list[str]] = {}
-    for entry in met.known:
+    for entry in met.remembered:
         name, _, number = entry.place.rpartition(":")
         path = Path(name)
         text = path.read_text(encoding="utf-8", errors="surrogateescape")

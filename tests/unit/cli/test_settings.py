@@ -96,7 +96,7 @@ def test_a_host_has_only_the_settings_that_it_obeys(path, capsys):
 def test_without_a_file_the_local_machine_has_its_defaults(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CLUSTERFN_CONFIG", raising=False)
-    monkeypatch.setattr("clusterfn.config.places.found", lambda *_: None)
+    monkeypatch.setattr("clusterfn.config.places.find_file", lambda *_: None)
 
     found = settings(capsys)
 

@@ -19,7 +19,7 @@ WANTED = Resources(gpus=2, gpu_type="a6000")
 
 @pytest.mark.parametrize("types", [None, ["a6000"], ["", "a6000", "v100"]])
 def test_a_type_that_is_there_or_may_be_is_asked_for(types):
-    gpus.known(types, WANTED, "hpc", "SLURM")
+    gpus.require_type(types, WANTED, "hpc", "SLURM")
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_a_type_that_is_there_or_may_be_is_asked_for(types):
 )
 def test_a_type_that_is_not_there_is_refused_with_those_that_are(types, says, hint):
     with pytest.raises(Unsatisfiable) as caught:
-        gpus.known(types, WANTED, "hpc", "SLURM")
+        gpus.require_type(types, WANTED, "hpc", "SLURM")
 
     assert caught.value.message.startswith("the call asks for 2 GPUs of type a6000, and ")
     assert caught.value.message.endswith(says)

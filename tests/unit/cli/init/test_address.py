@@ -39,7 +39,7 @@ def folder(tmp_path, monkeypatch):
 def test_a_name_is_proposed(folder, given, name):
     begun = address.begin(given, None, YES)
 
-    assert (begun.host.name, begun.host.address, begun.there) == (name, given, False)
+    assert (begun.host.name, begun.host.address, begun.is_configured) == (name, given, False)
     assert begun.path == folder / "clusterfn.yml"
 
 
@@ -75,7 +75,7 @@ def test_a_host_that_is_in_the_file_is_recognised_by_its_address(folder):
 
     begun = address.begin("ada@t1", None, Answers(yes=False))
 
-    assert (begun.host.name, begun.host.root, begun.there) == ("mine", "/r", True)
+    assert (begun.host.name, begun.host.root, begun.is_configured) == ("mine", "/r", True)
 
 
 def test_a_name_that_is_taken_by_another_host_is_refused(folder):
@@ -127,7 +127,7 @@ def test_the_check_at_the_end_is_the_command_as_it_would_be_typed(folder, monkey
     assert init.check_like_command(address.begin("tensor01", None, YES).host, "python first.py") == 0
     assert check.check(make_parser().read(["check", "tensor01"])) == 0
     assert checked[0] == checked[1]
-    assert checked[0].wanted == "tensor01" and "Now: python first.py" in capsys.readouterr().out
+    assert checked[0].host_name == "tensor01" and "Now: python first.py" in capsys.readouterr().out
 
 
 def test_a_script_for_another_host_is_not_what_leads_to_this_one(folder):

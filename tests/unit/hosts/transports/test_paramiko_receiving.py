@@ -266,7 +266,7 @@ def test_a_slow_taker_keeps_nobody_from_closing() -> None:
     closing, _ = in_thread(received.close)
     closing.join(WAIT_S)
     assert not closing.is_alive()
-    counting, counted = in_thread(lambda: [received.has_given(), len(received.read(1)), received.has_given()])
+    counting, counted = in_thread(lambda: [received.has_delivered(), len(received.read(1)), received.has_delivered()])
     counting.join(0.05)
     assert not counted, "the taker still has what is given"
     may_end.set()
@@ -302,7 +302,7 @@ def test_after_a_taker_that_raises_nothing_more_is_read() -> None:
         received.give_to(lambda piece: 1 / 0)  # type: ignore[arg-type, return-value]
 
     received.feed(b"and more")  # paramiko takes some errors for a read that was in vain, and goes on
-    assert (received.has_given(), len(received.read(9)), received.has_given()) == (True, 5000, False)
+    assert (received.has_delivered(), len(received.read(9)), received.has_delivered()) == (True, 5000, False)
     assert received.read(9) == b""
 
 

@@ -103,7 +103,7 @@ def test_any_login_shell_appends_it_once(tmp_path, shell):
 
     assert ssh_keys.ADDED in append(shell, tmp_path)
     assert (file.read_text(), mode(file), mode(file.parent)) == (f"{LINE}\n", 0o600, 0o700)
-    assert ssh_keys.THERE in append(shell, tmp_path, LINE.replace("ada@laptop", "another comment"))
+    assert ssh_keys.PRESENT in append(shell, tmp_path, LINE.replace("ada@laptop", "another comment"))
     assert file.read_text() == f"{LINE}\n"
 
 
@@ -145,4 +145,4 @@ def test_a_home_without_room_is_no_success(tmp_path):
     words = ["sh", "-c", ssh_keys.APPEND_SCRIPT]
     ran = subprocess.run(words, input=f"{LINE}\n", text=True, capture_output=True, check=False, env=env)
 
-    assert ssh_keys.ADDED not in ran.stdout and ssh_keys.THERE not in ran.stdout
+    assert ssh_keys.ADDED not in ran.stdout and ssh_keys.PRESENT not in ran.stdout
