@@ -22,7 +22,7 @@ PACKAGES = "pkgs"  # <sha256 of the archive>: unpacked once, shared by hard link
 ENVIRONMENTS = "envs"
 BUILDS = "builds"
 USES = "uses"
-CARDS = "cards"  # <partition>.json: what the last job there saw
+OBSERVED_GPUS = "cards"  # <partition>.json: what the last job there saw
 DEFAULT = "default"  # SLURM's own partition
 ASIDE = ".aside-"  # before its name: what may have to go, and is looked at once more
 REMOVED = ".expired-"  # before its name: what is being removed
@@ -181,9 +181,9 @@ KINDS = frozenset(
 )  # fmt: skip
 
 # Stages of a job, in order: an error names the one in which it happened.
-CARDS_STAGE = "cards"
+GPU_STAGE = "cards"
 STAGES = (
-    "submit", "queue", "start", "environment", "lease", CARDS_STAGE, "load", "function", "result", "supervisor",
+    "submit", "queue", "start", "environment", "lease", GPU_STAGE, "load", "function", "result", "supervisor",
     "scheduler",
 )  # fmt: skip
 

@@ -31,18 +31,18 @@ class CleanupReport:
     """What there is, and what of it goes.
 
     Attributes:
-        told: For each kind `count` and `bytes` of all, and `gone` and `freed` of what is removed. `waiting` has the ids
+        summary: For each kind `count` and `bytes` of all, and `gone` and `freed` of what is removed. `waiting` has the ids
             of the jobs that wait or run. `recent` counts things that stay only because a client may still rely on them.
     """
 
     def __init__(self, dry: bool, measure: bool) -> None:
-        self.told: "dict[str, Any]" = {"kinds": {}, "waiting": [], "recent": 0}
+        self.summary: "dict[str, Any]" = {"kinds": {}, "waiting": [], "recent": 0}
         self.dry = dry
         self._measure = measure
 
     def counts(self, kind: str) -> "dict[str, int]":
         """Return what is counted of a kind."""
-        found: "dict[str, int]" = self.told["kinds"].setdefault(kind, dict.fromkeys(_COUNTED, 0))
+        found: "dict[str, int]" = self.summary["kinds"].setdefault(kind, dict.fromkeys(_COUNTED, 0))
         return found
 
     def add(self, kind: str, path: str, goes: bool, unused_since: "Optional[float]" = None) -> None:

@@ -231,7 +231,7 @@ class Follower(FollowedJob):
             self.session.bridge.distrust()
         elif told["kind"] in (layout.PAYLOAD_BROKEN, layout.ENVIRONMENT):
             self.session.contents.forget()
-            if told.get("stage") == layout.CARDS_STAGE:  # it was made for other GPUs than the job has seen
+            if told.get("stage") == layout.GPU_STAGE:  # it was made for other GPUs than the job has seen
                 self.session.environments.forget()
         if self.doubt is not None and told.get("stage") == "submit":  # it was not submitted: nothing of it stays
             job.fail(self.doubt)

@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 
-from ..layout import CARDS_STAGE, UNSATISFIABLE
+from ..layout import GPU_STAGE, UNSATISFIABLE
 from ..supervisor.verdict import AttemptEnded, Verdict
 from .base import HostScheduler
 
@@ -58,7 +58,7 @@ class GridEngineOnHost(HostScheduler):
             return None
         which = "which of the %d GPUs of %s are the job's: it asked for %d" % (there, self.node_name(), wanted)
         hint = "ask for gpus=%d, or have the site set CUDA_VISIBLE_DEVICES in its prolog" % there
-        raise AttemptEnded(Verdict(UNSATISFIABLE, "Grid Engine does not say " + which, stage=CARDS_STAGE, hint=hint))
+        raise AttemptEnded(Verdict(UNSATISFIABLE, "Grid Engine does not say " + which, stage=GPU_STAGE, hint=hint))
 
     def cancel_waiting_elements(self) -> None:
         # qdel needs a list: it would kill those that run, too. A host that may not use it loses nothing.
