@@ -242,9 +242,9 @@ def call_dir(job, number):  # type: (str, int) -> str
     return posixpath.join(job, CALLS, str(number))
 
 
-def element_log(which):  # type: (object) -> str
+def element_log(number):  # type: (object) -> str
     """The scheduler.log of one element, by SLURM's number of it, or by its own where there is no scheduler."""
-    return "scheduler-%s.log" % which
+    return "scheduler-%s.log" % number
 
 
 def item_usage(index):  # type: (int) -> str

@@ -31,8 +31,9 @@ class CleanupReport:
     """What there is, and what of it goes.
 
     Attributes:
-        summary: For each kind `count` and `bytes` of all, and `gone` and `freed` of what is removed. `waiting` has the ids
-            of the jobs that wait or run. `recent` counts things that stay only because a client may still rely on them.
+        summary: For each kind `count` and `bytes` of all, and `gone` and `freed` of what is removed. `waiting` has the
+            ids of the jobs that wait or run. `recent` counts things that stay only because a client may still rely on
+            them.
     """
 
     def __init__(self, dry: bool, measure: bool) -> None:
@@ -42,17 +43,17 @@ class CleanupReport:
 
     def counts(self, kind: str) -> "dict[str, int]":
         """Return what is counted of a kind."""
-        found: "dict[str, int]" = self.summary["kinds"].setdefault(kind, dict.fromkeys(_COUNTED, 0))
-        return found
+        counts: "dict[str, int]" = self.summary["kinds"].setdefault(kind, dict.fromkeys(_COUNTED, 0))
+        return counts
 
     def add(self, kind: str, path: str, goes: bool, unused_since: "Optional[float]" = None) -> None:
         """Count one, and remove it if it goes and, where that is a condition, is still unused since then."""
-        told, size = self.counts(kind), size_of(path) if self._measure else 0
-        told["count"] += 1
-        told["bytes"] += size
+        counts, size = self.counts(kind), size_of(path) if self._measure else 0
+        counts["count"] += 1
+        counts["bytes"] += size
         if goes and (self.dry or try_remove(path, unused_since)):
-            told["gone"] += 1
-            told["freed"] += size
+            counts["gone"] += 1
+            counts["freed"] += size
 
 
 def date_of(path: str) -> "Optional[float]":
@@ -81,10 +82,10 @@ def files_below(folder: str, prefix: str = "") -> "Iterator[tuple[str, os.stat_r
     """Yield the path of each file below a folder, and what `lstat` says of it."""
     try:
         with os.scandir(folder) as entries:
-            found = list(entries)
+            entries_below = list(entries)
     except OSError:  # it is gone meanwhile, or may not be read
         return
-    for entry in found:
+    for entry in entries_below:
         if entry.is_dir(follow_symlinks=False):
             yield from files_below(entry.path, prefix + entry.name + "/")
             continue

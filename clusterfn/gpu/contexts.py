@@ -122,9 +122,9 @@ async def model_context(create: Callable[[], Any], cleanup_method: str | None = 
         'weights'
     """
     async with async_gpu_memory_context():
-        made = create()
-        model = await made if inspect.isawaitable(made) else made
-        del made
+        created = create()
+        model = await created if inspect.isawaitable(created) else created
+        del created
         clean_up = _clean_up(model, cleanup_method)
         try:
             yield model
@@ -137,10 +137,10 @@ async def model_context(create: Callable[[], Any], cleanup_method: str | None = 
 
 
 def _clean_up(model: object, name: str | None) -> Callable[[], Any]:
-    found = getattr(model, name, None) if name else None
-    if callable(found):
-        return cast(Callable[[], Any], found)
-    if name in (None, _OFTEN_ABSENT) and found is None:
+    method = getattr(model, name, None) if name else None
+    if callable(method):
+        return cast(Callable[[], Any], method)
+    if name in (None, _OFTEN_ABSENT) and method is None:
         return lambda: None
     raise ConfigError(
         f"{type(model).__name__} has no method {name!r}", hint="pass the name of the method that frees it, or None"

@@ -63,9 +63,9 @@ def find_version_file() -> Path | None:
 
 def memory_gb(torch: Any, device: int) -> tuple[float | None, float]:
     """Return free and total GB of a GPU; None for the free ones without a CUDA context there: asking would make one."""
-    asked = getattr(getattr(torch, "_C", None), "_cuda_hasPrimaryContext", None)
-    if asked is not None:
-        has_context = bool(asked(device))
+    has_primary_context = getattr(getattr(torch, "_C", None), "_cuda_hasPrimaryContext", None)
+    if has_primary_context is not None:
+        has_context = bool(has_primary_context(device))
     else:
         has_context = device == torch.cuda.current_device() or bool(torch.cuda.memory_reserved(device))
     if not has_context:

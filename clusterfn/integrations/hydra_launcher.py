@@ -29,9 +29,9 @@ class ClusterfnLauncher(Launcher):  # type: ignore[misc]  # Hydra has no types
     """Run a multirun on a host; below `hydra.launcher` are `max_parallel` and the options of `cluster`."""
 
     def __init__(self, max_parallel: int = mapping.AT_ONCE, **options: Any) -> None:
-        given = {name: value for name, value in options.items() if value is not None}
+        options_set = {name: value for name, value in options.items() if value is not None}
         self._how = mapping.parse_map_options(max_parallel, "auto")
-        self._options: Options = changed(Options(name="hydra"), given)
+        self._options: Options = changed(Options(name="hydra"), options_set)
 
     def setup(self, *, hydra_context: Any, task_function: Callable[[Any], Any], config: Any) -> None:
         """Take what Hydra knows of the program."""
@@ -116,10 +116,10 @@ def _bring(group: JobGroup[Any, Any], index: int, place: _Place) -> None:
     with contextlib.suppress(remote_files.NothingMatches):
         for path in group.download(index, "**", place.folder):
             if path.name == "hydra.yaml":
-                written = OmegaConf.load(path)
-                if OmegaConf.select(written, "hydra.runtime.output_dir") is not None:
-                    place.write_into(written)
-                    OmegaConf.save(written, path)
+                config = OmegaConf.load(path)
+                if OmegaConf.select(config, "hydra.runtime.output_dir") is not None:
+                    place.write_into(config)
+                    OmegaConf.save(config, path)
 
 
 def _failed(config: Any, overrides: Sequence[str], error: BaseException) -> Any:

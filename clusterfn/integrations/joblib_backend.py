@@ -42,15 +42,15 @@ class ClusterfnBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         self._options = self._taken(Options(name="joblib"), options)
         self._jobs: set[Future[Any]] = set()
 
-    def _taken(self, options: Options, given: Mapping[str, Any]) -> Options:
+    def _taken(self, options: Options, keywords: Mapping[str, Any]) -> Options:
         """Take what the user has given, and return the options of each batch.
 
         Raises:
             ConfigError: One of the words is no option.
         """
-        own = {name: value for name, value in given.items() if name not in ("initializer", "initargs")}
-        if given.get("initializer") is not None:
-            self._begin = functools.partial(given["initializer"], *given.get("initargs") or ())
+        own = {name: value for name, value in keywords.items() if name not in ("initializer", "initargs")}
+        if keywords.get("initializer") is not None:
+            self._begin = functools.partial(keywords["initializer"], *keywords.get("initargs") or ())
         return changed(options, own)
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:

@@ -96,12 +96,12 @@ class Bare(Scheduler):
 
     def parse_states(self, text: str) -> Mapping[str, JobState]:
         """Read the states by name; of a group that of its first element."""
-        found: dict[str, JobState] = {}
+        states: dict[str, JobState] = {}
         for line in text.splitlines():
             match = _WAITS.fullmatch(line)
             if match:
-                found.setdefault(match[1], JobState(PENDING, "PENDING", match[2]))
-        return found
+                states.setdefault(match[1], JobState(PENDING, "PENDING", match[2]))
+        return states
 
     def trouble(self, answer: Answer) -> str:
         return "" if answer.rc == 0 else (answer.err.strip().splitlines() or ["the host's queue does not answer"])[-1]

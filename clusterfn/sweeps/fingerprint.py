@@ -54,10 +54,10 @@ def fingerprint(*objects: Any) -> str:
 
 
 def _joined(kind: str, parts: Iterable[bytes]) -> bytes:
-    found = hashlib.sha256(kind.encode())
+    digest = hashlib.sha256(kind.encode())
     for part in parts:
-        found.update(b"%d " % len(part) + part)
-    return found.digest()
+        digest.update(b"%d " % len(part) + part)
+    return digest.digest()
 
 
 class _Walk:
@@ -65,7 +65,7 @@ class _Walk:
 
     def __init__(self) -> None:
         self.modules: set[str] = set()
-        self._known: dict[int, tuple[Any, bytes]] = {}
+        self._digests: dict[int, tuple[Any, bytes]] = {}
         self._open: dict[int, int] = {}
 
     def digest(self, obj: Any) -> bytes:
@@ -74,18 +74,18 @@ class _Walk:
             return _joined("bytes", [obj])
         if id(type(obj)) in _PLAIN:  # a metaclass may take its classes for equal to others, or have no hash
             return _joined(type(obj).__name__, [repr(obj).encode("utf-8", "surrogatepass")])
-        if id(obj) in self._known:
-            return self._known[id(obj)][1]
+        if id(obj) in self._digests:
+            return self._digests[id(obj)][1]
         if id(obj) in self._open:
             return _joined("above", [b"%d" % (len(self._open) - self._open[id(obj)])])
         self._open[id(obj)] = len(self._open)
         compose = _EXACT.get(id(type(obj))) or next((each for kinds, each in _KINDS if isinstance(obj, kinds)), None)
         if compose is None and "torch" in sys.modules and isinstance(obj, sys.modules["torch"].Tensor):
             compose = _tensor
-        found = _joined(compose.__name__, compose(self, obj)) if compose else _joined("reduced", self._reduced(obj))
+        digest = _joined(compose.__name__, compose(self, obj)) if compose else _joined("reduced", self._reduced(obj))
         del self._open[id(obj)]
-        self._known[id(obj)] = (obj, found)  # the object too: its id is to stay its own
-        return found
+        self._digests[id(obj)] = (obj, digest)  # the object too: its id is to stay its own
+        return digest
 
     def all(self, objects: Iterable[Any]) -> list[bytes]:
         """Return the digest of each."""
@@ -207,10 +207,10 @@ def _code(walk: _Walk, obj: types.CodeType) -> list[bytes]:
 
 
 def _class(walk: _Walk, obj: type) -> list[bytes]:
-    found: Any = sys.modules.get(obj.__module__)
+    by_name: Any = sys.modules.get(obj.__module__)
     for part in obj.__qualname__.split("."):
-        found = getattr(found, part, None)
-    if obj.__module__ != "__main__" and found is obj:
+        by_name = getattr(by_name, part, None)
+    if obj.__module__ != "__main__" and by_name is obj:
         return [walk.home(obj.__module__), obj.__qualname__.encode()]
     content = {name: value for name, value in vars(obj).items() if name not in _NOT_CONTENT}
     return [obj.__qualname__.encode(), *walk.all([type(obj), obj.__bases__]), *walk.pairs(content)]

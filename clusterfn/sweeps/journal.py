@@ -140,10 +140,10 @@ def _json(value: Any, levels: int = _LEVELS) -> str:
 
 def _record(line: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        record = json.loads(line)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) and "event" in found else {}
+    return record if isinstance(record, dict) and "event" in record else {}
 
 
 def code_of(function: Callable[..., Any], options: Options) -> str | None:
@@ -192,15 +192,15 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         before: That of the journal.
         now: What is asked for.
     """
-    found = [
+    lines = [
         f"{key}: {before.get(key)} in the journal, {now[key]} now" for key in _COMPARED if before.get(key) != now[key]
     ]
     if before.get("code") and now["code"] and before["code"] != now["code"]:
         name, modules = now["function"], (before.get("module"), now["module"])
         if modules[0] == modules[1] or "__main__" not in modules:
-            found.append(f"code: {name}, or something that it calls, has changed since")
+            lines.append(f"code: {name}, or something that it calls, has changed since")
         else:  # the same file has another digest as `__main__` than as a module
-            found.append(
+            lines.append(
                 f"module: {name} of {modules[0]} in the journal, of {modules[1]} now; clusterfn cannot compare the "
                 "code of the two, so start the sweep as before: run the file as a script, or import it"
             )
@@ -208,8 +208,8 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     shown = [facts.get("space", {}) for facts in (before, now)]
     counts = now["sampler"] != "optuna"  # the names of configurations count through the keys
     if counts and digests.keys() == earlier.keys() and [*digests] != [*earlier]:
-        found.append(f"order of the keys: {', '.join(earlier)} in the journal, {', '.join(digests)} now")
-    return found + [
+        lines.append(f"order of the keys: {', '.join(earlier)} in the journal, {', '.join(digests)} now")
+    return lines + [
         f"{key}: {shown[0].get(key, 'nothing')} in the journal, {shown[1].get(key, 'nothing')} now"
         for key in dict.fromkeys([*earlier, *digests])
         if earlier.get(key) != digests.get(key)

@@ -45,17 +45,17 @@ class Compressor:
             return None
         began = self._clock()
         compressor = zlib.compressobj(_LEVEL)
-        small = b"".join([compressor.compress(part) for part in parts] + [compressor.flush()])
+        compressed = b"".join([compressor.compress(part) for part in parts] + [compressor.flush()])
         took = self._clock() - began
         self._pieces -= 1
-        is_smaller = len(small) < _GAIN * size
-        was_late, self._was_late = self._was_late, took + self._link * len(small) >= _GAIN * self._link * size
+        is_smaller = len(compressed) < _GAIN * size
+        was_late, self._was_late = self._was_late, took + self._link * len(compressed) >= _GAIN * self._link * size
         if not is_smaller or (was_late and self._was_late):
             self._link, self._pieces, self._was_late = 0.0, self._pauses, False
             self._pauses = min(2 * self._pauses, _MOST_PLAIN)
         elif not self._pieces:
             self._link = 0.0
-        return small if is_smaller else None  # the time is spent
+        return compressed if is_smaller else None  # the time is spent
 
     def rest(self) -> None:
         """Take note that there is nothing to send: the time until the next piece is not that of the link."""

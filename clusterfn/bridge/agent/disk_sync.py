@@ -54,31 +54,31 @@ class DiskSync:
             self.start(len(self.waiting))
 
     def start(self, count: int) -> None:
-        some, self.waiting = self.waiting[:count], self.waiting[count:]
-        self.runs = bool(some)
-        if not some:
+        batch, self.waiting = self.waiting[:count], self.waiting[count:]
+        self.runs = bool(batch)
+        if not batch:
             return
         pid = os.fork()
         if pid:
-            self.children[pid] = lambda status: self.on_exit(some, status)
+            self.children[pid] = lambda status: self.on_exit(batch, status)
             return
         code = errno.EIO
         try:
             os.closerange(0, 2)
-            sync_all([path for files, _, _ in some for path in files])
-            sync_all([path for _, folders, _ in some for path in folders], sync_folder)
+            sync_all([path for files, _, _ in batch for path in files])
+            sync_all([path for _, folders, _ in batch for path in folders], sync_folder)
             code = 0
         except OSError as error:
             code = error.errno or errno.EIO
         finally:
             os._exit(code)
 
-    def on_exit(self, some: "List[Tuple[Sequence[str], Sequence[str], Done]]", status: int) -> None:
+    def on_exit(self, batch: "List[Tuple[Sequence[str], Sequence[str], Done]]", status: int) -> None:
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else errno.EIO
-        if code and len(some) > 1:  # one of them has failed: each by itself says which
-            self.waiting = some + self.waiting
+        if code and len(batch) > 1:  # one of them has failed: each by itself says which
+            self.waiting = batch + self.waiting
             self.start(1)
             return
-        for _, _, done in some:
+        for _, _, done in batch:
             done(code)
         self.start(1 if code else len(self.waiting))

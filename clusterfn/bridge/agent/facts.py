@@ -56,24 +56,26 @@ class HelloHandler(RequestHandler):
         self.end(**dict(describe_host(self.agent), have=[os.path.exists(path) for path in paths], lacking=lacking))
 
 
-def use_commands(asked: "Dict[str, Any]") -> "List[str]":
+def use_commands(commands: "Dict[str, Any]") -> "List[str]":
     """Put the folders `path` before PATH, and set the variables `env`; return which of the `programs` PATH lacks."""
-    expanded = [os.path.expanduser(folder) for folder in asked["path"]]
-    os.environ.update(asked["env"])
+    expanded = [os.path.expanduser(folder) for folder in commands["path"]]
+    os.environ.update(commands["env"])
     os.environ[PATH] = os.pathsep.join([*expanded, _BEFORE])
     folders = os.get_exec_path()
     return [
-        name for name in asked["programs"] if not any(os.access(os.path.join(each, name), os.X_OK) for each in folders)
+        name
+        for name in commands["programs"]
+        if not any(os.access(os.path.join(each, name), os.X_OK) for each in folders)
     ]
 
 
-def require_trusted(trusted: Trusted, path: str, what: str) -> None:
+def require_trusted(trusted: Trusted, path: str, purpose: str) -> None:
     """Raise if another user could replace the folder."""
-    found = trusted.objection(path)
-    if found is None:
+    objection = trusted.objection(path)
+    if objection is None:
         return
-    folder, why = found
-    below = "" if folder == path else ", and the %s %s is inside it" % (what, path)
+    folder, why = objection
+    below = "" if folder == path else ", and the %s %s is inside it" % (purpose, path)
     own = os.lstat(folder).st_uid == os.geteuid()
     raise Failure("refused", "%s%s: another user could plant code there" % (why, below), folder, own=own)
 
@@ -154,13 +156,13 @@ def logind_ends_jobs(user: str) -> bool:
 
 def kills_user_processes(user: str, lines: "Iterable[str]") -> bool:
     """Evaluate lines of logind's configuration, the most important last, for one user."""
-    said = {}  # type: dict[str, str]
+    settings = {}  # type: dict[str, str]
     for match in filter(None, map(_LOGIND_SETTING.match, lines)):
         comment, name, value = match.groups()
-        if not comment or name == "KillUserProcesses" and name not in said:
-            said[name] = value.strip()
-    only, spared = said.get("KillOnlyUsers", "").split(), said.get("KillExcludeUsers", "root").split()
-    return said.get("KillUserProcesses", "").lower() in _YES and user not in spared and (not only or user in only)
+        if not comment or name == "KillUserProcesses" and name not in settings:
+            settings[name] = value.strip()
+    only, spared = settings.get("KillOnlyUsers", "").split(), settings.get("KillExcludeUsers", "root").split()
+    return settings.get("KillUserProcesses", "").lower() in _YES and user not in spared and (not only or user in only)
 
 
 def read_text(path: str) -> str:

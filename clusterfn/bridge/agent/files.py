@@ -53,19 +53,19 @@ def sync_all(paths: "List[str]", sync: "Callable[[str], None]" = sync_file) -> N
     """Flush files to the disk, several at once: a journal, or a file server, takes together those that wait."""
     import threading  # here: only the child process that does this needs it
 
-    left = list(paths)
+    remaining = list(paths)
     failed: "List[OSError]" = []
 
     def work() -> None:
-        while left and not failed:
+        while remaining and not failed:
             try:
-                sync(left.pop())
+                sync(remaining.pop())
             except IndexError:  # another thread took the last
                 return
             except OSError as error:
                 failed.append(error)
 
-    threads = [threading.Thread(target=work) for _ in range(min(_SYNCS_AT_ONCE, len(left)) - 1)]
+    threads = [threading.Thread(target=work) for _ in range(min(_SYNCS_AT_ONCE, len(remaining)) - 1)]
     started: "List[threading.Thread]" = []
     with contextlib.suppress(RuntimeError, MemoryError):  # a login node may allow few threads: `ulimit -u`
         for thread in threads:

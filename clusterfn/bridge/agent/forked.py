@@ -33,15 +33,15 @@ def changed_environment(header: "Header") -> "Dict[str, str]":
 
 def make_pipes(count: int) -> "List[Tuple[int, int]]":
     """Make pipes, all of them or none: an agent has few descriptors, and must keep those that it could have."""
-    made: "List[Tuple[int, int]]" = []
+    pipes: "List[Tuple[int, int]]" = []
     try:
         for _ in range(count):
-            made.append(os.pipe())
+            pipes.append(os.pipe())
     except OSError:
-        for fd in [each for ends in made for each in ends]:
+        for fd in [each for ends in pipes for each in ends]:
             os.close(fd)
         raise
-    return made
+    return pipes
 
 
 def detached(log: str) -> "Tuple[int, int, int]":

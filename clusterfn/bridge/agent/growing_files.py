@@ -224,12 +224,12 @@ class StillFile:
 
     LOOKS = 4
 
-    def __init__(self, follow: FollowHandler, asked: "Header") -> None:
+    def __init__(self, follow: FollowHandler, request: "Header") -> None:
         self.follow = follow
-        self.path = expand(asked["path"])
-        self.unless = expand(asked["unless"]) if asked.get("unless") else ""
-        self.within = expand(asked["within"]) if asked.get("within") else ""
-        self.silent = seconds(asked, "silent_s", 60.0)
+        self.path = expand(request["path"])
+        self.unless = expand(request["unless"]) if request.get("unless") else ""
+        self.within = expand(request["within"]) if request.get("within") else ""
+        self.silent = seconds(request, "silent_s", 60.0)
         self.seen = b""
         self.since = self.reported = self.there = time.monotonic()
 

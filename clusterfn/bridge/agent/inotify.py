@@ -40,12 +40,12 @@ class Inotify:
             data = os.read(self.fd, 64 * 1024)
         except BlockingIOError:
             return set()
-        found, at = set(), 0
+        changes, at = set(), 0
         while at < len(data):
             number, _, _, size = self.EVENT.unpack_from(data, at)
             at += self.EVENT.size + size
-            found.add((number, os.fsdecode(data[at - size : at].rstrip(b"\0"))))
-        return found
+            changes.add((number, os.fsdecode(data[at - size : at].rstrip(b"\0"))))
+        return changes
 
 
 def new_inotify() -> "Optional[Inotify]":

@@ -68,9 +68,9 @@ class PartWriter(RequestHandler):
         """Take up what the last sending has left and its checksums, then say from which byte on the rest is to come."""
         at = turn = 0
         while self.files and not self.left and os.path.exists(self.files[0][0]):
-            found, position = self.reopen(*self.files.popleft()), 0
-            while self.wanted is not None and position < found:
-                piece = os.pread(self.fd, min(CHUNK, found - position), position)
+            size, position = self.reopen(*self.files.popleft()), 0
+            while self.wanted is not None and position < size:
+                piece = os.pread(self.fd, min(CHUNK, size - position), position)
                 if not piece:
                     raise Failure("bad", "%s has become shorter" % self.place, self.path)
                 self.crc = zlib.crc32(piece, self.crc)
@@ -79,7 +79,7 @@ class PartWriter(RequestHandler):
                 if turn >= READ_BACK_A_TURN:
                     turn = 0
                     yield
-            at += found
+            at += size
         self.send({"at": at})
 
     def reopen(self, place: str, size: int, mode: int, crc: "Optional[int]") -> int:
@@ -89,11 +89,11 @@ class PartWriter(RequestHandler):
         self.fd = os.open(place, os.O_RDWR | os.O_CLOEXEC)
         os.fchmod(self.fd, mode & 0o7777)
         self.place, self.crc, self.wanted = place, 0, crc
-        found = os.lseek(self.fd, 0, os.SEEK_END)
-        if found > size:
+        size_on_disk = os.lseek(self.fd, 0, os.SEEK_END)
+        if size_on_disk > size:
             raise Failure("bad", "%s is longer than what was announced" % place, self.path)
-        self.left = size - found
-        return found
+        self.left = size - size_on_disk
+        return size_on_disk
 
 
 def boot_id() -> str:
@@ -102,8 +102,8 @@ def boot_id() -> str:
 
 def remove_old_parts(folder: str) -> None:
     try:
-        found = [os.path.join(folder, name) for name in os.listdir(folder) if PART.match(name)]
-        old = [path for path in found if time.time() - newest(path) > DAY_S]
+        parts = [os.path.join(folder, name) for name in os.listdir(folder) if PART.match(name)]
+        old = [path for path in parts if time.time() - newest(path) > DAY_S]
     except OSError:
         return
     for path in old:

@@ -40,9 +40,9 @@ class Program:
         self.stop_at = str(header.get("stop_at") or "").encode()
         self.status: "Optional[int]" = None
         timeout_s = seconds(header, "timeout_s", 60.0)
-        (given, self.stdin), (self.stdout, out), (self.stderr, err) = make_pipes(3)
+        (its_input, self.stdin), (self.stdout, its_output), (self.stderr, its_errors) = make_pipes(3)
         try:
-            fds, env = (given, out, err), changed_environment(header)
+            fds, env = (its_input, its_output, its_errors), changed_environment(header)
             self.child = ChildProgram(agent, header, env, fds, self.on_exit, on_loaded)
         except (OSError, Failure):
             for fd in (self.stdin, self.stdout, self.stderr):
@@ -184,10 +184,10 @@ class RepeatHandler(RequestHandler):
             return self.later(1.0, self.turn)
         if self.shared and not self.take_lock():
             return self.later(min(0.1, self.interval), self.turn)
-        known = self.read_cached() if self.lock >= 0 else None
-        if known is not None:
+        cached = self.read_cached() if self.lock >= 0 else None
+        if cached is not None:
             self.unlock()
-            return self.report(*known)
+            return self.report(*cached)
         self.program = Program(self.agent, self.header, b"", self.on_end)
         return None
 

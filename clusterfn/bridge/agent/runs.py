@@ -27,8 +27,8 @@ class StartHandler(RequestHandler):
 
     def keep_files(self, count: int) -> None:
         """Let others start with the descriptors that the program does not need any more."""
-        given_back, self._files = self._files - count, count
-        self.agent.starts.has_room(given_back)
+        released, self._files = self._files - count, count
+        self.agent.starts.has_room(released)
 
 
 class RunHandler(StartHandler):

@@ -126,10 +126,10 @@ def seen_from_here(path: str) -> str:
     if os.path.exists(path) or not os.path.isdir("/proc/self/root"):
         return path
     for pid in filter(str.isdecimal, os.listdir("/proc")):
-        there = "/proc/%s/root%s" % (pid, path)
+        path_of_process = "/proc/%s/root%s" % (pid, path)
         with contextlib.suppress(OSError):  # it is not there either, or the process is another user's
-            if os.stat(there).st_uid == os.geteuid():
-                return there
+            if os.stat(path_of_process).st_uid == os.geteuid():
+                return path_of_process
     return path
 
 
@@ -197,9 +197,9 @@ class ProgramHandler(SocketHandler):
         if self.status == 0:
             self.end()
             return
-        said = self.words.decode("utf-8", "replace").strip()
+        last_words = self.words.decode("utf-8", "replace").strip()
         code = os.WEXITSTATUS(self.status) if os.WIFEXITED(self.status) else -os.WTERMSIG(self.status)
-        message = "%s ended with status %d%s" % (self.header["argv"][0], code, ": " + said if said else "")
+        message = "%s ended with status %d%s" % (self.header["argv"][0], code, ": " + last_words if last_words else "")
         self.fail(Failure("unavailable" if code == os.EX_UNAVAILABLE else "program", message))
 
     def release(self) -> None:

@@ -115,12 +115,12 @@ class PutHandler(PartWriter):
         data = memoryview(body)
         while self.has_room(len(data)):
             write_all(self.fd, data[: self.left])
-            taken = min(self.left, len(data))
+            size = min(self.left, len(data))
             if self.wanted is not None:
-                self.crc = zlib.crc32(data[:taken], self.crc)
-            self.left -= taken
-            self.dirty += taken
-            data = data[taken:]
+                self.crc = zlib.crc32(data[:size], self.crc)
+            self.left -= size
+            self.dirty += size
+            data = data[size:]
             if self.dirty >= FLUSHED_AT_ONCE:
                 self.begin_flush()
         if header.get("last") or len(data):
@@ -134,12 +134,12 @@ class PutHandler(PartWriter):
             with contextlib.suppress(OSError):  # advice: a file system may ignore it
                 os.posix_fadvise(self.fd, begin, size, os.POSIX_FADV_DONTNEED)
 
-    def has_room(self, wanted: int) -> bool:
+    def has_room(self, size: int) -> bool:
         """Whether the current file takes more; when it is complete, open the next one."""
         while self.left == 0 and (self.fd >= 0 or self.files):
             if not self.next_file():
                 return False
-        return bool(self.left and wanted)
+        return bool(self.left and size)
 
     def next_file(self) -> bool:
         self.close_file()
@@ -169,9 +169,9 @@ class PutHandler(PartWriter):
             finally:
                 os.close(fd)
             if self.wanted is not None and not self.left and self.crc != self.wanted:
-                whose = "" if self.place == self.part else " of " + os.path.relpath(self.place, self.part)
+                file = "" if self.place == self.part else " of " + os.path.relpath(self.place, self.part)
                 message = "the bytes%s that came have another checksum: did the file change while it was sent?"
-                raise Failure("bad", message % whose, self.path)
+                raise Failure("bad", message % file, self.path)
 
     def complete(self, surplus: int) -> None:
         if surplus or self.left or self.files:
@@ -189,9 +189,9 @@ class PutHandler(PartWriter):
 
     def sync_in_child(self) -> None:
         """Flush what takes seconds in a child process: the loop must not block."""
-        found = list(os.walk(self.part))
-        places = [os.path.join(folder, name) for folder, _, names in found for name in names]
-        self.sync_later(places or [self.part], [folder for folder, _, _ in found], self.on_synced)
+        tree = list(os.walk(self.part))
+        places = [os.path.join(folder, name) for folder, _, names in tree for name in names]
+        self.sync_later(places or [self.part], [folder for folder, _, _ in tree], self.on_synced)
 
     def sync_later(self, files: "List[str]", folders: "List[str]", then: "Callable[[], None]") -> None:
         """Flush them in a child process, then do this."""

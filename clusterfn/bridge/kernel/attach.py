@@ -60,9 +60,9 @@ def send_input(sock: socket.socket) -> None:
 
 def write_all(data: bytes) -> None:
     """Write to stdout."""
-    left = memoryview(data)
-    while len(left):
-        left = left[os.write(1, left) :]
+    remaining = memoryview(data)
+    while len(remaining):
+        remaining = remaining[os.write(1, remaining) :]
 
 
 if __name__ == "__main__":

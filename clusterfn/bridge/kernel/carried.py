@@ -42,12 +42,12 @@ class SocketWatcher:
 
     def watch(self, sock: "Any", events: int, callback: "Callable[[int], None]") -> None:
         """Watch a socket for these events from now on; for none with 0."""
-        known = self._known(sock)
-        if known is None and events:
+        key = self._known(sock)
+        if key is None and events:
             self._selector.register(sock, events, callback)
-        elif known is not None and not events:
+        elif key is not None and not events:
             self._selector.unregister(sock)
-        elif known is not None and known.events != events:
+        elif key is not None and key.events != events:
             self._selector.modify(sock, events, callback)
 
     def forget(self, sock: "Any") -> None:

@@ -71,10 +71,10 @@ class HeldWorker(Worker):  # type: ignore[misc,unused-ignore]
 
 def unfitness(settings: "Any") -> str:
     """Return in a sentence what the environment lacks, or has in another version than the caller; "" for nothing."""
-    for name, wanted in sorted(settings["versions"].items()):
-        here = metadata.version(name)
-        if here != wanted:
-            return "%s is %s in the environment %s, and %s on your machine" % (name, here, sys.prefix, wanted)
+    for name, expected in sorted(settings["versions"].items()):
+        installed = metadata.version(name)
+        if installed != expected:
+            return "%s is %s in the environment %s, and %s on your machine" % (name, installed, sys.prefix, expected)
     if settings["dashboard"] and util.find_spec("bokeh") is None:
         return "dashboard=True needs bokeh, which the environment %s does not have" % sys.prefix
     return ""
@@ -181,11 +181,11 @@ def gpus_of(number: int, settings: "Any") -> "Dict[str, str]":
     count, each = settings["workers"]["count"], settings["workers"]["gpus"]
     if not each:
         return {}
-    given = os.environ.get(VISIBLE)
+    visible = os.environ.get(VISIBLE)
     # A scheduler that shows a job nothing but its own GPUs need not name them.
-    names = [str(index) for index in range(count * each)] if given is None else list(filter(None, given.split(",")))
+    names = [str(index) for index in range(count * each)] if visible is None else list(filter(None, visible.split(",")))
     if len(names) < count * each:
-        facts = (count, count * each, VISIBLE, given)
+        facts = (count, count * each, VISIBLE, visible)
         raise RuntimeError("%d workers need %d GPUs, and the job has fewer: %s=%s" % facts)
     return {VISIBLE: ",".join(names[number * each : (number + 1) * each])}
 

@@ -69,7 +69,7 @@ class FrameSplitter:
             StreamDamaged: These bytes are no frames.
         """
         self._data += data
-        found = []
+        frames = []
         while len(self._data) >= _HEAD.size:
             kind, connection, number, size = _HEAD.unpack_from(self._data)
             if not HELLO <= kind <= SAY or size > _LONGEST:
@@ -80,8 +80,8 @@ class FrameSplitter:
             with memoryview(self._data) as view:
                 body = bytes(view[_HEAD.size : end])
             del self._data[:end]
-            found.append(Frame(kind, connection, number, body))
-        return found
+            frames.append(Frame(kind, connection, number, body))
+        return frames
 
 
 class FrameStream:

@@ -43,7 +43,7 @@ class Tunnel:
         self._carried = CarriedConnections(self._watcher, self._stream, _LIMIT_BYTES)
         self._outgoing = memoryview(b"")
         self._is_greeted = self._is_over = False
-        self._said = ""
+        self._last_reason = ""
         for fd in (0, 1):
             os.set_blocking(fd, False)
         self._watcher.watch(0, READ, lambda _: self._read())
@@ -86,11 +86,11 @@ class Tunnel:
         sock, why = connect_to_own(self._port)
         if sock is not None:
             self._carried.attach(connection, sock)
-            self._said = ""
+            self._last_reason = ""
             return
         self._carried.close_one(number)
-        if why != self._said:
-            self._said = why
+        if why != self._last_reason:
+            self._last_reason = why
             self._stream.say(closed=why)
 
     def _write(self) -> None:
@@ -148,8 +148,8 @@ def listeners_on(port: int) -> "tuple[list[str], bool]":
     return [_LOOPBACK.get(each, each) for each in own], others
 
 
-def _address(family: int, written: str) -> str:
+def _address(family: int, hexadecimal: str) -> str:
     """Return an address from the kernel's hexadecimal words, each in the order of this machine's bytes."""
-    words = [int(written[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(written), 8)]
+    words = [int(hexadecimal[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(hexadecimal), 8)]
     address = socket.inet_ntop(family, b"".join(words))
     return address[len("::ffff:") :] if address.startswith("::ffff:") and "." in address else address

@@ -140,7 +140,7 @@ class Admission:
 
     def in_words(self) -> str:
         """Describe the job's GPUs for people."""
-        return name_gpus(self.look.there, self.uuids)
+        return name_gpus(self.look.gpus, self.uuids)
 
     def worker_fds(self) -> "list[int]":
         """Return the files that the worker must inherit to hold what the job has."""
@@ -233,7 +233,7 @@ class AdmissionRequest:
         self.admission = Admission(job, lock_kept)
         self._job = job
         self._signals = signals
-        self._waits_there = waits
+        self._may_queue = waits
         self._leases, self._ticket, self._look = self.admission.leases, self.admission.ticket, self.admission.look
 
     def take(self, turn: bool) -> None:
@@ -243,7 +243,7 @@ class AdmissionRequest:
             NotNow: As `request_admission`.
             AttemptEnded: nvidia-smi fails.
         """
-        if self._ticket.standing and not turn and self._waits_there:
+        if self._ticket.standing and not turn and self._may_queue:
             raise self._keep_waiting()
         if not turn:
             arrivals.wait_for_earlier_submissions(os.getppid(), self._has_come)
@@ -257,7 +257,7 @@ class AdmissionRequest:
 
     def lacks_environment(self) -> bool:
         """Return whether the job can wait in the queue until its environment is there."""
-        return self._waits_there and not all(map(os.path.exists, self._ticket.needs))
+        return self._may_queue and not all(map(os.path.exists, self._ticket.needs))
 
     def _look_at_ends(self) -> None:
         if self._job.cancelled() or self._signals.told_to_end():
@@ -273,7 +273,7 @@ class AdmissionRequest:
         """Return whether a job has asked for admission: it runs, waits, or asks just now."""
         if os.path.exists(os.path.join(other.folder, CLAIM)) or self._ticket.queue.of(other.job) is not None:
             return True
-        return any((job.uid, job.job) == (self._look.uid, other.job) for job in self._look.seen().running)
+        return any((job.uid, job.job) == (self._look.uid, other.job) for job in self._look.held_names().running)
 
     def _take_if_it_may_start(self) -> None:
         self._look.find_unleased()
@@ -287,13 +287,13 @@ class AdmissionRequest:
     def _meets_unleased(self, held: "dict[str, Lease]") -> bool:
         """Look for processes without a lease on GPUs that are held: one may have come at any time before."""
         try:
-            met = gpus.used_by_others(held)
+            users = gpus.used_by_others(held)
         except BaseException:  # a signal's exception too: what is held here is given back by no other process
             for lease in held.values():
                 lease.close()
             raise
-        self._look.unleased.update(met)
-        return bool(met)
+        self._look.unleased.update(users)
+        return bool(users)
 
     def _hold_planned(self, before: "dict[str, Lease]") -> "dict[str, Lease]":
         """Hold what the plan gives to the job.
@@ -308,18 +308,18 @@ class AdmissionRequest:
                 lease.close()
             self._hold_name()
             ticket.submitted = ticket.submitted or machine.now_ns()
-            seen = self._look.seen()
+            names = self._look.held_names()
             waits = self._waits_for_inputs()
             if waits:
                 raise self._queue(waits)
             if self.lacks_environment():
                 raise self._queue("its environment is not there yet")  # no GPU is reserved for it meanwhile
-            if not ticket.standing and self._waits_there and self._others_wait():
+            if not ticket.standing and self._may_queue and self._others_wait():
                 raise self._queue("")
-            made = self._look.decide(seen)
-            if job not in made.gpus:
-                raise self._queue(made.reasons[job], made.places[job] if made.named else None)
-            return self._hold_gpus(made.gpus[job]) if ticket.asked.gpus else {}
+            start_plan = self._look.decide(names)
+            if job not in start_plan.gpus:
+                raise self._queue(start_plan.reasons[job], start_plan.places[job] if start_plan.named else None)
+            return self._hold_gpus(start_plan.gpus[job]) if ticket.asked.gpus else {}
 
     def _hold_name(self) -> None:
         """Hold the name of the job, which no other process has begun."""
@@ -363,7 +363,7 @@ class AdmissionRequest:
         from .held_back import HeldBack
 
         held_back = HeldBack(job.root)
-        if ticket.standing is not None or not self._waits_there:
+        if ticket.standing is not None or not self._may_queue:
             return held_back.reasons([ticket.own()]).get(job.id, "")
         inputs = item_inputs.item_inputs_of(job.home, job.spec, held_back.values)
         waits = held_back.values.describe_open(ticket.after)
@@ -396,7 +396,7 @@ class AdmissionRequest:
                 it.
         """
         first, ticket, uid = None, self._ticket, self._look.uid
-        is_new = ticket.standing is None and self._waits_there
+        is_new = ticket.standing is None and self._may_queue
         if place is not None and is_new:
             until_s = machine.now_s() + lease_names.VALID_S - 1  # a spooler's own name for it must be another
             kind = machine.kind_of(self._job.spec["resources"])
@@ -409,7 +409,7 @@ class AdmissionRequest:
         if self.admission.run is not None:
             self.admission.run.close()
             self.admission.run = None
-        return self._keep_waiting(first) if self._waits_there else _Again()
+        return self._keep_waiting(first) if self._may_queue else _Again()
 
     def _keep_waiting(self, first: "Optional[launch.FirstInLine]" = None) -> NotNow:
         spec, queue, job = self._job.spec, self._ticket.queue, self._job.id
@@ -418,7 +418,7 @@ class AdmissionRequest:
             until = time.monotonic() + _NAMED_S
             # No job may pass this one before a spooler that runs already has named it too.
             while not started and time.monotonic() < until and job in queue.names():
-                names = {lease_names.plain(name) for name in self._look.seen().waits}
+                names = {lease_names.plain(name) for name in self._look.held_names().waits}
                 if any("/%s/" % job in name for name in names - {lease_names.plain(first.name)}):
                     break
                 time.sleep(_POLL_S)
@@ -430,14 +430,14 @@ class MachineLook:
     """Looks at the machine for one job.
 
     Attributes:
-        there: All GPUs of the machine, if the job asks for some.
+        gpus: All GPUs of the machine, if the job asks for some.
         every: Those that are of its kind.
         unleased: Who uses a GPU without a lease.
     """
 
     def __init__(self, ticket: "tickets.JobTicket", leases: "Leases") -> None:
         self.uid = os.getuid()
-        self.there: "list[GpuInfo]" = []
+        self.gpus: "list[GpuInfo]" = []
         self.every: "list[str]" = []
         self.unleased: "dict[str, str]" = {}
         self._ticket = ticket
@@ -449,59 +449,59 @@ class MachineLook:
         Raises:
             AttemptEnded: nvidia-smi fails.
         """
-        self.there = gpus.list_gpus()
-        self.every = candidates(self.there, self._ticket.job.spec["resources"])
+        self.gpus = gpus.list_gpus()
+        self.every = candidates(self.gpus, self._ticket.job.spec["resources"])
 
     def find_unleased(self) -> None:
         """Ask who uses GPUs without a lease, if others wait for some, or such a process was met before."""
-        if self.every and (self.unleased or any(other.asked.gpus for other in self.seen().waiting)):
-            self.unleased = gpus.used_by_others(gpu.uuid for gpu in self.there)
+        if self.every and (self.unleased or any(other.asked.gpus for other in self.held_names().waiting)):
+            self.unleased = gpus.used_by_others(gpu.uuid for gpu in self.gpus)
 
-    def seen(self) -> lease_names.Seen:
+    def held_names(self) -> lease_names.HeldNames:
         """Return all names that are held now, without the job's own as one that runs."""
-        return lease_names.Seen(self._leases.binders(), machine.now_s(), but=(self.uid, self._ticket.job.id))
+        return lease_names.HeldNames(self._leases.binders(), machine.now_s(), but=(self.uid, self._ticket.job.id))
 
-    def decide(self, seen: lease_names.Seen, no_gpus: bool = False) -> plan.StartPlan:
+    def decide(self, names: lease_names.HeldNames, no_gpus: bool = False) -> plan.StartPlan:
         """Decide whether the job may start; `no_gpus`: as if no GPU were free."""
-        return plan.plan_starts([self._ticket.own()], self._view(seen, no_gpus))
+        return plan.plan_starts([self._ticket.own()], self._view(names, no_gpus))
 
     def why_no_gpus(self) -> "tuple[str, tuple[int, int]]":
         """Say why it waits although GPUs were free, and its place: others took them, or use them without a lease."""
-        seen, job = self.seen(), self._ticket.job.id
-        made = self.decide(seen)
-        if not made.reasons:
-            made = self.decide(seen, no_gpus=True)
-        return made.reasons.get(job, ""), made.places[job]
+        names, job = self.held_names(), self._ticket.job.id
+        start_plan = self.decide(names)
+        if not start_plan.reasons:
+            start_plan = self.decide(names, no_gpus=True)
+        return start_plan.reasons.get(job, ""), start_plan.places[job]
 
     def why_yield(self) -> str:
         """Return why the job has to give way to another user who waits; "" if it need not."""
-        seen = self.seen()
-        others = any(other.uid != self.uid for other in seen.waiting)
-        return plan.must_yield(self._ticket.own(), self._view(seen)) if others else ""
+        names = self.held_names()
+        others = any(other.uid != self.uid for other in names.waiting)
+        return plan.must_yield(self._ticket.own(), self._view(names)) if others else ""
 
-    def _view(self, seen: lease_names.Seen, no_gpus: bool = False) -> plan.QueueView:
-        every = [gpu.uuid for gpu in self.there]  # other kinds may do for older jobs
-        free = [gpu for gpu in every if not no_gpus and gpu not in seen.gpus and gpu not in self.unleased]
+    def _view(self, names: lease_names.HeldNames, no_gpus: bool = False) -> plan.QueueView:
+        every = [gpu.uuid for gpu in self.gpus]  # other kinds may do for older jobs
+        free = [gpu for gpu in every if not no_gpus and gpu not in names.gpus and gpu not in self.unleased]
         available_mb = machine.available_mb() if self._ticket.asked.memory_mb else 0
-        there = MachineResources(machine.cores(), machine.memory_mb(), available_mb, free)
+        resources = MachineResources(machine.cores(), machine.memory_mb(), available_mb, free)
         own_kind = machine.kind_of(self._ticket.job.spec["resources"])
-        usage, place = self._usage(seen)
+        usage, place = self._usage(names)
         return plan.QueueView(
-            there, seen, self.uid,
-            lambda kind: self.every if kind == own_kind else machine.gpus_of_kind(kind, self.there),
-            seen.holders(self.every), self.unleased, usage=usage, place=place,
+            resources, names, self.uid,
+            lambda kind: self.every if kind == own_kind else machine.gpus_of_kind(kind, self.gpus),
+            names.holders(self.every), self.unleased, usage=usage, place=place,
         )  # fmt: skip
 
-    def _usage(self, seen: lease_names.Seen) -> "tuple[Optional[Usage], tuple[int, int]]":
+    def _usage(self, names: lease_names.HeldNames) -> "tuple[Optional[Usage], tuple[int, int]]":
         """Return what this user has used, and the place of the job, as its spooler has published it, if it has."""
         own = self.uid, self._ticket.job.id
-        named = next((each for each in seen.waiting if (each.uid, each.job) == own), None)
-        there = len(self.there), machine.cores()
+        named = next((each for each in names.waiting if (each.uid, each.job) == own), None)
+        size = len(self.gpus), machine.cores()
         if named is not None and named.used is not None:
-            return Usage(named.used.ms, named.used.ms, *there), (named.used.ms, named.ms)
-        if not seen.waiting:  # no other job to compare with
+            return Usage(named.used.ms, named.used.ms, *size), (named.used.ms, named.ms)
+        if not names.waiting:  # no other job to compare with
             return None, (0, 0)
         from .usage import UsageAccount, published_usage  # few jobs come while others wait
 
-        running = {each.job: each.asked for each in seen.running if each.uid == self.uid}
-        return published_usage(UsageAccount(self._ticket.job.root), running, there, time.time()), (0, 0)
+        running = {each.job: each.asked for each in names.running if each.uid == self.uid}
+        return published_usage(UsageAccount(self._ticket.job.root), running, size, time.time()), (0, 0)

@@ -54,15 +54,15 @@ def _older_than(script: int) -> "list[EarlierJob]":
     if agent <= 1 or own is None:
         return []
     starts = ((_start_of(pid), pid) for pid in process_tree.children_of_thread(agent, agent))
-    found = []
+    earlier = []
     for start, pid in sorted((start, pid) for start, pid in starts if start is not None):
         words = [os.fsdecode(word) for word in process_tree.command_line(pid)] if (start, pid) < (own, script) else []
         if len(words) in (2, 3) and os.path.basename(words[1]) == SCRIPT:
             home = os.path.dirname(words[1])
             job = ".".join([os.path.basename(home)] + words[2:])
             folder = os.path.join(home, ELEMENTS, words[2]) if words[2:] else home
-            found.append(EarlierJob(pid, start, job, folder))
-    return found
+            earlier.append(EarlierJob(pid, start, job, folder))
+    return earlier
 
 
 def _start_of(pid: int) -> "Optional[int]":

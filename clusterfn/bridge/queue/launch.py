@@ -167,7 +167,7 @@ def requeue_interrupted(root: str) -> bool:
     """
     if not os.path.isdir(os.path.join(machine.folder(root), INTERRUPTED)):
         return False
-    kept, boot, found = tickets.kept_aside(root), boot_id(), False
+    kept, boot, requeued = tickets.kept_aside(root), boot_id(), False
     for job in kept.names():
         fields = kept.fields(job)
         if fields is None or fields["boot"] == boot:
@@ -178,12 +178,12 @@ def requeue_interrupted(root: str) -> bool:
                 if fields is not None and fields["boot"] != boot:
                     _requeue(root, fields)
                     kept.remove(job)
-                    found = True
+                    requeued = True
             except FileNotFoundError:  # it was removed
                 kept.remove(job)
             except (OSError, DamagedFile) as error:  # or cannot be read now: the others are requeued
                 say("the interrupted job %s was not requeued: %s" % (job, error))
-    return found
+    return requeued
 
 
 def _requeue(root: str, fields: "dict[str, Any]") -> None:

@@ -192,9 +192,9 @@ class SocketLeases:
         return min(self._own_names(name), default=None)
 
     def _own_names(self, name: str) -> "set[str]":
-        wanted, uid = lease_names.plain(name), os.getuid()
-        found = {each: binder for each, binder in self.binders().items() if lease_names.plain(each) == wanted}
-        return {each for each, binder in found.items() if self._is_of(uid, each, binder)}
+        plain_name, uid = lease_names.plain(name), os.getuid()
+        binders = {each: binder for each, binder in self.binders().items() if lease_names.plain(each) == plain_name}
+        return {each for each, binder in binders.items() if self._is_of(uid, each, binder)}
 
     def _is_of(self, uid: int, name: str, binder: "Optional[int]") -> bool:
         if binder is None:
@@ -217,12 +217,12 @@ class SocketLeases:
             return None
 
 
-def _some_of_each_user(found: "Iterable[Tuple[Each, Optional[int]]]") -> "List[Each]":
+def _some_of_each_user(owned: "Iterable[Tuple[Each, Optional[int]]]") -> "List[Each]":
     """Return what this user or root has, and of each other one no more than `MOST_OF_ANOTHER`."""
     kept: "List[Each]" = []
     counts: "Dict[Optional[int], int]" = {}
     own = (os.getuid(), 0, None)
-    for each, uid in found:
+    for each, uid in owned:
         counts[uid] = counts.get(uid, 0) + 1
         if uid in own or counts[uid] <= MOST_OF_ANOTHER:
             kept.append(each)
@@ -313,10 +313,10 @@ class _LeaseFolder:
         from .private_tmp import private_source
 
         self._fd = os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        found, trusted = os.fstat(self._fd), Trusted()
-        if not trusted.owns(found) or trusted.writes(found) and not found.st_mode & stat.S_ISVTX:
+        status, trusted = os.fstat(self._fd), Trusted()
+        if not trusted.owns(status) or trusted.writes(status) and not status.st_mode & stat.S_ISVTX:
             os.close(self._fd)
-            who = "other users may remove files in %s, which belongs to %s" % (FOLDER, user_name(found.st_uid))
+            who = "other users may remove files in %s, which belongs to %s" % (FOLDER, user_name(status.st_uid))
             hint = "ask the administrator for `chown root %s; chmod 1777 %s`" % (FOLDER, FOLDER)
             raise _useless(who, hint)
         private = private_source(FOLDER)
@@ -332,10 +332,10 @@ class _LeaseFolder:
     def files(self, name: str = "") -> "list[tuple[str, str]]":
         """List the name that each file is for, and the file; those for one name, if that is given."""
         start = _FILE_PREFIX + name.replace("/", ":") + ("-" if name else "")
-        found = [file for file in os.listdir(self._fd) if file.startswith(start)]
-        if len(found) > MOST_OF_ANOTHER:
-            found = _some_of_each_user((file, uid) for file in found for uid in self._owner(file))
-        named = [(file[len(_FILE_PREFIX) :].rpartition("-")[0].replace(":", "/"), file) for file in found]
+        files = [file for file in os.listdir(self._fd) if file.startswith(start)]
+        if len(files) > MOST_OF_ANOTHER:
+            files = _some_of_each_user((file, uid) for file in files for uid in self._owner(file))
+        named = [(file[len(_FILE_PREFIX) :].rpartition("-")[0].replace(":", "/"), file) for file in files]
         return [(each, file) for each, file in named if name in ("", each)]
 
     def _owner(self, file: str) -> "list[int]":
@@ -366,11 +366,11 @@ class _LeaseFolder:
         except OSError:  # gone meanwhile, or none of those that are made here
             return []
         try:
-            found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode) or lease_names.claimed_by(name) not in (None, found.st_uid):
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode) or lease_names.claimed_by(name) not in (None, status.st_uid):
                 return []
             if not lock_file(fd, fcntl.LOCK_SH):
-                return [found.st_uid]
+                return [status.st_uid]
             self._remove(fd, file)
         finally:
             os.close(fd)
@@ -379,15 +379,15 @@ class _LeaseFolder:
     def _is_at(self, fd: int, file: str) -> bool:
         # A process that listed the files may have removed it.
         try:
-            there = os.stat(file, dir_fd=self._fd, follow_symlinks=False)
+            status = os.stat(file, dir_fd=self._fd, follow_symlinks=False)
         except FileNotFoundError:
             return False
-        return os.path.samestat(os.fstat(fd), there)
+        return os.path.samestat(os.fstat(fd), status)
 
     def _remove(self, fd: int, file: str) -> None:
         # Only an empty file of ours, which no other user can replace.
-        found = os.fstat(fd)
-        if found.st_uid == os.geteuid() and found.st_size == 0 and self._is_at(fd, file):
+        status = os.fstat(fd)
+        if status.st_uid == os.geteuid() and status.st_size == 0 and self._is_at(fd, file):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(file, dir_fd=self._fd)
 

@@ -65,9 +65,9 @@ def _asks_again(pause_s: float) -> bool:
 
 
 def _write(data: bytes) -> None:
-    left = memoryview(data)
-    while len(left):
-        left = left[os.write(sys.stdout.fileno(), left) :]
+    remaining = memoryview(data)
+    while len(remaining):
+        remaining = remaining[os.write(sys.stdout.fileno(), remaining) :]
 
 
 class Overview:
@@ -90,15 +90,15 @@ class Overview:
         return dict(facts, machine=_machine(), **self._look_at_gpus(own))
 
     def _own_jobs(self) -> "list[dict[str, Any]]":
-        found = []
+        jobs = []
         for folder in job_folders(self._root):
             if folder not in self._ended:
                 job = listing.describe(folder)
                 if job["state"] in _ENDED:
                     self._ended.add(folder)
                 else:
-                    found.append(job)
-        return found
+                    jobs.append(job)
+        return jobs
 
     def _look_at_gpus(self, own: "list[dict[str, Any]]") -> "dict[str, Any]":
         """Return the GPUs of the machine; between two looks by nvidia-smi, what the own jobs say of theirs is newer."""
@@ -127,9 +127,9 @@ def _machine() -> "dict[str, Any]":
     try:
         with open("/proc/meminfo", "rb") as file:
             for line in file:
-                name, _, rest = line.partition(b":")
+                name, _, amount = line.partition(b":")
                 if name in (b"MemTotal", b"MemAvailable"):
-                    memory[name.decode()] = int(rest.split()[0]) * 1024
+                    memory[name.decode()] = int(amount.split()[0]) * 1024
     except (OSError, ValueError, IndexError):
         memory = {}
     total, free = memory.get("MemTotal"), memory.get("MemAvailable")

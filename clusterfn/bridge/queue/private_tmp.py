@@ -14,8 +14,8 @@ _OF_SYSTEMD, _OF_PAM = "systemd-private-", "tmp-inst"
 
 def private_source(folder: str) -> str:
     """Return what is mounted in place of a folder for this user, login or service alone; "" if that is not so."""
-    found = os.stat(folder)
-    return _private_source(folder, found.st_dev, found.st_ino, MOUNTS)
+    status = os.stat(folder)
+    return _private_source(folder, status.st_dev, status.st_ino, MOUNTS)
 
 
 @functools.lru_cache(maxsize=None)

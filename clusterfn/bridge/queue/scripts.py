@@ -32,7 +32,7 @@ class JobScripts:
     def __init__(self, queue: "Queue") -> None:
         self.starting: "dict[str, subprocess.Popen[Any]]" = {}
         self._queue = queue
-        self._left: "list[subprocess.Popen[Any]]" = []  # to be collected
+        self._uncollected: "list[subprocess.Popen[Any]]" = []  # to be collected
         self._tries: "dict[str, tuple[int, float]]" = {}  # by job, how many, and not before when it is tried again
         self._slow: "dict[str, set[int]]" = {}  # by job, those of its tries that took too long
 
@@ -42,8 +42,8 @@ class JobScripts:
 
     def keep_only(self, waiting: "Container[str]") -> None:
         """Forget the jobs that wait no longer."""
-        known: "tuple[dict[str, Any], ...]" = (self.starting, self._tries, self._slow)
-        for kept in known:
+        tables: "tuple[dict[str, Any], ...]" = (self.starting, self._tries, self._slow)
+        for kept in tables:
             for job in [job for job in kept if job not in waiting]:
                 del kept[job]
 
@@ -81,11 +81,11 @@ class JobScripts:
         process = self.start(ticket, turn)
         if process is not None:
             self.starting[ticket.job] = process
-            self._left.append(process)
+            self._uncollected.append(process)
 
     def leave(self, process: "subprocess.Popen[Any]") -> None:
         """Collect a process once it ends."""
-        self._left.append(process)
+        self._uncollected.append(process)
 
     def _may_try(self, job: str) -> bool:
         return time.monotonic() >= self._tries.get(job, (0, 0.0))[1]
@@ -122,7 +122,7 @@ class JobScripts:
 
     def collect(self) -> bool:
         """Collect what has ended; return whether a job is not admitted by then: it has lost its turn."""
-        self._left = [child for child in self._left if child.poll() is None]
+        self._uncollected = [child for child in self._uncollected if child.poll() is None]
         lost = [job for job, child in self.starting.items() if child.returncode is not None]
         for job in lost:
             del self.starting[job]
@@ -191,14 +191,14 @@ class EnvironmentMakers:
                 if process is not None:
                     self._makers[ticket.job] = EnvironmentMaker(ticket, process, logged)
                     building[ticket.needs] = ticket
-            said = progress.in_words(progress.last_line(_log_of(building.get(ticket.needs, ticket))))
+            state = progress.in_words(progress.last_line(_log_of(building.get(ticket.needs, ticket))))
             if may_make and len(others) >= _MOST_HUNG:
-                said = "the setup of %s does not end" % ", ".join(job[:4] for job in others)
-            reasons[ticket.job] = "environment: " + (said or "waiting for its builder")
+                state = "the setup of %s does not end" % ", ".join(job[:4] for job in others)
+            reasons[ticket.job] = "environment: " + (state or "waiting for its builder")
         return reasons
 
     def _sort(
-        self, wanted: "set[tuple[str, ...]]"
+        self, needed: "set[tuple[str, ...]]"
     ) -> "tuple[dict[tuple[str, ...], Ticket], dict[tuple[str, ...], list[str]]]":
         """Return whose script makes each environment, and those whose own setup hangs; end those that are useless."""
         building: "dict[tuple[str, ...], Ticket]" = {}
@@ -207,10 +207,10 @@ class EnvironmentMakers:
         for job, maker in list(self._makers.items()):
             needs = maker.ticket.needs
             # Its job was withdrawn while its own setup ran, or another script has made the environment meanwhile.
-            is_useless = not maker.builds() and (job not in tried or needs not in wanted)
+            is_useless = not maker.builds() and (job not in tried or needs not in needed)
             if is_useless:
                 maker.end()
-            if is_useless or needs not in wanted:
+            if is_useless or needs not in needed:
                 self._scripts.leave(self._makers.pop(job).process)
             elif maker.builds() or not self._scripts.is_overdue(job):
                 building[needs] = maker.ticket

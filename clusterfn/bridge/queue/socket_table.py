@@ -37,11 +37,11 @@ _NETLINK = getattr(_socket, "AF_NETLINK", 16)  # Linux's; elsewhere no such sock
 def bound_names(prefix: str) -> "dict[str, Binding]":
     """Return who has bound each name, by the name without the prefix."""
     try:
-        found = _ask_kernel()
+        bindings = _ask_kernel()
     except (OSError, struct.error):  # an old kernel, or a sandbox
-        found = _read_table()
+        bindings = _read_table()
     start = prefix.encode()
-    return {name[len(start) :].decode("ascii"): bound for name, bound in found.items() if name.startswith(start)}
+    return {name[len(start) :].decode("ascii"): bound for name, bound in bindings.items() if name.startswith(start)}
 
 
 def _read_table() -> "dict[bytes, Binding]":
@@ -58,17 +58,17 @@ def _ask_kernel() -> "dict[bytes, Binding]":
     try:
         socket.settimeout(_PATIENCE_S)
         states = 1 << _BOUND | 1 << _LISTENING
-        asked = _ASKED.pack(_socket.AF_UNIX, 0, 0, states, 0, _SHOW_NAME | _SHOW_UID, 0, 0)
-        socket.send(_HEAD.pack(_HEAD.size + len(asked), _BY_FAMILY, _DUMP, 1, 0) + asked)
-        found: "dict[bytes, Binding]" = {}
-        while _read_answer(socket.recv(_ROOM), found):
+        request = _ASKED.pack(_socket.AF_UNIX, 0, 0, states, 0, _SHOW_NAME | _SHOW_UID, 0, 0)
+        socket.send(_HEAD.pack(_HEAD.size + len(request), _BY_FAMILY, _DUMP, 1, 0) + request)
+        bindings: "dict[bytes, Binding]" = {}
+        while _read_answer(socket.recv(_ROOM), bindings):
             pass
-        return found
+        return bindings
     finally:
         socket.close()
 
 
-def _read_answer(data: bytes, found: "dict[bytes, Binding]") -> bool:
+def _read_answer(data: bytes, bindings: "dict[bytes, Binding]") -> bool:
     """Add what one part of the answer lists; return whether more is to come."""
     start = 0
     while start < len(data):
@@ -78,12 +78,12 @@ def _read_answer(data: bytes, found: "dict[bytes, Binding]") -> bool:
         if kind == _ERROR:
             number = -struct.unpack_from("=i", data, start + _HEAD.size)[0]
             raise OSError(number, "sock_diag")
-        _read_socket(data[start + _HEAD.size : start + length], found)
+        _read_socket(data[start + _HEAD.size : start + length], bindings)
         start += length + 3 & ~3
     return True
 
 
-def _read_socket(data: bytes, found: "dict[bytes, Binding]") -> None:
+def _read_socket(data: bytes, bindings: "dict[bytes, Binding]") -> None:
     name, start = b"", _FOUND.size
     uid: "Optional[int]" = None
     _, type_, _, _, inode = _FOUND.unpack_from(data)[:5]
@@ -98,4 +98,4 @@ def _read_socket(data: bytes, found: "dict[bytes, Binding]") -> None:
         start += length + 3 & ~3
     abstract = _NAME.match(name)
     if abstract:
-        found[abstract.group(1)] = Binding(None if uid == _NOBODY else uid, inode)
+        bindings[abstract.group(1)] = Binding(None if uid == _NOBODY else uid, inode)

@@ -109,17 +109,17 @@ class Spooler:
         self._elected = None
 
     def _tickets(self) -> "list[Ticket]":
-        read = self.queue.read()
+        tickets = self.queue.read()
         for job, why in self.queue.damaged().items():
             self._endings.give_up(job, why, job in self._scripts.starting)
-        return [ticket for ticket in read if ticket.lease == self.lease and self._still_waits(ticket)]
+        return [ticket for ticket in tickets if ticket.lease == self.lease and self._still_waits(ticket)]
 
     def _first_tickets(self) -> "list[Ticket]":
         """Return those of the queue's front that still wait."""
         kept = self.named.jobs() | self._scripts.tried() | self._makers.jobs()
         front = self._front.first(kept)
-        read = [ticket for ticket in (self.queue.of(ticket.job) for ticket in front) if ticket is not None]
-        tickets = [ticket for ticket in read if self._still_waits(ticket)]
+        existing = [ticket for ticket in (self.queue.of(ticket.job) for ticket in front) if ticket is not None]
+        tickets = [ticket for ticket in existing if self._still_waits(ticket)]
         self._front.remove({ticket.job for ticket in front} - {ticket.job for ticket in tickets})
         return tickets
 
@@ -135,22 +135,22 @@ class Spooler:
         if is_complete:
             tickets = self._tickets()
         self._scripts.keep_only({ticket.job for ticket in tickets})
-        seen = lease_names.Seen(self.leases.binders(), machine.now_s())
-        self._holders.follow(seen, {gpu.uuid for gpu in self._gpus.there})
+        names = lease_names.HeldNames(self.leases.binders(), machine.now_s())
+        self._holders.follow(names, {gpu.uuid for gpu in self._gpus.gpus})
         self._look_at_lock()
         # Those that wait for the value of a job reserve nothing, and nothing is made for them.
         held_back = self._inputs.reasons(tickets)
         complete = [ticket for ticket in tickets if ticket.job not in held_back]
         lacking = [ticket for ticket in complete if not has_environment(ticket)]
         absent = {ticket.job for ticket in lacking}
-        made = self._plan([ticket for ticket in complete if ticket.job not in absent], seen)
-        made.reasons.update(self._makers.make(lacking))
-        made.reasons.update(held_back)
-        self.named.name(made)
-        for ticket in made.start:
+        start_plan = self._plan([ticket for ticket in complete if ticket.job not in absent], names)
+        start_plan.reasons.update(self._makers.make(lacking))
+        start_plan.reasons.update(held_back)
+        self.named.name(start_plan)
+        for ticket in start_plan.start:
             self._scripts.admit(ticket, self._turn_of_script())
         if is_complete:
-            self._report(tickets, made.reasons)
+            self._report(tickets, start_plan.reasons)
             self._front.set_all(tickets, time.monotonic() - began)
         return bool(tickets or self._endings.jobs)
 
@@ -222,22 +222,24 @@ class Spooler:
         if self._scripts.collect():
             self._gpus.refresh()
 
-    def _plan(self, tickets: "list[Ticket]", seen: lease_names.Seen) -> "plan.StartPlan":
+    def _plan(self, tickets: "list[Ticket]", names: lease_names.HeldNames) -> "plan.StartPlan":
         memory = any(ticket.asked.memory_mb for ticket in tickets)
-        used = self._gpus.unleased(any(ticket.asked.gpus for ticket in tickets), seen.gpus)
-        every = [gpu.uuid for gpu in self._gpus.there]
-        free = [gpu for gpu in every if gpu not in seen.gpus and gpu not in used]
-        there = MachineResources(machine.cores(), machine.memory_mb(), machine.available_mb() if memory else 0, free)
-        holders = self._holders.of_gpus(seen.gpus)
-        held = dict(seen.holders(every), **{gpu: holder.uid for gpu, holder in holders.items()})
+        used = self._gpus.unleased(any(ticket.asked.gpus for ticket in tickets), names.gpus)
+        every = [gpu.uuid for gpu in self._gpus.gpus]
+        free = [gpu for gpu in every if gpu not in names.gpus and gpu not in used]
+        resources = MachineResources(
+            machine.cores(), machine.memory_mb(), machine.available_mb() if memory else 0, free
+        )
+        holders = self._holders.of_gpus(names.gpus)
+        held = dict(names.holders(every), **{gpu: holder.uid for gpu, holder in holders.items()})
         # The process that holds a GPU, for users of whose jobs none runs with one.
-        with_jobs = {job.uid for job in seen.running if job.asked.gpus}
+        with_jobs = {job.uid for job in names.running if job.asked.gpus}
         pids = {gpu: each.pid for gpu, each in holders.items() if held[gpu] not in with_jobs and each.pid}
-        running = {job.job: job.asked for job in seen.running if job.uid == self.uid}
+        running = {job.job: job.asked for job in names.running if job.uid == self.uid}
         size = len(every), machine.cores()
         self._usage = published_usage(self._account, running, size, time.time(), self._usage)
         view = plan.QueueView(
-            there, seen, self.uid, self._gpus.of, held, used, starting=set(self._scripts.starting),
+            resources, names, self.uid, self._gpus.of, held, used, starting=set(self._scripts.starting),
             late=self._scripts.late(), overdue=self._scripts.overdue(), usage=self._usage, pids=pids,
         )  # fmt: skip
         return plan.plan_starts(tickets, view)
@@ -295,6 +297,6 @@ class QueueFront:
 
         Jobs that ask for the same may start one after another, so no job is passed by one of these.
         """
-        found = dict(first for alike in self._by_request for first in itertools.islice(alike.values(), _OF_EACH))
-        found.update(self._by_job[job][job] for job in kept if job in self._by_job)
-        return [ticket for _, ticket in sorted(found.items())]
+        front = dict(first for alike in self._by_request for first in itertools.islice(alike.values(), _OF_EACH))
+        front.update(self._by_job[job][job] for job in kept if job in self._by_job)
+        return [ticket for _, ticket in sorted(front.items())]

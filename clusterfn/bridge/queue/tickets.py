@@ -75,7 +75,7 @@ class Queue:
         self.root = root
         self.folder = os.path.join(machine.folder(root), QUEUE)
         self._boot = process_tree.boot_id()
-        self._known: "dict[str, tuple[tuple[int, int], Ticket]]" = {}
+        self._cached: "dict[str, tuple[tuple[int, int], Ticket]]" = {}
         self._damaged: "dict[str, str]" = {}
 
     def names(self) -> "list[str]":
@@ -88,26 +88,26 @@ class Queue:
     def read(self) -> "list[Ticket]":
         """Read all tickets in the order in which they start: by priority, then the oldest first."""
         names = self.names()
-        for gone in set(self._known) - set(names):
-            del self._known[gone]
+        for gone in set(self._cached) - set(names):
+            del self._cached[gone]
         return sorted(ticket for ticket in map(self.of, names) if ticket is not None)
 
     def of(self, job: str) -> "Optional[Ticket]":
         """Return a job's ticket, or None."""
         try:  # an element that gave way has another ticket than before
-            found = os.stat(os.path.join(self.folder, job))
-            which = found.st_mtime_ns, found.st_ino  # type: Optional[tuple[int, int]]
+            status = os.stat(os.path.join(self.folder, job))
+            version = status.st_mtime_ns, status.st_ino  # type: Optional[tuple[int, int]]
         except OSError:  # unknown
-            which = None
-        known = self._known.get(job)
-        if known is not None and which in (known[0], None):
-            return known[1]
+            version = None
+        cached = self._cached.get(job)
+        if cached is not None and version in (cached[0], None):
+            return cached[1]
         fields = self.fields(job)
         if fields is None:
             return None
         ticket = self._ticket(fields)
-        if which is not None:
-            self._known[job] = which, ticket
+        if version is not None:
+            self._cached[job] = version, ticket
         return ticket
 
     def fields(self, job: str) -> "Optional[dict[str, Any]]":
@@ -154,7 +154,7 @@ class Queue:
 
     def remove(self, job: str) -> None:
         """Remove a ticket: its job waits no longer."""
-        self._known.pop(job, None)
+        self._cached.pop(job, None)
         try:
             os.unlink(os.path.join(self.folder, job))
         except FileNotFoundError:
@@ -208,8 +208,8 @@ def _checked(fields: "dict[str, Any]", job: str) -> "dict[str, Any]":
     checked(fields, _TICKET, "the ticket")
     if fields["job"] != job:
         raise DamagedFile("it is the ticket of %s" % fields["job"])
-    for known, name in (Demand._fields, "asked"), (UserLimits._fields, "limits"):
-        if set(fields[name]) != set(known):
+    for expected, name in (Demand._fields, "asked"), (UserLimits._fields, "limits"):
+        if set(fields[name]) != set(expected):
             raise DamagedFile("the ticket: %s has %s" % (name, ", ".join(sorted(fields[name])) or "nothing"))
     counts = [(value, _MOST) for value in fields["asked"].values()] + [(fields["submitted"], _MOST * 10**9)]
     if not all(0 <= value < most for value, most in counts):
@@ -240,8 +240,8 @@ def waited_s(ticket: Ticket) -> float:
     The clock is one that is never set; the wall clock counts if the machine was restarted since.
     """
     waited = float((machine.now_ns() - ticket.submitted) / 1e9 if ticket.ms else time.time() - ticket.written)
-    made = max(map(_made, ticket.needs), default=0.0)
-    return min(waited, time.time() - made) if made > ticket.written else waited
+    made_at = max(map(_made, ticket.needs), default=0.0)
+    return min(waited, time.time() - made_at) if made_at > ticket.written else waited
 
 
 def has_environment(ticket: Ticket) -> bool:
@@ -343,8 +343,8 @@ class JobTicket:
 
 def environment_of(pid: int) -> "dict[str, str]":
     """Return the variables with which a process was started: job.sh may have changed this one's own."""
-    found = process_tree.environment_of(pid)
-    variables = dict(os.environ) if found is None else found  # None: job.sh was killed
+    of_process = process_tree.environment_of(pid)
+    variables = dict(os.environ) if of_process is None else of_process  # None: job.sh was killed
     return {name: value for name, value in variables.items() if name != TURN}
 
 

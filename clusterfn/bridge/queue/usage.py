@@ -75,15 +75,15 @@ class UsageAccount:
     def _new_lines(self) -> "Iterable[bytes]":
         try:
             with open(self._path, "rb") as file:
-                found = os.fstat(file.fileno())
-                which, start = self._read
-                if which != found.st_ino or start > found.st_size:
-                    start = max(0, found.st_size - _OF_THE_JOURNAL)
+                status = os.fstat(file.fileno())
+                inode, start = self._read
+                if inode != status.st_ino or start > status.st_size:
+                    start = max(0, status.st_size - _OF_THE_JOURNAL)
                 file.seek(start)
                 lines = file.read(_OF_THE_JOURNAL).split(b"\n")
         except OSError:  # no job was ever admitted on this machine
             return []
-        self._read = found.st_ino, start + sum(len(line) + 1 for line in lines[:-1])
+        self._read = status.st_ino, start + sum(len(line) + 1 for line in lines[:-1])
         return lines[:-1]
 
     def _take_in(self, line: bytes) -> None:
@@ -116,9 +116,9 @@ class UsageAccount:
         if job not in self._open:
             return
         since, gpus, cores = self._open.pop(job)
-        self._at, left = max(self._at, until), _left_of(max(0.0, until - self._at))
+        self._at, share = max(self._at, until), _left_of(max(0.0, until - self._at))
         counts = _seconds_that_count(since, until, self._at)
-        self._used = self._used[0] * left + gpus * counts, self._used[1] * left + cores * counts
+        self._used = self._used[0] * share + gpus * counts, self._used[1] * share + cores * counts
 
 
 def _left_of(seconds: float) -> float:
@@ -133,24 +133,24 @@ def _seconds_that_count(since: float, until: float, now: float) -> float:
 
 
 def published_usage(
-    account: UsageAccount, running: "Mapping[str, Demand]", there: "tuple[int, int]", now: float,
+    account: UsageAccount, running: "Mapping[str, Demand]", size: "tuple[int, int]", now: float,
     before: "Optional[Usage]" = None,
 ) -> Usage:  # fmt: skip
     """Return what is published of a user from now on: what it was before, unless that is wrong by much.
 
     Args:
         running: What their jobs have that run, by id.
-        there: How many GPUs and cores the machine has.
+        size: How many GPUs and cores the machine has.
         now: The time of the wall clock.
     """
     gpu_s, core_s = account.look(running, now)
-    gpus, cores = max(1, there[0]), max(1, there[1])
-    found = Usage(int(gpu_s * 1000 / gpus), int(core_s * 1000 / cores), gpus, cores, account.expected_s)
+    gpus, cores = max(1, size[0]), max(1, size[1])
+    usage = Usage(int(gpu_s * 1000 / gpus), int(core_s * 1000 / cores), gpus, cores, account.expected_s)
     if before is not None and not (
-        _differs(before.gpus_ms, found.gpus_ms) or _differs(before.cores_ms, found.cores_ms)
+        _differs(before.gpus_ms, usage.gpus_ms) or _differs(before.cores_ms, usage.cores_ms)
     ):
         return before
-    return found
+    return usage
 
 
 def _differs(before: int, now: int) -> bool:

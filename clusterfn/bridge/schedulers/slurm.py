@@ -87,8 +87,8 @@ class SlurmOnHost(HostScheduler):
             )  # fmt: skip
         except (OSError, subprocess.SubprocessError) as error:
             return "scontrol requeue: %s" % error
-        said = done.stdout.decode("utf-8", "replace").strip()
-        return "" if done.returncode == 0 else "scontrol requeue: %s" % (said or "status %d" % done.returncode)
+        output = done.stdout.decode("utf-8", "replace").strip()
+        return "" if done.returncode == 0 else "scontrol requeue: %s" % (output or "status %d" % done.returncode)
 
     def find_oom(self, log: bytes) -> "Optional[str]":
         for line in log.split(b"\n"):
@@ -102,9 +102,9 @@ class SlurmOnHost(HostScheduler):
             _run(["scancel", "--state=PENDING", array], _SCANCEL_S)  # it need not succeed
 
     def release_elements(self, array: str, tasks: "list[int]", besides: str, clusters: str) -> str:
-        which = "JobId=%s_[%s]" % (array, ",".join(map(str, tasks)))
+        target = "JobId=%s_[%s]" % (array, ",".join(map(str, tasks)))
         argv = ["scontrol"] + (["--clusters=%s" % clusters] if clusters else [])
-        return _refusal(argv + ["update", which, "Dependency=%s" % besides], _SCONTROL_S)
+        return _refusal(argv + ["update", target, "Dependency=%s" % besides], _SCONTROL_S)
 
     def listed_jobs(self, clusters: str) -> "Optional[set[str]]":
         import subprocess
@@ -118,8 +118,8 @@ class SlurmOnHost(HostScheduler):
             )  # fmt: skip
         except (OSError, subprocess.SubprocessError):
             return None
-        said = done.stderr.decode("utf-8", "replace").splitlines()
-        if done.returncode != 0 or any(line.strip() and not is_standing(line) for line in said):
+        errors = done.stderr.decode("utf-8", "replace").splitlines()
+        if done.returncode != 0 or any(line.strip() and not is_standing(line) for line in errors):
             return None  # after a complaint its list is not reliable
         return {line.strip().rpartition(".")[2] for line in done.stdout.decode("utf-8", "replace").splitlines()}
 
@@ -151,16 +151,16 @@ class SlurmOnHost(HostScheduler):
 
 def _end_of_held(number: str, state: str) -> "Optional[Verdict]":
     """Return what ended a job with the allocation in which it ran; None if the allocation is not ending."""
-    which = "the held allocation %s, in which it ran," % number
+    subject = "the held allocation %s, in which it ran," % number
     if state.startswith("CANCELLED"):
-        return Verdict(CANCELLED, which + " was cancelled", stage="scheduler")
+        return Verdict(CANCELLED, subject + " was cancelled", stage="scheduler")
     if state in ("TIMEOUT", "DEADLINE"):
         hint = "hold one for longer (clusterfn hold --time), or set time=: a call that does not fit goes to sbatch"
-        return Verdict(TIME, which + " reached its time limit", stage="scheduler", hint=hint)
+        return Verdict(TIME, subject + " reached its time limit", stage="scheduler", hint=hint)
     if state in ("PREEMPTED", "REVOKED"):
-        return Verdict(LOST, which + " was taken back for another job", stage="scheduler")
+        return Verdict(LOST, subject + " was taken back for another job", stage="scheduler")
     if state in ("COMPLETED", "FAILED", "NODE_FAIL"):
-        return Verdict(LOST, which + " has ended", stage="scheduler", hint="hold another one: clusterfn hold")
+        return Verdict(LOST, subject + " has ended", stage="scheduler", hint="hold another one: clusterfn hold")
     return None
 
 
@@ -169,10 +169,10 @@ def _state_by_log(log: str) -> str:
     try:
         with open(log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL))
-            said = _ENDS.findall(file.read())
+            reasons = _ENDS.findall(file.read())
     except OSError:
         return ""
-    return _STATES.get(said[-1], "") if said else ""
+    return _STATES.get(reasons[-1], "") if reasons else ""
 
 
 def is_standing(line: str) -> bool:
@@ -180,19 +180,19 @@ def is_standing(line: str) -> bool:
     return bool(_STANDING.search(line))
 
 
-def complaints(said: str) -> "list[str]":
+def complaints(errors: str) -> "list[str]":
     """Return the errors in what a command of SLURM printed to stderr, without those that it always prints.
 
     Example:
         >>> complaints("squeue: error: Invalid user for SlurmUser slurm, ignored\\nsqueue: error: Invalid user: ada")
         ['squeue: error: Invalid user: ada']
     """
-    return [line.strip() for line in said.splitlines() if "error:" in line and not is_standing(line)]
+    return [line.strip() for line in errors.splitlines() if "error:" in line and not is_standing(line)]
 
 
-def show(what: str, name: str, patience_s: int) -> "dict[str, str]":
+def show(kind: str, name: str, patience_s: int) -> "dict[str, str]":
     """Return what scontrol says of a job or a node, NAME=VALUE; empty if it does not answer."""
-    words = [word.partition("=") for word in _run(["scontrol", "-o", "show", what, name], patience_s).split()]
+    words = [word.partition("=") for word in _run(["scontrol", "-o", "show", kind, name], patience_s).split()]
     return {key: value for key, separator, value in words if separator}
 
 
@@ -215,8 +215,8 @@ def _refusal(argv: "list[str]", patience_s: int) -> str:
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:
         return "%s: %s" % (argv[0], error)
-    said = " ".join(done.stdout.decode("utf-8", "replace").split())[:300]
-    return "" if done.returncode == 0 else "%s refused with status %d: %s" % (argv[0], done.returncode, said)
+    output = " ".join(done.stdout.decode("utf-8", "replace").split())[:300]
+    return "" if done.returncode == 0 else "%s refused with status %d: %s" % (argv[0], done.returncode, output)
 
 
 def _run(argv: "list[str]", patience_s: int) -> str:

@@ -65,17 +65,17 @@ def hold(folder: str, facts: str) -> int:
     ends = os.environ.get("SLURM_JOB_END_TIME", "")
     by_time = time.time() + request["time_s"] if request["time_s"] else None
     node, job = os.environ.get("SLURMD_NODENAME") or os.uname()[1], os.environ[TAG].partition("/")[0]
-    mine = dict(request, id=number, ends=int(ends) if ends.isdecimal() else by_time, node=node, job=job)
+    record = dict(request, id=number, ends=int(ends) if ends.isdecimal() else by_time, node=node, job=job)
     part = "%s.%s" % (folder, number)
     shutil.rmtree(part, ignore_errors=True)
     os.makedirs(part, mode=0o700)
     replace(os.path.join(part, HOLD_ENVIRONMENT), _environment_of_batch())
-    replace(os.path.join(part, HOLD_RECORD), json.dumps(mine).encode())
+    replace(os.path.join(part, HOLD_RECORD), json.dumps(record).encode())
     _forget(folder)  # of one that is gone
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         os.rename(part, folder)
-        _wait_for_release(folder, number, idle_s, mine["ends"])
+        _wait_for_release(folder, number, idle_s, record["ends"])
     finally:
         _forget(folder, number)
     calm = time.monotonic()
@@ -100,11 +100,11 @@ def _wait_for_release(folder: str, number: str, idle_s: float, ends: "Optional[f
 
 def _jobs_in(number: str) -> bool:
     """Whether a process of a step runs on this node: one of another step of the allocation than this process."""
-    wanted, own = "%s=%s" % (_ID, number), os.environ.get(_STEP_ID, "")
+    variable, own = "%s=%s" % (_ID, number), os.environ.get(_STEP_ID, "")
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         variables = _variables_of(pid)
         step = next((each.partition("=")[2] for each in variables if each.startswith(_STEP_ID + "=")), "")
-        if wanted in variables and step.isdecimal() and step != own:
+        if variable in variables and step.isdecimal() and step != own:
             return True
     return False
 
@@ -119,7 +119,7 @@ def _variables_of(pid: str) -> "list[str]":
 
 def _environment_of_batch() -> bytes:
     """Return the variables that SLURM gave to the batch script, which is the oldest process of this user above."""
-    pid, found = os.getpid(), b""
+    pid, oldest = os.getpid(), b""
     while pid > 1:
         try:
             with open("/proc/%d/%s" % (pid, _ENV), "rb") as file:
@@ -130,8 +130,8 @@ def _environment_of_batch() -> bytes:
             break
         if os.fsencode("%s=%s" % (_ID, os.environ[_ID])) not in variables.split(b"\0"):
             break  # what starts batch jobs has no such variable
-        pid, found = parent, variables
-    return found
+        pid, oldest = parent, variables
+    return oldest
 
 
 def read_record(folder: str) -> "Optional[dict[str, Any]]":
@@ -144,69 +144,69 @@ def read_record(folder: str) -> "Optional[dict[str, Any]]":
     return record if isinstance(record, dict) else None
 
 
-def enter(folder: str, wanted: str, *sbatch: str) -> int:
+def enter(folder: str, needs: str, *sbatch: str) -> int:
     """Start a job in the allocation that is held; become `sbatch` if there is none, or the job does not fit.
 
     Prints the number of the allocation, as sbatch prints that of a job.
 
     Args:
         folder: Of the record.
-        wanted: What the job needs, its folder, and the words of its srun, as JSON.
+        needs: What the job needs, its folder, and the words of its srun, as JSON.
     """
-    record, variables, asked = read_record(folder), _read_variables(folder), json.loads(wanted)
+    record, variables, request = read_record(folder), _read_variables(folder), json.loads(needs)
     if record is not None and variables is not None:
-        why = misfit(record, asked, time.time()) or _start(variables, record, asked)
+        why = misfit(record, request, time.time()) or _start(variables, record, request)
         if not why:
             sys.stdout.write("%s\n" % record["id"])
             return 0
         if _GONE.search(why):  # without its last word, as when its node dies
             _forget(folder, record["id"])
-        sys.stderr.write("%s%s is not in the held allocation %s: %s\n" % (NOTE, asked["name"], record["id"], why))
+        sys.stderr.write("%s%s is not in the held allocation %s: %s\n" % (NOTE, request["name"], record["id"], why))
         sys.stderr.flush()
     os.execvp(sbatch[0], sbatch)
     return 1  # never: sbatch has taken the place of this process
 
 
-def misfit(record: "dict[str, Any]", asked: "dict[str, Any]", now: float) -> str:
+def misfit(record: "dict[str, Any]", request: "dict[str, Any]", now: float) -> str:
     """Return why the job does not fit into the allocation at all; "" if it does."""
     for name, unit in ("cores", "cores"), ("memory_mb", "MB of memory"), ("gpus", "GPUs"):
-        if record[name] is not None and (asked[name] or 0) > record[name]:
-            return "it needs %s %s, and that has %s" % (asked[name], unit, record[name])
-    if asked["gpus"] and asked["gpu_type"] and asked["gpu_type"] != record["gpu_type"]:
-        return "it needs GPUs of type %s" % asked["gpu_type"]
+        if record[name] is not None and (request[name] or 0) > record[name]:
+            return "it needs %s %s, and that has %s" % (request[name], unit, record[name])
+    if request["gpus"] and request["gpu_type"] and request["gpu_type"] != record["gpu_type"]:
+        return "it needs GPUs of type %s" % request["gpu_type"]
     left_s = record["ends"] - now if record["ends"] else None
-    if left_s is not None and left_s < max(_LEFT_S, asked["time_s"] or 0):
-        wanted = " and it may take %d s" % asked["time_s"] if asked["time_s"] else ""
-        return "%d s are left of that%s" % (max(0, left_s), wanted)
+    if left_s is not None and left_s < max(_LEFT_S, request["time_s"] or 0):
+        duration = " and it may take %d s" % request["time_s"] if request["time_s"] else ""
+        return "%d s are left of that%s" % (max(0, left_s), duration)
     return ""
 
 
-def _start(variables: "dict[str, str]", record: "dict[str, Any]", asked: "dict[str, Any]") -> str:
+def _start(variables: "dict[str, str]", record: "dict[str, Any]", request: "dict[str, Any]") -> str:
     """Start srun, which outlives this process, and wait until the job begins; return why it does not."""
-    claim = os.path.join(asked["folder"], CLAIM)
-    become = ["/bin/sh", "-c", _BECOME, claim + _OTHER_NAME, claim, os.path.join(asked["folder"], SCRIPT)]
-    program = _in_path(asked["srun"][0])  # before its variables are the node's
-    with open(os.path.join(asked["folder"], SCHEDULER_LOG), "a+b") as log:
+    claim = os.path.join(request["folder"], CLAIM)
+    become = ["/bin/sh", "-c", _BECOME, claim + _OTHER_NAME, claim, os.path.join(request["folder"], SCRIPT)]
+    program = _in_path(request["srun"][0])  # before its variables are the node's
+    with open(os.path.join(request["folder"], SCHEDULER_LOG), "a+b") as log:
         try:
             srun = subprocess.Popen(
-                [program, *asked["srun"][1:], "--jobid=%s" % record["id"], *become], env=variables,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=asked["folder"], start_new_session=True,
+                [program, *request["srun"][1:], "--jobid=%s" % record["id"], *become], env=variables,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=request["folder"], start_new_session=True,
             )  # fmt: skip
         except OSError as error:
             return str(error)
         until = time.monotonic() + _START_S
-        while time.monotonic() < until and srun.poll() is None and not stands(asked["folder"], CLAIM):
+        while time.monotonic() < until and srun.poll() is None and not stands(request["folder"], CLAIM):
             time.sleep(_START_LOOK_S)
-        if stands(asked["folder"], CLAIM):
-            _remove_other_names(asked["folder"])
+        if stands(request["folder"], CLAIM):
+            _remove_other_names(request["folder"])
             return ""
         if srun.poll() is None:  # its node does not answer. If it begins after all, only one of both claims the job
             return "srun has not started it within %d s" % _START_S
         log.seek(0)
-        said = log.read().decode("utf-8", "replace").strip()
+        output = log.read().decode("utf-8", "replace").strip()
     from .slurm import complaints  # as above
 
-    return (complaints(said) + said.splitlines()[-1:] + ["srun did not start it"])[0]
+    return (complaints(output) + output.splitlines()[-1:] + ["srun did not start it"])[0]
 
 
 def _remove_other_names(folder: str) -> None:

@@ -9,7 +9,7 @@ import os
 import subprocess
 
 from ..builder import permissions
-from ..layout import OBSERVED_GPUS, GPU_STAGE, DEFAULT, ENVIRONMENT, build_dir
+from ..layout import DEFAULT, ENVIRONMENT, GPU_STAGE, OBSERVED_GPUS, build_dir
 from . import gpus, nvidia_smi, publish
 from .text import last_lines
 from .verdict import AttemptEnded, Verdict

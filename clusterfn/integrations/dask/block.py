@@ -114,13 +114,13 @@ class DaskBlock:
 
     def _await_workers(self, cluster: ConnectedCluster) -> None:
         """Wait for the first worker, or for all that are parts of one job, and say why there are none yet."""
-        wanted = self._plan.least if self._jobs is None else min(1, self._plan.least)
-        said: dict[str, str] = {}
-        while len(cluster.scheduler_info["workers"]) < wanted:
+        count = self._plan.least if self._jobs is None else min(1, self._plan.least)
+        statuses: dict[str, str] = {}
+        while len(cluster.scheduler_info["workers"]) < count:
             if self._failed.wait(_LOOK_S):
                 break
             for job in list(self._jobs.sent) if self._jobs is not None else ():
-                tell_why_it_waits(job, said)
+                tell_why_it_waits(job, statuses)
         if self._error is not None:
             raise self._error
 
@@ -212,7 +212,7 @@ def make_security() -> Security:
         data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
     )  # fmt: skip
     both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-    made = (
+    certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -228,7 +228,7 @@ def make_security() -> Security:
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    cert = made.public_bytes(serialization.Encoding.PEM).decode()
+    cert = certificate.public_bytes(serialization.Encoding.PEM).decode()
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     ).decode()

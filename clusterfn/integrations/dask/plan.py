@@ -76,5 +76,5 @@ class DaskPlan:
 
 def memory_limit(asked_bytes: int | None) -> int:
     """Return at how many bytes a worker ends that has this memory together with its nanny; 0 for no limit."""
-    given = asked_bytes or 0
-    return max(given - _NANNY_BYTES, given * 3 // 4)
+    job_bytes = asked_bytes or 0
+    return max(job_bytes - _NANNY_BYTES, job_bytes * 3 // 4)

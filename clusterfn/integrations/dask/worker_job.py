@@ -50,9 +50,9 @@ class WorkerJobs:
             ClusterfnError: It cannot be sent.
         """
         prepared = self._prepared
-        asked = prepared.job.resources
-        limit = str(memory_limit(asked.memory_bytes))
-        payload = self._packed(None, "worker", address, name, str(asked.cores), limit)
+        resources = prepared.job.resources
+        limit = str(memory_limit(resources.memory_bytes))
+        payload = self._packed(None, "worker", address, name, str(resources.cores), limit)
         payload = payload._replace(sources=prepared.payload.sources)  # the same for all, although files may change
         job = prepared.job._replace(id=secrets.token_hex(8), name=name)
         sent, _ = send_call(prepared._replace(payload=payload, job=job))

@@ -83,14 +83,14 @@ class JobRecord:
         while True:
             siblings = 0
             for path in self._path.parent.glob("*.json"):
-                known = _read(path)
-                if path == self._path or (known.get("host"), known.get("launch")) != (host, launch):
+                record = _read(path)
+                if path == self._path or (record.get("host"), record.get("launch")) != (host, launch):
                     continue
-                if time.time() - float(known.get("orphan_at", 0.0)) < ORPHAN_S:
+                if time.time() - float(record.get("orphan_at", 0.0)) < ORPHAN_S:
                     with contextlib.suppress(FileNotFoundError):  # another process has taken it
                         path.rename(self._path)
                         return path.stem
-                siblings += "orphan_at" not in known and _is_running(int(known.get("pid", 0)))
+                siblings += "orphan_at" not in record and _is_running(int(record.get("pid", 0)))
             if siblings != 1 or time.monotonic() > deadline:
                 return ""
             time.sleep(0.05)
@@ -120,10 +120,10 @@ class JobRecord:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
 def _is_running(pid: int) -> bool:
@@ -140,11 +140,11 @@ def host_for_kernel(name: str | None) -> Host:
     return host_with_way(name, "kernels", "@cluster or clusterfn.Session in the notebook")
 
 
-def host_with_way(name: str | None, what: str, instead: str) -> Host:
+def host_with_way(name: str | None, title: str, instead: str) -> Host:
     """Return the host of what a job holds.
 
     Args:
-        what: In words.
+        title: In words.
         instead: What to use on a host that cannot run it.
 
     Raises:
@@ -154,7 +154,7 @@ def host_with_way(name: str | None, what: str, instead: str) -> Host:
     rules = open_session(host).scheduler_rules
     if rules.has_nodes and not rules.join_command("0"):
         raise ConfigError(
-            f"{what} cannot run on {host.name}: clusterfn cannot reach into a running job of {rules.title}",
+            f"{title} cannot run on {host.name}: clusterfn cannot reach into a running job of {rules.title}",
             hint=f"choose another host; for this one use {instead}",
         )
     return host
@@ -193,8 +193,8 @@ class JobSearch:
             raise ClusterfnError(str(refused.get("refused")), hint="start the kernel again in a few seconds")
         try:
             host = host_for_kernel(self._options.host)
-            found = self._earlier(host) or self._start()
-            return self._await_holder(*found)
+            job = self._earlier(host) or self._start()
+            return self._await_holder(*job)
         except ClusterfnError as error:
             if not self._is_withdrawn:
                 self.record.refuse(error.message)
@@ -212,11 +212,11 @@ class JobSearch:
         """Return the job that an earlier proxy of this kernel has left, if it has not ended."""
         if self._launch and not self.record.read():
             self._adopts = self.record.adopt(host.name, self._launch)
-        known = self.record.read()
-        if known.get("host") != host.name or not known.get("id"):
+        record = self.record.read()
+        if record.get("host") != host.name or not record.get("id"):
             return None
         try:
-            job = attach.attach(str(known["id"]), host.name)
+            job = attach.attach(str(record["id"]), host.name)
         except ConfigError:  # removed meanwhile
             return None
         if not isinstance(job, Job) or job.done():
@@ -287,10 +287,10 @@ def await_holder(job: Job[Any], session: HostState, adopts: str = "") -> KernelJ
     """
     coming = session.connection.wait(posixpath.join(job.folder, layout.KERNEL))
     either = [job, loop.start(_arrival(coming))]
-    said: dict[str, str] = {}
+    statuses: dict[str, str] = {}
     # Without a limit, Windows would hold Ctrl-C back.
     while not concurrent.futures.wait(either, LOOK_S, concurrent.futures.FIRST_COMPLETED).done:
-        tell_why_it_waits(job, said)
+        tell_why_it_waits(job, statuses)
     if not coming.done():
         coming.cancel()
         raise reason_of_end(job)
@@ -305,15 +305,15 @@ async def _arrival(coming: Reply[bytes]) -> None:
     await coming.error()
 
 
-def tell_why_it_waits(job: Job[Any], said: dict[str, str]) -> None:
+def tell_why_it_waits(job: Job[Any], statuses: dict[str, str]) -> None:
     """Say why a job waits, if it does, unless that has been said.
 
     Args:
-        said: What was said last, by the id of the job.
+        statuses: What was said last, by the id of the job.
     """
     status = job.status
-    if not job.done() and job.reason and said.get(job.id) != status:
-        said[job.id] = status
+    if not job.done() and job.reason and statuses.get(job.id) != status:
+        statuses[job.id] = status
         console.tell(f"{job.id[:4]} {status}")
 
 

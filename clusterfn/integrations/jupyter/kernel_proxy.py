@@ -64,17 +64,17 @@ class LoopEvents:
         self._bytes = 0
         self._is_closed = False
 
-    def post(self, kind: str, what: Any = None) -> None:
+    def post(self, kind: str, data: Any = None) -> None:
         """Send to the loop, from any thread; wait while there is too much data, which slows the host down in turn."""
         if kind == "data":
             with self._room:
                 self._room.wait_for(lambda: self._bytes < _UNDELIVERED_BYTES or self._is_closed)
-                self._bytes += len(what)
-        self.post_at_once(kind, what)
+                self._bytes += len(data)
+        self.post_at_once(kind, data)
 
-    def post_at_once(self, kind: str, what: Any = None) -> None:
+    def post_at_once(self, kind: str, data: Any = None) -> None:
         """Send to the loop, from a signal handler too: takes no lock."""
-        self._events.append((kind, what))
+        self._events.append((kind, data))
         with contextlib.suppress(OSError):  # it will wake as it is, or has ended
             self._waking.send(b"\0")
 
@@ -90,12 +90,12 @@ class LoopEvents:
         """Return the next event."""
         if not self._events:
             return None
-        kind, what = self._events.popleft()
+        kind, data = self._events.popleft()
         if kind == "data":
             with self._room:
-                self._bytes -= len(what)
+                self._bytes -= len(data)
                 self._room.notify_all()
-        return kind, what
+        return kind, data
 
     def _swallow(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -107,7 +107,7 @@ class KernelProxy:
     """The loop.
 
     Args:
-        wanted: The client's connection file.
+        connection_file: The client's connection file.
         listeners: By the number of their channel.
         search: Finds the job.
         open_link: Makes the link to the holder of a job that was found.
@@ -124,13 +124,13 @@ class KernelProxy:
 
     def __init__(
         self,
-        wanted: ConnectionFile,
+        connection_file: ConnectionFile,
         listeners: Mapping[int, socket.socket],
         search: JobSearch,
         open_link: Callable[[KernelJob, Callable[[str, Any], None]], HolderLink],
         say: Callable[[str], None],
     ) -> None:
-        self._wanted = wanted
+        self._connection_file = connection_file
         self._search = search
         self._open_link = open_link
         self._say = say
@@ -141,7 +141,7 @@ class KernelProxy:
         self.stream = observed = ObservedStream()
         self._carried = CarriedConnections(self._watcher, self.stream, LIMIT_BYTES)
         observed.waiting = self._waiting = WaitingKernel(
-            wanted, lambda number, data: self._carried.take(Frame(DATA, number, 0, data)), observed.send_unseen
+            connection_file, lambda number, data: self._carried.take(Frame(DATA, number, 0, data)), observed.send_unseen
         )
         self._splitter = FrameSplitter()
         self._job: KernelJob | None = None
@@ -217,24 +217,24 @@ class KernelProxy:
         self._carried.add(self._count, sock)
         self._waiting.accept(self._count, channel)
 
-    def _handle(self, kind: str, what: Any) -> None:
+    def _handle(self, kind: str, data: Any) -> None:
         if kind == "found":
-            self._job = what
+            self._job = data
             self._waiting.end()
-            self._link = self._open_link(what, self.events.post)
+            self._link = self._open_link(data, self.events.post)
             self._connect(self._link)
-            self.on_found(what)
+            self.on_found(data)
         elif kind == "failed":
-            self._waiting.end(f"there will be no kernel: {what}")
-            self._leave(1, what)
+            self._waiting.end(f"there will be no kernel: {data}")
+            self._leave(1, data)
         elif kind == "said":
-            self._waiting.say(what)
+            self._waiting.say(data)
         elif kind == "data":
-            self._take(what)
+            self._take(data)
         elif kind == "lost":
-            self._lose(what)
+            self._lose(data)
         elif kind == "gone":
-            self._leave(1, self._why_gone(what))
+            self._leave(1, self._why_gone(data))
         elif kind == "interrupt":
             self.stream.say(do="interrupt")
         elif kind == "terminate":
@@ -245,8 +245,8 @@ class KernelProxy:
         self._splitter, self._is_greeted = FrameSplitter(), False
         hello = {
             "incarnation": self._incarnation,
-            "key": self._wanted.key,
-            "signature_scheme": self._wanted.signature_scheme,
+            "key": self._connection_file.key,
+            "signature_scheme": self._connection_file.signature_scheme,
             "received": self.stream.received,
             "adopts": self._job.adopts if self._job is not None else "",
         }
@@ -338,8 +338,8 @@ class KernelProxy:
             self._say(why)
 
     def _has_last_bytes(self) -> bool:
-        is_heard = self._is_greeted or self._is_orphan  # some clients kill ssh before they end this process
-        return bool(self._carried.undelivered or (is_heard and self.stream.kept_bytes))
+        is_reachable = self._is_greeted or self._is_orphan  # some clients kill ssh before they end this process
+        return bool(self._carried.undelivered or (is_reachable and self.stream.kept_bytes))
 
     def _send(self) -> None:
         while self._is_greeted and self._link is not None and self.stream.unsent():
@@ -353,13 +353,13 @@ def link_to(job: KernelJob, post: Callable[[str, Any], None]) -> HolderLink:
 
 
 def run_proxy(
-    wanted: ConnectionFile,
+    connection_file: ConnectionFile,
     listeners: Mapping[int, socket.socket],
     search: JobSearch,
     make: Callable[..., KernelProxy] = KernelProxy,
 ) -> int:
     """Serve a Jupyter client, or a browser; return the exit code."""
-    served = make(wanted, listeners, search, link_to, console.warn)
+    served = make(connection_file, listeners, search, link_to, console.warn)
     console.show_also(lambda text: served.events.post_at_once("said", text))
     code = served.run()
     served.flush()

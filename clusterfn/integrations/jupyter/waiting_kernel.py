@@ -98,15 +98,18 @@ class WaitingKernel:
     """Speaks for a kernel whose job has not started.
 
     Args:
-        wanted: The client's connection file.
+        connection_file: The client's connection file.
         to_client: Sends bytes to the client on a connection, by its number.
         to_kernel: Sends to the kernel what it has not got of a connection.
     """
 
     def __init__(
-        self, wanted: ConnectionFile, to_client: Callable[[int, bytes], None], to_kernel: Callable[[int, bytes], None]
+        self,
+        connection_file: ConnectionFile,
+        to_client: Callable[[int, bytes], None],
+        to_kernel: Callable[[int, bytes], None],
     ) -> None:
-        self._key, self._scheme = wanted.key.encode(), wanted.signature_scheme
+        self._key, self._scheme = connection_file.key.encode(), connection_file.signature_scheme
         self._to_client, self._to_kernel = to_client, to_kernel
         self._since = self._shown_at = time.monotonic()
         self._connections: dict[int, _Connection] = {}
@@ -177,10 +180,10 @@ class WaitingKernel:
         if len(connection.kernel_said) >= GREETING_BYTES and connection.for_kernel:
             self._to_kernel(frame.connection, connection.for_kernel)
             connection.for_kernel = b""
-        rest = after_handshake(connection.kernel_said)
-        if rest is not None:
+        body = after_handshake(connection.kernel_said)
+        if body is not None:
             del self._connections[frame.connection]
-        return frame._replace(body=rest or b"")
+        return frame._replace(body=body or b"")
 
     def _answer_handshake(self, number: int) -> None:
         connection = self._connections[number]

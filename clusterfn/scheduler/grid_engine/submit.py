@@ -107,8 +107,8 @@ class GridEngine(Scheduler):
         if asked.nodes > 1:
             message = f"nodes={asked.nodes}: Grid Engine starts a job on one host, and not a process on each of several"
             raise ConfigError(message, host=self.host.name, hint="leave nodes= out; one call may use all of one host")
-        for word, given in (("gpu_type", asked.gpu_type), ("gpu_memory", asked.gpu_memory_bytes)):
-            if asked.gpus and given is not None:
+        for word, value in (("gpu_type", asked.gpu_type), ("gpu_memory", asked.gpu_memory_bytes)):
+            if asked.gpus and value is not None:
                 message = f"{word}= cannot be requested from Grid Engine: it counts GPUs without type or size"
                 raise ConfigError(message, host=self.host.name, hint=hint)
         if asked.gpus:
@@ -130,17 +130,17 @@ class GridEngine(Scheduler):
 
     def submitted(self, answer: Answer) -> str:
         """Return the job's number, from `1234` or `1234.1-9:1`, whatever else a wrapper of the site prints."""
-        found = _ID.findall(answer.out)
-        if answer.rc == 0 and found:
-            return str(found[-1])
-        said = (answer.err or answer.out).strip()
+        numbers = _ID.findall(answer.out)
+        if answer.rc == 0 and numbers:
+            return str(numbers[-1])
+        output = (answer.err or answer.out).strip()
         refused = "qsub did not answer in time" if answer.rc is None else f"qsub refused the job (status {answer.rc})"
         raise SubmitError(
             refused if answer.rc != 0 else "qsub gave no job number",
             host=self.host.name,
             stage="submit",
-            evidence=[line for line in dict.fromkeys(said.splitlines()) if not _SAYS_NOTHING.match(line)],
-            hint=states.submit_hint(said, self.host),
+            evidence=[line for line in dict.fromkeys(output.splitlines()) if not _SAYS_NOTHING.match(line)],
+            hint=states.submit_hint(output, self.host),
             retryable=_may_be_submitted(answer),
         )
 
@@ -231,5 +231,5 @@ def _may_be_submitted(answer: Answer) -> bool:
 
 def _read_limits(outputs: Sequence[str]) -> SchedulerLimits:
     """Read what qconf says, whose 0 means no limit."""
-    known = {name: int(value) for name, value in _LIMIT.findall(outputs[0])}
-    return SchedulerLimits(known.get("max_aj_tasks") or None, known.get("max_u_jobs") or None)
+    limits = {name: int(value) for name, value in _LIMIT.findall(outputs[0])}
+    return SchedulerLimits(limits.get("max_aj_tasks") or None, limits.get("max_u_jobs") or None)

@@ -113,8 +113,8 @@ def _array(host: Host, user: str, job: JobSpec, options: Mapping[str, Any], elem
         return request
     supervise = posixpath.join(job.bridge, layout.SUPERVISE)
     own = (job.host_python, supervise, folder, str(elements[0] - 1), str(len(elements)))
-    shell, option, _, name, *rest = request.argv
-    return request._replace(argv=(shell, option, _SUBMIT_ONE_BY_ONE, name, *own, *rest))
+    shell, option, _, name, *words = request.argv
+    return request._replace(argv=(shell, option, _SUBMIT_ONE_BY_ONE, name, *own, *words))
 
 
 def _folder(host: Host, job: JobSpec) -> str:
@@ -172,8 +172,8 @@ def with_host_options(
     Args:
         of_call: The host as one call sees it, whose options are merged over those of the file.
     """
-    given = dict((of_call or host).scheduler_options)
-    words = given.pop("gres", "")
+    from_host = dict((of_call or host).scheduler_options)
+    words = from_host.pop("gres", "")
     if gpus and words is None and host.gpu_option == "gres":
         raise ConfigError(
             f"gpus={gpus} cannot be asked for: `slurm: gres:` is null for {host.name} ({host.source})",
@@ -181,11 +181,11 @@ def with_host_options(
             hint="remove that line, or set gpu_option: gpus",
         )
     merged = {**options, **gres.gpu_options(host.gpu_option, gpus, words or "", kind)}
-    if "mem" in merged and given.get("mem", "") is not None:
-        given = {name: value for name, value in given.items() if not name.startswith("mem-per-")}
-    if isinstance(given.get("partition"), Mapping):
-        given["partition"] = given["partition"].get("gpu" if gpus else "cpu")
-    merged.update(given)
+    if "mem" in merged and from_host.get("mem", "") is not None:
+        from_host = {name: value for name, value in from_host.items() if not name.startswith("mem-per-")}
+    if isinstance(from_host.get("partition"), Mapping):
+        from_host["partition"] = from_host["partition"].get("gpu" if gpus else "cpu")
+    merged.update(from_host)
     return {name: value for name, value in merged.items() if value is not None}
 
 

@@ -127,24 +127,24 @@ class Slurm(Scheduler):
 
     def submitted(self, answer: Answer) -> str:
         """Return the job's number, from `1234` or `1234;cluster`, whatever else a wrapper of the site prints."""
-        found = _ID.findall(answer.out)
-        if answer.rc in (0, None) and found:
-            return str(found[-1])
-        said = (answer.err or answer.out).strip()
+        numbers = _ID.findall(answer.out)
+        if answer.rc in (0, None) and numbers:
+            return str(numbers[-1])
+        output = (answer.err or answer.out).strip()
         refused = (
             "sbatch did not answer in time" if answer.rc is None else f"sbatch refused the job (status {answer.rc})"
         )
         message = refused if answer.rc != 0 else "sbatch gave no job number"
         maybe = _may_be_submitted(answer)
         kind: type[ClusterfnError] = SubmitError
-        if not maybe and not answers.can_be_met(said):
+        if not maybe and not answers.can_be_met(output):
             kind, message = Unsatisfiable, f"{message}: SLURM on {self.host.name} can never run it"
         raise kind(
             message,
             host=self.host.name,
             stage="submit",
-            evidence=said.splitlines(),
-            hint=answers.submit_hint(said, self.host),
+            evidence=output.splitlines(),
+            hint=answers.submit_hint(output, self.host),
             retryable=maybe,
         )
 
@@ -165,17 +165,17 @@ class Slurm(Scheduler):
         for line in text.splitlines():
             first, _, name = line.strip().rpartition("|")
             number, _, state_and_reason = first.partition("|")
-            state, _, rest = state_and_reason.partition("|")
+            state, _, columns = state_and_reason.partition("|")
             if not number[:1].isdecimal() or not state:
                 continue
             word = re.split(r"[+ ]", state, maxsplit=1)[0]
-            counted = _NODES.fullmatch(rest)
-            reason, nodes, starts = (counted[1], int(counted[2]), counted[3] or "") if counted else (rest, 1, "")
+            counted = _NODES.fullmatch(columns)
+            reason, nodes, starts = (counted[1], int(counted[2]), counted[3] or "") if counted else (columns, 1, "")
             phase = slurm_states.PHASES.get(word, UNKNOWN)
             start = starts if phase == PENDING and slurm_states.is_time(starts) else ""
-            seen = slurm_states.SlurmState(phase, word, "" if reason == "None" else reason, number, nodes, start)
-            if name not in states or _ORDER[seen.phase] < _ORDER[states[name].phase]:
-                states[name] = seen
+            job_state = slurm_states.SlurmState(phase, word, "" if reason == "None" else reason, number, nodes, start)
+            if name not in states or _ORDER[job_state.phase] < _ORDER[states[name].phase]:
+                states[name] = job_state
         return states
 
     def trouble(self, answer: Answer) -> str:
@@ -286,13 +286,13 @@ def held_request(
     gpus = gpu_options if resources.gpus else {"gres": "none"}
     words = [f"--{name}={value}" for name, value in {**options, **gpus}.items()]
     words += [f"--mem={memory}M"] if memory is not None else []
-    wanted = {
+    needs = {
         "name": job.name, "folder": folder, "cores": resources.cores, "memory_mb": memory, "gpus": resources.gpus,
         "gpu_type": resources.gpu_type, "time_s": time_s, "srun": ["srun", *clusters, *_STEP, *words],
     }  # fmt: skip
     enter = [job.host_python, "-I", "-S", posixpath.join(job.bridge, layout.SUPERVISE), "enter"]
     record = posixpath.join(job.root, layout.HOLD)
-    return by_sbatch._replace(argv=(*enter, record, json.dumps(wanted), *by_sbatch.argv), forks=True)
+    return by_sbatch._replace(argv=(*enter, record, json.dumps(needs), *by_sbatch.argv), forks=True)
 
 
 def reason_not_held(job: JobSpec) -> str:
