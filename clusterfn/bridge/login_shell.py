@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 _BY_NAME = ("sh", "ash", "bash", "csh", "dash", "fish", "ksh", "mksh", "tcsh", "zsh")
 _OUTPUT_LIMIT = 4 << 20
 _LIBRARIES = "LD_LIBRARY_PATH"
-_NO_LOADER = re.compile("shared librar", re.IGNORECASE)  # of a program whose libraries are not found
-_UNKNOWN = re.compile("not found|could not find|no such|unknown", re.IGNORECASE)  # what shells say of no program
+# The words of a dynamic linker that does not find the libraries of a program.
+_NO_LOADER = re.compile("shared librar", re.IGNORECASE)
+# The words by which shells say that there is no such program.
+_UNKNOWN = re.compile("not found|could not find|no such|unknown", re.IGNORECASE)
 _PROBE_S = 5
 
 
@@ -55,7 +57,8 @@ class LoginShell:
         printed = self.ask(interactive, lines)
         decoder, environments = json.JSONDecoder(), []
         for piece in printed.split(tag + "{")[1:]:
-            with contextlib.suppress(ValueError):  # cut off: it did not end in time
+            with contextlib.suppress(ValueError):
+                # The output is cut off if the shell did not end in time.
                 environments.append(decoder.raw_decode("{" + piece)[0])
         for program, about in zip(self.programs, printed.split("%s.about" % tag)[1:]):
             description = [line.strip() for line in about.partition(tag)[0].splitlines() if not _UNKNOWN.search(line)]
@@ -84,6 +87,7 @@ class LoginShell:
         timer.start()
         printed = b""
         try:
+            # An rc file may read lines that are meant for the shell. The empty lines are for such a file.
             text = "\n" * 8 + "".join(line + "\n" for line in lines) + "echo %s\n" % over
             with contextlib.suppress(OSError):
                 process.stdin.write(os.fsencode(text))  # type: ignore[union-attr]

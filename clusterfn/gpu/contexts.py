@@ -18,7 +18,8 @@ from clusterfn.gpu.guards import is_asynchronous, swallowed
 
 M = TypeVar("M")
 
-_OFTEN_ABSENT = "close"  # the default: most models have none
+# The default clean-up, which most models do not have.
+_OFTEN_ABSENT = "close"
 
 
 @contextlib.contextmanager

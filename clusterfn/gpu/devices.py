@@ -187,7 +187,8 @@ def _device(torch: Any, number: int) -> Gpu:
     free, total = pytorch.memory_gb(torch, number)
     used = None if free is None else total - free
     own, _ = pytorch.own_gb(torch, number)
-    uuid = str(getattr(properties, "uuid", ""))  # PyTorch 2.3 and older do not say it
+    # PyTorch 2.3 and older versions do not report the UUID.
+    uuid = str(getattr(properties, "uuid", ""))
     uuid = f"GPU-{uuid.removeprefix('GPU-')}" if uuid else ""
     return Gpu(number, properties.name, total, used, own, None, (properties.major, properties.minor), uuid)
 
@@ -204,7 +205,8 @@ def _add_usage(devices: Sequence[Gpu]) -> Iterator[Gpu]:
         rows = []
     of_devices: Sequence[smi.Row | None] = smi.visible(rows)
     if all(gpu.uuid for gpu in devices):
-        by_identity = {(row.uuid, row.name): row for row in rows}  # a part of a GPU (MIG) has the UUID of the whole
+        # A part of a GPU (MIG) has the UUID of the whole, so the name belongs to the key.
+        by_identity = {(row.uuid, row.name): row for row in rows}
         of_devices = [by_identity.get((gpu.uuid, gpu.name)) for gpu in devices]
     elif [row and row.name for row in of_devices] != [gpu.name for gpu in devices]:
         of_devices = [None] * len(devices)

@@ -20,7 +20,8 @@ from clusterfn.gpu.devices import GpuInfo, describe, get_safe_gpu_info, refuse_n
 from clusterfn.gpu.guards import probe, say_once
 
 _GB = float(1 << 30)
-_KEPT_FREE = 0.1  # of a GPU's free memory: CUDA's own, and what is between the blocks
+# A part of the free memory is left for CUDA itself and for the gaps between blocks.
+_KEPT_FREE = 0.1
 # "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9": PyTorch,
 # aten/src/ATen/native/cuda/Blas.cpp; https://nvidia.github.io/TransformerEngine/support_matrix.html says the same
 _FP8_SINCE = (8, 9)

@@ -13,7 +13,8 @@ from clusterfn.gpu.devices import GpuInfo, by_nvidia_smi, by_torch
 from clusterfn.gpu.guards import probe
 
 _SHORTEST_S = 0.1
-_JOIN_S = 10.0  # longer than one look takes
+# One look takes less than this.
+_JOIN_S = 10.0
 
 
 @dataclass
@@ -78,7 +79,8 @@ class GpuMonitor:
         self.peak_gb = 0.0
         self._interval_s = interval_s
         self._uses: dict[int, GpuUse] = {}
-        self._measured: dict[int, int] = {}  # at how many looks it was known how busy a GPU was
+        # At how many looks the utilization of a GPU was known.
+        self._measured: dict[int, int] = {}
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -115,7 +117,8 @@ class GpuMonitor:
     def _watch(self) -> None:
         ended = False
         while not ended:
-            ended = self._ended.is_set()  # before the look: so the last one comes after the block
+            # The flag is read before the look, so that the last look comes after the block.
+            ended = self._ended.is_set()
             self._record(probe(_look, "looking at the GPUs", GpuInfo(trouble="the GPUs could not be queried")))
             self._ended.wait(0.0 if ended else self._interval_s)
 

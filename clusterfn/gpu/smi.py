@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from clusterfn.bridge.supervisor import nvidia_smi
 from clusterfn.bridge.supervisor.text import format_duration, in_one_line
 
-PATIENCE_S = 20.0  # a server with eight GPUs and no persistence mode takes over ten
+# nvidia-smi takes over ten seconds on a server with eight GPUs and no persistence mode.
+PATIENCE_S = 20.0
 _PAUSE_S = 60.0
 _FIELDS = ("index", "uuid", "name", "memory.total", "memory.used", "utilization.gpu", "driver_version", "compute_cap")
 _MIB_PER_GB = 1024.0
 
-hung_at: list[float] = []  # empty or one time: when it last did not answer
+# Empty, or the one time at which nvidia-smi last did not answer.
+hung_at: list[float] = []
 
 
 class SmiFailed(Exception):
@@ -138,7 +140,8 @@ def _ask() -> str:
     except SmiFailed as failed:
         if "is not a valid field" not in str(failed):
             raise
-    return _run(_FIELDS[:-1])  # drivers before 510 do not know the last one
+    # Drivers before 510 do not know the last field.
+    return _run(_FIELDS[:-1])
 
 
 def _run(fields: Sequence[str]) -> str:

@@ -53,7 +53,8 @@ class ClusterfnLauncher(Launcher):  # type: ignore[misc]  # Hydra has no types
         group = mapping.run(_run, calls, self._options, self._how, caller=mapping.Caller(labels=labels))
         try:
             values = group.results()
-        except MapError:  # none gave a value
+        except MapError:
+            # No run returned a value.
             values = [group.failed[index] for index in range(len(configs))]
         for index, place in enumerate(places):
             _bring(group, index, place)
@@ -107,7 +108,8 @@ def _run(task: Callable[[Any], Any], context: Any, config: Any, state: Any) -> A
     )  # fmt: skip
 
 
-_run.__module__ = "__main__"  # travels as itself: the job need not import what only the launcher uses
+# The function travels by value, so the job need not import modules that only the launcher uses.
+_run.__module__ = "__main__"
 
 
 def _bring(group: JobGroup[Any, Any], index: int, place: _Place) -> None:

@@ -87,9 +87,11 @@ class ClusterfnBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
             job.set_exception(error)
         self._jobs.add(job)
         job.add_done_callback(self._jobs.discard)
-        if callback is not None:  # it sends the next batch, which must not wait in the thread that brings answers
+        # The callback sends the next batch, which must not wait in the thread that receives answers.
+        if callback is not None:
             job.add_done_callback(lambda done: threading.Thread(target=callback, args=(done,), daemon=True).start())
-        if getattr(self.parallel, "_aborting", False):  # while it was sent
+        # joblib may have aborted the loop while the batch was being sent.
+        if getattr(self.parallel, "_aborting", False):
             _stop(job)
         return job
 
@@ -123,7 +125,8 @@ def _begun(begin: Callable[[], Any], batch: Callable[[], Any]) -> Any:
     return batch()
 
 
-_begun.__module__ = "__main__"  # travels as itself: jobs do not have this module
+# The function travels by value, because jobs do not have this module.
+_begun.__module__ = "__main__"
 
 
 def _stop(job: Future[Any]) -> None:

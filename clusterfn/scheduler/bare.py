@@ -37,7 +37,8 @@ class Bare(Scheduler):
     knows_all = False
     queued_status = layout.EXIT_QUEUED << 8
     evidence_of_many = True
-    looks_s = ((6.0, 2.0), (30.0, 5.0), (float("inf"), 10.0))  # the user's own file: it costs no other user anything
+    # Looks are frequent, because a look reads the user's own file and costs other users nothing.
+    looks_s = ((6.0, 2.0), (30.0, 5.0), (float("inf"), 10.0))
 
     # Inside an allocation, or inside another job, these would make the new job take itself for that one.
     unset = (*(prefix for each in SCHEDULERS.values() for prefix in each.obeyed), layout.TAG)
@@ -127,7 +128,7 @@ class Bare(Scheduler):
         return None if _lives(stats, process) else _gone(evidence)
 
 
-# name.id, an element's number, why it waits
+# The name with the job's id, the number of an element, and why the job waits.
 _WAITS = re.compile(r"(.+?\.[0-9a-f]{16})(?:\.[0-9]+)?\|PENDING\|(.*)")
 _PID = re.compile("[1-9][0-9]{0,9}")
 _BOOT_ID = re.compile(r"[0-9a-f-]{36}")

@@ -257,7 +257,8 @@ class Scheduler(ABC):
     lists_all: str = "its command that lists jobs"
     queued_status: int | None = None
     evidence_of_many: bool = False
-    # A controller serves everybody. It may say why a new job waits some seconds after it has accepted it.
+    # A controller serves all users of a site. It may state why a new job waits only some seconds after it has accepted
+    # it.
     looks_s: Sequence[tuple[float, float]] = ((4.0, 4.0), (10.0, 6.0), (30.0, 20.0), (70.0, 40.0), (float("inf"), 60.0))
 
     def resolve_resources(self, asked: Resources) -> Resources:
@@ -269,7 +270,7 @@ class Scheduler(ABC):
         """
         return asked
 
-    # submission
+    # Submission
 
     @abstractmethod
     def submission(self, job: JobSpec) -> Submission:
@@ -324,7 +325,7 @@ class Scheduler(ABC):
         """Ask what is allowed for a job with so many GPUs. The commands are the same for all jobs."""
         return LimitsQuestion()
 
-    # one job: its state, its log, its end
+    # One job: its state, its log, its end
 
     @abstractmethod
     def watch_command(self) -> tuple[str, ...]:

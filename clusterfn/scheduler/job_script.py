@@ -60,7 +60,8 @@ def job_script(job: JobSpec) -> str:
             "published": str(layout.EXIT_PUBLISHED),
             "queued": str(layout.EXIT_QUEUED),
             "again": str(layout.EXIT_AGAIN),
-            # last: the node's own login environment mostly has them, and nothing of the function's is hidden by them
+            # These folders come last: the node's own login environment mostly has the commands, and they must not hide
+            # the function's own.
             "path": f"\nPATH=$PATH:{_folders(job.host.scheduler_path)}" if job.host.scheduler_path else "",
             "lines": _before_python(
                 job.host, _loading([*job.host.modules, *job.modules], module_errors), job.host.prolog

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from clusterfn.scheduler import kinds_of_sites
 
-# of schedulers to which clusterfn cannot submit: what is there -> whose it is
+# Signs of schedulers to which clusterfn cannot submit: a file or a variable -> the scheduler it belongs to.
 _FILES = {
     **dict.fromkeys(("/etc/pbs.conf", "/var/spool/pbs", "/var/spool/torque"), "PBS"),
     "/etc/lsf.conf": "LSF", "/etc/condor/condor_config": "HTCondor", "/cm/shared": "a cluster manager",
@@ -31,7 +31,8 @@ _MOTD = re.compile(
     r"[^\n]*\b(?:(?:login|head|submit|compute)[ -]?nodes?|sbatch|qsub|bsub|batch (?:system|jobs?)|slurm)\b[^\n]*",
     re.IGNORECASE,
 )
-_MANY = 10  # users at a time, on a machine without GPUs
+# So many users at a time are a sign of a login node, on a machine without GPUs.
+_MANY = 10
 
 
 def _files() -> dict[str, str]:

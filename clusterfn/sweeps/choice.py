@@ -109,7 +109,8 @@ class Study:
         self.count = max_configs
         self._study = study
         self._at_once = at_once
-        self._numbers: dict[str, int] = {}  # name -> that of Optuna's trial
+        # The number of each trial in Optuna's study, by the name of the configuration.
+        self._numbers: dict[str, int] = {}
 
     def seed(self, wanted: int | None, journal: SweepJournal) -> None:
         """None: a study draws by itself."""
@@ -141,7 +142,8 @@ class Study:
         `enqueue_trial` would not do: `ask` takes the first waiting trial, which may be one that the user has enqueued.
         """
         trials = self._study.get_trials(deepcopy=False)
-        first = int(name[len(_NAME) :])  # the others are those that were added when the sweep was resumed before
+        # Trials that were added when the sweep was resumed before come after this one.
+        first = int(name[len(_NAME) :])
         for trial in [*trials[first : first + 1], *trials]:
             if trial.params == values and trial.number not in self._numbers.values():
                 return int(trial.number)
@@ -154,9 +156,8 @@ class Study:
     def _ask(self) -> Configuration:
         trial = self._study.ask(self._distributions)
         numbers = [int(name[len(_NAME) :]) for name in self._numbers]
-        free = (
-            trial.number if trial.number not in numbers else max(numbers) + 1
-        )  # a journal of another study has named it
+        # A journal of another study may have used the number of this trial.
+        free = trial.number if trial.number not in numbers else max(numbers) + 1
         name = f"{_NAME}{free:04d}"
         self._numbers[name] = trial.number
         return Configuration(name, dict(trial.params))

@@ -72,7 +72,8 @@ class _Walk:
         """Return the digest of one object; one that contains itself counts by how far above it is."""
         if type(obj) is bytes:
             return _joined("bytes", [obj])
-        if id(type(obj)) in _PLAIN:  # a metaclass may take its classes for equal to others, or have no hash
+        # The types are compared by id, because a metaclass may define equality itself or have no hash.
+        if id(type(obj)) in _PLAIN:
             return _joined(type(obj).__name__, [repr(obj).encode("utf-8", "surrogatepass")])
         if id(obj) in self._digests:
             return self._digests[id(obj)][1]
@@ -84,7 +85,8 @@ class _Walk:
             compose = _tensor
         digest = _joined(compose.__name__, compose(self, obj)) if compose else _joined("reduced", self._reduced(obj))
         del self._open[id(obj)]
-        self._digests[id(obj)] = (obj, digest)  # the object too: its id is to stay its own
+        # The object is kept with its digest, so that no other object can get its id during this walk.
+        self._digests[id(obj)] = (obj, digest)
         return digest
 
     def all(self, objects: Iterable[Any]) -> list[bytes]:
@@ -124,7 +126,8 @@ def _tensor(walk: _Walk, obj: Any) -> list[bytes]:
     try:
         plain = obj.detach().cpu().contiguous()
         data = plain.reshape(-1).view(sys.modules["torch"].uint8).numpy().tobytes()
-    except (RuntimeError, TypeError, NotImplementedError) as error:  # sparse, or of no ordinary kind of number
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        # The tensor is sparse, or its numbers are of an unusual kind.
         raise Unstable(f"a tensor cannot be compared by content: {error}") from error
     return [walk.digest(type(obj)), f"{obj.dtype} {tuple(obj.shape)} {obj.requires_grad}".encode(), data]
 
@@ -188,7 +191,8 @@ def _function(walk: _Walk, obj: types.FunctionType) -> list[bytes]:
     used = {name: obj.__globals__[name] for name in sorted(_names(obj.__code__)) if name in obj.__globals__}
     closure = {}
     for name, cell in zip(obj.__code__.co_freevars, obj.__closure__ or ()):
-        with contextlib.suppress(ValueError):  # it has no value yet
+        with contextlib.suppress(ValueError):
+            # The variable of the closure has no value yet.
             closure[name] = cell.cell_contents
     return walk.all([obj.__code__, obj.__defaults__, obj.__kwdefaults__, used, closure, vars(obj)])
 
@@ -217,7 +221,8 @@ def _class(walk: _Walk, obj: type) -> list[bytes]:
 
 
 _Compose = Callable[[_Walk, Any], "list[bytes]"]
-_EXACT: dict[int, _Compose] = {  # by the ids of the types
+# By the ids of the types, for the same reason as `_PLAIN`.
+_EXACT: dict[int, _Compose] = {
     id(list): _sequence,
     id(tuple): _sequence,
     id(dict): _mapping,

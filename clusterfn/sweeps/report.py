@@ -22,9 +22,11 @@ from clusterfn.sweeps.space import Configuration
 
 R = TypeVar("R")
 RUN, CACHE, JOURNAL = "run", "cache", "journal"
-FAILED = "✗"  # begins each line about configurations that failed
+# Begins each line about configurations that failed.
+FAILED = "✗"
 _LABEL = 60
-_CAUSES, _NAMES = 5, 8  # causes in a report, and configurations that each of them names
+# A report lists so many causes, and names so many configurations for each.
+_CAUSES, _NAMES = 5, 8
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,8 @@ class Runner:
         self._take(trials, batch, self._cached, "in the cache")
         unknown = [each for each in batch if each.name not in trials]
         records = [self._sent[each.name] for each in unknown if each.name in self._sent]
-        for record in {id(each): each for each in records}.values():  # their ends, or their values, are not here
+        # The ends of these configurations, or their values, are only on the host.
+        for record in {id(each): each for each in records}.values():
             missing = (each for each in batch if each.name not in trials)
             waiting = {each.name: each for each in missing if self._sent.get(each.name) is record}
             group = self._attached(record)
@@ -217,7 +218,8 @@ class Runner:
         self._write_down(trial)
         self._progress.show(trial, self._labels[trial.name], group)
         self._saw_score = self._saw_score or trial.score is not None
-        if not self._saw_score and self._scoring.lacks(trial.value):  # the first result lacks the key of `score=`
+        # The first result lacks the key of `score=`, so the others would lack it too.
+        if not self._saw_score and self._scoring.lacks(trial.value):
             group.stop()
             raise SweepError(
                 "the sweep was stopped: its first result has no such score", host=group.host, job=group.id,
@@ -229,7 +231,8 @@ class Runner:
         try:
             return replace(trial, score=self._scoring.of(trial.value), scores=sequence(trial.value))
         except Exception as error:  # noqa: BLE001 - score= of the user's may raise anything
-            own = callable(self._scoring.by)  # else the frames are clusterfn's, which do not help the user
+            # Without a function of the user, the traceback has only clusterfn's own frames, which do not help the user.
+            own = callable(self._scoring.by)
             return replace(trial, error=error if own else error.with_traceback(None))
 
     def _write_down(self, trial: Trial[Any]) -> None:
@@ -267,7 +270,8 @@ class _Following:
                 on_tick()
                 continue
             self._followed += 1
-            if ended.usage:  # between two looks it has begun and ended
+            # The item has begun and ended between two looks.
+            if ended.usage:
                 self._begins(index)
             return self._configurations[index], index, ended
 

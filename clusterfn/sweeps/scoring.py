@@ -77,7 +77,8 @@ def _under(key: str | None, value: Any) -> Any:
 def _number(value: Any) -> float | None:
     size = None if is_a(value, numbers.Real) else attribute(value, "size")
     if type(size) is int and size == 1 and attribute(value, "item") is not None:
-        value = value.item()  # an array of one number
+        # The value is an array of a single number.
+        value = value.item()
     return float(value) if is_a(value, numbers.Real) and type(value) is not bool else None
 
 

@@ -111,7 +111,8 @@ def sweep(
     asked = _SweepRequest(choice, ranking, top, group_by, kept, max_parallel)
     with SweepJournal(_new_journal(function) if journal is None else Path(journal)) as book:
         result = _run(function, asked, book, choice.seed(seed, book))
-        if journal is None:  # its values are in the result, and for days on their host
+        # The values are in the result, and for some days on their host.
+        if journal is None:
             store.forget(book.path)
         return result
 
@@ -187,7 +188,8 @@ def _run(
     code = journals.code_of(function.__wrapped__, function.options)
     _begin(function, request, journal, seed, code)
     cache = None
-    if request.cache is not None and code is not None:  # a folder for this function as it is, to be deleted by itself
+    # Each version of a function has a folder of its own, which can be deleted by itself.
+    if request.cache is not None and code is not None:
         cache = Store(request.cache / f"{job_name(function.__name__)}-{code[:_DIGITS]}")
     shelf = ResultStore(Store(store.beside(journal.path)), cache, code)
     progress = reports.SweepProgress(request.choice.count, request.scoring.minimize)
@@ -209,7 +211,8 @@ def _run(
     journal.add("end", completed=len(result.ranking), tested=len(result))
     if not result.ranking:
         raise _none_completed(result, runner)
-    show_line(reports.last_line(result))  # the table is what printing the result shows
+    # Only the last line: the table appears when the user prints the result.
+    show_line(reports.last_line(result))
     return result
 
 
@@ -234,7 +237,8 @@ def _begin(
         "score": journals.score_of(request.scoring.by),
         "minimize": request.scoring.minimize,
     }
-    own = sys.modules["clusterfn"].__version__  # imported, it would import us
+    # The package is looked up, because importing it here would import this module again.
+    own = sys.modules["clusterfn"].__version__
     versions = {"clusterfn": own, "python": platform.python_version()}
     earlier = journal.records_of("begin")
     if not earlier:

@@ -16,8 +16,10 @@ from typing import Any
 from clusterfn.errors import ConfigError
 
 GRID, RANDOM = "grid", "random"
-_WIDTH = 4  # digits in a name
-_MOST = 100_000  # configurations that are tested without max_configs=
+# The least number of digits in a name.
+_WIDTH = 4
+# Without max_configs=, a sweep tests no more configurations than this.
+_MOST = 100_000
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,8 @@ def choose(space: Grid | ConfigurationList, sampler: str, max_configs: int | Non
         indices = list(range(count))
     elif space.size <= sys.maxsize:
         indices = chance.sample(range(space.size), count)
-    else:  # more than random.sample can count
+    else:
+        # The grid has more configurations than random.sample can count.
         distinct: dict[int, None] = {}
         while len(distinct) < count:
             distinct[chance.randrange(space.size)] = None

@@ -23,7 +23,8 @@ from clusterfn.hosts import serialization
 from clusterfn.sweeps.journal import SweepJournal
 
 _SUFFIX, _BESIDE = ".pkl", ".values"
-_KEEP_S = 14 * 86400.0  # as long as hosts keep jobs, if nothing else is said
+# As long as hosts keep jobs by default.
+_KEEP_S = 14 * 86400.0
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,8 @@ def forget_old(folder: Path) -> None:
     """Forget the journals of a folder that no sweep has used for two weeks."""
     for values in folder.glob(f"*{_BESIDE}"):
         journal = values.with_name(values.name[: -len(_BESIDE)])
-        with contextlib.suppress(ConfigError, OSError):  # it is open in another process, or gone by now
+        with contextlib.suppress(ConfigError, OSError):
+            # Another process has the journal open, or the journal is gone by now.
             if time.time() - journal.stat().st_mtime > _KEEP_S:
                 with SweepJournal(journal):
                     forget(journal)

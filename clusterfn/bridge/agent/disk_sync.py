@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     Done = Callable[[int], None]
 
-SLOW_S = 0.1  # a flush that takes longer must not stop the loop again
+# The loop serves all requests of the client, so a disk that once needed longer than this is flushed in a child.
+SLOW_S = 0.1
 
 
 class DiskSync:
@@ -64,6 +65,7 @@ class DiskSync:
             return
         code = errno.EIO
         try:
+            # The child must not hold the agent's pipes open: the client would not see that the agent has ended.
             os.closerange(0, 2)
             sync_all([path for files, _, _ in batch for path in files])
             sync_all([path for _, folders, _ in batch for path in folders], sync_folder)
@@ -75,7 +77,9 @@ class DiskSync:
 
     def on_exit(self, batch: "List[Tuple[Sequence[str], Sequence[str], Done]]", status: int) -> None:
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else errno.EIO
-        if code and len(batch) > 1:  # one of them has failed: each by itself says which
+        # The status of the child does not name the file. Each member is flushed once more by itself to learn which
+        # failed.
+        if code and len(batch) > 1:
             self.waiting = batch + self.waiting
             self.start(1)
             return

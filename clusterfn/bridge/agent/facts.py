@@ -29,7 +29,8 @@ LOGIND_FILES = (
 _LOGIND_SETTING = re.compile(r"\s*(#?)\s*(KillUserProcesses|KillOnlyUsers|KillExcludeUsers)\s*=\s*(.*)")
 _YES = ("yes", "true", "on", "1")
 PATH = "PATH"
-_BEFORE = os.environ.get(PATH, os.defpath)  # as the login gave it
+# PATH as the login set it. `use_commands` starts from it each time, or a second hello would add its folders twice.
+_BEFORE = os.environ.get(PATH, os.defpath)
 
 
 class HelloHandler(RequestHandler):
@@ -43,12 +44,14 @@ class HelloHandler(RequestHandler):
         trusted = Trusted(self.header.get("owners") or ())
         require_trusted(trusted, self.agent.root, "root")
         os.makedirs(self.agent.root, mode=0o700, exist_ok=True)
-        require_trusted(trusted, self.agent.root, "root")  # another user may have been faster
+        # Another user may have created the folder between the first check and `makedirs`.
+        require_trusted(trusted, self.agent.root, "root")
         if os.stat(self.agent.root).st_uid != os.geteuid():
             who = user_name(os.stat(self.agent.root).st_uid)
             raise Failure("refused", "it belongs to %s, who could plant code there" % who, self.agent.root)
         self.agent.machine = machine_name()
-        paths = [expand(os.path.expandvars(path)) for path in self.header["have"]]  # below the root, as configured
+        # These paths are below the root and may contain variables, as the configuration has them.
+        paths = [expand(os.path.expandvars(path)) for path in self.header["have"]]
         for path in paths:
             require_trusted(trusted, path, "bridge")
             record_use(path, self.agent.root)
@@ -122,7 +125,8 @@ def visible_gpus() -> str:
     """Return the variable by which the account restricts the GPUs of its programs, as NAME=VALUE; "" for none."""
     for name in ("CUDA", "NVIDIA", "ROCR", "HIP"):
         value = os.environ.get(name + "_VISIBLE_DEVICES")
-        if value is not None and value not in ("all", "void"):  # as images of containers set it
+        # Container images set "all" or "void" as a default, which restricts nothing.
+        if value is not None and value not in ("all", "void"):
             return "%s_VISIBLE_DEVICES=%s" % (name, value[:200])
     return ""
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 class Inotify:
     """Reports changed folders; on network file systems only the changes that this machine makes."""
 
-    MASK = 0x2 | 0x8 | 0x80 | 0x100  # MODIFY, CLOSE_WRITE, MOVED_TO, CREATE
+    # IN_MODIFY, IN_CLOSE_WRITE, IN_MOVED_TO and IN_CREATE. Python has no names for them.
+    MASK = 0x2 | 0x8 | 0x80 | 0x100
     EVENT = struct.Struct("iIII")
 
     def __init__(self) -> None:

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from typing import Any, Deque, Iterator, Optional
 
 DAY_S = 24 * 3600.0
-_LONGEST_NAME = 200  # bytes, which leave room for the rest of a part's name below the 255 of file systems
+# File systems allow names of 255 bytes; the rest of a part's name needs the difference.
+_LONGEST_NAME = 200
 READ_BACK_A_TURN = 16 * 1024 * 1024
 PART = re.compile(r".+\.part-\d+-\d+\Z", re.DOTALL)
-_OWN = int.from_bytes(os.urandom(6), "big")  # not the pid: in a container a later agent has the same
+# A random number instead of the pid: in a container, a later agent has the same pid.
+_OWN = int.from_bytes(os.urandom(6), "big")
 
 
 class PartWriter(RequestHandler):
@@ -85,6 +87,7 @@ class PartWriter(RequestHandler):
     def reopen(self, place: str, size: int, mode: int, crc: "Optional[int]") -> int:
         """Open a file at its end; return how many bytes it has."""
         self.close_file()
+        # The file may have been created with a mode that forbids its owner to write to it.
         os.chmod(place, 0o600)
         self.fd = os.open(place, os.O_RDWR | os.O_CLOEXEC)
         os.fchmod(self.fd, mode & 0o7777)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from .handler import AgentServices
 
 OUTPUT_LIMIT = 4 * 1024 * 1024
-LINGER_S = 0.2  # for output that a finished program's children still hold open
+# Children of a finished program may hold its output open. After this time, what has arrived is taken as complete.
+LINGER_S = 0.2
 LOCK_PATIENCE_S = 60.0
 
 
@@ -93,7 +94,8 @@ class Program:
             self.kill()
 
     def close_input(self) -> None:
-        if self.stdin >= 0:  # its number may be another program's afterwards
+        # The number must be forgotten with the descriptor: the next program may get the same one.
+        if self.stdin >= 0:
             del self.agent.writers[self.stdin]
             os.close(self.stdin)
             self.stdin = -1
@@ -142,7 +144,8 @@ def is_locked_by_stopped(fd: int) -> bool:
             with open("/proc/%s/stat" % pid, "rb") as file:
                 if file.read().rpartition(b")")[2].split()[0] == b"T":
                     return True
-    except (OSError, IndexError):  # no Linux, or a process in a container that is not seen from here
+    except (OSError, IndexError):
+        # /proc is missing outside Linux, and a process in a container may be invisible from here.
         return False
     return False
 
@@ -199,7 +202,8 @@ class RepeatHandler(RequestHandler):
         try:
             make_parent(self.shared)
             fd = os.open(self.shared, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError:  # the disk is full, say: the look matters more than sharing it
+        except OSError:
+            # The disk may be full. Looking at the queue matters more than sharing the output with other agents.
             return True
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -235,11 +239,13 @@ class RepeatHandler(RequestHandler):
         result = program.result()
         rc = None if program.timed_out else result["rc"] if result["rc"] is not None else -result["signal"]
         out, err = program.text(program.stdout), program.text(program.stderr)
-        if program.truncated:  # the client would take what a cut list lacks for gone
+        # The client would conclude that whatever a truncated list lacks has ended.
+        if program.truncated:
             rc, out, err = None, b"", b"it printed more than the 4 MB that clusterfn reads\n"
         if self.lock >= 0:
             head = json.dumps({"t": time.time(), "rc": rc, "out": len(out), "err": len(err)}).encode()
-            with contextlib.suppress(OSError):  # a full disk: `read_cached` rejects a truncated answer
+            with contextlib.suppress(OSError):
+                # On a full disk only a part is written, and `read_cached` rejects that by its length.
                 os.ftruncate(self.lock, 0)
                 os.lseek(self.lock, 0, os.SEEK_SET)
                 write_all(self.lock, memoryview(head + b"\n" + out + err))

@@ -45,7 +45,8 @@ class RunHandler(StartHandler):
 
     def on_done(self, program: Program) -> None:
         self.keep_files(0)
-        if self.ended:  # cancelled, while the kernel could not end it
+        # The request was cancelled while the kernel could not end the program yet.
+        if self.ended:
             return None
         out, err = program.text(program.stdout), program.text(program.stderr)
         sizes = dict(program.result(), out=len(out), err=len(err))

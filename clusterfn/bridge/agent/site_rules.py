@@ -61,7 +61,7 @@ def _times(text: str, units: "dict[str, int]") -> float:
     return float(amount.group(1)) * units[amount.group(2)]
 
 
-# key in the file -> its name in spec.json, and how it is read
+# A key of the file -> its name in spec.json, and the function that reads its value.
 _KEYS = {
     "defaults": {"memory": ("memory_bytes", _memory), "time": ("time_s", _time)},
     "limits": {

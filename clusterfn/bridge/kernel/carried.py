@@ -61,7 +61,8 @@ class SocketWatcher:
         ready = self._selector.select(seconds)
         clock.leave_out(clock.overrun(began, seconds))
         for key, events in ready:
-            if self._known(key.fileobj) is key:  # not closed by the one before
+            # A callback of this round may have closed the socket of a later event.
+            if self._known(key.fileobj) is key:
                 key.data(events)
 
     def close(self) -> None:
@@ -237,7 +238,8 @@ def make_private_folder() -> str:
         try:
             if name.startswith(_PREFIX) and os.stat(folder).st_uid == os.geteuid() and _is_abandoned(folder):
                 shutil.rmtree(folder, ignore_errors=True)
-        except OSError:  # another holder has removed it
+        except OSError:
+            # Another holder has removed the folder meanwhile.
             continue
     return tempfile.mkdtemp(prefix=_PREFIX, dir=place)
 

@@ -48,7 +48,8 @@ class LabProcess(HeldProcess):
         return self._path
 
     def was_shut_down(self) -> bool:
-        return self.status == 0  # from its menu
+        # A user who shuts JupyterLab down from its menu makes it exit with status 0.
+        return self.status == 0
 
     def start_activity(self, watcher: "SocketWatcher") -> "Optional[Activity]":
         return LabActivity(self._path, self._token)
@@ -83,7 +84,8 @@ class LabActivity:
         while not self._closed.wait(self._look_s):
             try:
                 resources = self._ask("kernels") + self._ask("terminals")
-            except (OSError, ValueError, http.client.HTTPException):  # it starts, or is too busy to answer
+            except (OSError, ValueError, http.client.HTTPException):
+                # JupyterLab is still starting, or too busy to answer. The next look asks again.
                 continue
             states = {(str(each.get("id") or each.get("name")), str(each.get("last_activity"))) for each in resources}
             if states != self._states or any(each.get("execution_state") == "busy" for each in resources):

@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 
 HELLO, ACK, OPEN, DATA, CLOSE, SAY = range(1, 7)
 SHELL, IOPUB, STDIN, CONTROL, HEARTBEAT = CHANNELS = (1, 2, 3, 4, 5)
-WEB = 6  # of JupyterLab, which has no other channel, and of dask's dashboard
-DASK = 7  # of dask's scheduler
-CHANNEL_NAMES = ("shell", "iopub", "stdin", "control", "hb")  # in the order of their numbers
+# The only channel of JupyterLab, and that of dask's dashboard.
+WEB = 6
+# The only channel of dask's scheduler.
+DASK = 7
+# In the order of their numbers, from 1.
+CHANNEL_NAMES = ("shell", "iopub", "stdin", "control", "hb")
 # For a larger read, glibc asks the kernel for memory each time (M_MMAP_THRESHOLD): 15 µs for 600 bytes instead of 2.5.
 READ_BYTES = 64 * 1024
 _HEAD = struct.Struct("!BIQI")  # kind, connection, number, bytes of the body

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
     from .stream import Frame
 
-_LIMIT_BYTES = 8 * 2**20  # that the client has not acknowledged
-_LISTENS = "0A"  # a state in /proc/net/tcp
+# While this much is not acknowledged, no further output is read.
+_LIMIT_BYTES = 8 * 2**20
+# The state TCP_LISTEN, as /proc/net/tcp writes it.
+_LISTENS = "0A"
 _CONNECT_S = 5.0
 _TICK_S = 1.0
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -133,7 +135,8 @@ def listeners_on(port: int) -> "tuple[list[str], bool]":
         try:
             with open("/proc/net/" + name, encoding="ascii") as file:
                 lines = file.readlines()[1:]
-        except OSError:  # no Linux, or no IPv6
+        except OSError:
+            # The file is missing outside Linux, and that of IPv6 where it is switched off.
             continue
         for line in lines:
             words = line.split()
@@ -143,6 +146,7 @@ def listeners_on(port: int) -> "tuple[list[str], bool]":
                     own.append(_address(family, address))
                 else:
                     others = True
+    # Without /proc, nothing says whose port it is, so the usual address is tried.
     if not os.path.exists("/proc/net/tcp"):
         own = ["127.0.0.1"]
     return [_LOOPBACK.get(each, each) for each in own], others

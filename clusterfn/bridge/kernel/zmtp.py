@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 
 GREETING_BYTES = 64
 MORE, LONG, COMMAND = 1, 2, 4
-_READ_UP_TO = 1 << 20  # bytes of a part: requests that matter here are small, and binary buffers are not
+# The requests that matter here are small; a longer part is a binary buffer and is skipped.
+_READ_UP_TO = 1 << 20
 DELIMITER = b"<IDS|MSG>"
-_HEADER, _CONTENT = 2, 5  # after the delimiter
+# Positions of the parts, counted from the delimiter.
+_HEADER, _CONTENT = 2, 5
 
 
-# Signature, version 3.0, mechanism NULL, not a server, filler.
+# The signature, version 3.0, the mechanism NULL, the role "not a server", and a filler.
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + b"\0" + bytes(31)
 
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from .lease import Lease, Leases
 
 _POLL_S = 0.002
-_AGAIN_S = 2.0  # each time nvidia-smi is asked, which may take a second of the machine
+# Each try asks nvidia-smi, which may occupy the machine for a second.
+_AGAIN_S = 2.0
 _LISTED_S = 2.0
 _NAMED_S = 2.0
 
@@ -57,20 +58,24 @@ def request_admission(job: "JobFolder", signals: "Signals", waits: bool = True) 
         NotNow: It waits in the queue from now on, or another process has it, or this one is to wait no longer.
     """
     turn = os.environ.pop(TURN, None)
-    if turn == launch.ENVIRONMENT and not waits:  # a supervisor died at it: its job is claimed, and has no ticket
+    # A supervisor died while it built the environment. Its job is claimed and has no ticket.
+    if turn == launch.ENVIRONMENT and not waits:
         turn = None
     request = AdmissionRequest(job, signals, waits, (turn or "").partition(launch.KEPT)[2])
     admission = request.admission
     if admission.ticket.after and job.element is None:
-        from ..supervisor.dependencies import Dependencies  # few jobs take values of others
+        # This import is late, because few jobs take values of others.
+        from ..supervisor.dependencies import Dependencies
 
         admission.refusal = Dependencies(job.root).failure(admission.ticket.after)
         if admission.refusal is not None:
-            return admission  # it needs nothing to say so
+            # The job needs no resources to report that its input has failed.
+            return admission
     try:
         # A spooler of an older version lets a job come whose environment is missing: no other process would build it.
         if turn == launch.ENVIRONMENT or turn is not None and request.lacks_environment():
-            from ..supervisor import built  # few jobs build an environment
+            # This import is late, because few jobs build an environment.
+            from ..supervisor import built
 
             built.prepare(job, request.look_while_it_waits)
             if turn == launch.ENVIRONMENT:
@@ -108,7 +113,8 @@ class Admission:
         self.held: "dict[str, Lease]" = {}
         self.run: "Optional[Lease]" = None
         self.refusal: "Optional[Verdict]" = None
-        self._waits_again = ""  # why, from `queue_again` on
+        # The reason for which the job waits again, once `queue_again` has been called.
+        self._waits_again = ""
 
     def gpu_uuids(self, failed: "Sequence[str]" = ()) -> "list[str]":
         """Return the job's GPUs; exchange those that failed it for others, as far as others are free.
@@ -118,14 +124,16 @@ class Admission:
         """
         if self.refusal is not None:
             raise AttemptEnded(self.refusal)
-        from . import gpu_leases  # many jobs ask for no GPU
+        # This import is late, because many jobs ask for no GPU.
+        from . import gpu_leases
 
         every = self.look.every
         others = [gpu for gpu in every if gpu not in failed]
         for bad in [gpu for gpu in self.uuids if gpu in failed]:
             try:
                 better = gpu_leases.replace_used_gpus(self.leases, gpu_leases.hold_gpus(self.leases, others, 1), others)
-            except (gpu_leases.TooFew, AttemptEnded):  # the same again is better than none
+            except (gpu_leases.TooFew, AttemptEnded):
+                # A GPU that failed once is better than none.
                 break
             self.ticket.record(tickets.EXCHANGED, cards=list(better), released=[bad])
             self.held.update(better)
@@ -164,13 +172,16 @@ class Admission:
         """Release all that the job holds."""
         if self.run is None:
             return
-        self.ticket.record(tickets.RELEASED, cards=list(self.held))  # before the next holder may say that it has them
+        # The release is recorded first: the next holder may record the same GPUs as soon as they are free.
+        self.ticket.record(tickets.RELEASED, cards=list(self.held))
         if self._waits_again:
             self.ticket.note(self._waits_again)
         for lease in self.held.values():
             lease.close()
         self.held.clear()
-        self.ticket.forget_for_restart()  # before the next attempt can begin and be remembered
+        # The kept ticket is removed while the name is still held. The next attempt may begin and keep its own right
+        # after.
+        self.ticket.forget_for_restart()
         self.run.close()
         self.run = None
 
@@ -313,7 +324,8 @@ class AdmissionRequest:
             if waits:
                 raise self._queue(waits)
             if self.lacks_environment():
-                raise self._queue("its environment is not there yet")  # no GPU is reserved for it meanwhile
+                # No GPU is reserved for the job while its environment is being built.
+                raise self._queue("its environment is not there yet")
             if not ticket.standing and self._may_queue and self._others_wait():
                 raise self._queue("")
             start_plan = self._look.decide(names)
@@ -343,7 +355,8 @@ class AdmissionRequest:
             raise NotNow(EXIT_RETURNED, "each item of the group has ended: nothing to do")
 
     def _hold_gpus(self, free: "Sequence[str]") -> "dict[str, Lease]":
-        from . import gpu_leases  # as above
+        # This import is late, because many jobs ask for no GPU.
+        from . import gpu_leases
 
         try:
             return gpu_leases.hold_gpus(self._leases, free, self._ticket.asked.gpus)
@@ -359,7 +372,8 @@ class AdmissionRequest:
         job, ticket = self._job, self._ticket
         if not ticket.after:
             return ""
-        from ..supervisor import item_inputs, takers  # few jobs take values of others
+        # These imports are late, because few jobs take values of others.
+        from ..supervisor import item_inputs, takers
         from .held_back import HeldBack
 
         held_back = HeldBack(job.root)
@@ -398,7 +412,9 @@ class AdmissionRequest:
         first, ticket, uid = None, self._ticket, self._look.uid
         is_new = ticket.standing is None and self._may_queue
         if place is not None and is_new:
-            until_s = machine.now_s() + lease_names.VALID_S - 1  # a spooler's own name for it must be another
+            # One second less than usual, because a spooler that names the same job must be able to bind a different
+            # name.
+            until_s = machine.now_s() + lease_names.VALID_S - 1
             kind = machine.kind_of(self._job.spec["resources"])
             used = machine.Used(place[0], 0, 0)
             name = lease_names.wait(machine.Waiting(place[1], uid, self._job.id, ticket.asked, kind, used), until_s)
@@ -480,7 +496,8 @@ class MachineLook:
         return plan.must_yield(self._ticket.own(), self._view(names)) if others else ""
 
     def _view(self, names: lease_names.HeldNames, no_gpus: bool = False) -> plan.QueueView:
-        every = [gpu.uuid for gpu in self.gpus]  # other kinds may do for older jobs
+        # All GPUs of the machine count, because older jobs may accept another kind.
+        every = [gpu.uuid for gpu in self.gpus]
         free = [gpu for gpu in every if not no_gpus and gpu not in names.gpus and gpu not in self.unleased]
         available_mb = machine.available_mb() if self._ticket.asked.memory_mb else 0
         resources = MachineResources(machine.cores(), machine.memory_mb(), available_mb, free)
@@ -499,9 +516,11 @@ class MachineLook:
         size = len(self.gpus), machine.cores()
         if named is not None and named.used is not None:
             return Usage(named.used.ms, named.used.ms, *size), (named.used.ms, named.ms)
-        if not names.waiting:  # no other job to compare with
+        # No other job waits with which the usage of this user could be compared.
+        if not names.waiting:
             return None, (0, 0)
-        from .usage import UsageAccount, published_usage  # few jobs come while others wait
+        # This import is late, because few jobs come while others wait.
+        from .usage import UsageAccount, published_usage
 
         running = {each.job: each.asked for each in names.running if each.uid == self.uid}
         return published_usage(UsageAccount(self._ticket.job.root), running, size, time.time()), (0, 0)

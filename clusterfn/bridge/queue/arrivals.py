@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
     from .lease import Lease, Leases
 
-_PATIENCE_S = 2.0  # lines of setup: may take longer
+# The lines of `setup:` in job.sh run before the supervisor and may take longer than this. Then the order is given up.
+_PATIENCE_S = 2.0
 _LOOK_S, _LOOK_MOST_S = 0.004, 0.1
 _LOCK_S = 5.0
-KEPT_S = 2.0  # no process needs the lock of all admissions for longer
+# No healthy process needs the lock of all admissions for longer than this.
+KEPT_S = 2.0
 _POLL_S, _TRIES = 0.002, 25
 
 
@@ -42,7 +44,8 @@ def wait_for_earlier_submissions(script: int, has_come: "Callable[[EarlierJob], 
     until, pause = time.monotonic() + _PATIENCE_S, _LOOK_S
     older = _older_than(script)
     while older and not has_come(older[-1]) and time.monotonic() < until:
-        if _start_of(older[-1].pid) != older[-1].start:  # its script has ended
+        # The script of that job has ended, so the one before it is the next to wait for.
+        if _start_of(older[-1].pid) != older[-1].start:
             older.pop()
             continue
         time.sleep(pause)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from .tickets import Queue
 
 _CONCLUDES_S = 30.0
-_AT_ONCE = 8  # processes; a failed job may have hundreds that wait for its value
+# A failed job may have hundreds of others that wait for its value; only so many processes publish their ends at once.
+_AT_ONCE = 8
 _AGAIN_S = 5.0
 
 
@@ -66,11 +67,13 @@ class JobEndings:
     def _set_aside(self, job: str) -> None:
         try:
             self._queue.set_aside(job)
-        except OSError as error:  # the disk is read-only: it is not looked at again by this spooler
+        except OSError as error:
+            # On a read-only disk the ticket stays where it is. This spooler does not look at it again.
             say("the ticket of %s could not be set aside: %s" % (job, error))
 
     def _conclude(self, job: str, folder: str, verdict: "dict[str, Any]") -> None:
-        import tempfile  # costs as much as all the rest, and few jobs end here
+        # This import costs as much as all the rest, and few jobs end here.
+        import tempfile
 
         argv = [sys.executable, "-I", "-S", os.path.abspath(sys.argv[0]), "conclude", folder]
         try:
@@ -78,7 +81,8 @@ class JobEndings:
                 verdict_file.write(json.dumps(dict(verdict, withdraw=True)).encode())
                 verdict_file.seek(0)
                 process = subprocess.Popen(argv, stdin=verdict_file, stdout=null, cwd="/", start_new_session=True)
-        except OSError as error:  # no more processes, or no more room: at its next turn
+        except OSError as error:
+            # The machine has no process or disk space left. The next turn of the spooler tries again.
             say("the end of %s could not be published now: %s" % (job, error))
             self._abandoned.discard(job)
             return
@@ -100,6 +104,7 @@ class JobEndings:
                 self._set_aside(job)
             elif kind != DEPENDENCY or os.path.exists(os.path.join(self._queue.folder_of(job), CLAIM)):
                 self._queue.withdraw(job)
-            else:  # its input may have a value after all, or the disk is full: its own supervisor sees
+            else:
+                # Its input may have a value after all, or the disk may be full. The job's own supervisor finds out.
                 self._not_before[job] = time.monotonic() + _AGAIN_S
         return killed

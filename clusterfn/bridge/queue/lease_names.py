@@ -27,13 +27,17 @@ if TYPE_CHECKING:
 ADMISSION = "door"
 GPU, RUN, WAIT, SPOOL, TURN = "gpu/", "run/", "wait/", "spool/", "turn/"
 
-VALID_S = 60  # a job that makes no progress delays others no longer than that
+# A waiting job that makes no progress delays other users no longer than this.
+VALID_S = 60
 _NO_END_S = str(1 << 62)
-_LONGEST = 87  # an abstract socket takes 107 bytes, 10 of them before these, and 10 for an ending
-_NUMBER = re.compile("[0-9]{1,20}$")  # of no other script: users could name others by them
+# An abstract socket's name takes 107 bytes. The prefix of lease.py takes 10 of them, and an ending takes 10.
+_LONGEST = 87
+# ASCII digits only: `int` reads digits of other scripts too, and a user could name other users by them.
+_NUMBER = re.compile("[0-9]{1,20}$")
 _ENDING = re.compile("~[^/]*")
 _CLAIMS = re.compile("(?:run|wait|spool|turn)/([0-9]+)/")
-_MOST_WAITING = 256  # of one user: a spooler names the first of each line, and those that are about to start
+# Of one user: a spooler names the first job of each line, and those that are about to start.
+_MOST_WAITING = 256
 _TIME_SHARED = "t"
 
 
@@ -72,7 +76,9 @@ class HeldNames:
                 continue
             until_s, job = entry
             self.waits[name] = job.uid
-            if until_s > now_s and waiting.get((job.uid, job.job), (0,))[0] < until_s:  # the newest that it holds
+            # Of several names of one job the newest counts, because a spooler binds the next before it releases the
+            # last.
+            if until_s > now_s and waiting.get((job.uid, job.job), (0,))[0] < until_s:
                 waiting[job.uid, job.job] = entry
         self.running = [job for job in self.jobs.values() if (job.uid, job.job) != but]
         run = {(job.uid, job.job) for job in self.running}
@@ -181,7 +187,8 @@ def _running(name: str) -> "Optional[Running]":
 
 def _waiting(name: str) -> "Optional[tuple[int, Waiting]]":
     parts = name.split("/")
-    if len(parts) == 7:  # of an older bridge, whose names count as long as they are held, for any GPU
+    # A bridge of an older version wrote this name. It counts as long as it is held, and for any GPU.
+    if len(parts) == 7:
         parts = parts[:3] + [_NO_END_S] + parts[3:] + ["", "0"]
     if parts[0] != "wait" or len(parts) != 10:
         return None

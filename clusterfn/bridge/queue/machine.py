@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from ..supervisor.eligible_gpus import GpuInfo
 
-_BOOTTIME = 7  # CLOCK_BOOTTIME, which Python names from 3.7 on; it runs while the machine sleeps
+# CLOCK_BOOTTIME, which Python names from 3.7 on. It runs on while the machine sleeps.
+_BOOTTIME = 7
 
 Demand = namedtuple("Demand", ("gpus", "cores", "memory_mb"))
 # Which GPUs will do: a type as `squeezed` has it, "" for any; the size of each, 0 for any; those that the user's
@@ -38,8 +39,10 @@ Used = namedtuple("Used", ("ms", "step_ms", "more"))
 Waiting = namedtuple("Waiting", ("ms", "uid", "job", "asked", "kind", "used"))
 
 ANY = Kind("", 0, ())
-_MANY = 64  # jobs that could start at once
-_TIMES_SHARED = 4  # so many times the cores one user's jobs may ask for on their own machine
+# More jobs than this could not start at once anyway.
+_MANY = 64
+# On one's own machine, the jobs together may ask for this many times its cores.
+_TIMES_SHARED = 4
 
 
 def name() -> str:
@@ -80,7 +83,8 @@ def available_mb() -> int:
     for line in read_proc("meminfo").split(b"\n"):
         if line.startswith(b"MemAvailable:"):
             return int(line.split()[1]) >> 10
-    return memory_mb()  # a kernel before 3.14 does not say
+    # Kernels before 3.14 have no MemAvailable.
+    return memory_mb()
 
 
 def _first_line(path: str) -> str:
@@ -113,7 +117,8 @@ def limits_of(spec: "Mapping[str, Any]") -> UserLimits:
     """Return what the job's user may take on this host."""
     limits = spec.get("limits") or {}
     limit, memory = limits.get("cores"), limits.get("memory_bytes")
-    if limit is None and spec["scheduler"] == "local":  # one's own machine
+    # On one's own machine, jobs share the cores with all other programs, and need not wait for a free one.
+    if limit is None and spec["scheduler"] == "local":
         limit = max(_TIMES_SHARED * cores(), spec["resources"]["cores"])
     return UserLimits(limits.get("gpus"), limit, None if memory is None else _mb(memory), limits.get("jobs"))
 

@@ -24,7 +24,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_MOST_OF_A_CORE = 0.004  # for looks at jobs, and as much again for nvidia-smi
+# The share of a core for looks at jobs. nvidia-smi may take as much again.
+_MOST_OF_A_CORE = 0.004
 _MOST_BYTES_PER_S = 1500.0
 _GPUS_EVERY_S = 5.0
 _ENDED = frozenset(FINAL.values()) | {DIED}
@@ -103,6 +104,7 @@ class Overview:
     def _look_at_gpus(self, own: "list[dict[str, Any]]") -> "dict[str, Any]":
         """Return the GPUs of the machine; between two looks by nvidia-smi, what the own jobs say of theirs is newer."""
         if time.monotonic() >= self._next_gpus:
+            # nvidia-smi is a child of this process, so its cost shows in the CPU time of the children.
             before = _children_s()
             self._gpus = report.look_at_gpus(self._root, self._lease)
             self._next_gpus = time.monotonic() + max(_GPUS_EVERY_S, (_children_s() - before) / _MOST_OF_A_CORE)

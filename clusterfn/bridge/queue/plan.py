@@ -27,7 +27,8 @@ SLOW = "its script takes long to come to the function (look at `setup:` of the h
 _MOST_FURTHER = 64
 HALF = "its group has half of the GPUs, and another user waits for GPUs"
 LATER = "another user waits, who has used less of the machine lately"
-_SLACK_MS = 5000  # an element does not give way for less: it takes a second to start it again
+# An element does not yield for a smaller difference, because its restart takes a second.
+_SLACK_MS = 5000
 
 
 class GpuSituation:
@@ -78,7 +79,8 @@ def _describe_wait(
 
 
 def _named(uid: int) -> str:
-    if uid == os.geteuid():  # whose jobs these are
+    # The reasons are written for the user whose jobs these are.
+    if uid == os.geteuid():
         return "you"
     return user_name(uid) if uid >= 0 else "an unknown user"
 
@@ -96,7 +98,8 @@ def _describe_gpus(count: int, around: GpuSituation) -> str:
         used = list(around.unleased.values())
         parts.append("%d in use without a lease: %s" % (len(used), ", ".join(used)))
     text = "; ".join(parts)
-    if around.kept and around.ahead:  # why those that are free are not for it
+    # Some GPUs are free, so the text must say why this job does not get them.
+    if around.kept and around.ahead:
         free = len(set(around.gpus) - set(around.holders) - set(around.unleased))
         reserved_gpus = "the others" if around.kept == free else "%d of the others" % around.kept
         if free == len(around.gpus):
@@ -255,7 +258,9 @@ class _Planning:
         why = self.group_has_its_half(ticket, kind)
         missing = self.room.lacks(ticket.asked, kind) if kind is not None else []
         if not missing and not why:
-            if ticket.asked.gpus and self._gpu_job_comes:  # jobs with GPUs start one after another
+            # Jobs with GPUs start one after another: a job may exchange a GPU that another process uses, and the next
+            # job must not have taken the replacement.
+            if ticket.asked.gpus and self._gpu_job_comes:
                 self.plan.reasons[ticket.job] = self._with_place_in_line("", ticket, before)
             else:
                 self._gpu_job_comes = self._gpu_job_comes or self._is_awaited(ticket)
@@ -275,13 +280,16 @@ class _Planning:
             return
         self._lines.add(line)
         self.room.count(ticket.asked)
-        if missing != [OWN]:  # a job that waits for the user's own jobs keeps nothing from others
+        # A job that only waits for its user's own jobs keeps nothing from other users.
+        if missing != [OWN]:
             self._keep_for(self.view.uid, ticket.asked, ticket.kind)
-            if ticket.kind.only:  # its name cannot say which GPUs: others would keep all of them
+            # A name cannot say which GPUs such a job accepts, so other users would keep all GPUs for it.
+            if ticket.kind.only:
                 return
             self.plan.named.append(ticket)
             self.plan.further[ticket.job] = self._further(ticket, behind)
-            self._usage.add(ticket.asked)  # another user comes before the next one
+            # The reserved job counts as used, so that another user comes before the next job of this one.
+            self._usage.add(ticket.asked)
 
     def _with_place_in_line(self, text: str, ticket: "Ticket", before: int) -> str:
         """Add how many jobs come before it, and whose is the first and why."""
@@ -290,7 +298,8 @@ class _Planning:
         after = "%d job%s before it" % (before, "" if before == 1 else "s")
         first, used_ms = self._first, self.plan.places[ticket.job][0]
         if self._is_fair and first is not None and first.used.ms < used_ms:
-            from .usage import in_words  # few jobs wait for another user
+            # This import is late, because few jobs wait for another user.
+            from .usage import in_words
 
             resource = "GPUs" if first.asked.gpus else "cores"
             used = in_words(first.used.ms), resource, in_words(used_ms)
@@ -299,7 +308,8 @@ class _Planning:
 
     def _further(self, ticket: "Ticket", behind: "Sequence[Ticket]") -> "tuple[int, int]":
         """Return what each further job like this one adds to what was used, and how many there are that may start."""
-        if ticket.asked.gpus and ticket.element is not None:  # its group may have no more than half
+        # The group of such a job may have no more than half of the GPUs while another user waits.
+        if ticket.asked.gpus and ticket.element is not None:
             return 0, 0
         alike = sum((each.asked, each.kind) == (ticket.asked, ticket.kind) for each in behind)
         return self._usage.step(ticket.asked), min(alike, self.room.further(ticket.asked))

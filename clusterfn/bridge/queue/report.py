@@ -36,7 +36,8 @@ def print_queue(root: str, bridge: str) -> int:
     launch.revive_spooler(root, bridge)
     for line in waiting_jobs(root):
         text = "%s|PENDING|%s\n" % (job_name(line["name"], line["job"]), line["reason"])
-        sys.stdout.buffer.write(portable(text).encode("utf-8", "replace"))  # whatever the locale is
+        # The bytes are written directly, because the locale of the host may not be able to encode the names.
+        sys.stdout.buffer.write(portable(text).encode("utf-8", "replace"))
     return 0
 
 
@@ -55,7 +56,7 @@ def _line(ticket: "Ticket", reason: "Optional[str]") -> "dict[str, Any]":
 
 
 _STATUS_LINE = {"job": str, "reason": str}
-# What was last read, and of which file: a list of thousands of jobs asks for each of them.
+# The reasons that were read last, and the version of the file. A list of thousands of jobs asks for each of them.
 _last_read = (("", 0, 0), {})  # type: tuple[tuple[str, int, int], dict[str, str]]
 
 
@@ -70,7 +71,8 @@ def _reasons(root: str) -> "dict[str, str]":
             if _last_read[0] != version:
                 lines = [parse_record(line, _STATUS_LINE, QUEUE_STATUS) for line in file]
                 _last_read = version, {line["job"]: line["reason"] for line in lines}
-    except (OSError, DamagedFile):  # no spooler has written it yet, or it holds something else
+    except (OSError, DamagedFile):
+        # No spooler has written the file yet, or it holds something else. Then the tickets' own reasons are shown.
         return {}
     return _last_read[1]
 
@@ -99,7 +101,8 @@ def write_reasons(root: str, tickets: "list[Ticket]", reasons: "dict[str, str]")
     text = "".join(json.dumps(line) + "\n" for line in lines)
     try:
         publish.replace(_status_file(root), text.encode(), sync=False, mode=0o666)
-    except OSError:  # full: it is news, not the queue
+    except OSError:
+        # The disk is full. The reasons are only news, and the queue works without them.
         return
 
 
@@ -107,7 +110,8 @@ def _status_file(root: str) -> str:
     return os.path.join(machine.folder(root), QUEUE_STATUS)
 
 
-_OF_THE_JOURNAL = 1 << 20  # its end; a GPU that was taken before that is still shown as held
+# Only the end of the journal is read. A GPU that was taken before that is still shown as held, without its job.
+_OF_THE_JOURNAL = 1 << 20
 _KEPT = "waiting for %s; GPUs that become free are reserved for it"
 
 
@@ -160,7 +164,8 @@ class GpuHolders:
         """Return `user`, `job`, `name`, `since` (seconds since 1970) of each held GPU; None for what is not known."""
         running = {job.job for job in self._names.running if job.uid == self._uid}
         holders = {}
-        for uuid, (job, since) in _taken(self._root).items():  # this user's own jobs are in the journal
+        # The journal says which GPUs this user's own jobs have; only those of other users must be guessed.
+        for uuid, (job, since) in _taken(self._root).items():
             if uuid in self._names.gpus and job in running:
                 holders[uuid] = dict(self._holder(self._uid), job=job, name=_name_of(self._root, job), since=since)
         for uuid in sorted(self._names.gpus - set(holders)):
@@ -201,12 +206,14 @@ def _end_of(path: str) -> "Iterable[dict[str, Any]]":
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _OF_THE_JOURNAL))
             lines = file.read().split(b"\n")
-    except OSError:  # no GPU was ever leased on this machine
+    except OSError:
+        # There is no journal, because no GPU was ever leased on this machine.
         return
     for line in lines:
         try:
             event = json.loads(line.decode())
-        except ValueError:  # cut off at the beginning, or being written
+        except ValueError:
+            # The first line may be cut off, and the last may still be in the course of being written.
             continue
         yield event
 
@@ -216,7 +223,8 @@ def _name_of(root: str, job: str) -> "Optional[str]":
     try:
         with open(os.path.join(job_dir(root, whole), SPEC), encoding="utf-8") as file:
             name = json.load(file)["name"]
-    except (OSError, ValueError, KeyError):  # its folder is gone
+    except (OSError, ValueError, KeyError):
+        # The folder of the job is gone.
         return None
     return "%s, element %s" % (name, element) if element else str(name)
 
@@ -229,7 +237,8 @@ def _waiting_for_gpus(root: str, names: lease_names.HeldNames) -> "list[dict[str
     own = waiting_jobs(root)
     waiting, place = [], len(order)
     for line in own:
-        place = places.get((uid, line["job"]), place)  # one without a name comes after the one before it
+        # A job without a name of its own comes after the one before it in the list.
+        place = places.get((uid, line["job"]), place)
         if line["asked"]["gpus"]:
             facts = {key: line[key] for key in ("job", "name", "reason", "asked", "since")}
             waiting.append((place, dict(facts, own=True, user=gpus.user_name(uid))))

@@ -31,16 +31,23 @@ if TYPE_CHECKING:
     from .machine import Usage
     from .tickets import Ticket
 
-_LOOK_AGAIN_S = 5.0  # for GPUs whose users hold nothing that could wake us, for cancelled jobs, for memory
+# Nothing wakes the spooler for a GPU whose user holds no name, a cancelled job, or free memory. It looks at intervals.
+_LOOK_AGAIN_S = 5.0
 _STARTING_S = 0.1
-_UNHEARD_S = 1.0  # where no process can wake it
-_SETTLE_S = 0.003  # a job releases several names one after another
-_OTHERS_S = 0.05  # other users can wake it as often as they like
-_OTHER_FILES = 64  # that a spooler has open in addition to its own names and the connections to others
+# Where no other process can wake the spooler, it looks more often.
+_UNHEARD_S = 1.0
+# A job releases several names one after another; the spooler waits until it has released them all.
+_SETTLE_S = 0.003
+# Other users can wake the spooler as often as they like, so it rests after a call that is not its own user's.
+_OTHERS_S = 0.05
+# The files that a spooler has open in addition to its own names and the connections to other holders.
+_OTHER_FILES = 64
 _FEWEST = 8
-_FEW = 256  # all of them are looked at in each turn
+# So few tickets are all looked at in each turn.
+_FEW = 256
 _OF_EACH = 64
-_SHARE, _MOST_S = 0.1, 30.0  # of the time, for looks at all tickets; the first one reads each file
+# Looks at all tickets take at most this share of the time. The first look reads each file.
+_SHARE, _MOST_S = 0.1, 30.0
 
 
 def run_spooler(root: str, lease: str, fd: int, *first: str) -> int:
@@ -77,7 +84,8 @@ class Spooler:
         self.lease = lease
         self.uid = os.getuid()
         self.leases = leases_of_kind(lease)
-        # Names are made by others, as many as they like: half of the files that may be open is for them.
+        # Other users may create as many names as they like, so half of the files that may be open are reserved for this
+        # spooler's own.
         most = max(_FEWEST, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OTHER_FILES) // 2)
         self.named = NamedJobs(self.leases, queue, self.uid, most)
         self._elected: "Optional[Lease]" = self.leases.inherited(fd)
@@ -92,7 +100,8 @@ class Spooler:
         self._lock_holder, self._locked_since = "", 0.0
         self._reported: "Optional[tuple[list[Ticket], dict[str, str]]]" = None
         self._front = QueueFront()
-        self._limit_at = float("inf")  # when the first `queue_timeout` is over, by the monotonic clock
+        # When the first `queue_timeout` ends, by the monotonic clock.
+        self._limit_at = float("inf")
 
     def elected(self) -> bool:
         """Return whether this is the spooler of its queue, and something waits; take its name again if need be."""
@@ -126,7 +135,8 @@ class Spooler:
     def _turn(self) -> bool:
         """Look at the tickets and start what may start; return False if nothing waits."""
         began = time.monotonic()
-        if self.lease != "file":  # who holds a locked file is unknown
+        # Nothing says who holds a locked file, so a spooler that breaks its promise could not be found.
+        if self.lease != "file":
             self.named.promise_turn()
         self._collect()
         self._inputs.look_again()
@@ -138,7 +148,7 @@ class Spooler:
         names = lease_names.HeldNames(self.leases.binders(), machine.now_s())
         self._holders.follow(names, {gpu.uuid for gpu in self._gpus.gpus})
         self._look_at_lock()
-        # Those that wait for the value of a job reserve nothing, and nothing is made for them.
+        # Jobs that wait for the value of another job reserve nothing, and no environment is made for them yet.
         held_back = self._inputs.reasons(tickets)
         complete = [ticket for ticket in tickets if ticket.job not in held_back]
         lacking = [ticket for ticket in complete if not has_environment(ticket)]
@@ -183,7 +193,8 @@ class Spooler:
         if is_cancelled(ticket):
             return {"kind": CANCELLED, "message": "the job was withdrawn before it started", "stage": "queue"}
         if ticket.after and ticket.element is None and self._inputs.values.failure(ticket.after) is not None:
-            return {"kind": DEPENDENCY, "withdraw": True}  # `conclude` says why
+            # `supervise.py conclude` finds out which input failed, and says so.
+            return {"kind": DEPENDENCY, "withdraw": True}
         if ticket.timeout_s is None or self._waited_s(ticket) < ticket.timeout_s or not has_environment(ticket):
             return None
         lacking = "no GPUs became free" if ticket.asked.gpus else "its turn did not come"
@@ -232,7 +243,7 @@ class Spooler:
         )
         holders = self._holders.of_gpus(names.gpus)
         held = dict(names.holders(every), **{gpu: holder.uid for gpu, holder in holders.items()})
-        # The process that holds a GPU, for users of whose jobs none runs with one.
+        # The pid is shown only for a user of whom no running job of clusterfn has a GPU: another program must hold it.
         with_jobs = {job.uid for job in names.running if job.asked.gpus}
         pids = {gpu: each.pid for gpu, each in holders.items() if held[gpu] not in with_jobs and each.pid}
         running = {job.job: job.asked for job in names.running if job.uid == self.uid}

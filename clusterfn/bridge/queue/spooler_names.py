@@ -32,7 +32,8 @@ class NamedJobs:
         self._queue = queue
         self._uid = uid
         self._most = most
-        self._named: "dict[str, tuple[int, Lease]]" = {}  # by job, until when its name counts
+        # By job: the time until which its name counts, and the lease that holds it.
+        self._named: "dict[str, tuple[int, Lease]]" = {}
         self._published: "dict[str, machine.Waiting]" = {}
         self._promise: "Optional[tuple[int, Lease]]" = None
 
@@ -52,6 +53,7 @@ class NamedJobs:
         queue = launch.spool_name(self._queue)[len(lease_names.SPOOL) :].partition("/")[2]
         lease = self._leases.hold(lease_names.turn(self._uid, queue, until_s))
         if lease is not None:
+            # The new promise is bound before the old one is released, so that at no time there is none.
             before, self._promise = self._promise, (until_s, lease)
             if before is not None:
                 before[1].close()

@@ -41,7 +41,8 @@ def look(names: "Iterable[str]", now_s: int) -> "list[dict[str, Any]]":
     """
     held_names = lease_names.HeldNames(names, now_s)
     used: "dict[tuple[int, bool], float]" = {}
-    for job in held_names.in_order() if held_names.is_fair else []:  # of one user the first has the least
+    # Of the jobs of one user, the first has the smallest value, which is that of the user.
+    for job in held_names.in_order() if held_names.is_fair else []:
         used.setdefault((job.uid, bool(job.asked.gpus)), job.used.ms / 1000.0)
     rows = [
         dict(_row(job, "RUNNING"), used=used.get((job.uid, bool(job.asked.gpus)))) for job in sorted(held_names.running)

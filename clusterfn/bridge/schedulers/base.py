@@ -139,7 +139,8 @@ class BareOnHost(HostScheduler):
         self._node = node
 
     def submission_id(self) -> "Optional[str]":
-        return None  # the process of job.sh distinguishes submissions
+        # Without a scheduler, the process of job.sh distinguishes one submission from another.
+        return None
 
     def element_log(self, element: int, submission: str) -> int:
         return element

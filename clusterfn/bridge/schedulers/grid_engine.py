@@ -46,7 +46,8 @@ class GridEngineOnHost(HostScheduler):
 
         Grid Engine itself only counts, and does not say which of them another job has.
         """
-        if os.environ.get("CUDA_VISIBLE_DEVICES"):  # set by the site, or by a dialect that binds GPUs
+        # The site has set the variable, or a dialect of Grid Engine that binds GPUs.
+        if os.environ.get("CUDA_VISIBLE_DEVICES"):
             return None
         for name, text in sorted(os.environ.items()):
             if name.startswith("SGE_HGR_") and "gpu" in name.lower() and len(text.split()) == count:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from typing import Optional
 
 _LOG_TAIL = 4096
-# What every command of SLURM complains of for as long as the configuration of its machine is as it is: it succeeds all
-# the same. An extended regular expression, as grep reads it too, whatever the case.
+# Every command of SLURM prints these complaints as long as the machine's configuration stays as it is, and succeeds all
+# the same. They are an extended regular expression, which grep reads too, without regard to case.
 STANDING = (
     "for slurmd?user|ignored|ignoring|ignore error|obsolete|defunct|deprecated|no longer supported|unrecognized key"
     "|pars(e|ing) error|[a-z]+[.]conf|getaddrinfo|unable to resolve|control machine address|duplicated? node"
@@ -54,7 +54,8 @@ class SlurmOnHost(HostScheduler):
         return os.environ.get("SLURM_JOB_PARTITION") or ""
 
     def end_time(self) -> "Optional[int]":
-        ends = os.environ.get("SLURM_JOB_END_TIME", "")  # since SLURM 22.05
+        # SLURM sets this variable since version 22.05.
+        ends = os.environ.get("SLURM_JOB_END_TIME", "")
         return int(ends) if ends.isdecimal() else None
 
     def ending(self, log: str) -> "Optional[Verdict]":
@@ -99,7 +100,8 @@ class SlurmOnHost(HostScheduler):
     def cancel_waiting_elements(self) -> None:
         array = os.environ.get("SLURM_ARRAY_JOB_ID")
         if array:
-            _run(["scancel", "--state=PENDING", array], _SCANCEL_S)  # it need not succeed
+            # A failure does no harm: an element that starts all the same finds nothing to do.
+            _run(["scancel", "--state=PENDING", array], _SCANCEL_S)
 
     def release_elements(self, array: str, tasks: "list[int]", besides: str, clusters: str) -> str:
         target = "JobId=%s_[%s]" % (array, ",".join(map(str, tasks)))
@@ -120,7 +122,8 @@ class SlurmOnHost(HostScheduler):
             return None
         errors = done.stderr.decode("utf-8", "replace").splitlines()
         if done.returncode != 0 or any(line.strip() and not is_standing(line) for line in errors):
-            return None  # after a complaint its list is not reliable
+            # After an error of squeue its list may lack jobs, which would be taken for ended.
+            return None
         return {line.strip().rpartition(".")[2] for line in done.stdout.decode("utf-8", "replace").splitlines()}
 
     def launch_command(self, nodes: int, tasks: int, cores: int, folder: str) -> "list[str]":
@@ -132,7 +135,8 @@ class SlurmOnHost(HostScheduler):
 
     def rank(self, tasks: int) -> int:
         number = int(os.environ["SLURM_PROCID"])
-        return number + 1 if tasks == 1 else number  # the step that starts the other nodes alone counts them from 0
+        # With one task on each node, the step runs on the other nodes alone and counts them from 0.
+        return number + 1 if tasks == 1 else number
 
     def rank_variables(self, rank: int, nodes: int, tasks: int) -> "dict[str, str]":
         # srun gives a step its own numbers, and frameworks compare them with the job's.
@@ -220,7 +224,8 @@ def _refusal(argv: "list[str]", patience_s: int) -> str:
 
 
 def _run(argv: "list[str]", patience_s: int) -> str:
-    import subprocess  # here: most jobs end without it
+    # This import is late, because most jobs end without a command of SLURM.
+    import subprocess
 
     try:
         answer = subprocess.run(

@@ -21,15 +21,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
-NOTE = "clusterfn: "  # begins a line for the user
+# A line that begins with this is for the user.
+NOTE = "clusterfn: "
 _LOOK_S = 1.0
 _SHOW_S = 5
 _START_S, _START_LOOK_S = 20.0, 0.005
-_CALM_S = 5.0  # a step that srun has just been asked for may not run yet
-_LEFT_S = 30.0  # the least that must be left of the allocation
-# Not "unable to confirm allocation", which srun says of a controller that does not answer, too.
+# A step that srun has just been asked to start may not run yet.
+_CALM_S = 5.0
+# No job is started in an allocation that ends sooner than this.
+_LEFT_S = 30.0
+# "unable to confirm allocation" is not among them, because srun also says it of a controller that does not answer.
 _GONE = re.compile("invalid job id|has expired|revoked|completing or completed", re.IGNORECASE)
-_OTHER_NAME = ".step"  # and the step's number, behind the name of the claim
+# Appended to the name of the claim, with the number of the step.
+_OTHER_NAME = ".step"
 _ENV, _ID, _STEP_ID = "environ", "SLURM_JOB_ID", "SLURM_STEP_ID"
 _OF_THE_STEP = (
     "SLURM_", "SRUN_", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK",
@@ -52,11 +56,13 @@ def hold(folder: str, facts: str) -> int:
         folder: Of the record; it appears as a whole.
         facts: What it has, and after how many seconds without a job it ends (0: never), as JSON.
     """
-    import shutil  # `enter`, for which calls wait, hardly ever needs it
+    # This import is late: calls wait for `enter`, which hardly ever needs it.
+    import shutil
 
     from .slurm import show
 
-    held = read_record(folder)  # another job may have begun to hold one since the client looked
+    # Another job may have begun to hold an allocation since the client looked.
+    held = read_record(folder)
     if held is not None and show("job", str(held["id"]), _SHOW_S).get("JobState") == "RUNNING":
         sys.stderr.write("the allocation %s is held already, by job %s\n" % (held["id"], held["job"]))
         return 1
@@ -71,7 +77,8 @@ def hold(folder: str, facts: str) -> int:
     os.makedirs(part, mode=0o700)
     replace(os.path.join(part, HOLD_ENVIRONMENT), _environment_of_batch())
     replace(os.path.join(part, HOLD_RECORD), json.dumps(record).encode())
-    _forget(folder)  # of one that is gone
+    # The record may have been left by an allocation that is gone.
+    _forget(folder)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         os.rename(part, folder)
@@ -129,7 +136,8 @@ def _environment_of_batch() -> bytes:
         except (OSError, ValueError):
             break
         if os.fsencode("%s=%s" % (_ID, os.environ[_ID])) not in variables.split(b"\0"):
-            break  # what starts batch jobs has no such variable
+            # This process starts the batch jobs of the node, so it has no such variable.
+            break
         pid, oldest = parent, variables
     return oldest
 
@@ -159,12 +167,14 @@ def enter(folder: str, needs: str, *sbatch: str) -> int:
         if not why:
             sys.stdout.write("%s\n" % record["id"])
             return 0
-        if _GONE.search(why):  # without its last word, as when its node dies
+        # The holder could not remove its record, as when its node has died.
+        if _GONE.search(why):
             _forget(folder, record["id"])
         sys.stderr.write("%s%s is not in the held allocation %s: %s\n" % (NOTE, request["name"], record["id"], why))
         sys.stderr.flush()
     os.execvp(sbatch[0], sbatch)
-    return 1  # never: sbatch has taken the place of this process
+    # This line is never reached: sbatch takes the place of this process.
+    return 1
 
 
 def misfit(record: "dict[str, Any]", request: "dict[str, Any]", now: float) -> str:
@@ -185,7 +195,8 @@ def _start(variables: "dict[str, str]", record: "dict[str, Any]", request: "dict
     """Start srun, which outlives this process, and wait until the job begins; return why it does not."""
     claim = os.path.join(request["folder"], CLAIM)
     become = ["/bin/sh", "-c", _BECOME, claim + _OTHER_NAME, claim, os.path.join(request["folder"], SCRIPT)]
-    program = _in_path(request["srun"][0])  # before its variables are the node's
+    # The program is looked up before its variables are those of the node.
+    program = _in_path(request["srun"][0])
     with open(os.path.join(request["folder"], SCHEDULER_LOG), "a+b") as log:
         try:
             srun = subprocess.Popen(
@@ -200,21 +211,25 @@ def _start(variables: "dict[str, str]", record: "dict[str, Any]", request: "dict
         if stands(request["folder"], CLAIM):
             _remove_other_names(request["folder"])
             return ""
-        if srun.poll() is None:  # its node does not answer. If it begins after all, only one of both claims the job
+        # The node does not answer. If the job begins there after all, only one of the two submissions claims it.
+        if srun.poll() is None:
             return "srun has not started it within %d s" % _START_S
         log.seek(0)
         output = log.read().decode("utf-8", "replace").strip()
-    from .slurm import complaints  # as above
+    # This import is late, because only a failed start needs it.
+    from .slurm import complaints
 
     return (complaints(output) + output.splitlines()[-1:] + ["srun did not start it"])[0]
 
 
 def _remove_other_names(folder: str) -> None:
     """Remove the names under which a step has written its claim before it was linked."""
-    with contextlib.suppress(OSError):  # the job has been removed
+    with contextlib.suppress(OSError):
+        # The job has been removed.
         for name in os.listdir(folder):
             if name.startswith(CLAIM + _OTHER_NAME):
-                with contextlib.suppress(FileNotFoundError):  # its step has removed it
+                with contextlib.suppress(FileNotFoundError):
+                    # The step has removed its name itself.
                     os.unlink(os.path.join(folder, name))
 
 
@@ -242,7 +257,9 @@ def _forget(folder: str, number: str = "") -> None:
     """Remove the record, if it is of the allocation of that number, or whosever it is: whole, or not at all."""
     if number and (read_record(folder) or {}).get("id") != number:
         return
-    from ..removal import move_aside, remove  # it imports shutil, as above
+    # This import is late: `removal` imports shutil, which `enter` hardly ever needs.
+    from ..removal import move_aside, remove
 
-    with contextlib.suppress(OSError):  # another process has done that
+    with contextlib.suppress(OSError):
+        # Another process has removed the record.
         remove(move_aside(folder))

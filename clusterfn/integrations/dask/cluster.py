@@ -20,7 +20,8 @@ from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.integrations.dask.worker_job import WorkerJob, WorkerJobs
 from clusterfn.integrations.jupyter.kernel_job import reason_of_end
 
-FAILURES = 3  # jobs of workers that end in a row before any worker has connected
+# So many jobs of workers may end in a row before any worker has connected; then the block fails.
+FAILURES = 3
 _AGAIN_S = 1.0
 _LOST = "distributed.deploy.lost-worker-timeout"
 
@@ -141,7 +142,8 @@ class JobsCluster(ConnectedCluster):
             return
         error = worker.error
         if error is None and worker.job is not None:
-            is_usual = not worker.job.cancelled() and worker.job.exception(0) is None  # to close, or by its time limit
+            # A worker ends without an error when dask has closed it, or at its time limit.
+            is_usual = not worker.job.cancelled() and worker.job.exception(0) is None
             error = None if is_usual else reason_of_end(worker.job)
         if error is not None:
             self._failures += 1

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from clusterfn.config.options import Options
     from clusterfn.config.spec import Host
 
-_NANNY_BYTES = 200 * 2**20  # of a worker's memory, for the process that watches it
+# The process that watches a worker takes this part of the worker's memory.
+_NANNY_BYTES = 200 * 2**20
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,8 @@ class SchedulerJob:
             try:
                 with socket.create_connection((ip, int(port)), _ANSWER_S) as plain, context.wrap_socket(plain):
                     return
-            except OSError:  # the connection closes a moment before the reason comes
+            except OSError:
+                # The connection closes a moment before the reason arrives.
                 if self._has_ended.wait(_REASON_S):
                     break
         raise self.error()

@@ -41,7 +41,8 @@ def run_program(*words: str) -> None:
         raise RuntimeError(f"what starts dask's workers on {node} ended with {how}")
 
 
-run_program.__module__ = "__main__"  # travels as itself: the job need not import what only the client uses
+# The function travels by value, so the job need not import modules that only the client uses.
+run_program.__module__ = "__main__"
 
 
 @dataclass(frozen=True)

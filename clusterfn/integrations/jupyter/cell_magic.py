@@ -57,7 +57,8 @@ def run_cell(shell: Any, line: str, cell: str | None) -> None:
         raise ConfigError("%%cluster needs a cell", hint="write %%cluster … in the first line, and the code below it")
     request = cell_options.parse_line(line)
     values = cell_options.values_of(request.inputs, shell.user_ns)
-    file, source = _file_of_cell(shell.user_ns), "\n" + cell  # the line of %%cluster counts
+    # The empty first line stands for the line of %%cluster, so that line numbers in tracebacks are right.
+    file, source = _file_of_cell(shell.user_ns), "\n" + cell
     check_names(names_in(source, file), request.inputs, request.outputs, shell.user_ns)
     wire = serialization.part("cell")
     try:
@@ -108,7 +109,8 @@ def read_result(
     return values, plain
 
 
-_PICTURES = ("image/png", "image/jpeg")  # of the types that a notebook shows, those that run nothing
+# Of the types that a notebook shows, these run no code.
+_PICTURES = ("image/png", "image/jpeg")
 
 
 def _file_of_cell(variables: Any) -> str:

@@ -54,7 +54,8 @@ def parse_line(line: str) -> CellOptions:
     """
     try:
         words = shlex.split(line)
-    except ValueError as unclosed:  # a quotation mark
+    except ValueError as unclosed:
+        # A quotation mark is not closed.
         raise ConfigError(f"%%cluster {line}: {unclosed}", hint=f"write it like {_EXAMPLE}") from None
     keywords: dict[str, Any] = {}
     names: dict[str, list[str]] = {"inputs": [], "outputs": []}
@@ -140,7 +141,8 @@ def _pair(keyword: str, pair: str) -> tuple[str, Any]:
     if keyword == "env" and not equals:
         raise ConfigError(f"%%cluster: --env {pair} has no value", hint="write --env NAME=VALUE")
     if keyword == "slurm":
-        return name, None if text == "None" else text if equals else True  # some options of sbatch have no value
+        # Some options of sbatch have no value, so a name alone means True.
+        return name, None if text == "None" else text if equals else True
     return name, text
 
 
@@ -165,7 +167,8 @@ def _as_flag(keyword: str, text: str) -> str:
     """Write the keyword and its value, which is Python's, as words of the line."""
     try:
         value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):  # a word of the sentence
+    except (ValueError, SyntaxError):
+        # The match is a word of the sentence and not a value of Python.
         value = text
     if value is True:
         return _flag_of(keyword)

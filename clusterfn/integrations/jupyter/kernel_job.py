@@ -36,11 +36,15 @@ if TYPE_CHECKING:
     from clusterfn.hosts.connection import Reply
 
 RECONNECT_S = 30 * 60.0
-ORPHAN_S = 8.0  # within which a client starts a kernel again that it has ended without a word
-SIBLING_S = 2.0  # for such a client to end the kernel, if it starts the next one first
-REFUSED_S = 20.0  # clients start a kernel that has died up to five times, three seconds apart
+# A client that ended a kernel without a message starts the next one within this time.
+ORPHAN_S = 8.0
+# If such a client starts the next kernel first, it ends the old one within this time.
+SIBLING_S = 2.0
+# Clients start a kernel that has died up to five times, three seconds apart.
+REFUSED_S = 20.0
 _KEPT_S = 30 * 86400.0
-LOOK_S = 1.0  # between two looks at why a job waits
+# Seconds between two looks at why a job waits.
+LOOK_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,8 @@ class JobRecord:
                 if path == self._path or (record.get("host"), record.get("launch")) != (host, launch):
                     continue
                 if time.time() - float(record.get("orphan_at", 0.0)) < ORPHAN_S:
-                    with contextlib.suppress(FileNotFoundError):  # another process has taken it
+                    with contextlib.suppress(FileNotFoundError):
+                        # Another process has taken over the record.
                         path.rename(self._path)
                         return path.stem
                 siblings += "orphan_at" not in record and _is_running(int(record.get("pid", 0)))
@@ -105,7 +110,8 @@ class JobRecord:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         publish.replace(str(self._path), json.dumps(facts).encode(), sync=False)
         for old in folder.iterdir():
-            with contextlib.suppress(OSError):  # another process removes them too
+            with contextlib.suppress(OSError):
+                # Another process removes the old records too.
                 if time.time() - old.stat().st_mtime > _KEPT_S:
                     old.unlink()
 
@@ -127,7 +133,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _is_running(pid: int) -> bool:
-    return pid > 0 and sys.platform != "win32" and held_connections.is_running(pid)  # on Windows it would end it
+    # On Windows, the signal with which the process is looked up would end it.
+    return pid > 0 and sys.platform != "win32" and held_connections.is_running(pid)
 
 
 def launch_of(argv: Sequence[str]) -> str:
@@ -217,7 +224,8 @@ class JobSearch:
             return None
         try:
             job = attach.attach(str(record["id"]), host.name)
-        except ConfigError:  # removed meanwhile
+        except ConfigError:
+            # The job was removed meanwhile.
             return None
         if not isinstance(job, Job) or job.done():
             return None

@@ -42,13 +42,17 @@ if TYPE_CHECKING:
     from clusterfn.integrations.jupyter.connection_file import ConnectionFile
     from clusterfn.integrations.jupyter.kernel_job import JobSearch, KernelJob
 
-LIMIT_BYTES = 8 * 2**20  # of the client's that the holder has not acknowledged
-_UNDELIVERED_BYTES = 32 * 2**20  # of the kernel's that the client has not taken
+# While the holder has not acknowledged this much of the client's data, the client's sockets are not read.
+LIMIT_BYTES = 8 * 2**20
+# While the client has not taken this much of the kernel's data, no more is accepted from the host.
+_UNDELIVERED_BYTES = 32 * 2**20
 _TICK_S = 1.0
 _PARENT = "JPY_PARENT_PID"
-_LAST_BYTES_S = 1.0  # for the client to take the kernel's last messages, or for the holder to take ours
+# At the end, the client has this long to take the last messages, and the holder to take those of the client.
+_LAST_BYTES_S = 1.0
 _FLUSH_S = 0.5
-_WITHDRAW_S = 2.0  # clients kill after 2.5 s
+# Clients kill this process 2.5 s after they have asked it to end.
+_WITHDRAW_S = 2.0
 
 
 class LoopEvents:
@@ -75,7 +79,8 @@ class LoopEvents:
     def post_at_once(self, kind: str, data: Any = None) -> None:
         """Send to the loop, from a signal handler too: takes no lock."""
         self._events.append((kind, data))
-        with contextlib.suppress(OSError):  # it will wake as it is, or has ended
+        with contextlib.suppress(OSError):
+            # A full socket wakes the loop all the same, and a closed one means that the loop has ended.
             self._waking.send(b"\0")
 
     def close(self) -> None:
@@ -165,7 +170,8 @@ class KernelProxy:
                 self._handle(*event)
             self._carried.pause_if_full()
             self._send()
-            if self._parent not in (None, os.getppid()):  # killed, and so without a word to its kernels
+            # The client was killed, and so could not shut its kernels down.
+            if self._parent not in (None, os.getppid()):
                 self._terminate()
         return self._code
 
@@ -179,7 +185,8 @@ class KernelProxy:
 
     def end_kernel(self) -> None:
         """End the kernel, and leave its job for a moment: some clients restart a kernel in this way."""
-        with contextlib.suppress(OSError):  # the disk is full, say: a restart asks for other GPUs then
+        with contextlib.suppress(OSError):
+            # On a full disk nothing can be noted; a restart then asks for other GPUs.
             self._search.record.leave_orphan()
         self.stream.say(do="orphan")
 
@@ -296,7 +303,8 @@ class KernelProxy:
         self.stream.disconnect()
         if self._link is None or (self._code is not None and not self._is_orphan):
             return
-        if self._job is not None and self._job.job.done():  # what has ended it did not let the holder say so
+        # Whatever ended the job did not let the holder report it.
+        if self._job is not None and self._job.job.done():
             self._leave(1, self._why_gone(why))
             return
         self._connect(self._link)
@@ -338,7 +346,8 @@ class KernelProxy:
             self._say(why)
 
     def _has_last_bytes(self) -> bool:
-        is_reachable = self._is_greeted or self._is_orphan  # some clients kill ssh before they end this process
+        # Some clients kill ssh before they end this process, so an orphan waits for the connection to come back.
+        is_reachable = self._is_greeted or self._is_orphan
         return bool(self._carried.undelivered or (is_reachable and self.stream.kept_bytes))
 
     def _send(self) -> None:

@@ -114,7 +114,8 @@ def check_has(environment: str | None, program: str) -> None:
         ConfigError: It does not.
     """
     if environment is None or not names_a_file(environment):
-        return  # only the host knows, and says it when the kernel starts
+        # Only the host knows what a named environment holds, and reports it when the kernel starts.
+        return
     file = Path(split_file(environment)[0])
     text = file.read_text(encoding="utf-8", errors="replace").lower()
     if not any(word in text for word in (program, *_BRING_IT)):
@@ -129,7 +130,8 @@ def list_kernelspecs() -> list[KernelSpecInfo]:
             content = json.loads(Path(folder, "kernel.json").read_text(encoding="utf-8"))
             host, argv = content["metadata"]["clusterfn"]["host"], [str(word) for word in content["argv"]]
             shown, env = str(content["display_name"]), content.get("env") or {}
-        except (OSError, ValueError, KeyError, TypeError):  # another program's
+        except (OSError, ValueError, KeyError, TypeError):
+            # Another program has written this kernelspec.
             continue
         words = argv[argv.index("run") + 1 : -1] if "run" in argv else []
         specs.append(KernelSpecInfo(name, shown, str(host), words, folder, _trouble(str(host), argv, env)))

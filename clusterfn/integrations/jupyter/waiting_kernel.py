@@ -33,8 +33,10 @@ if TYPE_CHECKING:
     from clusterfn.bridge.kernel.stream import Frame
     from clusterfn.integrations.jupyter.connection_file import ConnectionFile
 
-_SOCKETS = {SHELL: b"ROUTER", CONTROL: b"ROUTER", IOPUB: b"PUB"}  # by the channels that are answered
-_SIGNED = 4  # parts of a message behind its signature
+# The types of the sockets, by the channels that are answered here.
+_SOCKETS = {SHELL: b"ROUTER", CONTROL: b"ROUTER", IOPUB: b"PUB"}
+# The signature covers so many parts of a message, which follow it.
+_SIGNED = 4
 _CLOCK_S = 5.0
 _KERNEL_INFO = {
     "status": "ok", "protocol_version": "5.3", "implementation": "clusterfn", "implementation_version": "",
@@ -113,7 +115,8 @@ class WaitingKernel:
         self._to_client, self._to_kernel = to_client, to_kernel
         self._since = self._shown_at = time.monotonic()
         self._connections: dict[int, _Connection] = {}
-        self._cells: list[tuple[bytes, str]] = []  # that wait: the header of each, and the id of its text
+        # The waiting cells: the header of each request, and the id of the text that is displayed below the cell.
+        self._cells: list[tuple[bytes, str]] = []
         self._text = ""
         self._speaks = self._is_over = False
 
@@ -191,11 +194,13 @@ class WaitingKernel:
             connection.is_greeted = True
             self._to_client(number, GREETING)
         if connection.is_greeted and not connection.is_ready and connection.received >= GREETING_BYTES:
-            connection.is_ready = True  # libzmq stalls if this comes together with the greeting
+            # libzmq stalls if the READY command comes together with the greeting.
+            connection.is_ready = True
             self._to_client(number, socket_ready(_SOCKETS[connection.channel]))
 
     def _answer(self, number: int, parts: list[bytes]) -> None:
-        if DELIMITER not in parts:  # a subscription
+        # A message without a delimiter is a subscription, which needs no answer.
+        if DELIMITER not in parts:
             return
         start = parts.index(DELIMITER) + 1
         signed = parts[start + 1 : start + 1 + _SIGNED]
@@ -209,7 +214,8 @@ class WaitingKernel:
             self._to_client(number, message(self._signed("kernel_info_reply", signed[0], _KERNEL_INFO)))
             self._publish(signed[0], "status", execution_state="idle")
         elif header["msg_type"] == "execute_request":
-            self._publish(signed[0], "status", execution_state="busy")  # until the kernel has run it
+            # The cell stays busy until the kernel has run it and says so itself.
+            self._publish(signed[0], "status", execution_state="busy")
             if not content.get("silent"):
                 self._cells.append((signed[0], uuid.uuid4().hex))
                 self._publish(signed[0], "display_data", **self._display(self._cells[-1][1]))

@@ -35,8 +35,10 @@ exit "$status"
 """
 _MISREAD = re.compile(r"[$:,%\\]")
 _MB = 2**20
-_OVERHEAD = 2**30  # of address space: h_vmem counts it, and `memory=`, which the supervisor keeps, what is in use
-_TIME_MARGIN_S = 60  # the supervisor keeps `time`; Grid Engine's limit is behind it
+# h_vmem counts address space, whereas the supervisor limits the memory in use. Programs reserve more than they use.
+_OVERHEAD = 2**30
+# The supervisor enforces `time`. Grid Engine's limit comes later and only catches a supervisor that hangs.
+_TIME_MARGIN_S = 60
 _ERRAND_MEMORY = 4 * 2**30
 
 
@@ -128,8 +130,10 @@ def _options(host: Host, job: JobSpec, folder: str, log: str) -> list[str]:
         message = f"name={job.name!r}: Grid Engine takes no name that begins with a digit"
         raise ConfigError(message, host=host.name, hint="begin name= with a letter")
     options = ["-N", name, "-wd", folder, "-o", log, "-j", "y", "-S", "/bin/sh", "-C", ""]
-    options += ["-r", "y" if job.retries else "n"]  # a lost host: started again, where the site does that
-    if job.after:  # a name that is no longer in the queue is over
+    # Grid Engine starts the job again after the loss of its host, where the site allows that.
+    options += ["-r", "y" if job.retries else "n"]
+    # Grid Engine takes a name that is no longer in the queue for a job that has ended.
+    if job.after:
         options += ["-hold_jid", ",".join(job.scheduler_names_of_dependencies())]
     resources = job.resources
     time_s = job.group.element_s if job.group else resources.time_s

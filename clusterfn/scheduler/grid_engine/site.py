@@ -49,7 +49,8 @@ class GridEngineSite(SchedulerSite):
         modules=("sge", "uge", "gridengine"),
         usual=("$SGE_ROOT/bin/*", "/opt/sge/bin/*", "/opt/gridengine/bin/*", "/opt/uge/bin/*", "/usr/local/sge/bin/*"),
         probe=("qconf", "-sql"),
-        bare="SGE_ROOT|^$",  # PBS has a qsub, too, but no qconf, which says nothing then
+        # PBS has a qsub too, but no qconf, so the probe prints nothing there.
+        bare="SGE_ROOT|^$",
         files=("/opt/sge", "/opt/gridengine", "/opt/uge"),
     )
     title = "Grid Engine"
@@ -85,7 +86,8 @@ class GridEngineSite(SchedulerSite):
         options: dict[str, Any] = {}
         for option, queue in (("--partition", answers.partition), ("--gpu-partition", answers.gpu_partition)):
             check_advance_answer("there is no queue", option, queue and queue.partition("@")[0], self.queues)
-        if answers.gpu_partition:  # else Grid Engine itself takes a queue that has room
+        # Without a queue, Grid Engine itself chooses one that has room.
+        if answers.gpu_partition:
             options["queue"] = {
                 **({"cpu": answers.partition} if answers.partition else {}),
                 "gpu": answers.gpu_partition,
@@ -144,7 +146,8 @@ def read_gpu_nodes(text: str, resource: str) -> list[NodeGpus]:
     document, _, settings = text.partition("</qhost>")
     totals: dict[str, int] = {}
     name = ""
-    lines = settings.replace("\\\n", "").splitlines()  # what continues below ends with a backslash
+    # qconf ends a line that continues on the next one with a backslash.
+    lines = settings.replace("\\\n", "").splitlines()
     for line in lines:
         key, _, value = line.partition(" ")
         name = value.strip() if key == "hostname" else name

@@ -190,7 +190,8 @@ def explain(evidence: Evidence) -> SchedulerVerdict | None:
     if facts:
         return _ending(facts, evidence)
     if listed or not (is_other or "not found" in evidence.answer):
-        return None  # its record comes later, or Grid Engine does not answer
+        # The record comes some seconds after the end, or Grid Engine does not answer now.
+        return None
     message = "Grid Engine no longer knows the job, and has no record of its end"
     hint = "it was deleted while it waited (`qdel`), or its accounting cannot be read there: call the function again"
     return SchedulerVerdict(

@@ -89,7 +89,8 @@ class GridEngine(Scheduler):
     """
 
     title = "Grid Engine"
-    starts_one_by_one = False  # qalter changes the dependency of a whole array, and not that of a task
+    # qalter changes the dependency of a whole array, and not that of a single task.
+    starts_one_by_one = False
     requeues = False
     priority_hint = "leave it out; `qalter -p -100 JOB` on the host lets your other jobs go first"
     lists_all = "`qstat -u '*'`"
@@ -115,7 +116,7 @@ class GridEngine(Scheduler):
             qsub.amount(self.host, "gpus", asked.gpus, asked.cores)
         return asked
 
-    # submission
+    # Submission
 
     def submission(self, job: JobSpec) -> Submission:
         """Run qsub with everything that the job and the host ask for."""
@@ -150,7 +151,7 @@ class GridEngine(Scheduler):
     def limits(self, gpus: int) -> LimitsQuestion:
         return LimitsQuestion((("qconf", "-sconf"),), _read_limits)
 
-    # one job: its state, its log, its end
+    # One job: its state, its log, its end
 
     def watch_command(self) -> tuple[str, ...]:
         """Ask qstat for all of the user's jobs, and why some of those that wait do so."""

@@ -18,7 +18,8 @@ from clusterfn.scheduler.slurm.states import FEWER
 
 # What sbatch says when it takes no more jobs for now, and what that means; by SLURM 17 to 24. Since 19 or so it names
 # the limit of an account or a QOS; before, its words are the same for a job that can never run.
-REPEATS = "sleeping and retrying"  # sbatch does so for two minutes, and says it once
+# sbatch prints this once and then tries again silently for two minutes.
+REPEATS = "sleeping and retrying"
 _FULL = (
     (r"unable to accept job|job queue full", "SLURM has as many jobs as it can hold"),
     (r"submission failed: resource temporarily unavailable", "SLURM has as many jobs as it can hold"),
@@ -148,7 +149,8 @@ exec "$@"
 """
 _MEMORY = "--mem="
 _TIME = re.compile(r"--time=([0-9]+)")
-_TOO_LONG = ("PartitionTimeLimit", "PartitionConfig")  # the latter is SLURM's first answer to a time limit
+# SLURM's first answer to a time limit is PartitionConfig; the right reason follows later.
+_TOO_LONG = ("PartitionTimeLimit", "PartitionConfig")
 
 
 def again(request: Submission, answer: Answer, clusters: Sequence[str]) -> Submission | None:
@@ -160,7 +162,8 @@ def again(request: Submission, answer: Answer, clusters: Sequence[str]) -> Submi
     times = [(place, int(match[1])) for place, word in enumerate(words) if (match := _TIME.fullmatch(word))]
     if times and any(text in errors for text in ("requested time limit", "qos policy")):
         place, minutes = times[-1]
-        words[place] = f"--time={minutes - 1}:00"  # the form says that it was tried
+        # The form with seconds shows that the shorter time has been tried already.
+        words[place] = f"--time={minutes - 1}:00"
         return request._replace(argv=tuple(words)) if minutes > 1 else None
     if "memory specification" in errors and any(word.startswith(_MEMORY) for word in words):
         others = [word for word in words if not word.startswith(_MEMORY)]

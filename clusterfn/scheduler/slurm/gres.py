@@ -18,13 +18,14 @@ from clusterfn.scheduler.base import NodeGpus, Waiting
 _FACT = re.compile(r"(?:^| )(NodeName|Gres|GresUsed|State|Partitions)=(\S*)")
 _GPUS = re.compile(r"(?:^|,)gpu:(?:([^:,(]+):)?([0-9]{1,9})(?![0-9])")
 _WANTS = re.compile(r"gpu(?::[^,\s]+)?")
-# field and width; a value that is as wide as its column is cut off
+# The field and its width. squeue cuts off a value that is longer than its column.
 _COLUMNS = (
     ("JobArrayID", 32), ("UserName", 32), ("tres-per-node", 48), ("tres-per-job", 48), ("SubmitTime", 22),
     ("Reason", 40), ("Name", 80),
 )  # fmt: skip
 COLUMNS_OPTION = "--Format=" + ",".join(f"{name}:{width}" for name, width in _COLUMNS)
-OLD_COLUMNS_OPTION = "--format=%i|%u|%b|%V|%r|%j"  # SLURM before 18.08 has no tres-per-job
+# SLURM before 18.08 has no tres-per-job.
+OLD_COLUMNS_OPTION = "--format=%i|%u|%b|%V|%r|%j"
 
 
 def types(text: str) -> list[str]:

@@ -19,7 +19,7 @@ _FROM_ARGUMENTS = {
     "cpus-per-task": "cores=", "mem": "memory=", "time": "time=", "gpus": "gpus=", "gpus-per-node": "gpus=",
     "open-mode": None,
 }  # fmt: skip
-# ... and those without which a job could not be followed, or that would not reach the function: what to do instead.
+# Options that clusterfn needs to follow the job, or that would not reach the function -> what to do instead.
 _REMOVE = "remove this line"
 _RESERVED = {
     **dict.fromkeys(
@@ -70,7 +70,8 @@ def sbatch_options(options: Mapping[str, Any]) -> dict[str, Any]:
         text = json.dumps({"slurm": dict(options)}, ensure_ascii=False, default=str)
         top = parse_yaml(text.encode("utf-8", "replace"), "slurm=")
         return _sbatch_options(top.mapping(["slurm"])["slurm"])
-    except ConfigError as error:  # its place is one in the text that was made here
+    except ConfigError as error:
+        # The error names a line of the text that was made here, which the user has never seen.
         hint = (error.hint or "").replace("this line", "it").replace("null", "None")
         raise ConfigError(error.message.partition(": ")[2], hint=hint) from None
 

@@ -52,7 +52,8 @@ number=$(printf '%s\n' "$said" | sed -n 's/^Submitted batch job \([0-9]*\).*$/\1
 exit 0
 """
 _MB = 2**20
-_ERRAND_CORES, _ERRAND_MEMORY = 4, "4G"  # of a job that unpacks four archives side by side
+# An errand unpacks up to four archives side by side.
+_ERRAND_CORES, _ERRAND_MEMORY = 4, "4G"
 
 
 def submit(host: Host, user: str, job: JobSpec) -> Submission:
@@ -143,23 +144,28 @@ def _options(host: Host, job: JobSpec, folder: str) -> dict[str, Any]:
         "job-name": layout.job_name(job.name, job.id),
         "chdir": folder,
         "output": posixpath.join(folder, layout.SCHEDULER_LOG),
-        "open-mode": "append",  # a requeued job continues in the same file
+        # A requeued job continues in the same file.
+        "open-mode": "append",
         "export": _EXPORT,
         "cpus-per-task": resources.cores,
     }
     if resources.memory_bytes is not None:
         options["mem"] = f"{math.ceil(resources.memory_bytes / _MB)}M"
-    if job.retries or job.requeue:  # a lost node: SLURM starts it again, also where the site's default is not to
+    # SLURM starts the job again after the loss of its node, even where the site's default forbids that.
+    if job.retries or job.requeue:
         options["requeue"] = True
     time_s = job.group.element_s if job.group else resources.time_s
-    if time_s is not None:  # the supervisor keeps `time`; SLURM's limit is a minute behind it, where that may be
+    # The supervisor enforces `time`. SLURM's limit is a minute later, where the site allows that.
+    if time_s is not None:
         options["time"] = minutes(time_s)
     gpus = resources.gpus * resources.nodes if host.gpu_option == "gpus" else resources.gpus
     options = with_host_options(options, host, gpus, resources.gpu_type, job.host)
     nodes, tasks = resources.nodes, resources.tasks_per_node
-    if nodes * tasks > 1:  # memory and GPUs are for each node
+    # Memory and GPUs are stated for each node.
+    if nodes * tasks > 1:
         options.update({"nodes": nodes, "ntasks": nodes * tasks, "ntasks-per-node": tasks})
-    if job.retries or job.requeue:  # sbatch obeys the last of both
+    # Of both options sbatch would obey the last.
+    if job.retries or job.requeue:
         options.pop("no-requeue", None)
     return options
 

@@ -90,7 +90,8 @@ def _directives_of(text: str) -> dict[str, str]:
         if match:
             options.update(_options_of(match[1]))
         elif line.strip() and not line.startswith("#"):
-            break  # sbatch reads no further
+            # sbatch reads no directives after the first command.
+            break
     return options
 
 
@@ -101,7 +102,8 @@ def _options_of(line: str) -> Iterator[tuple[str, str]]:
         raise ConfigError(f"#SBATCH {line}: {error}", hint="close the quotes") from None
     while words:
         word = words.pop(0)
-        if not word.startswith("-"):  # such as hetjob
+        # "hetjob" is such a word.
+        if not word.startswith("-"):
             hint = "write one that begins with --, or leave it out"
             raise ConfigError(f"#SBATCH {line}: {word!r} is no option", hint=hint)
         name, equals, value = word[2:].partition("=")
@@ -118,7 +120,8 @@ def _pass_on(name: str, value: str, script: SbatchScript, has_slurm: bool) -> No
     text = f"--{name}={value}" if value else f"--{name}"
     sets = [each for each in value.split(",") if "=" in each] if name == "export" else []
     if sets:
-        names = ", ".join(each.partition("=")[0] for each in sets)  # a value may be a secret
+        # Only the names are shown, because a value may be a secret.
+        names = ", ".join(each.partition("=")[0] for each in sets)
         script.not_taken.append(f"--export={names} (use --env)")
         return
     if name in _WITHOUT_EFFECT:
@@ -149,7 +152,8 @@ class _DirectiveReader:
         nodes = self._take("nodes", lambda text: int(text.partition("-")[0]))
         tasks = self._take("ntasks", int)
         per_node = self._take("ntasks-per-node", int)
-        if not nodes:  # sbatch counts them itself
+        # sbatch derives the number of nodes from the tasks.
+        if not nodes:
             nodes = math.ceil(tasks / per_node) if tasks and per_node else 1
         cpus = self._take("cpus-per-task", int)
         on_each = per_node or math.ceil((tasks or nodes) / nodes)
@@ -212,7 +216,8 @@ class _DirectiveReader:
 
     def _count(self, text: str, share: float) -> int:
         match = _GPUS.fullmatch(text)
-        if match is None and re.fullmatch(r"[A-Za-z][\w.-]*", text):  # a type alone means one
+        # A type without a number means one GPU.
+        if match is None and re.fullmatch(r"[A-Za-z][\w.-]*", text):
             match = _GPUS.fullmatch(f"{text}:1")
         if match is None:
             raise ConfigError(f"#SBATCH asks for {text!r} GPUs", hint="write it as gpu:2 or gpu:a100:2")
@@ -223,7 +228,8 @@ class _DirectiveReader:
     def _read_memory(self, cores: int, gpus: int) -> None:
         total = self._take("mem", _megabytes)
         per_cpu, per_gpu = self._take("mem-per-cpu", _megabytes), self._take("mem-per-gpu", _megabytes)
-        if total == 0:  # all of the node's
+        # sbatch reads --mem=0 as all memory of the node.
+        if total == 0:
             self._script.not_taken.append("--mem=0 (ask for an amount with --memory)")
         megabytes = total or (per_cpu or 0) * cores or (per_gpu or 0) * gpus
         if megabytes:

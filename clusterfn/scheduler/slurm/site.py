@@ -133,7 +133,8 @@ class SlurmSite(SchedulerSite):
         check_advance_answer("SLURM does not let you use account", "--account", answers.account, accounts)
         if answers.account:
             options["account"] = answers.account
-        elif len(accounts) > 1:  # SLURM takes the only one by itself
+        elif len(accounts) > 1:
+            # With a single account there is nothing to choose: SLURM takes it by itself.
             options["account"] = ask("Account to charge", "--account", accounts, accounts[0])
         usable = [each for each in self.partitions if each.state == "up"]
         default = next((each.name for each in usable if each.default), None)
@@ -236,7 +237,8 @@ def read_accounts(lines: Iterable[str]) -> tuple[Account, ...]:
 _CONFIG = re.compile(r"^(MaxArraySize|MaxJobCount)\s*=\s*([0-9]{1,18})(?![0-9])", re.MULTILINE)
 _ARRAY_TASKS = re.compile(r"^SchedulerParameters\s*=.*\bmax_array_tasks=([0-9]{1,18})(?![0-9])", re.MULTILINE)
 _PARTITION = re.compile(r"^PartitionName=(\S+)(.*)$", re.MULTILINE)
-_COUNT = re.compile(r"(?<![0-9])[0-9]{1,18}(?![0-9])")  # what is longer is no count
+# A longer number is no count.
+_COUNT = re.compile(r"(?<![0-9])[0-9]{1,18}(?![0-9])")
 _TIME = re.compile(r" MaxTime=(?:([0-9]{1,9})-)?([0-9]{1,9}):([0-9]{1,9}):([0-9]{1,9})(?!\S)")
 
 

@@ -14,7 +14,8 @@ from clusterfn.bridge.supervisor.verdict import MORE_MEMORY, MORE_TIME
 from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, Evidence, JobState, SchedulerVerdict
 
 _PENDING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
-_REVOKED = "REVOKED"  # another cluster of the federation has started it
+# Another cluster of the federation has started the job.
+_REVOKED = "REVOKED"
 _RUNNING = (
     "RUNNING", "COMPLETING", "CONFIGURING", "POWER_UP_NODE", "RESIZING", _REVOKED, "SIGNALING", "STAGE_OUT", "STOPPED",
     "SUSPENDED",
@@ -71,7 +72,7 @@ _HOPELESS = {
     ),
     "InvalidQOS": ("the QOS does not exist or is not yours", "set `slurm: qos:`"),
     "JobHoldMaxRequeue": ("it was restarted too often and is held", _RELEASE),
-    # SLURM's first answer to a time limit, too, before it gives the right one
+    # SLURM also gives this as its first answer to a time limit, before it gives the right one.
     "PartitionConfig": ("the partition cannot give one node what it asks for", _LESS),
     "PartitionNodeLimit": ("it asks for more nodes than the partition gives", FEWER),
     "PartitionTimeLimit": (
@@ -122,8 +123,10 @@ class SlurmState(JobState):
         if is_time(self.expected_start):
             at = datetime.datetime.strptime(self.expected_start, _TIME)
             start = f"expected start {at.day} {_MONTHS[at.month - 1]} {at:%H:%M} host time; "
-        begin, _, details = self.reason.partition(", ")  # "ReqNodeNotAvail, Reserved for maintenance"
-        begin = begin.partition("(")[0] or self.reason  # "ReqNodeNotAvail(Unavailable:n1)" of older versions
+        # Such a reason is "ReqNodeNotAvail, Reserved for maintenance".
+        begin, _, details = self.reason.partition(", ")
+        # Older versions write "ReqNodeNotAvail(Unavailable:n1)".
+        begin = begin.partition("(")[0] or self.reason
         meaning = (
             (_WAITS.get(details) if details else "") or _WAITS.get(begin) or _never(self)[0] or _limit_in_words(begin)
         )
@@ -181,8 +184,8 @@ def _never(state: JobState) -> tuple[str, str]:
 
 _FACT = re.compile(r"\b(JobState|Reason|ExitCode|NodeList|TimeLimit)=(\S*)")
 _MEMORY_TEXT = re.compile(r"exceeded (?:job |step )?memory limit|oom[-_]kill|out of memory", re.IGNORECASE)
-# The second of a task of an array that it still knows, or whose number is another job's: a controller that is killed
-# may forget its last submissions.
+# SLURM says the second of a task of an array that it still knows, or of a number that another job has now. A controller
+# that is killed may forget its last submissions.
 _FORGOTTEN = r"invalid job id specified|\bjob \S+ not found"
 _TAIL = 5
 
@@ -262,7 +265,8 @@ def _ending(facts: dict[str, str], log: str) -> tuple[str, str, str, str]:
     return layout.LOST, f"the job's script ended {how} and left no result", _LOOK, "scheduler"
 
 
-_NO_LOG = "53"  # SLURM's number for a script whose output file cannot be opened; else it is a signal's
+# SLURM reports this number, which is not that of a signal, for a script whose output file cannot be opened.
+_NO_LOG = "53"
 _LOOK = "read scheduler.log of the job; then call the function again"
 
 

@@ -64,7 +64,8 @@ _MAYBE_SUBMITTED = re.compile(
     r"|communication|transport endpoint|slurm_receive_msg",
     re.IGNORECASE,
 )
-_REFUSED = re.compile(r"submission failed|unrecognized option|fatal:")  # sbatch's own words for no job
+# sbatch's own words when it has submitted nothing.
+_REFUSED = re.compile(r"submission failed|unrecognized option|fatal:")
 _ORDER = {RUNNING: 0, PENDING: 1, UNKNOWN: 2, FINAL: 3}
 
 
@@ -85,7 +86,8 @@ class Slurm(Scheduler):
     def __init__(self, host: Host, user: str) -> None:
         self.host = host
         self.user = user
-        self._clusters = (f"--clusters={host.clusters}",) if host.clusters else ()  # which of several to ask
+        # On a site with several clusters, each command must name the one to ask.
+        self._clusters = (f"--clusters={host.clusters}",) if host.clusters else ()
 
     def resolve_resources(self, asked: Resources) -> Resources:
         """Choose the type of GPU."""
@@ -279,7 +281,8 @@ def held_request(
     resources, folder = job.resources, layout.job_dir(job.root, job.id)
     memory = None if resources.memory_bytes is None else math.ceil(resources.memory_bytes / _MB)
     options = {"job-name": layout.job_name(job.name, job.id), "chdir": folder, "cpus-per-task": resources.cores}
-    if resources.time_s is not None:  # as that of a job of its own, for a supervisor that is stopped or hangs
+    # The limit of a job of its own, which ends a job whose supervisor is stopped or hangs.
+    if resources.time_s is not None:
         options["time"] = math.ceil(resources.time_s / 60) + 1
     # The host's default is how long a job of its own may take; here the end of the allocation ends it before.
     time_s = None if resources.time_s == job.host.defaults.time_s else resources.time_s
