@@ -111,7 +111,6 @@ CALL = "call.json"
 # A second name of call.json, made by the process that runs the call, or a folder where hard links are impossible. A
 # symbolic link means that the client has withdrawn the call.
 TAKEN = "taken"
-# folder; a symbolic link, by the client that withdraws it
 CLOSE = "close"  # no more calls are to come
 DOOR = "door.json"  # the socket, on the machine of the job, that takes calls without files
 

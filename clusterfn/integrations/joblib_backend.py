@@ -39,10 +39,10 @@ class ClusterfnBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
     def __init__(self, nesting_level: int | None = None, **options: Any) -> None:
         super().__init__(nesting_level=nesting_level)
         self._begin: Callable[[], Any] | None = None
-        self._options = self._taken(Options(name="joblib"), options)
+        self._options = self._accept(Options(name="joblib"), options)
         self._jobs: set[Future[Any]] = set()
 
-    def _taken(self, options: Options, keywords: Mapping[str, Any]) -> Options:
+    def _accept(self, options: Options, keywords: Mapping[str, Any]) -> Options:
         """Take what the user has given, and return the options of each batch.
 
         Raises:
@@ -65,7 +65,7 @@ class ClusterfnBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         Raises:
             ConfigError: `joblib.Parallel` got a keyword that neither joblib nor clusterfn has.
         """
-        self._options = self._taken(self._options, {name: more[name] for name in more if name not in _OF_JOBLIB})
+        self._options = self._accept(self._options, {name: more[name] for name in more if name not in _OF_JOBLIB})
         if inside_job():
             raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
         if n_jobs == 1:

@@ -48,21 +48,22 @@ class Bare(Scheduler):
         self._queue = queue
         self._host = host
 
-    def resolve_resources(self, asked: Resources) -> Resources:
+    def resolve_resources(self, resources: Resources) -> Resources:
         """Refuse several nodes and tasks."""
-        if asked.tasks_per_node > 1:
+        if resources.tasks_per_node > 1:
             raise ConfigError(
-                f"tasks_per_node={asked.tasks_per_node}: only a host with `scheduler: slurm` starts tasks as srun does",
+                f"tasks_per_node={resources.tasks_per_node}: only a host with `scheduler: slurm` starts tasks as srun "
+                "does",
                 host=self._host,
                 hint="leave it out, and start the processes in the function, as docs/how-to/frameworks.md shows",
             )
-        if asked.nodes > 1:
+        if resources.nodes > 1:
             raise ConfigError(
-                f"nodes={asked.nodes}: {self._host} is one machine; only a host with `scheduler: slurm` has nodes",
+                f"nodes={resources.nodes}: {self._host} is one machine; only a host with `scheduler: slurm` has nodes",
                 host=self._host,
                 hint="leave nodes= out: one call may use all its GPUs, as docs/how-to/several-gpus.md shows",
             )
-        return asked
+        return resources
 
     def submission(self, job: JobSpec) -> Submission:
         """Start job.sh in a session of its own."""

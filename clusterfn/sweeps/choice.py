@@ -142,7 +142,7 @@ class Study:
         `enqueue_trial` would not do: `ask` takes the first waiting trial, which may be one that the user has enqueued.
         """
         trials = self._study.get_trials(deepcopy=False)
-        # Trials that were added when the sweep was resumed before come after this one.
+        # The trial of this number comes first. Others may have been added when the sweep was resumed before.
         first = int(name[len(_NAME) :])
         for trial in [*trials[first : first + 1], *trials]:
             if trial.params == values and trial.number not in self._numbers.values():

@@ -60,7 +60,7 @@ class SweepJournal:
         try:
             self._lock()
             self.records = self._read()
-        except BaseException:  # Ctrl-C too: nothing else closes the file
+        except BaseException:  # nothing else closes the file after Ctrl-C
             self._file.close()
             raise
 

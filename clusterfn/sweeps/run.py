@@ -101,7 +101,7 @@ class Runner:
         """
         trials: dict[str, Trial[Any]] = {}
         self._labels.update(named({each.name: each.values for each in batch}))
-        self._take(trials, batch, self._known, "finished in an earlier run")
+        self._take(trials, batch, self._finished, "finished in an earlier run")
         self._take(trials, batch, self._cached, "in the cache")
         unknown = [each for each in batch if each.name not in trials]
         records = [self._sent[each.name] for each in unknown if each.name in self._sent]
@@ -134,7 +134,7 @@ class Runner:
         if existing:
             console.tell(f"{len(existing)} of {counted(len(batch))}: {source}")
 
-    def _known(self, config: Configuration) -> Trial[Any] | None:
+    def _finished(self, config: Configuration) -> Trial[Any] | None:
         record = self._ended.get(config.name)
         kept = self._shelf.values.get(config.name, config.name) if record else None
         if record is None or kept is None:

@@ -108,9 +108,9 @@ def sweep(
     ranking = scoring.Scoring(score, choice.minimize(minimize))
     own = places.cache_folder() / "sweeps" if cache else None
     kept = own if isinstance(cache, bool) else Path(cache).expanduser()
-    asked = _SweepRequest(choice, ranking, top, group_by, kept, max_parallel)
+    request = _SweepRequest(choice, ranking, top, group_by, kept, max_parallel)
     with SweepJournal(_new_journal(function) if journal is None else Path(journal)) as book:
-        result = _run(function, asked, book, choice.seed(seed, book))
+        result = _run(function, request, book, choice.seed(seed, book))
         # The values are in the result, and for some days on their host.
         if journal is None:
             store.forget(book.path)

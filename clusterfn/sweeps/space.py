@@ -160,9 +160,9 @@ def choose(space: Grid | ConfigurationList, sampler: str, max_configs: int | Non
     if isinstance(space, Grid) and space.drawn:
         drawn = []
         for number in range(max_configs or 0):
-            found = {key: chance.choice(values) for key, values in space.values.items()}
-            found.update({key: draw(chance) for key, draw in space.drawn.items()})
-            drawn.append(Configuration(f"RANDOM_{number:04d}", found))
+            arguments = {key: chance.choice(values) for key, values in space.values.items()}
+            arguments.update({key: draw(chance) for key, draw in space.drawn.items()})
+            drawn.append(Configuration(f"RANDOM_{number:04d}", arguments))
         return drawn
     count = min(space.size, max_configs or space.size)
     if sampler == GRID and count == space.size:

@@ -70,7 +70,7 @@ class Store:
                 value, seconds = serialization.part("container").loads(file.read())
             return Kept(value, float(seconds))
         except Exception as error:  # noqa: BLE001 - loading a value runs code of the user's
-            console.warn(f"the value of {name} cannot be read ({_said(error)}) and is computed again: {path}")
+            console.warn(f"the value of {name} cannot be read ({_in_one_line(error)}) and is computed again: {path}")
             return None
 
     def put(self, key: str, kept: Kept) -> None:
@@ -83,7 +83,7 @@ class Store:
                 serialization.part("container").dump((kept.value, kept.seconds), file)
             part.replace(path)
         except Exception as error:  # noqa: BLE001 - pickling a value runs code of the user's
-            console.tell(f"a value cannot be cached ({_said(error)}): {path}")
+            console.tell(f"a value cannot be cached ({_in_one_line(error)}): {path}")
             with contextlib.suppress(OSError):
                 part.unlink()
 
@@ -118,5 +118,5 @@ def forget_old(folder: Path) -> None:
                     forget(journal)
 
 
-def _said(error: Exception) -> str:
+def _in_one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".partition("\n")[0][:120]

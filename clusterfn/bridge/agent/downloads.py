@@ -51,7 +51,7 @@ def open_regular(path: str) -> "Tuple[int, os.stat_result]":
             raise Failure("io", os.strerror(errno.EISDIR), path, errno.EISDIR)
         if not stat.S_ISREG(status.st_mode):
             raise Failure("io", "it is not a regular file", path)
-    except BaseException:  # a signal's exception too: the file must not stay open
+    except BaseException:  # the file must not stay open when a signal handler raises either
         os.close(fd)
         raise
     return fd, status

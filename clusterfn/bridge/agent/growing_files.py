@@ -237,8 +237,8 @@ class StillFile:
         self.unless = expand(request["unless"]) if request.get("unless") else ""
         self.within = expand(request["within"]) if request.get("within") else ""
         self.silent = seconds(request, "silent_s", 60.0)
-        self.seen = b""
-        self.since = self.reported = self.there = time.monotonic()
+        self.last_content = b""
+        self.since = self.reported = self.present_at = time.monotonic()
 
     def check_content(self) -> None:
         now = time.monotonic()
@@ -249,13 +249,13 @@ class StillFile:
             # job.
             content = b""
         if content or not (self.within and is_missing(self.within)):
-            self.there = now
-        if content and content != self.seen:
-            self.seen, self.since, self.reported = content, now, now
-        if now - self.there >= self.silent:
-            self.there = self.reported = now
+            self.present_at = now
+        if content and content != self.last_content:
+            self.last_content, self.since, self.reported = content, now, now
+        if now - self.present_at >= self.silent:
+            self.present_at = self.reported = now
             self.follow.send({"silent_s": now - self.since, "gone": True})
-        elif self.seen and self.there == now and now - self.reported >= self.silent:
+        elif self.last_content and self.present_at == now and now - self.reported >= self.silent:
             self.reported = now
             if not (self.unless and os.path.lexists(self.unless)):
                 self.follow.send({"silent_s": now - self.since})

@@ -31,7 +31,7 @@ class PartWriter(RequestHandler):
         files: Place, size, mode and CRC-32 of each file that has not been opened yet.
         left: Bytes of the open one that are still to come.
         crc: The checksum of what has come of it.
-        wanted: What that must be at its end; None if the client does not say so.
+        expected_crc: What that must be at its end; None if the client does not say so.
         boot: Names the time since this machine was started: later, or elsewhere, a part may lack bytes that were
             written. "" where that is not known, so that nothing can be continued.
     """
@@ -40,7 +40,7 @@ class PartWriter(RequestHandler):
     fd = -1
     left = crc = 0
     resumable = False
-    wanted: "Optional[int]" = None
+    expected_crc: "Optional[int]" = None
     files: "Deque[Any]" = collections.deque()
 
     def close_file(self) -> None:
@@ -71,7 +71,7 @@ class PartWriter(RequestHandler):
         at = turn = 0
         while self.files and not self.left and os.path.exists(self.files[0][0]):
             size, position = self.reopen(*self.files.popleft()), 0
-            while self.wanted is not None and position < size:
+            while self.expected_crc is not None and position < size:
                 piece = os.pread(self.fd, min(CHUNK, size - position), position)
                 if not piece:
                     raise Failure("bad", "%s has become shorter" % self.place, self.path)
@@ -91,7 +91,7 @@ class PartWriter(RequestHandler):
         os.chmod(place, 0o600)
         self.fd = os.open(place, os.O_RDWR | os.O_CLOEXEC)
         os.fchmod(self.fd, mode & 0o7777)
-        self.place, self.crc, self.wanted = place, 0, crc
+        self.place, self.crc, self.expected_crc = place, 0, crc
         size_on_disk = os.lseek(self.fd, 0, os.SEEK_END)
         if size_on_disk > size:
             raise Failure("bad", "%s is longer than what was announced" % place, self.path)

@@ -43,7 +43,7 @@ class ProgramStarts:
         self._at = at
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         most, fewest = _MOST * FILES_AT_START, _FEWEST * FILES_AT_START
-        # Counted in descriptors of this process.
+        # The room is counted in descriptors of this process.
         self._room = most if files < 0 else max(fewest, min(most, files - _OTHER_FILES))
         self._waiting: "Deque[Waiting]" = deque()
         self._is_due = False

@@ -123,7 +123,7 @@ class PutHandler(PartWriter):
         while self.has_room(len(data)):
             write_all(self.fd, data[: self.left])
             size = min(self.left, len(data))
-            if self.wanted is not None:
+            if self.expected_crc is not None:
                 self.crc = zlib.crc32(data[:size], self.crc)
             self.left -= size
             self.dirty += size
@@ -154,7 +154,7 @@ class PutHandler(PartWriter):
         self.close_file()
         if not self.files:
             return False
-        place, self.left, mode, self.wanted = self.files.popleft()
+        place, self.left, mode, self.expected_crc = self.files.popleft()
         folder = os.path.dirname(place)
         # Thousands of files may be in the same folder, which is checked and made only once.
         if folder != self.folder:
@@ -179,7 +179,7 @@ class PutHandler(PartWriter):
                     self.agent.disk_sync.file(fd)
             finally:
                 os.close(fd)
-            if self.wanted is not None and not self.left and self.crc != self.wanted:
+            if self.expected_crc is not None and not self.left and self.crc != self.expected_crc:
                 file = "" if self.place == self.part else " of " + os.path.relpath(self.place, self.part)
                 message = "the bytes%s that came have another checksum: did the file change while it was sent?"
                 raise Failure("bad", message % file, self.path)

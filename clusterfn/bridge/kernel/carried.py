@@ -42,7 +42,7 @@ class SocketWatcher:
 
     def watch(self, sock: "Any", events: int, callback: "Callable[[int], None]") -> None:
         """Watch a socket for these events from now on; for none with 0."""
-        key = self._known(sock)
+        key = self._key_of(sock)
         if key is None and events:
             self._selector.register(sock, events, callback)
         elif key is not None and not events:
@@ -52,7 +52,7 @@ class SocketWatcher:
 
     def forget(self, sock: "Any") -> None:
         """Watch a socket no longer, before it is closed."""
-        if self._known(sock) is not None:
+        if self._key_of(sock) is not None:
             self._selector.unregister(sock)
 
     def wait(self, seconds: float) -> None:
@@ -62,13 +62,13 @@ class SocketWatcher:
         clock.leave_out(clock.overrun(began, seconds))
         for key, events in ready:
             # A callback of this round may have closed the socket of a later event.
-            if self._known(key.fileobj) is key:
+            if self._key_of(key.fileobj) is key:
                 key.data(events)
 
     def close(self) -> None:
         self._selector.close()
 
-    def _known(self, sock: "Any") -> "Optional[selectors.SelectorKey]":
+    def _key_of(self, sock: "Any") -> "Optional[selectors.SelectorKey]":
         is_closed = not isinstance(sock, int) and sock.fileno() < 0
         return None if is_closed else self._selector.get_map().get(sock)
 

@@ -138,7 +138,7 @@ class KernelProcess(HeldProcess):
         facts.update(("%s_port" % name, number) for number, name in enumerate(CHANNEL_NAMES, 1))
         with open(place, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             json.dump(facts, file)
-        # ipykernel ends when the process with this pid does. Its debugger is off, so a warning about it would be wrong.
+        # ipykernel ends when the process with this pid does. Its debugger is off, so a warning about it would mislead.
         env = dict(os.environ, JPY_PARENT_PID=str(os.getpid()), PYDEVD_DISABLE_FILE_VALIDATION="1")
         HeldProcess.__init__(self, [sys.executable, _LAUNCHER, "-f", place], env)
         self._activity: "Optional[KernelActivity]" = None

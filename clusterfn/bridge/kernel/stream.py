@@ -22,7 +22,7 @@ SHELL, IOPUB, STDIN, CONTROL, HEARTBEAT = CHANNELS = (1, 2, 3, 4, 5)
 WEB = 6
 # The only channel of dask's scheduler.
 DASK = 7
-# In the order of their numbers, from 1.
+# The names are in the order of the channels' numbers, from 1.
 CHANNEL_NAMES = ("shell", "iopub", "stdin", "control", "hb")
 # For a larger read, glibc asks the kernel for memory each time (M_MMAP_THRESHOLD): 15 µs for 600 bytes instead of 2.5.
 READ_BYTES = 64 * 1024

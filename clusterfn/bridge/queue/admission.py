@@ -299,7 +299,7 @@ class AdmissionRequest:
         """Look for processes without a lease on GPUs that are held: one may have come at any time before."""
         try:
             users = gpus.used_by_others(held)
-        except BaseException:  # a signal's exception too: what is held here is given back by no other process
+        except BaseException:  # no other process releases these leases when a signal handler raises here
             for lease in held.values():
                 lease.close()
             raise

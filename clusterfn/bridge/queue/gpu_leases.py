@@ -71,7 +71,7 @@ def replace_used_gpus(leases: "Leases", held: "dict[str, Lease]", every: "Sequen
     except TooFew:
         release_gpus(held)
         raise TooFew(unleased) from None
-    except BaseException:  # a signal's exception too: what is held here is given back by no other process
+    except BaseException:  # no other process releases these leases when a signal handler raises here
         release_gpus(held)
         raise
 

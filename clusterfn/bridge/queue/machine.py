@@ -39,7 +39,7 @@ Used = namedtuple("Used", ("ms", "step_ms", "more"))
 Waiting = namedtuple("Waiting", ("ms", "uid", "job", "asked", "kind", "used"))
 
 ANY = Kind("", 0, ())
-# More jobs than this could not start at once anyway.
+# A spooler publishes no more than this many further jobs that could start at once.
 _MANY = 64
 # On one's own machine, the jobs together may ask for this many times its cores.
 _TIMES_SHARED = 4

@@ -165,7 +165,7 @@ class GpuHolders:
         running = {job.job for job in self._names.running if job.uid == self._uid}
         holders = {}
         # The journal says which GPUs this user's own jobs have; only those of other users must be guessed.
-        for uuid, (job, since) in _taken(self._root).items():
+        for uuid, (job, since) in _taken_gpus(self._root).items():
             if uuid in self._names.gpus and job in running:
                 holders[uuid] = dict(self._holder(self._uid), job=job, name=_name_of(self._root, job), since=since)
         for uuid in sorted(self._names.gpus - set(holders)):
@@ -188,7 +188,7 @@ class GpuHolders:
         return {"user": user, "own": uids == (self._uid,), "job": None, "name": None, "since": None}
 
 
-def _taken(root: str) -> "dict[str, tuple[str, float]]":
+def _taken_gpus(root: str) -> "dict[str, tuple[str, float]]":
     """Return which job took each GPU last and has not released it, and when, by the journal."""
     taken: "dict[str, tuple[str, float]]" = {}
     for line in _end_of(os.path.join(machine.folder(root), tickets.JOURNAL_FILE)):
@@ -213,7 +213,7 @@ def _end_of(path: str) -> "Iterable[dict[str, Any]]":
         try:
             event = json.loads(line.decode())
         except ValueError:
-            # The first line may be cut off, and the last may still be in the course of being written.
+            # The first line may be cut off, and the last may not be complete yet.
             continue
         yield event
 

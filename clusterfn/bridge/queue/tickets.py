@@ -246,8 +246,8 @@ def waited_s(ticket: Ticket) -> float:
     The clock is one that is never set; the wall clock counts if the machine was restarted since.
     """
     waited = float((machine.now_ns() - ticket.submitted) / 1e9 if ticket.ms else time.time() - ticket.written)
-    made_at = max(map(_made, ticket.needs), default=0.0)
-    return min(waited, time.time() - made_at) if made_at > ticket.written else waited
+    built_at = max(map(_built_at, ticket.needs), default=0.0)
+    return min(waited, time.time() - built_at) if built_at > ticket.written else waited
 
 
 def has_environment(ticket: Ticket) -> bool:
@@ -255,7 +255,7 @@ def has_environment(ticket: Ticket) -> bool:
     return all(map(os.path.exists, ticket.needs))
 
 
-def _made(path: str) -> float:
+def _built_at(path: str) -> float:
     try:
         return os.stat(path).st_mtime
     except OSError:

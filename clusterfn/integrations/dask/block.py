@@ -41,7 +41,7 @@ _PATIENCE_S = 60.0
 _LOOK_S, _REASON_S = 0.05, 5.0
 # The exceptions by which dask reports a lost connection.
 _LOST = (OSError, RuntimeError, TimeoutError)
-# dask has this long to close in order. Where its scheduler is gone, it might try to reach it for as long.
+# dask has this long to close in order. It has less where its scheduler is gone, because it might only try to reach it.
 _CLOSE_S, _GIVE_UP_S = 30.0, 5.0
 _WORKERS_END_S = 15.0
 
@@ -73,7 +73,7 @@ class DaskBlock:
             raise RuntimeError("this block has been used: call dask_client() again")
         try:
             return self._start()
-        except BaseException as error:  # Ctrl-C among them: nothing stays behind
+        except BaseException as error:  # Ctrl-C too must leave no job behind
             try:
                 if self._scheduler is not None and isinstance(error, _LOST):
                     # dask loses its connection a moment before the reason arrives.
@@ -94,7 +94,7 @@ class DaskBlock:
         try:
             self._jobs = None if plan.node_workers else WorkerJobs(plan.worker, settings)
             self._scheduler = SchedulerJob(plan.scheduler, settings, plan.idle_s, pages)
-        except BaseException:  # as above
+        except BaseException:  # Ctrl-C too must not leave the port open
             if pages is not None:
                 pages.close()
             raise

@@ -65,7 +65,7 @@ class SchedulerJob:
         self.address = "tls://{}:{}".format(*listeners[DASK].getsockname()[:2])
         try:
             kernel_job = await_holder(self.job, prepared.session)
-        except BaseException:  # Ctrl-C while it waits in the queue, say
+        except BaseException:  # Ctrl-C may come while the job waits in the queue
             for each in listeners.values():
                 each.close()
             self.end()

@@ -69,7 +69,7 @@ def run_cell(shell: Any, line: str, cell: str | None) -> None:
             request.options if request.options.name else request.options._replace(name=_NAME),
             source_imports.imported(source),
         )
-    except Exception as error:  # the cell's own
+    except Exception as error:  # the code of the cell may raise anything
         _show(vars(error).pop(wire.SHOWN, ()))
         raise
     chosen = config_file.host_of_call(request.options)

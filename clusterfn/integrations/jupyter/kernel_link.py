@@ -104,7 +104,7 @@ class HolderLink:
         if self._is_closed:
             return
         self._failures += isinstance(error, HostError) and error.kind == "program"
-        # A command that never succeeds will not do so later: an srun without --overlap is an example.
+        # A command that has never succeeded will not do so later. An srun that does not know --overlap is an example.
         is_useless = self._failures >= _TRIES and not self._has_answered
         if isinstance(error, HostError) and (error.kind in _GONE or is_useless):
             self._post("gone", error.message)

@@ -209,7 +209,7 @@ class KernelProxy:
             self.events.post("found", self._search.run())
         except ClusterfnError as error:
             self.events.post("failed", str(error))
-        except BaseException:  # the thread's outermost frame: the client would wait for ever
+        except BaseException:  # whatever ends this thread, the client must not wait for ever
             self.events.post("failed", "")
             raise
 

@@ -72,7 +72,7 @@ def errand(host: Host, line: str, name: str, log: str, partition: str) -> Submis
 
 def requests(host: Host, resources: Resources) -> list[str]:
     """Return the options `-l`; each resource that Grid Engine multiplies is a slot's share."""
-    amounts: dict[str, object] = dict(_given(host, "resources", {}))
+    amounts: dict[str, object] = dict(_site_option(host, "resources", {}))
     memory = option(host, "memory")
     if resources.memory_bytes is not None and memory is not None:
         needed = math.ceil((resources.memory_bytes + _OVERHEAD) / _MB)
@@ -90,7 +90,7 @@ def amount(host: Host, kind: str, total: int, slots: int) -> int:
     if name is None:
         message = f"gpus={total} cannot be asked for: `grid_engine: gpus:` is null for {host.name} ({host.source})"
         raise ConfigError(message, host=host.name, hint="name the site's own resource")
-    if name in _given(host, "per_job", ()):
+    if name in _site_option(host, "per_job", ()):
         return total
     if kind == "gpus" and total % slots:
         message = f"gpus={total} with cores={slots}: Grid Engine gives each slot the same number of GPUs"
@@ -101,13 +101,13 @@ def amount(host: Host, kind: str, total: int, slots: int) -> int:
 
 def option(host: Host, key: str) -> str | None:
     """Return the site's own name, or the usual one."""
-    value: str | None = _given(host, key, USUAL_NAMES[key])
+    value: str | None = _site_option(host, key, USUAL_NAMES[key])
     return value
 
 
 def queue(host: Host, gpus: int) -> str:
     """Return the queue that clusterfn.yml names for jobs with so many GPUs; "" for the default."""
-    named = _given(host, "queue", None)
+    named = _site_option(host, "queue", None)
     return (named.get("gpu" if gpus else "cpu") if isinstance(named, Mapping) else named) or ""
 
 
@@ -143,7 +143,7 @@ def _options(host: Host, job: JobSpec, folder: str, log: str) -> list[str]:
     return [*options, *needs, *_queue_option(host, resources.gpus), *_project(host)]
 
 
-def _given(host: Host, key: str, default: Any) -> Any:
+def _site_option(host: Host, key: str, default: Any) -> Any:
     return host.scheduler_options.get(key, default)
 
 
@@ -153,5 +153,5 @@ def _queue_option(host: Host, gpus: int) -> list[str]:
 
 
 def _project(host: Host) -> list[str]:
-    project = _given(host, "project", None)
+    project = _site_option(host, "project", None)
     return ["-P", str(project)] if project else []

@@ -182,7 +182,7 @@ def explain(evidence: Evidence) -> SchedulerVerdict | None:
         if "u" not in queue:
             return None
         message = "the host that ran the job no longer reports to Grid Engine"
-        proof = _seen(f"qstat: the queue instance is in state {queue}", evidence)
+        proof = _proof(f"qstat: the queue instance is in state {queue}", evidence)
         return SchedulerVerdict(layout.NODE, message, proof, _AGAIN)
     names = re.findall("^jobname +(.*)$", evidence.answer, re.MULTILINE)
     is_other = bool(names) and not any(evidence.job in name for name in names)
@@ -195,7 +195,7 @@ def explain(evidence: Evidence) -> SchedulerVerdict | None:
     message = "Grid Engine no longer knows the job, and has no record of its end"
     hint = "it was deleted while it waited (`qdel`), or its accounting cannot be read there: call the function again"
     return SchedulerVerdict(
-        layout.LOST, message, _seen((evidence.answer.strip().splitlines() or [""])[-1].strip(), evidence), hint
+        layout.LOST, message, _proof((evidence.answer.strip().splitlines() or [""])[-1].strip(), evidence), hint
     )
 
 
@@ -228,7 +228,7 @@ def _ending(facts: Mapping[str, str], evidence: Evidence) -> SchedulerVerdict | 
     failed, status = _number(facts["failed"]), _number(facts["exit_status"])
     node = facts.get("hostname", "(unknown)")
     shown = ("hostname", "failed", "exit_status", "ru_wallclock", "maxvmem", "category")
-    proof = _seen("qacct: " + " ".join(f"{name}={facts[name]}" for name in shown if name in facts), evidence)
+    proof = _proof("qacct: " + " ".join(f"{name}={facts[name]}" for name in shown if name in facts), evidence)
     if failed == _RESCHEDULED:
         return None
     if failed == _ENFORCED:
@@ -267,5 +267,5 @@ def _number(text: str) -> int:
     return int(match[0]) if match else -1
 
 
-def _seen(first: str, evidence: Evidence) -> tuple[str, ...]:
+def _proof(first: str, evidence: Evidence) -> tuple[str, ...]:
     return (first, *evidence.log.splitlines()[-_TAIL:])

@@ -99,22 +99,24 @@ class GridEngine(Scheduler):
         self.host = host
         self.user = user
 
-    def resolve_resources(self, asked: Resources) -> Resources:
+    def resolve_resources(self, resources: Resources) -> Resources:
         """Reject what Grid Engine cannot be asked for."""
         hint = "leave it out; a queue or a resource of the site can be named below `grid_engine:` in clusterfn.yml"
-        if asked.tasks_per_node > 1:
-            message = f"tasks_per_node={asked.tasks_per_node}: Grid Engine has no srun that would start them"
+        if resources.tasks_per_node > 1:
+            message = f"tasks_per_node={resources.tasks_per_node}: Grid Engine has no srun that would start them"
             raise ConfigError(message, host=self.host.name, hint="start the processes in the function")
-        if asked.nodes > 1:
-            message = f"nodes={asked.nodes}: Grid Engine starts a job on one host, and not a process on each of several"
+        if resources.nodes > 1:
+            message = (
+                f"nodes={resources.nodes}: Grid Engine starts a job on one host, and not a process on each of several"
+            )
             raise ConfigError(message, host=self.host.name, hint="leave nodes= out; one call may use all of one host")
-        for word, value in (("gpu_type", asked.gpu_type), ("gpu_memory", asked.gpu_memory_bytes)):
-            if asked.gpus and value is not None:
+        for word, value in (("gpu_type", resources.gpu_type), ("gpu_memory", resources.gpu_memory_bytes)):
+            if resources.gpus and value is not None:
                 message = f"{word}= cannot be requested from Grid Engine: it counts GPUs without type or size"
                 raise ConfigError(message, host=self.host.name, hint=hint)
-        if asked.gpus:
-            qsub.amount(self.host, "gpus", asked.gpus, asked.cores)
-        return asked
+        if resources.gpus:
+            qsub.amount(self.host, "gpus", resources.gpus, resources.cores)
+        return resources
 
     # Submission
 
@@ -181,11 +183,11 @@ class GridEngine(Scheduler):
         are_numbers = bool(scheduler_ids) and all(each.isdecimal() for each in scheduler_ids)
         return ("qdel", *scheduler_ids) if are_numbers else ()
 
-    def alter_command(self, name: str, asked: Resources, change: Alteration) -> tuple[str, ...]:
+    def alter_command(self, name: str, resources: Resources, change: Alteration) -> tuple[str, ...]:
         """Run qalter, whose `-l` replaces all that the job asks for. Users may only lower a priority."""
         options: list[str] = []
         if change.time_s is not None or change.memory_bytes is not None:
-            options += qsub.requests(self.host, asked)
+            options += qsub.requests(self.host, resources)
         if change.priority is not None:
             if not _LOWEST_PRIORITY <= change.priority <= 0:
                 raise ConfigError(

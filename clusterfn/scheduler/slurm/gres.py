@@ -102,7 +102,7 @@ def _of_gres(gres: str) -> str:
     return kinds[0] if kinds else ""
 
 
-def gpu_type(host: Host, asked: Resources) -> str | None:
+def gpu_type(host: Host, resources: Resources) -> str | None:
     """Choose the type of GPU to ask for; None for the host's own, whatever that is.
 
     Raises:
@@ -114,16 +114,16 @@ def gpu_type(host: Host, asked: Resources) -> str | None:
         """Return the type as `gpu_sizes:` writes it, if it does."""
         return next((name for name in host.gpu_sizes if kind and name.lower() == kind.lower()), kind) or None
 
-    kind_of_call = as_written(asked.gpu_type)
+    kind_of_call = as_written(resources.gpu_type)
     if kind_of_call and " " in kind_of_call:
         raise ConfigError(
             f"gpu_type={kind_of_call!r} is not a type of SLURM", host=host.name,
             hint="write one word that `sinfo -o %G` shows there, such as a100 for gpu:a100:4",
         )  # fmt: skip
-    if asked.gpu_memory_bytes is None:
+    if resources.gpu_memory_bytes is None:
         return kind_of_call
     kind = kind_of_call or as_written(_of_gres(host.scheduler_options.get("gres") or ""))
-    size = f'gpu_memory="{exact_memory(asked.gpu_memory_bytes)}"'
+    size = f'gpu_memory="{exact_memory(resources.gpu_memory_bytes)}"'
     if kind not in host.gpu_sizes if kind else not host.gpu_sizes:
         of = f"the {kind} GPUs of {host.name}" if kind else f"the GPUs of {host.name}"
         raise ConfigError(
@@ -131,7 +131,7 @@ def gpu_type(host: Host, asked: Resources) -> str | None:
             hint=f"add `gpu_sizes: {{{kind or 'a100'}: 80GB}}` to it, or set only gpu_type=",
         )  # fmt: skip
     kinds = [kind] if kind else list(host.gpu_sizes)
-    enough = [each for each in kinds if large_enough(host.gpu_sizes[each], asked.gpu_memory_bytes)]
+    enough = [each for each in kinds if large_enough(host.gpu_sizes[each], resources.gpu_memory_bytes)]
     if not enough:
         sizes = ", ".join(f"{each} ({exact_memory(host.gpu_sizes[each])})" for each in kinds)
         raise Unsatisfiable(

@@ -123,7 +123,7 @@ class SlurmState(JobState):
         if is_time(self.expected_start):
             at = datetime.datetime.strptime(self.expected_start, _TIME)
             start = f"expected start {at.day} {_MONTHS[at.month - 1]} {at:%H:%M} host time; "
-        # Such a reason is "ReqNodeNotAvail, Reserved for maintenance".
+        # "ReqNodeNotAvail, Reserved for maintenance" is a reason with details.
         begin, _, details = self.reason.partition(", ")
         # Older versions write "ReqNodeNotAvail(Unavailable:n1)".
         begin = begin.partition("(")[0] or self.reason

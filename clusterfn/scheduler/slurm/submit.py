@@ -89,9 +89,9 @@ class Slurm(Scheduler):
         # On a site with several clusters, each command must name the one to ask.
         self._clusters = (f"--clusters={host.clusters}",) if host.clusters else ()
 
-    def resolve_resources(self, asked: Resources) -> Resources:
+    def resolve_resources(self, resources: Resources) -> Resources:
         """Choose the type of GPU."""
-        return asked._replace(gpu_type=gres.gpu_type(self.host, asked)) if asked.gpus else asked
+        return resources._replace(gpu_type=gres.gpu_type(self.host, resources)) if resources.gpus else resources
 
     def submission(self, job: JobSpec) -> Submission:
         """Run sbatch with everything that the job and the host ask for."""
@@ -205,7 +205,7 @@ class Slurm(Scheduler):
     def cancel_by_hand(self, name: str) -> str:
         return f"scancel --name {name}"
 
-    def alter_command(self, name: str, asked: Resources, change: Alteration) -> tuple[str, ...]:
+    def alter_command(self, name: str, resources: Resources, change: Alteration) -> tuple[str, ...]:
         """Run scontrol for all arrays of that name. Users may only lower a priority, which `nice` does."""
         words = []
         if change.time_s is not None:
