@@ -73,7 +73,9 @@ class Busy:
         self.now = until
 
     def said(self) -> list[dict[str, Any]]:
-        self.agent.out.flush()
+        # A flush gives up after some milliseconds, and a busy machine may spend these on another process.
+        while self.agent.out.pending():
+            self.agent.out.flush()
         return [header for header, _ in self.inbox.feed(os.read(self._ends[0], 2**16))]
 
     def close(self) -> None:
