@@ -47,6 +47,7 @@ class LoginShell:
     def variables(self, interactive: bool, modules: "Any" = ()) -> "list[Variables]":
         """Return its variables, and those after each of these modules was loaded."""
         tag = "clusterfn-%s" % os.urandom(12).hex()
+        # The tag is put together by the probe: a shell that echoes its input must not print the whole tag.
         probe = "%s -I -S -c %s" % (shlex.quote(sys.executable), _quoted(
             "import json,os; print(chr(10) + %r + %r + json.dumps(dict(os.environ)))" % (tag[:9], tag[9:])
         ))  # fmt: skip
@@ -76,6 +77,8 @@ class LoginShell:
         environ = dict(os.environ, TERM="dumb", SHELL=self.path)
         over, home = "clusterfn-%s.over" % os.urandom(12).hex(), os.path.expanduser("~")
         try:
+            # In a session of its own, `_end` reaches all that the shell has started. Without a buffer, `read` returns
+            # what is there.
             process = subprocess.Popen(
                 argv, executable=self.path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                 env=environ, start_new_session=True, cwd=home if os.path.isdir(home) else "/", bufsize=0,

@@ -89,6 +89,7 @@ def sync_model_context(create: Callable[[], M], cleanup_method: str | None = "cl
         finally:
             with swallowed(f"cleaning up {type(model).__name__}"):
                 clean_up()
+            # These names would keep the model in memory while the block gives the memory back.
             del model, clean_up
 
 
@@ -125,6 +126,7 @@ async def model_context(create: Callable[[], Any], cleanup_method: str | None = 
     async with async_gpu_memory_context():
         created = create()
         model = await created if inspect.isawaitable(created) else created
+        # A second reference would keep the model in memory after the block.
         del created
         clean_up = _clean_up(model, cleanup_method)
         try:
@@ -134,6 +136,7 @@ async def model_context(create: Callable[[], Any], cleanup_method: str | None = 
                 begun = clean_up()
                 if inspect.isawaitable(begun):
                     await begun
+            # These names would keep the model in memory while the block gives the memory back.
             del model, clean_up
 
 

@@ -82,6 +82,7 @@ def _cores() -> int:
 def _memory_gb() -> float:
     if hasattr(os, "sysconf"):
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) / _GB
+    # Windows has no sysconf. There, psutil knows the memory if it is installed.
     if importlib.util.find_spec("psutil") is None:
         return 0.0
     return float(importlib.import_module("psutil").virtual_memory().total) / _GB

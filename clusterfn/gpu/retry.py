@@ -136,6 +136,7 @@ class _Tries:
             may_succeed = isinstance(error, (ConnectionError, *self._policy.also)) or classify(error).retry_here
         if may_succeed and self._failed < self._policy.attempts:
             longest = min(_LONGEST_S, self._policy.backoff_s * 2 ** (self._failed - 1))
+            # Processes that failed together must not all retry at the same moment.
             self.wait_s = longest * _dice.uniform(0.5, 1.0)
             log.warning(
                 "%s failed, attempt %d of %d; retrying in %.1f s: %s",

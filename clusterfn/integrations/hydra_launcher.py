@@ -100,6 +100,7 @@ class _Place(NamedTuple):
 def _run(task: Callable[[Any], Any], context: Any, config: Any, state: Any) -> Any:
     """Do one run, in the job."""
     setup_globals()
+    # The process of the job starts without the global state of Hydra.
     Singleton.set_state(state)
     HydraConfig.instance().set_config(config)
     return run_job(

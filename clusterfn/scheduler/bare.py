@@ -35,6 +35,7 @@ class Bare(Scheduler):
     overview = "no SLURM: jobs wait their turn for cores, memory and GPUs in clusterfn's own queue"
     has_nodes = False
     knows_all = False
+    # A wait status has the exit code in its upper byte.
     queued_status = layout.EXIT_QUEUED << 8
     evidence_of_many = True
     # Looks are frequent, because a look reads the user's own file and costs other users nothing.
@@ -146,6 +147,7 @@ def _same_process(stat: str, process: str) -> bool:
     """Whether this line of /proc/PID/stat is of the process `pid:starttime` (names in it may hold blanks)."""
     pid, _, start = process.partition(":")
     fields = stat.rpartition(")")[2].split()
+    # A process in state Z or X has ended and only waits to be collected.
     return stat.split(" ")[0] == pid and len(fields) > 19 and fields[0] not in "ZX" and fields[19] == start
 
 

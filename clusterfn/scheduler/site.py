@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, did_you_mean
 
+# The exit status by which a shell reports a missing program.
 NOT_THERE = 127
 SILENT = "it did not answer in time"
 # Asks the person: a question, the option that answers it in advance, the choices, and the default.

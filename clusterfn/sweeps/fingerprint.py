@@ -26,6 +26,7 @@ _ROUTINES = (
     types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodDescriptorType, types.GetSetDescriptorType,
     types.MemberDescriptorType, types.ClassMethodDescriptorType, types.MethodWrapperType,
 )  # fmt: skip
+# These attributes say where and how a class was made, and not what it does.
 _NOT_CONTENT = frozenset(["__dict__", "__weakref__", "__module__", "__firstlineno__", "_abc_impl", "__annotate_func__"])
 
 
@@ -207,6 +208,7 @@ def _code(walk: _Walk, obj: types.CodeType) -> list[bytes]:
     table = getattr(obj, "co_exceptiontable", b"")
     counts = (obj.co_argcount, obj.co_posonlyargcount, obj.co_kwonlyargcount, obj.co_flags, sys.version_info[:2])
     names = (obj.co_names, obj.co_varnames, obj.co_freevars, obj.co_cellvars)
+    # Names of files and numbers of lines do not count, because a new comment changes them too.
     return walk.all([obj.co_code, obj.co_consts, table, counts, names])
 
 

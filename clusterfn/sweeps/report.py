@@ -157,6 +157,7 @@ def _row(trial: Trial[Any]) -> dict[str, Any]:
     error = None if trial.error is None else cause(trial.error)
     facts = {"score": trial.score, "seconds": trial.seconds, "error": error, "job": trial.job}
     config = {**trial.config, **_leaves(trial.config)}
+    # An argument may have the name of one of the sweep's own columns.
     return {**{f"config_{key}" if key in facts else key: value for key, value in config.items()}, **facts}
 
 

@@ -176,6 +176,7 @@ class Runner:
             own = [each.name for each in batch]
             self._journal.add("sent", group=group.id, host=group.host, folder=group.folder, names=own)
 
+        # The group is in the journal before anything is sent, so a sweep that resumes knows which group to look for.
         caller = mapping.Caller(names, note_sent)
         try:
             items = [[each.values for each in batch]]
@@ -214,6 +215,8 @@ class Runner:
         )  # fmt: skip
         trial = trial if trial.error is not None else self._scored(trial)
         if trial.error is None:
+            # The value is kept before the journal says that the trial has ended, because a sweep that resumes needs
+            # both.
             self._shelf.keep(trial)
         self._write_down(trial)
         self._progress.show(trial, self._labels[trial.name], group)

@@ -79,6 +79,7 @@ def _number(value: Any) -> float | None:
     if type(size) is int and size == 1 and attribute(value, "item") is not None:
         # The value is an array of a single number.
         value = value.item()
+    # bool is a number for Python, but True and False are no scores.
     return float(value) if is_a(value, numbers.Real) and type(value) is not bool else None
 
 
@@ -116,6 +117,7 @@ def ghosts(sequences: Mapping[str, Sequence[float]]) -> list[list[str]]:
     alike: dict[str, list[str]] = collections.defaultdict(list)
     for name, scores in sequences.items():
         if len(scores) > 1:
+            # Only identical scores are suspicious, because two honest configurations may have scores that are close.
             alike[repr([float(each) for each in scores])].append(name)
     return [names for names in alike.values() if len(names) > 1]
 

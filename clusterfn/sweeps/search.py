@@ -177,6 +177,8 @@ def _check_keywords(function: ClusterFunction[..., Any], choice: SweepSelection 
 def _new_journal(function: ClusterFunction[..., Any]) -> Path:
     folder = places.state_folder() / "sweeps"
     store.forget_old(folder)
+    # Each sweep has a journal of its own: one for each function and seed would silently return old results in a
+    # notebook.
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     return folder / f"{job_name(function.__name__)}-{now}-{secrets.token_hex(2)}.jsonl"
 

@@ -126,6 +126,7 @@ def _values(key: str, values: Any) -> Sequence[Any]:
         raise ConfigError(f"{key}: a set has no order, so configurations cannot be named", hint=f"write sorted({key})")
     if isinstance(values, (str, bytes, Mapping)) or not (isinstance(values, Sequence) or hasattr(values, "tolist")):
         raise ConfigError(f"{key}={values!r:.60} is not a list of values", hint=f"write [{values!r:.60}]")
+    # An array becomes plain values, which a host without NumPy can load.
     kept = values if isinstance(values, (list, tuple, range)) else values.tolist()
     if not isinstance(kept, Sequence) or not len(kept):
         raise ConfigError(f"{key} has no values: {values!r:.60}", hint="give at least one, or leave the key out")

@@ -79,6 +79,7 @@ class Store:
         part = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
         try:
             with part.open("xb") as file:
+                # Windows has no fchmod.
                 os.fchmod(file.fileno(), 0o600) if hasattr(os, "fchmod") else None
                 serialization.part("container").dump((kept.value, kept.seconds), file)
             part.replace(path)

@@ -147,6 +147,7 @@ def _become(header: "Header", path: str, env: "Dict[str, str]", fds: "Sequence[i
     """Run the program in this process, in the folder `path`, and end it; `tell` takes why it cannot be loaded."""
     status, argv = 1, header["argv"]
     try:
+        # The fork has inherited the agent's wakeup pipe, into which its own signals must not write.
         signal.set_wakeup_fd(-1)
         for name in _SIGNALS:
             signal.signal(getattr(signal, name), signal.SIG_DFL)

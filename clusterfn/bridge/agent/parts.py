@@ -19,6 +19,7 @@ DAY_S = 24 * 3600.0
 # File systems allow names of 255 bytes; the rest of a part's name needs the difference.
 _LONGEST_NAME = 200
 READ_BACK_A_TURN = 16 * 1024 * 1024
+# The first number at the end names the agent, or the start of the machine; the second names the request.
 PART = re.compile(r".+\.part-\d+-\d+\Z", re.DOTALL)
 # A random number instead of the pid: in a container, a later agent has the same pid.
 _OWN = int.from_bytes(os.urandom(6), "big")

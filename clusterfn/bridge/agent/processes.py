@@ -76,6 +76,7 @@ class Program:
         self.truncated = self.truncated or len(data) > room
         self.output[fd].append(data[:room])
         self.sizes[fd] += len(data[:room])
+        # A program such as sbatch announces that it will wait and try again by itself; the client does that instead.
         if self.stop_at and fd == self.stderr and self.status is None and self.stop_at in self.text(fd):
             self.kill()
         if not data:
@@ -211,6 +212,7 @@ class RepeatHandler(RequestHandler):
             is_stopped = is_locked_by_stopped(fd)
             os.close(fd)
             if isinstance(error, BlockingIOError) and not is_stopped:
+                # A holder that keeps the lock for longer than this hangs, so this agent runs the program itself.
                 self.busy_since = self.busy_since or time.monotonic()
                 return time.monotonic() - self.busy_since > LOCK_PATIENCE_S
             return True

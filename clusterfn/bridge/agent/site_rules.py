@@ -23,6 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+# The path is fixed, because an option or a variable for it would be a way around the limits.
 PATH = "/etc/clusterfn.yml"
 OWNER = 0
 _LARGEST = 1 << 16
@@ -93,6 +94,7 @@ def parse(text: str) -> "dict[str, Any]":
     rules = {"defaults": {}, "limits": {}, "trouble": []}  # type: dict[str, Any]
     section = ""
     for number, line in enumerate(text.splitlines(), 1):
+        # As in YAML, only a # after a blank begins a comment.
         line = re.sub(r"(\A|\s)#.*", "", line).rstrip()
         if not line:
             continue
@@ -108,6 +110,7 @@ def parse(text: str) -> "dict[str, Any]":
                 raise ValueError("is not known here")
             rules[section][rule[0]] = rule[1](entry.group(3))
         except ValueError as error:
+            # The line is left out and reported, because a typing error must not stop the work of all users.
             rules["trouble"].append("line %d: %r %s" % (number, line.strip()[:60], error))
     return rules
 

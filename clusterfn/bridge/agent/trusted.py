@@ -11,6 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterable, Optional, Tuple
 
+# Linux follows no more symbolic links in one path either.
 _MOST_LINKS = 40
 
 
@@ -28,6 +29,7 @@ class Trusted:
         for name in self.names:
             self._add(name)
         if not _maps_all_users():
+            # All users without an id in this container, the host's root among them, share this id.
             self.uids.add(int(read_line("/proc/sys/fs/overflowuid") or "65534"))
 
     def _add(self, name: str) -> None:

@@ -163,6 +163,7 @@ class PutHandler(PartWriter):
                 raise Failure("missing", "the folder is gone that it was written to", self.path)
             os.makedirs(folder, mode=0o700, exist_ok=True)
             self.folder = folder
+        # The file stays private until it has its mode. `open` cannot set that mode, because the umask would change it.
         self.fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self.place, self.crc = place, 0
         os.fchmod(self.fd, mode & 0o7777)

@@ -59,6 +59,8 @@ class SocketWatcher:
         """Wait for events, and handle them."""
         began = time.monotonic()
         ready = self._selector.select(seconds)
+        # A wait that took much longer than asked means that this process was stopped, and that time counts for no
+        # limit.
         clock.leave_out(clock.overrun(began, seconds))
         for key, events in ready:
             # A callback of this round may have closed the socket of a later event.
@@ -156,6 +158,8 @@ class CarriedConnections:
         if connection.sock is not None:
             pauses = self._is_full and connection.limit is None
             reading = 0 if pauses or connection.is_closing else READ
+            # A closing connection waits until it can be written, because `_write` drops it once it has taken
+            # everything.
             events = reading | (WRITE if connection.outgoing or connection.is_closing else 0)
             self._watcher.watch(connection.sock, events, lambda ready: self._handle(connection, ready))
 

@@ -241,6 +241,7 @@ class KernelHolder:
             self._kernel.end()
         self._forget_activity()
         self._carried.close()
+        # A proxy that was replaced may try to resume, and is refused then.
         self._past.add(self._incarnation)
         self._incarnation, self._key, self._scheme = incarnation, key, scheme
         self._shutdown, self._why, self._goodbye_s = "", "", _GOODBYE_S

@@ -62,6 +62,7 @@ def _carry_output_of_forks_by_file(thread: "Any") -> None:
         # A context of ZeroMQ does not survive a fork, so the child needs its own.
         context = zmq.Context()
         pipe = context.socket(zmq.PUSH)
+        # A forked process may end at once; ZeroMQ then has three seconds to deliver its last output.
         pipe.linger = 3000
         pipe.connect(address)
         return context, pipe

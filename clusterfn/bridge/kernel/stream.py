@@ -133,6 +133,7 @@ class FrameStream:
                 new.append(frame)
             elif frame.number > self.received:
                 raise StreamDamaged("frame %d came after frame %d" % (frame.number, self.received))
+        # An ACK is not acknowledged itself, or the two sides would never stop.
         if any(frame.kind != ACK for frame in frames):
             self._unsent.append(pack(Frame(ACK, 0, self.received, b"")))
         return new

@@ -209,6 +209,7 @@ class Admission:
         if not (self.run or self.held) or not self.look.why_yield():
             return False
         with self.lock:
+            # It is decided once more under the lock, because the other user's job may have started meanwhile.
             why = self.look.why_yield()
             if why:
                 first()

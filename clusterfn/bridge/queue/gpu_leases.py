@@ -44,6 +44,7 @@ def hold_gpus(leases: "Leases", free: "Iterable[str]", count: int) -> "dict[str,
         lease = leases.hold(lease_names.gpu(uuid))
         if lease is not None:
             held[uuid] = lease
+    # A part of the GPUs would be of no use to this job, but it may be enough for another.
     if len(held) < count:
         release_gpus(held)
         raise TooFew({})

@@ -44,6 +44,7 @@ def print_looks(root: str, lease: str, every_s: float, looks: int) -> int:
     while True:
         began = time.process_time()
         line = json.dumps(portable(overview.look())).encode() + b"\n"
+        # After a sync flush, the client can decompress this look before the next one comes.
         data = packed.compress(line) + packed.flush(zlib.Z_SYNC_FLUSH)
         _write(data)
         count += 1

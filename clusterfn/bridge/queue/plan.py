@@ -213,6 +213,7 @@ class _Planning:
             place = max(place, (self._usage.of(ticket.asked), ticket.ms))
             self.plan.places[ticket.job] = place
             own = (place[0] if self._is_fair else 0, place[1], self.view.uid)
+            # Jobs of other users that come before this one get what they need first.
             while self._others and self._others[0][0] < own:
                 _, further, other = self._others.pop(0)
                 self._let_pass(other, further, ticket)

@@ -156,6 +156,7 @@ class Spooler:
         start_plan = self._plan([ticket for ticket in complete if ticket.job not in absent], names)
         start_plan.reasons.update(self._makers.make(lacking))
         start_plan.reasons.update(held_back)
+        # The names are bound before the scripts start, so that no job of another user passes these jobs in between.
         self.named.name(start_plan)
         for ticket in start_plan.start:
             self._scripts.admit(ticket, self._turn_of_script())

@@ -78,4 +78,5 @@ def as_table(rows: "list[dict[str, Any]]") -> str:
     ]
     widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]
     shown = ["  ".join(word.ljust(width) for word, width in zip(line, widths)).rstrip() for line in lines]
+    # Any user can choose names, and these must not control the terminal of the reader.
     return "\n".join("".join(each if each.isprintable() else "?" for each in line) for line in shown)

@@ -100,6 +100,7 @@ def dask_client(
         node_workers = NodeWorkers.of(least // nodes, each_worker, chosen_host)
         scheduler = node_workers.job_options(worker, nodes, scheduler_bytes)
     worker = worker._replace(name="dask-worker")
+    # This import is late, because the module needs dask, which was only checked above.
     from clusterfn.integrations.dask.block import DaskBlock
 
     return DaskBlock(

@@ -59,6 +59,7 @@ class ConnectedCluster(SpecCluster):  # type: ignore[misc]  # dask has no types
     def __init__(
         self, address: str, security: Security, workers: Mapping[str, Any], worker: Mapping[str, Any] | None
     ) -> None:
+        # dask's constructor starts the workers, and their callbacks read this attribute.
         self.is_ending = False
         super().__init__(
             workers=workers,

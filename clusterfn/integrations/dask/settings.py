@@ -27,6 +27,7 @@ _PACKAGES = ("dask", "distributed")
 
 def run_program(*words: str) -> None:
     """Run a worker, or those of a node, in the job until they are asked to close."""
+    # The function travels by value, so it imports everything itself.
     import json
     import os
     import platform
@@ -88,6 +89,7 @@ class DaskSettings:
             "path": list(job.sys_path),
             "workers": self._workers_in(job),
         }
+        # One job holds several workers here, so the libraries of each must not start threads for all cores of the job.
         threads = dict.fromkeys(layout.THREADS, str(self.node_workers.cores)) if self.node_workers else {}
         tls = json.dumps({"cert": tls_config["cert"], "key": tls_config["key"]})
         env = {**threads, **job.env, dask_program.SETTINGS: json.dumps(settings)}

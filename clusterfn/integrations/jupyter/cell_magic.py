@@ -70,6 +70,7 @@ def run_cell(shell: Any, line: str, cell: str | None) -> None:
             source_imports.imported(source),
         )
     except Exception as error:  # the code of the cell may raise anything
+        # What the cell displayed before it failed travels with the exception.
         _show(vars(error).pop(wire.SHOWN, ()))
         raise
     chosen = config_file.host_of_call(request.options)

@@ -81,6 +81,8 @@ def listen_on(ip: str, port: int) -> socket.socket:
     """
     listener = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET, socket.SOCK_STREAM)
     try:
+        # A client that restarts a kernel wants the same ports again, where connections of the last one may still be
+        # closing.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((ip, port))
         listener.listen(_BACKLOG)

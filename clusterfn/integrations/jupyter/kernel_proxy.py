@@ -218,6 +218,8 @@ class KernelProxy:
             sock, _ = listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
+        # Jupyter's messages are small, and Nagle's algorithm would hold each of them back until the last is
+        # acknowledged.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._count += 1
         self.stream.send(OPEN, self._count, bytes([channel]))

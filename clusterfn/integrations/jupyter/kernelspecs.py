@@ -83,6 +83,7 @@ def _content(shown: str, host: str, options: Sequence[str]) -> dict[str, Any]:
     }
 
 
+# Packages that depend on the program of a kernel, and so bring it into an environment.
 _BRING_IT = ("jupyter", "notebook", "spyder-kernels")
 
 

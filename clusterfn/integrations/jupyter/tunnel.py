@@ -75,6 +75,7 @@ def open_tunnel(job: Job[Any], session: HostState, port: int, local_port: int | 
     console.tell(f"http://{IP}:{number} is port {port} of {job.name} ({job.id[:SHORT]}) on {job.host}; Ctrl-C ends it")
     listeners: Mapping[int, socket.socket] = {WEB: listener}
     search: Any = FoundJob(KernelJob(job, session, "", _far_end(job, session, port), ""))
+    # The protocol of kernels demands a key, which the program at the far end ignores.
     connection_file = ConnectionFile(Path(), IP, (number,), secrets.token_urlsafe(16), "")
     proxy = TunnelProxy(connection_file, listeners, search, link_to, console.warn)
     code = proxy.run()

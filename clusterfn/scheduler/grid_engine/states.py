@@ -75,6 +75,7 @@ def _listed(text: str) -> Iterator[tuple[str, str, str, str, str]]:
         try:
             tree = ElementTree.fromstring(document)
         except ElementTree.ParseError:
+            # A document that was cut off says nothing; the others still count.
             continue
         queues = {id(job): queue for queue in tree.iter("Queue-List") for job in queue.iter("job_list")}
         for job in tree.iter("job_list"):
@@ -179,6 +180,7 @@ def explain(evidence: Evidence) -> SchedulerVerdict | None:
     own = [job for job in listed if not task or _has_task(job[3], int(task))]
     if own:
         queue = own[0][4]
+        # The letter u means that the host of the queue instance does not report.
         if "u" not in queue:
             return None
         message = "the host that ran the job no longer reports to Grid Engine"

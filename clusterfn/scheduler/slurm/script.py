@@ -85,6 +85,7 @@ def read_sbatch(text: str, has_slurm: bool) -> SbatchScript | None:
 def _directives_of(text: str) -> dict[str, str]:
     """Return the options by their long names; those that stand alone have the value ""."""
     options: dict[str, str] = {}
+    # The first line names the interpreter.
     for line in text.splitlines()[1:]:
         match = _LINE.match(line)
         if match:

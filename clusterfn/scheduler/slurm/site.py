@@ -213,10 +213,12 @@ def read_partitions(lines: Iterable[str]) -> tuple[Partition, ...]:
         words = line.strip().split("|")
         if len(words) not in (5, 6):
             continue
+        # sinfo puts a star behind the name of the default partition.
         starred, state, limit, count, gres = words[:5]
         name, nodes = starred.rstrip("*"), int(count) if _NODES.fullmatch(count) else 0
         row = partitions[name] = partitions.get(name) or Partition(name, starred.endswith("*"), state, limit, 0, gres)
         kinds = dict.fromkeys(each for each in (row.gres, gres) if each not in _NOTHING)
+        # sinfo shows a + behind the amount where the nodes of a row differ.
         memory = words[5].rstrip("+") if len(words) == 6 else ""
         sizes = [int(memory)] if _NODES.fullmatch(memory) else []
         most = max([*sizes, *([] if row.memory_mb is None else [row.memory_mb])], default=None)
@@ -260,6 +262,7 @@ def read_limits(outputs: Sequence[str], partition: str | None) -> SchedulerLimit
     """
     config, partitions, associations = outputs
     limits = {name: int(value) for name, value in _CONFIG.findall(config)}
+    # The elements of an array are numbered from 1, and the largest number that SLURM takes is one below MaxArraySize.
     arrays = [limits["MaxArraySize"] - 1] if "MaxArraySize" in limits else []
     arrays += [int(tasks) for tasks in _ARRAY_TASKS.findall(config)]
     jobs = [int(word) for word in _COUNT.findall(associations)]
