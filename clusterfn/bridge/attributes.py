@@ -39,7 +39,8 @@ def signature_of(function: "Callable[..., Any]") -> "Optional[inspect.Signature]
 
     A builtin may have none. An annotation that names a missing object raises, from Python 3.14 on.
     """
-    import inspect  # here: a worker needs none of it
+    # A worker needs nothing of this module, and its import would delay each start.
+    import inspect
 
     try:
         return inspect.signature(function, follow_wrapped=False)

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 PENDING, STARTING, RUNNING, SUSPENDED = "PENDING", "STARTING", "RUNNING", "SUSPENDED"
 RETURNED, RAISED, DIED, CANCELLED, UNKNOWN = "RETURNED", "RAISED", "DIED", "CANCELLED", "UNKNOWN"
-# Other kinds: DIED. A value that cannot be pickled is lost, but its function has returned.
+# All other kinds of outcomes mean DIED. The function of a job whose value cannot be pickled has returned, so it counts
+# as RETURNED.
 FINAL = {
     layout.RETURNED: RETURNED, layout.RESULT: RETURNED, layout.RAISED: RAISED, layout.COMMAND: RAISED,
     layout.CANCELLED: CANCELLED,
@@ -37,8 +38,10 @@ JOB_STATES = {
 OF_EVENT = {
     "pending": PENDING, "starting": STARTING, "running": RUNNING, "suspended": SUSPENDED, "resumed": RUNNING,
 }  # fmt: skip
-HAS_NOT_STARTED = "has not started"  # of a job of which its host knows no more than that
-SHORT = 4  # digits of an id, of sixteen, that people read and write
+# The reason of a pending job whose host knows nothing more about it.
+HAS_NOT_STARTED = "has not started"
+# People read and write this many of an id's sixteen hexadecimal digits.
+SHORT = 4
 SILENT_AFTER_S = 2 * layout.HEARTBEAT_S + 2
 
 

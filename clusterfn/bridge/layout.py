@@ -8,31 +8,43 @@ import posixpath
 
 FORMAT = 1
 
-SITE_RULES = "/etc/clusterfn.yml"  # what an administrator allows each user: agent/site_rules.py reads it
+# The administrator's limits for each user, which agent/site_rules.py reads.
+SITE_RULES = "/etc/clusterfn.yml"
 
 # below a host's root
 BRIDGE = "bridge"
 BLOBS = "blobs"
 SOURCES = "sources"
 FILES = "files"
-SHIMS = "shims"  # <hash>: a folder in which `python` is an interpreter that has no such name beside it
+# shims/<hash>: a folder in which `python` leads to an interpreter that has no such name beside it.
+SHIMS = "shims"
 JOBS = "jobs"
 MACHINES = "machines"
-PACKAGES = "pkgs"  # <sha256 of the archive>: unpacked once, shared by hard links
+# pkgs/<sha256 of the archive>: a package, unpacked once and shared by hard links.
+PACKAGES = "pkgs"
 ENVIRONMENTS = "envs"
 BUILDS = "builds"
 USES = "uses"
-CARDS = "cards"  # <partition>.json: what the last job there saw
-DEFAULT = "default"  # SLURM's own partition
-ASIDE = ".aside-"  # before its name: what may have to go, and is looked at once more
-REMOVED = ".expired-"  # before its name: what is being removed
-CACHE = "cache"  # of Hugging Face, PyTorch and others, where the home directory has no room
-LOOKED, LOOKED_SOON = "expired", "expired-soon"  # dated when it was last looked for what is no longer needed
+# cards/<partition>.json: the GPUs that the last job there saw.
+OBSERVED_GPUS = "cards"
+# The name for SLURM's own default partition.
+DEFAULT = "default"
+# A prefix that takes a thing out of use until a second look decides whether it must go.
+ASIDE = ".aside-"
+# A prefix of what is being removed; a process that finds one left over removes the rest.
+REMOVED = ".expired-"
+# The cache of Hugging Face, PyTorch and others, where the home directory has no room.
+CACHE = "cache"
+# Files whose dates say when a cleanup last looked for what is no longer needed.
+LOOKED, LOOKED_SOON = "expired", "expired-soon"
 
 # below machines/<machine>
-QUEUE = "queue"  # <job>: one that waits; of an element <job>.<k>
-DAMAGED_TICKETS = "damaged"  # <job>: what stood in the queue and was no ticket
-INTERRUPTED = "interrupted"  # <job>: the ticket of one that runs, and waits again after a restart of the machine
+# queue/<job>: the ticket of a job that waits; <job>.<k> for an element of a group.
+QUEUE = "queue"
+# damaged/<job>: a file from the queue that could not be read as a ticket.
+DAMAGED_TICKETS = "damaged"
+# interrupted/<job>: the ticket of a running job, which puts it back into the queue after a restart of the machine.
+INTERRUPTED = "interrupted"
 QUEUE_STATUS = "queue.jsonl"  # why each of them waits
 
 # below pkgs/<sha256>
@@ -40,32 +52,39 @@ PACKAGE_FILES = "files"
 MANIFEST = "manifest.json"
 
 # below envs/<id>
-READY = "READY"  # what was built; if it exists, the environment is complete
-ABOUT = ".clusterfn"  # what the builder keeps: the plan, a copy of READY, and the size of every file
+# Describes what was built. The environment is complete if and only if this file exists.
+READY = "READY"
+# The builder's folder in an environment: the plan, a copy of READY, and the size of every file.
+ABOUT = ".clusterfn"
 SIZES = "manifest"
 
 # below builds/<id>
 PLAN = "plan.json"
 LOCK = "lock"
 PROGRESS = "progress.jsonl"
-# and OUTCOME: of the last build that failed
+# OUTCOME, too: that of the last build that failed.
 
 # below jobs/<id>
 SPEC = "spec.json"
 PAYLOAD = "payload.pkl"
 SCRIPT = "job.sh"
-STARTED = "started"  # which process job.sh is: boot id and its line of /proc/PID/stat
-REFUSED = "refused"  # why its scheduler does not take it for now; the client that submits it later renews this
+# Identifies the process of job.sh, by the boot id and its line of /proc/PID/stat.
+STARTED = "started"
+# Why the scheduler does not accept the job for now. The client that will submit it later renews this file.
+REFUSED = "refused"
 CLAIM = "claim"
 CANCEL = "cancel"
-STACK = "stack"  # a request for its stacks, 16 hex digits; answered by stack.<digits>
+# A request for the stacks of the job, by 16 hexadecimal digits; the answer is in stack.<digits>.
+STACK = "stack"
 SECRETS = "secrets"
-NOTIFY = "notify"  # whom to notify of the end; removed afterwards, because it may have the address of a webhook
+# Whom to notify of the end. It is removed afterwards, because it may hold the address of a webhook.
+NOTIFY = "notify"
 NOTIFIED = "notified.json"  # who was told, and what went wrong
 BUILDER_LOG = "builder.jsonl"  # what the builder of its environment has said, also below attempts/<n>
 SCHEDULER_LOG = "scheduler.log"
 CHECKPOINT = "checkpoint"
-TAKERS = "takers"  # <id>, or <id>.<number of its array>: a group whose items start as values appear here
+# takers/<id> or <id>.<number of its array>: a group of which items start as the values of this job appear.
+TAKERS = "takers"
 ATTEMPTS = "attempts"
 
 # below jobs/<id> of a group
@@ -74,18 +93,24 @@ ITEMS_INDEX = "items.json"  # where each of them ends
 LABELS = "labels.json"  # what a person calls each of them
 ARGUMENTS = "arguments.json"  # the plain arguments of each of them, by parameter
 ITEM_INPUTS = "item_inputs.json"  # the jobs whose values each item takes
-RELEASED = "released"  # <k>: the scheduler was told that this element need not wait any longer, or why it was not
-RETRIED = "retried.json"  # of a retry: the group that it continues, and the indices of the items there
-CLAIMS = "claims"  # <chunk>, <chunk>.2, ...: the element that has it, or took it over; its first item, and how many
+# released/<k>: the scheduler no longer holds this element back, or why it could not be released.
+RELEASED = "released"
+# The group that a retry continues, and the indices of its items in that group.
+RETRIED = "retried.json"
+# claims/<chunk>, <chunk>.2, ...: the element that runs the chunk or took it over, its first item, and how many it has.
+CLAIMS = "claims"
 DONE = "done"  # <chunk>: each of its items has a line
 ELEMENTS = "elements"  # <k>: what belongs to one job in jobs/<id>, from `started` to `attempts`
-VERDICT = "verdict.json"  # of an element that runs nothing: what it says of each item that it gives up
+# For an element that runs nothing: the outcome of each item that it gives up.
+VERDICT = "verdict.json"
 
 # below jobs/<id> of a session
 CALLS = "calls"  # <n>: what belongs to one call, payload.pkl and `attempts` as in jobs/<id>
-CALL = "call.json"  # of a call: its modules; of an actor's its `actor`, the call that constructs it, and a `name`
-TAKEN = "taken"  # of a call: a second name of call.json, by the process that runs it, or where there can be none a
-# folder; a symbolic link, by the client that withdraws it
+# The modules of a call; for an actor also its `actor` (the call that constructs it) and a `name`.
+CALL = "call.json"
+# A second name of call.json, made by the process that runs the call, or a folder where hard links are impossible. A
+# symbolic link means that the client has withdrawn the call.
+TAKEN = "taken"
 CLOSE = "close"  # no more calls are to come
 DOOR = "door.json"  # the socket, on the machine of the job, that takes calls without files
 
@@ -95,39 +120,51 @@ KERNEL = "kernel.json"  # the socket, on the machine of the job, to which the ke
 # below jobs/<id>/attempts/<n>
 OWNER = "owner"
 WAITING = "waiting"  # for GPUs, on the host itself
-BEGUN = "begun"  # "started" or "withdrawn": whichever was linked first, if it had to wait
-FOLLOWED = "followed"  # its supervisor died, and `after` has left the job to another try of it
+# Contains "started" or "withdrawn" for an attempt that had to wait: whichever was linked first counts.
+BEGUN = "begun"
+# The supervisor died, and `after` has left the job to another attempt.
+FOLLOWED = "followed"
 STDOUT = "stdout"
 STDERR = "stderr"
 WORK = "work"
 EVENTS = "events.jsonl"
 HEARTBEAT = "heartbeat"
 VALUE = "value.pkl"
-USAGE = "usage.json"  # what it had used so far, a while ago; of a running item of an element usage-<index>.json
+# What the attempt had used a while ago. A running item of an element has usage-<index>.json.
+USAGE = "usage.json"
 STACKS = "stacks"  # what the worker's processes answered when asked where they are
-FAILED_RANK = "failed-rank"  # the error of a further rank of the function, while the attempt lasts
+# The error of a further rank of the function, kept while the attempt lasts.
+FAILED_RANK = "failed-rank"
 OUTCOME = "outcome.json"
-JOURNAL = "journal.jsonl"  # of an element: a line when an item begins, one when it has ended
-NODES = "nodes"  # of a job on several: <rank> of each but the first, with its stdout, stderr and outcome.json
+# Of an element: one line when an item begins, and one when it has ended.
+JOURNAL = "journal.jsonl"
+# nodes/<rank> of each node but the first, with its stdout, stderr and outcome.json.
+NODES = "nodes"
 LAUNCH_LOG = "srun.log"  # what srun said, which started them
 VALUES = "values"  # of an element: value.pkl of each item, one after another
 INPUTS = "inputs.json"  # where the values of other jobs are that its arguments name
 
 # below bridge/<hash>
 SUPERVISE = "supervise.py"
-HOLD = "held"  # below the root, of an allocation that is held for many calls; there as long as it takes jobs
+# Below the root: an allocation that is held for many calls. It exists as long as the allocation accepts jobs.
+HOLD = "held"
 HOLD_RECORD = "record"  # in it: what it has
-HOLD_ENVIRONMENT = "environment"  # the variables of a batch job on its node
+# The variables of a batch job on the node of a held allocation.
+HOLD_ENVIRONMENT = "environment"
 HOLD_RELEASE = "release"  # asks it to end
-STEP = "CLUSTERFN_STEP"  # the variable of a job that is a step of such an allocation
+# The variable that marks a job as a step of a held allocation.
+STEP = "CLUSTERFN_STEP"
 BUILD = "build.py"
 WORKER = "worker.py"
-TEMPLATE = "template"  # its word for a process that forks workers
+# The argument of worker.py that starts a process which forks workers.
+TEMPLATE = "template"
 
 HEARTBEAT_S = 5.0
 STALE_AFTER_S = 90.0
-REFUSED_FOR_S = 900.0  # after which a note that was not renewed no longer says that a client will submit the job
-QUIET_S = 600.0  # without output and use of a CPU, after which a waiting call says so
+# A note that was not renewed for this long no longer means that a client will submit the job.
+REFUSED_FOR_S = 900.0
+# After this long without output and use of a CPU, a waiting call reports that the job is silent.
+QUIET_S = 600.0
 
 # Makes the worker and what it forks write their stacks; a process that does not expect it ignores it.
 STACK_SIGNAL = "SIGURG"
@@ -135,8 +172,10 @@ STACK_SIGNAL = "SIGURG"
 # Exit codes of the supervisor that job.sh understands; anything else makes job.sh call `supervise.py after`.
 EXIT_RETURNED = 0
 EXIT_PUBLISHED = 10
-EXIT_QUEUED = 20  # it waits in the queue of a machine without a scheduler, which will start job.sh again
-EXIT_AGAIN = 12  # of `after`: nothing was published, `run` may try again
+# The job waits in the queue of a machine without a scheduler, which will start job.sh again.
+EXIT_QUEUED = 20
+# Of `after`: nothing was published, and `run` may try again.
+EXIT_AGAIN = 12
 
 # In the environment of a job.sh whose turn in the queue of a machine has come.
 TURN = "CLUSTERFN_TURN"
@@ -169,8 +208,10 @@ ACTOR_LOST = "actor_lost"  # the actor whose method it calls is gone, so the cal
 CANCELLED = "cancelled"
 UNSATISFIABLE = "unsatisfiable"
 DEPENDENCY = "dependency"  # a job whose value it takes has none
-PREEMPTED = "preempted"  # not final: the scheduler, or the queue of the machine, starts it again
-SUPERSEDED = "superseded"  # not final: a later attempt took over
+# Not final: the scheduler, or the queue of the machine, starts the job again.
+PREEMPTED = "preempted"
+# Not final: a later attempt took over.
+SUPERSEDED = "superseded"
 
 NOT_FINAL = frozenset([PREEMPTED, SUPERSEDED])
 KINDS = frozenset(
@@ -181,9 +222,9 @@ KINDS = frozenset(
 )  # fmt: skip
 
 # Stages of a job, in order: an error names the one in which it happened.
-CARDS_STAGE = "cards"
+GPU_STAGE = "cards"
 STAGES = (
-    "submit", "queue", "start", "environment", "lease", CARDS_STAGE, "load", "function", "result", "supervisor",
+    "submit", "queue", "start", "environment", "lease", GPU_STAGE, "load", "function", "result", "supervisor",
     "scheduler",
 )  # fmt: skip
 
@@ -242,9 +283,9 @@ def call_dir(job, number):  # type: (str, int) -> str
     return posixpath.join(job, CALLS, str(number))
 
 
-def element_log(which):  # type: (object) -> str
+def element_log(number):  # type: (object) -> str
     """The scheduler.log of one element, by SLURM's number of it, or by its own where there is no scheduler."""
-    return "scheduler-%s.log" % which
+    return "scheduler-%s.log" % number
 
 
 def item_usage(index):  # type: (int) -> str

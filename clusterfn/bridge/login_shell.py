@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 _BY_NAME = ("sh", "ash", "bash", "csh", "dash", "fish", "ksh", "mksh", "tcsh", "zsh")
 _OUTPUT_LIMIT = 4 << 20
 _LIBRARIES = "LD_LIBRARY_PATH"
-_NO_LOADER = re.compile("shared librar", re.IGNORECASE)  # of a program whose libraries are not found
-_UNKNOWN = re.compile("not found|could not find|no such|unknown", re.IGNORECASE)  # what shells say of no program
+# The words of a dynamic linker that does not find the libraries of a program.
+_NO_LOADER = re.compile("shared librar", re.IGNORECASE)
+# The words by which shells say that there is no such program.
+_UNKNOWN = re.compile("not found|could not find|no such|unknown", re.IGNORECASE)
 _PROBE_S = 5
 
 
@@ -45,6 +47,7 @@ class LoginShell:
     def variables(self, interactive: bool, modules: "Any" = ()) -> "list[Variables]":
         """Return its variables, and those after each of these modules was loaded."""
         tag = "clusterfn-%s" % os.urandom(12).hex()
+        # The tag is put together by the probe: a shell that echoes its input must not print the whole tag.
         probe = "%s -I -S -c %s" % (shlex.quote(sys.executable), _quoted(
             "import json,os; print(chr(10) + %r + %r + json.dumps(dict(os.environ)))" % (tag[:9], tag[9:])
         ))  # fmt: skip
@@ -53,14 +56,15 @@ class LoginShell:
             lines += ["module load %s" % name, probe]
         lines += ["echo %s.about; type %s; alias %s; echo %s.end" % (tag, each, each, tag) for each in self.programs]
         printed = self.ask(interactive, lines)
-        decoder, found = json.JSONDecoder(), []
+        decoder, environments = json.JSONDecoder(), []
         for piece in printed.split(tag + "{")[1:]:
-            with contextlib.suppress(ValueError):  # cut off: it did not end in time
-                found.append(decoder.raw_decode("{" + piece)[0])
+            with contextlib.suppress(ValueError):
+                # The output is cut off if the shell did not end in time.
+                environments.append(decoder.raw_decode("{" + piece)[0])
         for program, about in zip(self.programs, printed.split("%s.about" % tag)[1:]):
-            about_it = [line.strip() for line in about.partition(tag)[0].splitlines() if not _UNKNOWN.search(line)]
-            self.aliases[program] = " ".join(about_it) or self.aliases.get(program, "")
-        return found
+            description = [line.strip() for line in about.partition(tag)[0].splitlines() if not _UNKNOWN.search(line)]
+            self.aliases[program] = " ".join(description) or self.aliases.get(program, "")
+        return environments
 
     def ask(self, interactive: bool, lines: "list[str]") -> str:
         """Give it these lines, and return what it prints. An rc file may read what is meant for it: empty lines.
@@ -73,6 +77,8 @@ class LoginShell:
         environ = dict(os.environ, TERM="dumb", SHELL=self.path)
         over, home = "clusterfn-%s.over" % os.urandom(12).hex(), os.path.expanduser("~")
         try:
+            # In a session of its own, `_end` reaches all that the shell has started. Without a buffer, `read` returns
+            # what is there.
             process = subprocess.Popen(
                 argv, executable=self.path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                 env=environ, start_new_session=True, cwd=home if os.path.isdir(home) else "/", bufsize=0,
@@ -84,6 +90,7 @@ class LoginShell:
         timer.start()
         printed = b""
         try:
+            # An rc file may read lines that are meant for the shell. The empty lines are for such a file.
             text = "\n" * 8 + "".join(line + "\n" for line in lines) + "echo %s\n" % over
             with contextlib.suppress(OSError):
                 process.stdin.write(os.fsencode(text))  # type: ignore[union-attr]
@@ -125,46 +132,46 @@ def which(program: str, path: str) -> str:
     return next((place for place in places if os.access(place, os.X_OK) and not os.path.isdir(place)), "")
 
 
-def find(wanted: "dict[str, Any]", shell: LoginShell) -> "dict[str, Any]":
+def find(schedulers: "dict[str, Any]", shell: LoginShell) -> "dict[str, Any]":
     """Return where each scheduler's commands are, by its word, in so far as PATH here does not show them.
 
     Args:
-        wanted: By the word, its `programs` (the first submits), the `variables` that these read, `modules` and `usual`
-            folders that may have them; `probe`, a command that asks it, and `bare`, what that says where it has no
-            configuration: then its programs are installed, and it is not there.
+        schedulers: By the word, its `programs` (the first submits), the `variables` that these read, `modules` and
+            `usual` folders that may have them; `probe`, a command that asks it, and `bare`, what that says where it has
+            no configuration: then its programs are installed, and it is not there.
     """
-    here = os.environ.get("PATH", os.defpath)
+    path_here = os.environ.get("PATH", os.defpath)
     ways = [("in PATH", [dict(os.environ)]), ("by a login shell", shell.variables(False))]
-    found = _first_with(wanted, ways)
-    if not found:
+    commands = _first_with(schedulers, ways)
+    if not commands:
         ways.append(("by an interactive login shell", shell.variables(True)))
-        found = _first_with(wanted, ways)
+        commands = _first_with(schedulers, ways)
     login = next((variables[0] for _, variables in reversed(ways) if variables), dict(os.environ))
-    if not found:
-        names = [name for each in wanted.values() for name in each["modules"]]
+    if not commands:
+        names = [name for each in schedulers.values() for name in each["modules"]]
         if _has_modules(login):
             for name, variables in zip([""] + names, shell.variables(len(ways) > 2, names)):
                 ways.append(("by `module load %s`" % name, [variables]))
-            found = _first_with(wanted, ways)
-    if not found:
-        ways.append(("in a usual folder", [_with_folders(login, _usual(wanted, shell, login))]))
-        found = _first_with(wanted, ways)
-    shown = {}
-    for word, (how, variables) in found.items():
-        folders = _folders(wanted[word]["programs"], here, variables["PATH"])
-        shown[word] = {"how": how, "path": folders, "env": _needed(wanted[word], folders, variables)}
-    return {"found": shown, "login": login}
+            commands = _first_with(schedulers, ways)
+    if not commands:
+        ways.append(("in a usual folder", [_with_folders(login, _usual(schedulers, shell, login))]))
+        commands = _first_with(schedulers, ways)
+    answers = {}
+    for word, (how, variables) in commands.items():
+        folders = _folders(schedulers[word]["programs"], path_here, variables["PATH"])
+        answers[word] = {"how": how, "path": folders, "env": _needed(schedulers[word], folders, variables)}
+    return {"found": answers, "login": login}
 
 
-def _first_with(wanted: "dict[str, Any]", ways: "list[Any]") -> "dict[str, Any]":
+def _first_with(schedulers: "dict[str, Any]", ways: "list[Any]") -> "dict[str, Any]":
     """Return for each scheduler the variables with which it is there: a login shell's before those here."""
-    found: "dict[str, Any]" = {}
-    for word, each in wanted.items():
+    first: "dict[str, Any]" = {}
+    for word, each in schedulers.items():
         for how, several in ways[1:] + ways[:1]:
             for variables in several:
-                if word not in found and _is_there(each, variables):
-                    found[word] = (how, variables)
-    return found
+                if word not in first and _is_there(each, variables):
+                    first[word] = (how, variables)
+    return first
 
 
 def _is_there(each: "dict[str, Any]", variables: "Variables") -> bool:
@@ -186,11 +193,11 @@ def _say(argv: "list[str]", variables: "Variables") -> str:
         return ""
 
 
-def _folders(programs: "list[str]", here: str, path: str) -> "list[str]":
+def _folders(programs: "list[str]", path_here: str, path: str) -> "list[str]":
     """Return the folders of PATH, in its order, that hold a program which PATH here lacks or has another file for."""
     differing = []
     for program in programs:
-        place, before = which(program, path), which(program, here)
+        place, before = which(program, path), which(program, path_here)
         if place and (not before or os.path.realpath(place) != os.path.realpath(before)):
             differing.append(os.path.dirname(place).rstrip("/"))
     return [folder for folder in dict.fromkeys(path.split(os.pathsep)) if folder.rstrip("/") in differing]
@@ -198,11 +205,15 @@ def _folders(programs: "list[str]", here: str, path: str) -> "list[str]":
 
 def _needed(each: "dict[str, Any]", folders: "list[str]", variables: "Variables") -> "Variables":
     """Return the variables that its commands need and do not have here."""
-    here = dict(os.environ)
-    extra = {name: variables[name] for name in each["variables"] if variables.get(name, "") not in ("", here.get(name))}
-    path = os.pathsep.join([*folders, here.get("PATH", os.defpath)])
-    differ = variables.get(_LIBRARIES, "") not in ("", here.get(_LIBRARIES))
-    if differ and _NO_LOADER.search(_say(each["probe"], dict(here, PATH=path, **extra))):
+    variables_here = dict(os.environ)
+    extra = {
+        name: variables[name]
+        for name in each["variables"]
+        if variables.get(name, "") not in ("", variables_here.get(name))
+    }
+    path = os.pathsep.join([*folders, variables_here.get("PATH", os.defpath)])
+    differ = variables.get(_LIBRARIES, "") not in ("", variables_here.get(_LIBRARIES))
+    if differ and _NO_LOADER.search(_say(each["probe"], dict(variables_here, PATH=path, **extra))):
         extra[_LIBRARIES] = variables[_LIBRARIES]
     return extra
 
@@ -211,43 +222,45 @@ def _has_modules(variables: "Variables") -> bool:
     return any(name in variables for name in ("MODULESHOME", "LMOD_CMD", "LMOD_PKG", "MODULEPATH"))
 
 
-def _usual(wanted: "dict[str, Any]", shell: LoginShell, login: "Variables") -> "list[str]":
+def _usual(schedulers: "dict[str, Any]", shell: LoginShell, login: "Variables") -> "list[str]":
     """Return folders in which sites keep such commands, and those that an alias or a function names."""
     folders = []
-    for each in wanted.values():
+    for each in schedulers.values():
         for program in each["programs"][:1]:
             folders += re.findall(r"(/[^\s'\"`;:=]*)/%s\b" % re.escape(program), shell.aliases.get(program, ""))
         for pattern in each["usual"]:
             text = re.sub(r"\$(\w+)", lambda name: login.get(name.group(1), "/nowhere"), pattern)
-            found = sorted(glob.glob(os.path.expanduser(text)), reverse=True)
-            folders += [each if os.path.isdir(each) else os.path.dirname(each) for each in found]
+            paths = sorted(glob.glob(os.path.expanduser(text)), reverse=True)
+            folders += [each if os.path.isdir(each) else os.path.dirname(each) for each in paths]
     return folders
 
 
-def _has_some(folder: str, wanted: "dict[str, Any]") -> bool:
+def _has_some(folder: str, schedulers: "dict[str, Any]") -> bool:
     """Return whether a folder of clusterfn.yml has a command of one of the schedulers."""
-    return any(which(program, os.path.expanduser(folder)) for each in wanted.values() for program in each["programs"])
+    return any(
+        which(program, os.path.expanduser(folder)) for each in schedulers.values() for program in each["programs"]
+    )
 
 
 def _with_folders(variables: "Variables", folders: "list[str]") -> "Variables":
     return dict(variables, PATH=os.pathsep.join([variables.get("PATH", ""), *folders]))
 
 
-def look_for_signs(asked: "dict[str, Any]", shell: LoginShell, login: "Variables") -> "dict[str, Any]":
+def look_for_signs(signs: "dict[str, Any]", shell: LoginShell, login: "Variables") -> "dict[str, Any]":
     """Return what hints at a login node: files, variables, programs, modules, users, words about the machine."""
     path = os.pathsep.join([login.get("PATH", ""), os.environ.get("PATH", os.defpath)])
     listed = ""
     if _has_modules(login):
         listed = shell.ask(False, ["module -t avail"])
     return {
-        "files": [found[0] for found in (sorted(glob.glob(pattern)) for pattern in asked["files"]) if found],
-        "variables": {name: login[name] for name in asked["variables"] if login.get(name)},
-        "programs": [name for name in asked["programs"] if which(name, path)],
-        "modules": [name for name in dict.fromkeys(listed.split()) if re.match(asked["modules"], name, re.I)][:5],
+        "files": [paths[0] for paths in (sorted(glob.glob(pattern)) for pattern in signs["files"]) if paths],
+        "variables": {name: login[name] for name in signs["variables"] if login.get(name)},
+        "programs": [name for name in signs["programs"] if which(name, path)],
+        "modules": [name for name in dict.fromkeys(listed.split()) if re.match(signs["modules"], name, re.I)][:5],
         "users": _count_users(),
         "hostname": socket.gethostname(),
-        "motd": "\n".join(_read(name) for name in asked["motd"])[:20000],
-        "aliases": {name: text[:300] for name, text in shell.aliases.items() if re.search(asked["aliases"], text)},
+        "motd": "\n".join(_read(name) for name in signs["motd"])[:20000],
+        "aliases": {name: text[:300] for name, text in shell.aliases.items() if re.search(signs["aliases"], text)},
     }
 
 
@@ -257,8 +270,8 @@ def _count_users() -> int:
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         listed = subprocess.check_output(["who"], stderr=subprocess.DEVNULL, timeout=5).decode("utf-8", "replace")
         users = {line.split()[0] for line in listed.splitlines() if line.strip()}
-    there = [name for name in glob.glob("/run/user/*") if os.path.basename(name).isdigit()]
-    return max(len(users), sum(int(os.path.basename(name)) >= 1000 for name in there))
+    sessions = [name for name in glob.glob("/run/user/*") if os.path.basename(name).isdigit()]
+    return max(len(users), sum(int(os.path.basename(name)) >= 1000 for name in sessions))
 
 
 def _read(path: str) -> str:
@@ -270,14 +283,14 @@ def _read(path: str) -> str:
 
 
 def main(questions: str) -> None:
-    asked = json.loads(questions)
-    programs = [each["programs"][0] for each in asked["wanted"].values()]
-    shell = LoginShell(asked["patience_s"], programs)
-    answer = find(asked["wanted"], shell)
+    request = json.loads(questions)
+    programs = [each["programs"][0] for each in request["wanted"].values()]
+    shell = LoginShell(request["patience_s"], programs)
+    answer = find(request["wanted"], shell)
     login = answer.pop("login")
-    answer["empty"] = [folder for folder in asked.get("folders", ()) if not _has_some(folder, asked["wanted"])]
-    if asked.get("signs") and not answer["found"]:
-        answer["signs"] = look_for_signs(asked["signs"], shell, login)
+    answer["empty"] = [folder for folder in request.get("folders", ()) if not _has_some(folder, request["wanted"])]
+    if request.get("signs") and not answer["found"]:
+        answer["signs"] = look_for_signs(request["signs"], shell, login)
     sys.stdout.write(json.dumps(answer))
 
 

@@ -19,9 +19,12 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Iterator, Optional
 
 DAY_S = 86400.0
-STARTS_S = DAY_S  # a client starts what it has sent, unless it was ended in between
-RELIED_S = 2 * 3600.0  # a client asks the host again after an hour
-PART_S = 7 * DAY_S  # for so long a download is continued
+# A client starts a job soon after it has sent it. A folder that was not started for a day was left by one that ended.
+STARTS_S = DAY_S
+# A client checks again after an hour that the host still has what it relies on.
+RELIED_S = 2 * 3600.0
+# A download may be continued for this long.
+PART_S = 7 * DAY_S
 
 _PRIVATE_MODE, _OTHERS_WRITE = 0o700, 0o022
 _COUNTED = ("count", "bytes", "gone", "freed")
@@ -31,28 +34,29 @@ class CleanupReport:
     """What there is, and what of it goes.
 
     Attributes:
-        told: For each kind `count` and `bytes` of all, and `gone` and `freed` of what is removed. `waiting` has the ids
-            of the jobs that wait or run. `recent` counts things that stay only because a client may still rely on them.
+        summary: For each kind `count` and `bytes` of all, and `gone` and `freed` of what is removed. `waiting` has the
+            ids of the jobs that wait or run. `recent` counts things that stay only because a client may still rely on
+            them.
     """
 
     def __init__(self, dry: bool, measure: bool) -> None:
-        self.told: "dict[str, Any]" = {"kinds": {}, "waiting": [], "recent": 0}
+        self.summary: "dict[str, Any]" = {"kinds": {}, "waiting": [], "recent": 0}
         self.dry = dry
         self._measure = measure
 
     def counts(self, kind: str) -> "dict[str, int]":
         """Return what is counted of a kind."""
-        found: "dict[str, int]" = self.told["kinds"].setdefault(kind, dict.fromkeys(_COUNTED, 0))
-        return found
+        counts: "dict[str, int]" = self.summary["kinds"].setdefault(kind, dict.fromkeys(_COUNTED, 0))
+        return counts
 
     def add(self, kind: str, path: str, goes: bool, unused_since: "Optional[float]" = None) -> None:
         """Count one, and remove it if it goes and, where that is a condition, is still unused since then."""
-        told, size = self.counts(kind), size_of(path) if self._measure else 0
-        told["count"] += 1
-        told["bytes"] += size
+        counts, size = self.counts(kind), size_of(path) if self._measure else 0
+        counts["count"] += 1
+        counts["bytes"] += size
         if goes and (self.dry or try_remove(path, unused_since)):
-            told["gone"] += 1
-            told["freed"] += size
+            counts["gone"] += 1
+            counts["freed"] += size
 
 
 def date_of(path: str) -> "Optional[float]":
@@ -81,10 +85,11 @@ def files_below(folder: str, prefix: str = "") -> "Iterator[tuple[str, os.stat_r
     """Yield the path of each file below a folder, and what `lstat` says of it."""
     try:
         with os.scandir(folder) as entries:
-            found = list(entries)
-    except OSError:  # it is gone meanwhile, or may not be read
+            entries_below = list(entries)
+    except OSError:
+        # The folder is gone meanwhile, or this user may not read it.
         return
-    for entry in found:
+    for entry in entries_below:
         if entry.is_dir(follow_symlinks=False):
             yield from files_below(entry.path, prefix + entry.name + "/")
             continue
@@ -96,7 +101,8 @@ def size_of(path: str, most_names: "Optional[int]" = None) -> int:
     """Return the bytes of a file, or of all files in a folder; without those that have more names, if it is given."""
     try:
         top = os.lstat(path)
-    except OSError:  # it is gone meanwhile
+    except OSError:
+        # The file is gone meanwhile.
         return 0
     stats = (each for _, each in files_below(path)) if stat.S_ISDIR(top.st_mode) else iter([top])
     return sum(each.st_size for each in stats if most_names is None or each.st_nlink <= most_names)
@@ -139,7 +145,8 @@ def remove(path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         return
-    if not os.stat(os.path.dirname(path)).st_mode & _OTHERS_WRITE:  # or another user might put a link in the way
+    # Where others may write, another user could put a link in the way while the modes are changed.
+    if not os.stat(os.path.dirname(path)).st_mode & _OTHERS_WRITE:
         _make_writable(path)
         for folder, names, _ in os.walk(path):
             for below in (os.path.join(folder, name) for name in names):
@@ -147,7 +154,8 @@ def remove(path: str) -> None:
                     _make_writable(below)
     shutil.rmtree(path, ignore_errors=True)
     with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(path)  # it says why what is left cannot be removed
+        # The first pass ignores errors so that all else goes; this one raises the error for what is left.
+        shutil.rmtree(path)
 
 
 def try_remove(path: str, unused_since: "Optional[float]" = None) -> bool:
@@ -166,10 +174,12 @@ def try_remove(path: str, unused_since: "Optional[float]" = None) -> bool:
 def sweep(folder: str, is_left: "Callable[[str], bool]") -> None:
     """Remove what is in a folder and was left there by a process that is gone."""
     for path in filter(is_left, paths_in(folder)):
-        with contextlib.suppress(OSError):  # another process is at it, or it is another user's
+        with contextlib.suppress(OSError):
+            # Another process is removing it too, or it belongs to another user.
             remove(path)
 
 
 def _make_writable(folder: str) -> None:
-    with contextlib.suppress(OSError):  # another's, or gone meanwhile: removing it says what matters
+    with contextlib.suppress(OSError):
+        # The folder belongs to another user or is gone. The removal itself reports what matters.
         os.chmod(folder, _PRIVATE_MODE)

@@ -68,7 +68,7 @@ def run_call(
     try:
         value: R = _run_live(prepared, options)
     except EnvironmentBuildError as error:
-        if error.stage != layout.CARDS_STAGE:
+        if error.stage != layout.GPU_STAGE:
             raise
         console.tell(f"{error.message} ({'; '.join(error.evidence)}): choosing again")
         before, prepared = prepared.ready.made, prepare(function, args, kwargs, options, imports)

@@ -244,7 +244,7 @@ class Follower(FollowedJob):
         elif fields["kind"] in (layout.PAYLOAD_BROKEN, layout.ENVIRONMENT):
             self.session.contents.forget()
             # The environment was chosen for other GPUs than the job has, so the next call must look again.
-            if fields.get("stage") == layout.CARDS_STAGE:
+            if fields.get("stage") == layout.GPU_STAGE:
                 self.session.environments.forget()
         # The scheduler never took the job, so nothing of it may stay on the host.
         if self.doubt is not None and fields.get("stage") == "submit":

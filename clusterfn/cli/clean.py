@@ -106,4 +106,4 @@ def _local(older_s: float, dry: bool) -> dict[str, dict[str, int]]:
         report.counts(name)
         for path in removal.paths_in(str(places.cache_folder() / folder)):
             report.add(name, path, removal.is_due(removal.date_of(path), older_s))
-    return dict(report.told["kinds"])
+    return dict(report.summary["kinds"])

@@ -18,7 +18,8 @@ from clusterfn.gpu.guards import is_asynchronous, swallowed
 
 M = TypeVar("M")
 
-_OFTEN_ABSENT = "close"  # the default: most models have none
+# The default clean-up, which most models do not have.
+_OFTEN_ABSENT = "close"
 
 
 @contextlib.contextmanager
@@ -88,6 +89,7 @@ def sync_model_context(create: Callable[[], M], cleanup_method: str | None = "cl
         finally:
             with swallowed(f"cleaning up {type(model).__name__}"):
                 clean_up()
+            # These names would keep the model in memory while the block gives the memory back.
             del model, clean_up
 
 
@@ -122,9 +124,10 @@ async def model_context(create: Callable[[], Any], cleanup_method: str | None = 
         'weights'
     """
     async with async_gpu_memory_context():
-        made = create()
-        model = await made if inspect.isawaitable(made) else made
-        del made
+        created = create()
+        model = await created if inspect.isawaitable(created) else created
+        # A second reference would keep the model in memory after the block.
+        del created
         clean_up = _clean_up(model, cleanup_method)
         try:
             yield model
@@ -133,14 +136,15 @@ async def model_context(create: Callable[[], Any], cleanup_method: str | None = 
                 begun = clean_up()
                 if inspect.isawaitable(begun):
                     await begun
+            # These names would keep the model in memory while the block gives the memory back.
             del model, clean_up
 
 
 def _clean_up(model: object, name: str | None) -> Callable[[], Any]:
-    found = getattr(model, name, None) if name else None
-    if callable(found):
-        return cast(Callable[[], Any], found)
-    if name in (None, _OFTEN_ABSENT) and found is None:
+    method = getattr(model, name, None) if name else None
+    if callable(method):
+        return cast(Callable[[], Any], method)
+    if name in (None, _OFTEN_ABSENT) and method is None:
         return lambda: None
     raise ConfigError(
         f"{type(model).__name__} has no method {name!r}", hint="pass the name of the method that frees it, or None"

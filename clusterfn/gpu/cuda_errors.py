@@ -55,9 +55,9 @@ def classify(error: BaseException) -> Fault:
         >>> fault.kind, fault.name, fault.transient
         ('cuda', 'cudaErrorInvalidDevice', False)
     """
-    known = find_known_error(message_of(error))
-    if known is not None:
-        return Fault(DRIVER if known.is_driver else CUDA, known.name, known.retry, known.advice)
+    row = find_known_error(message_of(error))
+    if row is not None:
+        return Fault(DRIVER if row.is_driver else CUDA, row.name, row.retry, row.advice)
     if isinstance(error, RuntimeError):
         is_cuda_type = any(_CUDA_TYPES.search(cls.__name__) for cls in type(error).__mro__)
         kind = CUDA if is_cuda_type or _CUDA_WORDS.search(message_of(error)) else RUNTIME

@@ -152,8 +152,8 @@ def describe(info: GpuInfo) -> Iterator[str]:
     for gpu in info.devices:
         total = "memory unknown" if gpu.total_gb is None else format_size(gpu.total_gb * 2**30)
         unknown = gpu.used_gb is None or gpu.total_gb is None
-        said = f"{total}, free memory unknown" if unknown else f"{format_size(gpu.free_gb * 2**30)} of {total} free"
-        yield f"GPU {gpu.index}: {gpu.name}, {said}{', shared with the CPU' if gpu.unified else ''}"
+        memory = f"{total}, free memory unknown" if unknown else f"{format_size(gpu.free_gb * 2**30)} of {total} free"
+        yield f"GPU {gpu.index}: {gpu.name}, {memory}{', shared with the CPU' if gpu.unified else ''}"
     if info.trouble or not info.devices:
         yield info.trouble or "no GPU is visible"
 
@@ -187,7 +187,8 @@ def _device(torch: Any, number: int) -> Gpu:
     free, total = pytorch.memory_gb(torch, number)
     used = None if free is None else total - free
     own, _ = pytorch.own_gb(torch, number)
-    uuid = str(getattr(properties, "uuid", ""))  # PyTorch 2.3 and older do not say it
+    # PyTorch 2.3 and older versions do not report the UUID.
+    uuid = str(getattr(properties, "uuid", ""))
     uuid = f"GPU-{uuid.removeprefix('GPU-')}" if uuid else ""
     return Gpu(number, properties.name, total, used, own, None, (properties.major, properties.minor), uuid)
 
@@ -204,8 +205,9 @@ def _add_usage(devices: Sequence[Gpu]) -> Iterator[Gpu]:
         rows = []
     of_devices: Sequence[smi.Row | None] = smi.visible(rows)
     if all(gpu.uuid for gpu in devices):
-        found = {(row.uuid, row.name): row for row in rows}  # a part of a GPU (MIG) has the UUID of the whole
-        of_devices = [found.get((gpu.uuid, gpu.name)) for gpu in devices]
+        # A part of a GPU (MIG) has the UUID of the whole, so the name belongs to the key.
+        by_identity = {(row.uuid, row.name): row for row in rows}
+        of_devices = [by_identity.get((gpu.uuid, gpu.name)) for gpu in devices]
     elif [row and row.name for row in of_devices] != [gpu.name for gpu in devices]:
         of_devices = [None] * len(devices)
     for gpu, row in zip(devices, of_devices):

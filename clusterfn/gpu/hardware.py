@@ -20,7 +20,8 @@ from clusterfn.gpu.devices import GpuInfo, describe, get_safe_gpu_info, refuse_n
 from clusterfn.gpu.guards import probe, say_once
 
 _GB = float(1 << 30)
-_KEPT_FREE = 0.1  # of a GPU's free memory: CUDA's own, and what is between the blocks
+# A part of the free memory is left for CUDA itself and for the gaps between blocks.
+_KEPT_FREE = 0.1
 # "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9": PyTorch,
 # aten/src/ATen/native/cuda/Blas.cpp; https://nvidia.github.io/TransformerEngine/support_matrix.html says the same
 _FP8_SINCE = (8, 9)
@@ -81,6 +82,7 @@ def _cores() -> int:
 def _memory_gb() -> float:
     if hasattr(os, "sysconf"):
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) / _GB
+    # Windows has no sysconf. There, psutil knows the memory if it is installed.
     if importlib.util.find_spec("psutil") is None:
         return 0.0
     return float(importlib.import_module("psutil").virtual_memory().total) / _GB
@@ -163,8 +165,8 @@ def get_optimal_providers() -> list[str]:
     offered: list[str] = probe(_offered, "asking ONNX Runtime for its providers", [])
     devices = get_safe_gpu_info().available
     tensorrt = any(importlib.util.find_spec(name) is not None for name in ("tensorrt_libs", "tensorrt"))
-    wanted = [name for name in _ON_GPU if devices and (tensorrt or name != _ON_GPU[0])] + list(_ELSEWHERE)
-    return [*(name for name in wanted if name in offered), _CPU]
+    suitable = [name for name in _ON_GPU if devices and (tensorrt or name != _ON_GPU[0])] + list(_ELSEWHERE)
+    return [*(name for name in suitable if name in offered), _CPU]
 
 
 def _offered() -> list[str]:
@@ -205,33 +207,33 @@ def validate_startup_configuration(
         >>> hardware = validate_startup_configuration(gpus=1, vram_gb=17.0, fp8=True)    # doctest: +SKIP
     """
     refuse_negative(gpus=gpus, vram_gb=vram_gb, memory_gb=memory_gb, cores=cores)
-    found = detect_hardware()
-    lacking = list(_missing_gpus(found, gpus, vram_gb, fp8))
+    hardware = detect_hardware()
+    lacking = list(_missing_gpus(hardware, gpus, vram_gb, fp8))
     wrong = [] if allow_cpu else list(lacking)
     missing = [name for name in providers if name not in get_optimal_providers()]
     wrong += [f"ONNX Runtime has no working {name}" for name in missing]
-    if memory_gb > found.memory_gb:
-        wrong += [f"{format_size(memory_gb * _GB)} of memory requested, {format_size(found.memory_gb * _GB)} found"]
-    wrong += [f"{cores} cores requested, {found.cores} found"] * (cores > found.cores)
+    if memory_gb > hardware.memory_gb:
+        wrong += [f"{format_size(memory_gb * _GB)} of memory requested, {format_size(hardware.memory_gb * _GB)} found"]
+    wrong += [f"{cores} cores requested, {hardware.cores} found"] * (cores > hardware.cores)
     if wrong:
         raise ConfigError(
-            "this machine does not meet the program's requirements", evidence=[*wrong, *describe(found.gpus)],
+            "this machine does not meet the program's requirements", evidence=[*wrong, *describe(hardware.gpus)],
             hint="request it with @cluster(gpus=..., cores=..., memory=...), or lower the requirements",
         )  # fmt: skip
     if not lacking:
-        return found
+        return hardware
     say_once(logging.WARNING, f"running on the CPU because allow_cpu=True: {'; '.join(lacking)}")
-    return replace(found, device="cpu", why_cpu="; ".join(lacking))
+    return replace(hardware, device="cpu", why_cpu="; ".join(lacking))
 
 
-def _missing_gpus(found: Hardware, gpus: int, vram_gb: float, fp8: bool) -> Iterator[str]:
-    wanted = gpus or int(bool(vram_gb or fp8))
-    devices = found.gpus.devices
-    if len(devices) < wanted:
-        yield f"{wanted} GPUs requested, {len(devices)} found" + (f": {found.gpus.trouble}" if not devices else "")
-    elif wanted and found.why_cpu:
-        yield found.why_cpu
-    for gpu in sorted(devices, key=lambda each: -each.free_gb)[:wanted]:
+def _missing_gpus(hardware: Hardware, gpus: int, vram_gb: float, fp8: bool) -> Iterator[str]:
+    count = gpus or int(bool(vram_gb or fp8))
+    devices = hardware.gpus.devices
+    if len(devices) < count:
+        yield f"{count} GPUs requested, {len(devices)} found" + (f": {hardware.gpus.trouble}" if not devices else "")
+    elif count and hardware.why_cpu:
+        yield hardware.why_cpu
+    for gpu in sorted(devices, key=lambda each: -each.free_gb)[:count]:
         if gpu.free_gb < vram_gb:
             free = "an unknown amount" if gpu.used_gb is None else format_size(gpu.free_gb * _GB)
             yield f"{format_size(vram_gb * _GB)} free on each GPU requested, {free} on GPU {gpu.index}"

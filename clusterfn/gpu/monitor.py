@@ -13,7 +13,8 @@ from clusterfn.gpu.devices import GpuInfo, by_nvidia_smi, by_torch
 from clusterfn.gpu.guards import probe
 
 _SHORTEST_S = 0.1
-_JOIN_S = 10.0  # longer than one look takes
+# One look takes less than this.
+_JOIN_S = 10.0
 
 
 @dataclass
@@ -77,15 +78,16 @@ class GpuMonitor:
         self.trouble = ""
         self.peak_gb = 0.0
         self._interval_s = interval_s
-        self._seen: dict[int, GpuUse] = {}
-        self._measured: dict[int, int] = {}  # at how many looks it was known how busy a GPU was
+        self._uses: dict[int, GpuUse] = {}
+        # At how many looks the utilization of a GPU was known.
+        self._measured: dict[int, int] = {}
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     @property
     def devices(self) -> tuple[GpuUse, ...]:
         """What was seen so far, one for each GPU."""
-        return tuple(self._seen[number] for number in sorted(self._seen))
+        return tuple(self._uses[number] for number in sorted(self._uses))
 
     def start(self) -> None:
         """Look from now on; the first look is taken by the thread at once."""
@@ -115,19 +117,20 @@ class GpuMonitor:
     def _watch(self) -> None:
         ended = False
         while not ended:
-            ended = self._ended.is_set()  # before the look: so the last one comes after the block
+            # The flag is read before the look, so that the last look comes after the block.
+            ended = self._ended.is_set()
             self._record(probe(_look, "looking at the GPUs", GpuInfo(trouble="the GPUs could not be queried")))
             self._ended.wait(0.0 if ended else self._interval_s)
 
     def _record(self, info: GpuInfo) -> None:
         if not info.devices:
-            self.trouble = "" if self._seen else info.trouble
+            self.trouble = "" if self._uses else info.trouble
             return
         self.looks += 1
         self.trouble = ""
         self.peak_gb = max(self.peak_gb, info.used_gb)
         for gpu in info.devices:
-            use = self._seen.setdefault(gpu.index, GpuUse(gpu.index, gpu.name, gpu.total_gb))
+            use = self._uses.setdefault(gpu.index, GpuUse(gpu.index, gpu.name, gpu.total_gb))
             use.peak_gb = max(use.peak_gb, gpu.used_gb or 0.0)
             if gpu.utilization is not None:
                 looks = self._measured[gpu.index] = self._measured.get(gpu.index, 0) + 1
@@ -143,8 +146,8 @@ class GpuMonitor:
 
 def _look() -> GpuInfo:
     # nvidia-smi first: it knows how busy a GPU is, and cannot disturb what this process's other threads do there.
-    said = by_nvidia_smi()
-    if said.devices:
-        return said
+    by_smi = by_nvidia_smi()
+    if by_smi.devices:
+        return by_smi
     own = by_torch()
-    return own if own.devices else said
+    return own if own.devices else by_smi

@@ -14,7 +14,8 @@ from typing import Any
 
 _GB = float(1 << 30)
 _KINDS_OF_GPUS = ("cuda", "hip")
-_BUILT_FOR = re.compile(r"^(?:cuda|hip)\s*(?::[^=\n]*)?=\s*([^\s#]+)", re.MULTILINE)  # a line of its version.py
+# A line of PyTorch's version.py that names the version of CUDA or HIP.
+_BUILT_FOR = re.compile(r"^(?:cuda|hip)\s*(?::[^=\n]*)?=\s*([^\s#]+)", re.MULTILINE)
 
 
 def loaded() -> Any:
@@ -36,7 +37,8 @@ def lacks_cuda() -> str:
         return "" if any(getattr(torch.version, name, None) for name in _KINDS_OF_GPUS) else str(torch.__version__)
     version, path = installed_version(), find_version_file()
     # A version says "+cpu" only in some builds for CPUs: not in conda-forge's, nor in PyPI's for ARM.
-    built_for = _BUILT_FOR.findall(path.read_text(encoding="utf-8")) if path else []  # "None", "'12.8'"
+    # Each entry is "None", or a version in quotation marks such as "'12.8'".
+    built_for = _BUILT_FOR.findall(path.read_text(encoding="utf-8")) if path else []
     lacks = set(built_for) == {"None"} if built_for else version.endswith("+cpu")
     return version or "of unknown version" if lacks else ""
 
@@ -55,7 +57,8 @@ def find_version_file() -> Path | None:
     """Return the path of the importable PyTorch's `version.py`; None if there is none."""
     try:
         spec = importlib.util.find_spec("torch")
-    except ValueError:  # other code has put a module of that name into sys.modules
+    except ValueError:
+        # Other code has put a module of that name into sys.modules without a spec.
         return None
     places = [Path(folder) / "version.py" for folder in (spec.submodule_search_locations or ())] if spec else []
     return next((place for place in places if place.is_file()), None)
@@ -63,9 +66,9 @@ def find_version_file() -> Path | None:
 
 def memory_gb(torch: Any, device: int) -> tuple[float | None, float]:
     """Return free and total GB of a GPU; None for the free ones without a CUDA context there: asking would make one."""
-    asked = getattr(getattr(torch, "_C", None), "_cuda_hasPrimaryContext", None)
-    if asked is not None:
-        has_context = bool(asked(device))
+    has_primary_context = getattr(getattr(torch, "_C", None), "_cuda_hasPrimaryContext", None)
+    if has_primary_context is not None:
+        has_context = bool(has_primary_context(device))
     else:
         has_context = device == torch.cuda.current_device() or bool(torch.cuda.memory_reserved(device))
     if not has_context:

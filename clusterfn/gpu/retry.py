@@ -23,7 +23,8 @@ from clusterfn.gpu.guards import annotate, first_line, is_asynchronous, log
 F = TypeVar("F", bound=Callable[..., Any])
 
 _LONGEST_S = 60.0
-_dice = random.SystemRandom()  # the program's own seeds are left alone
+# A generator of its own, so that the program's seeds give the same numbers as without clusterfn.
+_dice = random.SystemRandom()
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,7 @@ class _Tries:
             may_succeed = isinstance(error, (ConnectionError, *self._policy.also)) or classify(error).retry_here
         if may_succeed and self._failed < self._policy.attempts:
             longest = min(_LONGEST_S, self._policy.backoff_s * 2 ** (self._failed - 1))
+            # Processes that failed together must not all retry at the same moment.
             self.wait_s = longest * _dice.uniform(0.5, 1.0)
             log.warning(
                 "%s failed, attempt %d of %d; retrying in %.1f s: %s",

@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from clusterfn.bridge.supervisor import nvidia_smi
 from clusterfn.bridge.supervisor.text import format_duration, in_one_line
 
-PATIENCE_S = 20.0  # a server with eight GPUs and no persistence mode takes over ten
+# nvidia-smi takes over ten seconds on a server with eight GPUs and no persistence mode.
+PATIENCE_S = 20.0
 _PAUSE_S = 60.0
 _FIELDS = ("index", "uuid", "name", "memory.total", "memory.used", "utilization.gpu", "driver_version", "compute_cap")
 _MIB_PER_GB = 1024.0
 
-hung_at: list[float] = []  # empty or one time: when it last did not answer
+# Empty, or the one time at which nvidia-smi last did not answer.
+hung_at: list[float] = []
 
 
 class SmiFailed(Exception):
@@ -69,17 +71,17 @@ def all_rows() -> list[Row]:
     text = _ask()
     rows = read_rows(text)
     if not rows:
-        said = text.strip().splitlines()
-        if said:
-            raise SmiFailed(f"nvidia-smi did not print a table of GPUs: {in_one_line(said[0])}")
+        lines = text.strip().splitlines()
+        if lines:
+            raise SmiFailed(f"nvidia-smi did not print a table of GPUs: {in_one_line(lines[0])}")
         raise SmiFailed("nvidia-smi: No devices were found")
     return rows
 
 
 def visible(rows: Sequence[Row]) -> list[Row]:
     """Return those that this process may see, in the order in which CUDA counts them."""
-    wanted = visible_names()
-    return list(rows) if wanted is None else list(_chosen(rows, wanted))
+    names = visible_names()
+    return list(rows) if names is None else list(_chosen(rows, names))
 
 
 def visible_names() -> list[str] | None:
@@ -91,21 +93,21 @@ def visible_names() -> list[str] | None:
     return [] if names[0] in ("", "-1", "NoDevFiles", "none", "void") else names
 
 
-def _chosen(rows: Sequence[Row], wanted: Sequence[str]) -> Iterator[Row]:
+def _chosen(rows: Sequence[Row], names: Sequence[str]) -> Iterator[Row]:
     # As CUDA reads the list: up to the first entry that names no GPU; the beginning of a UUID is enough.
-    for name in wanted:
-        found = [row for row in rows if name == str(row.index) or (len(name) > 4 and row.uuid.startswith(name))]
-        if not found:
+    for name in names:
+        matching = [row for row in rows if name == str(row.index) or (len(name) > 4 and row.uuid.startswith(name))]
+        if not matching:
             return
-        yield found[0]
+        yield matching[0]
 
 
 def read_rows(text: str) -> list[Row]:
     """Read the GPUs from the table, with or without its last field; leave out lines that are no GPU."""
     for fields in (_FIELDS, _FIELDS[:-1]):
-        found = nvidia_smi.read_table(text, fields).rows
-        if found:
-            return [_row(cells, place) for place, cells in enumerate(found)]
+        rows = nvidia_smi.read_table(text, fields).rows
+        if rows:
+            return [_row(cells, place) for place, cells in enumerate(rows)]
     return []
 
 
@@ -138,7 +140,8 @@ def _ask() -> str:
     except SmiFailed as failed:
         if "is not a valid field" not in str(failed):
             raise
-    return _run(_FIELDS[:-1])  # drivers before 510 do not know the last one
+    # Drivers before 510 do not know the last field.
+    return _run(_FIELDS[:-1])
 
 
 def _run(fields: Sequence[str]) -> str:
@@ -149,5 +152,5 @@ def _run(fields: Sequence[str]) -> str:
             raise SmiFailed("there is no nvidia-smi on this machine", usual=True) from None
         if failed.has_hung:
             hung_at[:] = [time.monotonic()]
-        said = failed.output.decode("utf-8", "replace").strip().splitlines()
-        raise SmiFailed(f"nvidia-smi {failed}{f': {said[0]}' if said else ''}") from None
+        lines = failed.output.decode("utf-8", "replace").strip().splitlines()
+        raise SmiFailed(f"nvidia-smi {failed}{f': {lines[0]}' if lines else ''}") from None

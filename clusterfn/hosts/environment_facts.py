@@ -127,7 +127,9 @@ def known_gpus(session: ConnectedHost, environments: str) -> GpuCapabilities | N
         return GpuCapabilities(rows[0]["driver_version"], capabilities, f"nvidia-smi says on {host.name}")
     # what the last job on the partition saw
     name = scheduler_for(host).gpus().partition or layout.DEFAULT
-    text = remote_files.read_text(session.connection, posixpath.join(environments, layout.CARDS, f"{name}.json"))
+    text = remote_files.read_text(
+        session.connection, posixpath.join(environments, layout.OBSERVED_GPUS, f"{name}.json")
+    )
     try:
         told: dict[str, Any] = json.loads(text) if text else {}
         capabilities = _capabilities(told["capabilities"])

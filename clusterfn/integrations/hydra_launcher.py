@@ -29,9 +29,9 @@ class ClusterfnLauncher(Launcher):  # type: ignore[misc]  # Hydra has no types
     """Run a multirun on a host; below `hydra.launcher` are `max_parallel` and the options of `cluster`."""
 
     def __init__(self, max_parallel: int = mapping.AT_ONCE, **options: Any) -> None:
-        given = {name: value for name, value in options.items() if value is not None}
+        options_set = {name: value for name, value in options.items() if value is not None}
         self._how = mapping.parse_map_options(max_parallel, "auto")
-        self._options: Options = changed(Options(name="hydra"), given)
+        self._options: Options = changed(Options(name="hydra"), options_set)
 
     def setup(self, *, hydra_context: Any, task_function: Callable[[Any], Any], config: Any) -> None:
         """Take what Hydra knows of the program."""
@@ -53,7 +53,8 @@ class ClusterfnLauncher(Launcher):  # type: ignore[misc]  # Hydra has no types
         group = mapping.run(_run, calls, self._options, self._how, caller=mapping.Caller(labels=labels))
         try:
             values = group.results()
-        except MapError:  # none gave a value
+        except MapError:
+            # No run returned a value.
             values = [group.failed[index] for index in range(len(configs))]
         for index, place in enumerate(places):
             _bring(group, index, place)
@@ -99,6 +100,7 @@ class _Place(NamedTuple):
 def _run(task: Callable[[Any], Any], context: Any, config: Any, state: Any) -> Any:
     """Do one run, in the job."""
     setup_globals()
+    # The process of the job starts without the global state of Hydra.
     Singleton.set_state(state)
     HydraConfig.instance().set_config(config)
     return run_job(
@@ -107,7 +109,8 @@ def _run(task: Callable[[Any], Any], context: Any, config: Any, state: Any) -> A
     )  # fmt: skip
 
 
-_run.__module__ = "__main__"  # travels as itself: the job need not import what only the launcher uses
+# The function travels by value, so the job need not import modules that only the launcher uses.
+_run.__module__ = "__main__"
 
 
 def _bring(group: JobGroup[Any, Any], index: int, place: _Place) -> None:
@@ -116,10 +119,10 @@ def _bring(group: JobGroup[Any, Any], index: int, place: _Place) -> None:
     with contextlib.suppress(remote_files.NothingMatches):
         for path in group.download(index, "**", place.folder):
             if path.name == "hydra.yaml":
-                written = OmegaConf.load(path)
-                if OmegaConf.select(written, "hydra.runtime.output_dir") is not None:
-                    place.write_into(written)
-                    OmegaConf.save(written, path)
+                config = OmegaConf.load(path)
+                if OmegaConf.select(config, "hydra.runtime.output_dir") is not None:
+                    place.write_into(config)
+                    OmegaConf.save(config, path)
 
 
 def _failed(config: Any, overrides: Sequence[str], error: BaseException) -> Any:

@@ -39,18 +39,18 @@ class ClusterfnBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
     def __init__(self, nesting_level: int | None = None, **options: Any) -> None:
         super().__init__(nesting_level=nesting_level)
         self._begin: Callable[[], Any] | None = None
-        self._options = self._taken(Options(name="joblib"), options)
+        self._options = self._accept(Options(name="joblib"), options)
         self._jobs: set[Future[Any]] = set()
 
-    def _taken(self, options: Options, given: Mapping[str, Any]) -> Options:
+    def _accept(self, options: Options, keywords: Mapping[str, Any]) -> Options:
         """Take what the user has given, and return the options of each batch.
 
         Raises:
             ConfigError: One of the words is no option.
         """
-        own = {name: value for name, value in given.items() if name not in ("initializer", "initargs")}
-        if given.get("initializer") is not None:
-            self._begin = functools.partial(given["initializer"], *given.get("initargs") or ())
+        own = {name: value for name, value in keywords.items() if name not in ("initializer", "initargs")}
+        if keywords.get("initializer") is not None:
+            self._begin = functools.partial(keywords["initializer"], *keywords.get("initargs") or ())
         return changed(options, own)
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
@@ -65,7 +65,7 @@ class ClusterfnBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         Raises:
             ConfigError: `joblib.Parallel` got a keyword that neither joblib nor clusterfn has.
         """
-        self._options = self._taken(self._options, {name: more[name] for name in more if name not in _OF_JOBLIB})
+        self._options = self._accept(self._options, {name: more[name] for name in more if name not in _OF_JOBLIB})
         if inside_job():
             raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
         if n_jobs == 1:
@@ -87,9 +87,11 @@ class ClusterfnBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
             job.set_exception(error)
         self._jobs.add(job)
         job.add_done_callback(self._jobs.discard)
-        if callback is not None:  # it sends the next batch, which must not wait in the thread that brings answers
+        # The callback sends the next batch, which must not wait in the thread that receives answers.
+        if callback is not None:
             job.add_done_callback(lambda done: threading.Thread(target=callback, args=(done,), daemon=True).start())
-        if getattr(self.parallel, "_aborting", False):  # while it was sent
+        # joblib may have aborted the loop while the batch was being sent.
+        if getattr(self.parallel, "_aborting", False):
             _stop(job)
         return job
 
@@ -123,7 +125,8 @@ def _begun(begin: Callable[[], Any], batch: Callable[[], Any]) -> Any:
     return batch()
 
 
-_begun.__module__ = "__main__"  # travels as itself: jobs do not have this module
+# The function travels by value, because jobs do not have this module.
+_begun.__module__ = "__main__"
 
 
 def _stop(job: Future[Any]) -> None:

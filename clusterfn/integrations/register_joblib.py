@@ -26,12 +26,13 @@ def register_joblib() -> None:
     try:
         import joblib
 
-        known = hasattr(joblib.parallel.ParallelBackendBase, "submit")
+        is_recent = hasattr(joblib.parallel.ParallelBackendBase, "submit")
     except ImportError:
-        known = False
-    if not known:
+        is_recent = False
+    if not is_recent:
         raise ConfigError("register_joblib() needs joblib 1.5 or newer", hint="pip install 'joblib>=1.5'")
-    if inside_job():  # a module of a call may register it when it is imported
+    # A module that a call imports may register the backend in the job too.
+    if inside_job():
         joblib.register_parallel_backend("clusterfn", _in_this_process)
         return
     from clusterfn.integrations.joblib_backend import ClusterfnBackend

@@ -46,7 +46,7 @@ def kinds_of_sites() -> dict[str, type[SchedulerSite]]:
     return {word: each.import_part(each.site) for word, each in SCHEDULERS.items()}
 
 
-def read_sites(found: Mapping[str, Section]) -> dict[str, SchedulerSite]:
+def read_sites(sections: Mapping[str, Section]) -> dict[str, SchedulerSite]:
     """Read which schedulers a survey has found, by the word of `scheduler:`."""
-    sites = {word: kind.read(found) for word, kind in kinds_of_sites().items()}
+    sites = {word: kind.read(sections) for word, kind in kinds_of_sites().items()}
     return {word: site for word, site in sites.items() if site is not None}

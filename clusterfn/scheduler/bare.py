@@ -35,9 +35,11 @@ class Bare(Scheduler):
     overview = "no SLURM: jobs wait their turn for cores, memory and GPUs in clusterfn's own queue"
     has_nodes = False
     knows_all = False
+    # A wait status has the exit code in its upper byte.
     queued_status = layout.EXIT_QUEUED << 8
     evidence_of_many = True
-    looks_s = ((6.0, 2.0), (30.0, 5.0), (float("inf"), 10.0))  # the user's own file: it costs no other user anything
+    # Looks are frequent, because a look reads the user's own file and costs other users nothing.
+    looks_s = ((6.0, 2.0), (30.0, 5.0), (float("inf"), 10.0))
 
     # Inside an allocation, or inside another job, these would make the new job take itself for that one.
     unset = (*(prefix for each in SCHEDULERS.values() for prefix in each.obeyed), layout.TAG)
@@ -47,21 +49,22 @@ class Bare(Scheduler):
         self._queue = queue
         self._host = host
 
-    def resolve_resources(self, asked: Resources) -> Resources:
+    def resolve_resources(self, resources: Resources) -> Resources:
         """Refuse several nodes and tasks."""
-        if asked.tasks_per_node > 1:
+        if resources.tasks_per_node > 1:
             raise ConfigError(
-                f"tasks_per_node={asked.tasks_per_node}: only a host with `scheduler: slurm` starts tasks as srun does",
+                f"tasks_per_node={resources.tasks_per_node}: only a host with `scheduler: slurm` starts tasks as srun "
+                "does",
                 host=self._host,
                 hint="leave it out, and start the processes in the function, as docs/how-to/frameworks.md shows",
             )
-        if asked.nodes > 1:
+        if resources.nodes > 1:
             raise ConfigError(
-                f"nodes={asked.nodes}: {self._host} is one machine; only a host with `scheduler: slurm` has nodes",
+                f"nodes={resources.nodes}: {self._host} is one machine; only a host with `scheduler: slurm` has nodes",
                 host=self._host,
                 hint="leave nodes= out: one call may use all its GPUs, as docs/how-to/several-gpus.md shows",
             )
-        return asked
+        return resources
 
     def submission(self, job: JobSpec) -> Submission:
         """Start job.sh in a session of its own."""
@@ -96,12 +99,12 @@ class Bare(Scheduler):
 
     def parse_states(self, text: str) -> Mapping[str, JobState]:
         """Read the states by name; of a group that of its first element."""
-        found: dict[str, JobState] = {}
+        states: dict[str, JobState] = {}
         for line in text.splitlines():
             match = _WAITS.fullmatch(line)
             if match:
-                found.setdefault(match[1], JobState(PENDING, "PENDING", match[2]))
-        return found
+                states.setdefault(match[1], JobState(PENDING, "PENDING", match[2]))
+        return states
 
     def trouble(self, answer: Answer) -> str:
         return "" if answer.rc == 0 else (answer.err.strip().splitlines() or ["the host's queue does not answer"])[-1]
@@ -127,7 +130,7 @@ class Bare(Scheduler):
         return None if _lives(stats, process) else _gone(evidence)
 
 
-# name.id, an element's number, why it waits
+# The name with the job's id, the number of an element, and why the job waits.
 _WAITS = re.compile(r"(.+?\.[0-9a-f]{16})(?:\.[0-9]+)?\|PENDING\|(.*)")
 _PID = re.compile("[1-9][0-9]{0,9}")
 _BOOT_ID = re.compile(r"[0-9a-f-]{36}")
@@ -144,6 +147,7 @@ def _same_process(stat: str, process: str) -> bool:
     """Whether this line of /proc/PID/stat is of the process `pid:starttime` (names in it may hold blanks)."""
     pid, _, start = process.partition(":")
     fields = stat.rpartition(")")[2].split()
+    # A process in state Z or X has ended and only waits to be collected.
     return stat.split(" ")[0] == pid and len(fields) > 19 and fields[0] not in "ZX" and fields[19] == start
 
 

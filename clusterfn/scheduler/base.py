@@ -257,19 +257,20 @@ class Scheduler(ABC):
     lists_all: str = "its command that lists jobs"
     queued_status: int | None = None
     evidence_of_many: bool = False
-    # A controller serves everybody. It may say why a new job waits some seconds after it has accepted it.
+    # A controller serves all users of a site. It may state why a new job waits only some seconds after it has accepted
+    # it.
     looks_s: Sequence[tuple[float, float]] = ((4.0, 4.0), (10.0, 6.0), (30.0, 20.0), (70.0, 40.0), (float("inf"), 60.0))
 
-    def resolve_resources(self, asked: Resources) -> Resources:
+    def resolve_resources(self, resources: Resources) -> Resources:
         """Return what to ask this scheduler for: the call's resources, with a type of GPU that it knows.
 
         Raises:
             ConfigError: It cannot be asked for that.
             Unsatisfiable: clusterfn.yml says that no GPU there is as large.
         """
-        return asked
+        return resources
 
-    # submission
+    # Submission
 
     @abstractmethod
     def submission(self, job: JobSpec) -> Submission:
@@ -324,7 +325,7 @@ class Scheduler(ABC):
         """Ask what is allowed for a job with so many GPUs. The commands are the same for all jobs."""
         return LimitsQuestion()
 
-    # one job: its state, its log, its end
+    # One job: its state, its log, its end
 
     @abstractmethod
     def watch_command(self) -> tuple[str, ...]:
@@ -370,11 +371,11 @@ class Scheduler(ABC):
         """Return what a person types on the host to do the same."""
         return " ".join(self.cancel_command(name))
 
-    def alter_command(self, name: str, asked: Resources, change: Alteration) -> tuple[str, ...]:
+    def alter_command(self, name: str, resources: Resources, change: Alteration) -> tuple[str, ...]:
         """Return the command that alters the waiting job of this name; () if only its own files can.
 
         Args:
-            asked: All that it asks for after the change.
+            resources: All that it asks for after the change.
 
         Raises:
             ConfigError: The scheduler cannot do that.

@@ -47,7 +47,7 @@ def command_line(argv: Iterable[str]) -> str:
 def job_script(job: JobSpec) -> str:
     """Return the script that runs this job, the same for every scheduler."""
     folder = layout.job_dir(job.root, job.id)
-    said = f"{_folder(job)}/{_MODULE_ERRORS}" if job.group else quote(posixpath.join(folder, _MODULE_ERRORS))
+    module_errors = f"{_folder(job)}/{_MODULE_ERRORS}" if job.group else quote(posixpath.join(folder, _MODULE_ERRORS))
     return fill(
         "job.sh",
         {
@@ -60,9 +60,12 @@ def job_script(job: JobSpec) -> str:
             "published": str(layout.EXIT_PUBLISHED),
             "queued": str(layout.EXIT_QUEUED),
             "again": str(layout.EXIT_AGAIN),
-            # last: the node's own login environment mostly has them, and nothing of the function's is hidden by them
+            # These folders come last: the node's own login environment mostly has the commands, and they must not hide
+            # the function's own.
             "path": f"\nPATH=$PATH:{_folders(job.host.scheduler_path)}" if job.host.scheduler_path else "",
-            "lines": _before_python(job.host, _loading([*job.host.modules, *job.modules], said), job.host.prolog),
+            "lines": _before_python(
+                job.host, _loading([*job.host.modules, *job.modules], module_errors), job.host.prolog
+            ),
         },
     )
 
@@ -100,12 +103,12 @@ def _folder(job: JobSpec) -> str:
     return f'{quote(posixpath.join(folder, layout.ELEMENTS, ""))}"$clusterfn_element"' if job.group else quote(folder)
 
 
-def _loading(modules: Iterable[str], said: str) -> list[str]:
-    """Lines that load these modules, each once; `said` is the word for the file with what `module` says."""
+def _loading(modules: Iterable[str], errors_file: str) -> list[str]:
+    """Lines that load these modules, each once; `errors_file` is the word for the file with what `module` says."""
     names = list(dict.fromkeys(modules))
     if not names:
         return []
-    return [fill("modules.sh", {"said": said}).rstrip("\n"), *(f"load_module {quote(name)}" for name in names)]
+    return [fill("modules.sh", {"said": errors_file}).rstrip("\n"), *(f"load_module {quote(name)}" for name in names)]
 
 
 def modules_check(host: Host, marker: str, has_nodes: bool) -> str:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from clusterfn.scheduler import kinds_of_sites
 
-# of schedulers to which clusterfn cannot submit: what is there -> whose it is
+# Signs of schedulers to which clusterfn cannot submit: a file or a variable -> the scheduler it belongs to.
 _FILES = {
     **dict.fromkeys(("/etc/pbs.conf", "/var/spool/pbs", "/var/spool/torque"), "PBS"),
     "/etc/lsf.conf": "LSF", "/etc/condor/condor_config": "HTCondor", "/cm/shared": "a cluster manager",
@@ -31,7 +31,8 @@ _MOTD = re.compile(
     r"[^\n]*\b(?:(?:login|head|submit|compute)[ -]?nodes?|sbatch|qsub|bsub|batch (?:system|jobs?)|slurm)\b[^\n]*",
     re.IGNORECASE,
 )
-_MANY = 10  # users at a time, on a machine without GPUs
+# So many users at a time are a sign of a login node, on a machine without GPUs.
+_MANY = 10
 
 
 def _files() -> dict[str, str]:
@@ -85,22 +86,22 @@ def read_signs(facts: Mapping[str, Any]) -> Signs:
         owners.append(owner)
         return f"which is of {owner}"
 
-    said = [f"it has {path}, {of(_owner(path))}" for path in map(str, facts.get("files", ()))]
+    sentences = [f"it has {path}, {of(_owner(path))}" for path in map(str, facts.get("files", ()))]
     for name, value in dict(facts.get("variables", {})).items():
         if name in _CONTAINERS:
-            said.append(f"logins run in the container {value}, where a scheduler's commands may be missing")
+            sentences.append(f"logins run in the container {value}, where a scheduler's commands may be missing")
         else:
-            said.append(f"{name} is set in a login shell, {of(_variables()[name])}")
-    said += [f"it has {name}, {of(_PROGRAMS[name])}" for name in facts.get("programs", ())]
+            sentences.append(f"{name} is set in a login shell, {of(_variables()[name])}")
+    sentences += [f"it has {name}, {of(_PROGRAMS[name])}" for name in facts.get("programs", ())]
     modules = ", ".join(map(str, facts.get("modules", ())))
-    said += [f"`module avail` lists {modules}"] if modules else []
-    said += [_about_alias(name, str(text)) for name, text in dict(facts.get("aliases", {})).items()]
+    sentences += [f"`module avail` lists {modules}"] if modules else []
+    sentences += [_about_alias(name, str(text)) for name, text in dict(facts.get("aliases", {})).items()]
     name = str(facts.get("hostname", ""))
-    said += [f"it is called {name}"] if _HOST_NAME.search(name.partition(".")[0]) else []
+    sentences += [f"it is called {name}"] if _HOST_NAME.search(name.partition(".")[0]) else []
     greeting = _MOTD.search(str(facts.get("motd", "")))
-    said += [f"its greeting says: {greeting[0].strip()[:120]}"] if greeting else []
+    sentences += [f"its greeting says: {greeting[0].strip()[:120]}"] if greeting else []
     unsupported = tuple(owner for owner in _UNSUPPORTED if owner in owners)
-    return Signs(tuple(said), int(facts.get("users", 0)), unsupported)
+    return Signs(tuple(sentences), int(facts.get("users", 0)), unsupported)
 
 
 def _owner(path: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, did_you_mean
 
+# The exit status by which a shell reports a missing program.
 NOT_THERE = 127
 SILENT = "it did not answer in time"
 # Asks the person: a question, the option that answers it in advance, the choices, and the default.
@@ -49,7 +50,7 @@ class Section:
 MISSING = Section("", NOT_THERE)
 
 
-class Given(NamedTuple):
+class AdvanceAnswers(NamedTuple):
     """What the person has answered in advance; None where nothing."""
 
     partition: str | None = None
@@ -57,21 +58,21 @@ class Given(NamedTuple):
     account: str | None = None
 
 
-def check_given(lacking: str, option: str, given: str | None, known: Sequence[str]) -> None:
+def check_advance_answer(lacking: str, option: str, answer: str | None, existing: Sequence[str]) -> None:
     """Reject an answer that was given in advance and names what the site does not have; take it if nothing is known.
 
     Args:
         lacking: What to say before the name, such as "there is no partition".
-        given: One name, or several with commas.
+        answer: One name, or several with commas.
 
     Raises:
         ConfigError: It names what there is, and the nearest of it.
     """
-    for name in (given or "").split(","):
-        if name and known and name not in known:
+    for name in (answer or "").split(","):
+        if name and existing and name not in existing:
             raise ConfigError(
-                f"{lacking} {name}{did_you_mean(name, known)}",
-                hint=f"give {option} one of {', '.join(dict.fromkeys(known))}",
+                f"{lacking} {name}{did_you_mean(name, existing)}",
+                hint=f"give {option} one of {', '.join(dict.fromkeys(existing))}",
             )
 
 
@@ -116,7 +117,7 @@ class SchedulerSite(ABC):
 
     @classmethod
     @abstractmethod
-    def read(cls, found: Mapping[str, Section]) -> SchedulerSite | None:
+    def read(cls, sections: Mapping[str, Section]) -> SchedulerSite | None:
         """Read the sections of a survey; None where the program is missing."""
 
     @abstractmethod
@@ -124,7 +125,7 @@ class SchedulerSite(ABC):
         """Return lines that describe it."""
 
     @abstractmethod
-    def choose_options(self, given: Given, ask: Ask) -> dict[str, Any]:
+    def choose_options(self, answers: AdvanceAnswers, ask: Ask) -> dict[str, Any]:
         """Return what to write below the scheduler's key of clusterfn.yml, where it would not choose so itself.
 
         Raises:

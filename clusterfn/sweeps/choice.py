@@ -52,9 +52,9 @@ class SweepSelection:
         by_chance = self.sampler == spaces.RANDOM or (self._max is not None and self._max < self.space.size)
         if wanted is not None or not by_chance:
             return wanted
-        known = [each["seed"] for each in journal.records_of("begin")]
-        if known and isinstance(known[0], int):
-            return known[0]
+        earlier_seeds = [each["seed"] for each in journal.records_of("begin")]
+        if earlier_seeds and isinstance(earlier_seeds[0], int):
+            return earlier_seeds[0]
         seed = secrets.randbelow(1 << 32)
         console.tell(f"seed={seed} chooses the same configurations again")
         return seed
@@ -109,7 +109,8 @@ class Study:
         self.count = max_configs
         self._study = study
         self._at_once = at_once
-        self._numbers: dict[str, int] = {}  # name -> that of Optuna's trial
+        # The number of each trial in Optuna's study, by the name of the configuration.
+        self._numbers: dict[str, int] = {}
 
     def seed(self, wanted: int | None, journal: SweepJournal) -> None:
         """None: a study draws by itself."""
@@ -127,11 +128,11 @@ class Study:
     def batches(self, seed: int | None, journal: SweepJournal) -> Iterator[list[Configuration]]:
         """Yield the configurations that run together: first those of the journal, then `at_once` at a time."""
         before = journal.records_of("sampled")
-        known = {name: values for record in before for name, values in record["configurations"].items()}
-        if known:
-            for name, values in known.items():
+        configurations = {name: values for record in before for name, values in record["configurations"].items()}
+        if configurations:
+            for name, values in configurations.items():
                 self._numbers[name] = self._number(name, values)
-            yield [Configuration(name, values) for name, values in known.items()]
+            yield [Configuration(name, values) for name, values in configurations.items()]
         while len(self._numbers) < self.count:
             yield [self._ask() for _ in range(min(self._at_once, self.count - len(self._numbers)))]
 
@@ -141,7 +142,8 @@ class Study:
         `enqueue_trial` would not do: `ask` takes the first waiting trial, which may be one that the user has enqueued.
         """
         trials = self._study.get_trials(deepcopy=False)
-        first = int(name[len(_NAME) :])  # the others are those that were added when the sweep was resumed before
+        # The trial of this number comes first. Others may have been added when the sweep was resumed before.
+        first = int(name[len(_NAME) :])
         for trial in [*trials[first : first + 1], *trials]:
             if trial.params == values and trial.number not in self._numbers.values():
                 return int(trial.number)
@@ -153,8 +155,9 @@ class Study:
 
     def _ask(self) -> Configuration:
         trial = self._study.ask(self._distributions)
-        taken = [int(name[len(_NAME) :]) for name in self._numbers]
-        free = trial.number if trial.number not in taken else max(taken) + 1  # a journal of another study has named it
+        numbers = [int(name[len(_NAME) :]) for name in self._numbers]
+        # A journal of another study may have used the number of this trial.
+        free = trial.number if trial.number not in numbers else max(numbers) + 1
         name = f"{_NAME}{free:04d}"
         self._numbers[name] = trial.number
         return Configuration(name, dict(trial.params))

@@ -26,6 +26,7 @@ _ROUTINES = (
     types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodDescriptorType, types.GetSetDescriptorType,
     types.MemberDescriptorType, types.ClassMethodDescriptorType, types.MethodWrapperType,
 )  # fmt: skip
+# These attributes say where and how a class was made, and not what it does.
 _NOT_CONTENT = frozenset(["__dict__", "__weakref__", "__module__", "__firstlineno__", "_abc_impl", "__annotate_func__"])
 
 
@@ -54,10 +55,10 @@ def fingerprint(*objects: Any) -> str:
 
 
 def _joined(kind: str, parts: Iterable[bytes]) -> bytes:
-    found = hashlib.sha256(kind.encode())
+    digest = hashlib.sha256(kind.encode())
     for part in parts:
-        found.update(b"%d " % len(part) + part)
-    return found.digest()
+        digest.update(b"%d " % len(part) + part)
+    return digest.digest()
 
 
 class _Walk:
@@ -65,27 +66,29 @@ class _Walk:
 
     def __init__(self) -> None:
         self.modules: set[str] = set()
-        self._known: dict[int, tuple[Any, bytes]] = {}
+        self._digests: dict[int, tuple[Any, bytes]] = {}
         self._open: dict[int, int] = {}
 
     def digest(self, obj: Any) -> bytes:
         """Return the digest of one object; one that contains itself counts by how far above it is."""
         if type(obj) is bytes:
             return _joined("bytes", [obj])
-        if id(type(obj)) in _PLAIN:  # a metaclass may take its classes for equal to others, or have no hash
+        # The types are compared by id, because a metaclass may define equality itself or have no hash.
+        if id(type(obj)) in _PLAIN:
             return _joined(type(obj).__name__, [repr(obj).encode("utf-8", "surrogatepass")])
-        if id(obj) in self._known:
-            return self._known[id(obj)][1]
+        if id(obj) in self._digests:
+            return self._digests[id(obj)][1]
         if id(obj) in self._open:
             return _joined("above", [b"%d" % (len(self._open) - self._open[id(obj)])])
         self._open[id(obj)] = len(self._open)
         compose = _EXACT.get(id(type(obj))) or next((each for kinds, each in _KINDS if isinstance(obj, kinds)), None)
         if compose is None and "torch" in sys.modules and isinstance(obj, sys.modules["torch"].Tensor):
             compose = _tensor
-        found = _joined(compose.__name__, compose(self, obj)) if compose else _joined("reduced", self._reduced(obj))
+        digest = _joined(compose.__name__, compose(self, obj)) if compose else _joined("reduced", self._reduced(obj))
         del self._open[id(obj)]
-        self._known[id(obj)] = (obj, found)  # the object too: its id is to stay its own
-        return found
+        # The object is kept with its digest, so that no other object can get its id during this walk.
+        self._digests[id(obj)] = (obj, digest)
+        return digest
 
     def all(self, objects: Iterable[Any]) -> list[bytes]:
         """Return the digest of each."""
@@ -100,7 +103,7 @@ class _Walk:
         try:
             registered = serialization.part("by_identity").registered(type(obj))
             parts: Any = registered(obj) if registered else obj.__reduce_ex__(4)
-        except Exception as error:  # __reduce__ of the user's may raise anything
+        except Exception as error:  # the user's __reduce__ may raise anything
             raise Unstable(f"{type(obj).__name__} cannot be compared by content: {error}") from error
         if isinstance(parts, str):
             return self.all([type(obj), parts])
@@ -124,7 +127,8 @@ def _tensor(walk: _Walk, obj: Any) -> list[bytes]:
     try:
         plain = obj.detach().cpu().contiguous()
         data = plain.reshape(-1).view(sys.modules["torch"].uint8).numpy().tobytes()
-    except (RuntimeError, TypeError, NotImplementedError) as error:  # sparse, or of no ordinary kind of number
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        # The tensor is sparse, or its numbers are of an unusual kind.
         raise Unstable(f"a tensor cannot be compared by content: {error}") from error
     return [walk.digest(type(obj)), f"{obj.dtype} {tuple(obj.shape)} {obj.requires_grad}".encode(), data]
 
@@ -188,7 +192,8 @@ def _function(walk: _Walk, obj: types.FunctionType) -> list[bytes]:
     used = {name: obj.__globals__[name] for name in sorted(_names(obj.__code__)) if name in obj.__globals__}
     closure = {}
     for name, cell in zip(obj.__code__.co_freevars, obj.__closure__ or ()):
-        with contextlib.suppress(ValueError):  # it has no value yet
+        with contextlib.suppress(ValueError):
+            # The variable of the closure has no value yet.
             closure[name] = cell.cell_contents
     return walk.all([obj.__code__, obj.__defaults__, obj.__kwdefaults__, used, closure, vars(obj)])
 
@@ -203,21 +208,23 @@ def _code(walk: _Walk, obj: types.CodeType) -> list[bytes]:
     table = getattr(obj, "co_exceptiontable", b"")
     counts = (obj.co_argcount, obj.co_posonlyargcount, obj.co_kwonlyargcount, obj.co_flags, sys.version_info[:2])
     names = (obj.co_names, obj.co_varnames, obj.co_freevars, obj.co_cellvars)
+    # Names of files and numbers of lines do not count, because a new comment changes them too.
     return walk.all([obj.co_code, obj.co_consts, table, counts, names])
 
 
 def _class(walk: _Walk, obj: type) -> list[bytes]:
-    found: Any = sys.modules.get(obj.__module__)
+    by_name: Any = sys.modules.get(obj.__module__)
     for part in obj.__qualname__.split("."):
-        found = getattr(found, part, None)
-    if obj.__module__ != "__main__" and found is obj:
+        by_name = getattr(by_name, part, None)
+    if obj.__module__ != "__main__" and by_name is obj:
         return [walk.home(obj.__module__), obj.__qualname__.encode()]
     content = {name: value for name, value in vars(obj).items() if name not in _NOT_CONTENT}
     return [obj.__qualname__.encode(), *walk.all([type(obj), obj.__bases__]), *walk.pairs(content)]
 
 
 _Compose = Callable[[_Walk, Any], "list[bytes]"]
-_EXACT: dict[int, _Compose] = {  # by the ids of the types
+# By the ids of the types, for the same reason as `_PLAIN`.
+_EXACT: dict[int, _Compose] = {
     id(list): _sequence,
     id(tuple): _sequence,
     id(dict): _mapping,

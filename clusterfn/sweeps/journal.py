@@ -24,8 +24,10 @@ from clusterfn.sweeps.space import ConfigurationList, Grid
 
 FORMAT = 1
 _BEGIN = b'{"event": "begin"'
-_LEVELS = 3  # a record, its configurations, one of them
-_LOCK_AT = 1 << 40  # a byte that is never written; Windows locks bytes
+# The levels are: a record, its configurations, and one of these.
+_LEVELS = 3
+# The offset of a byte that is never written, because Windows locks bytes and not files.
+_LOCK_AT = 1 << 40
 # NFS whose lock manager does not run, and Lustre without `flock`.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
 _LONG = 200
@@ -58,7 +60,7 @@ class SweepJournal:
         try:
             self._lock()
             self.records = self._read()
-        except BaseException:  # Ctrl-C too: nothing else closes the file
+        except BaseException:  # nothing else closes the file after Ctrl-C
             self._file.close()
             raise
 
@@ -96,7 +98,8 @@ class SweepJournal:
         text = self._file.read()
         if text[: len(_BEGIN)] != _BEGIN[: len(text)]:
             raise ConfigError(f"{self.path} is not the journal of a sweep", hint="choose another file: journal=")
-        if b"\n" not in text:  # not even the first line is whole
+        # Not even the first line was written completely.
+        if b"\n" not in text:
             self._file.truncate(0)
             return []
         self._before = b"" if text.endswith(b"\n") else b"\n"
@@ -140,19 +143,20 @@ def _json(value: Any, levels: int = _LEVELS) -> str:
 
 def _record(line: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        record = json.loads(line)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) and "event" in found else {}
+    return record if isinstance(record, dict) and "event" in record else {}
 
 
 def code_of(function: Callable[..., Any], options: Options) -> str | None:
     """Return a digest of a function and its decorator's environment; None if there can be none."""
     environment: tuple[str | None, tuple[str, ...]] = options.environment, options.packages
     if not options.packages and not existing.is_existing(options.environment):
-        from clusterfn.environment import resolve  # which jobs do not have, and their modules may import `sweep`
+        # This import is late: jobs do not have this package, and their modules may import `sweep`.
+        from clusterfn.environment import resolve
 
-        # what a file asks for, as the same file may ask for something else tomorrow
+        # The digest covers what the file asks for, because the same file may ask for something else tomorrow.
         environment = resolve.read_specification(options.environment, ()).input_hash, ()
     try:
         return fingerprint(function, environment, options.modules, sorted(options.env.items()))
@@ -192,24 +196,26 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         before: That of the journal.
         now: What is asked for.
     """
-    found = [
+    lines = [
         f"{key}: {before.get(key)} in the journal, {now[key]} now" for key in _COMPARED if before.get(key) != now[key]
     ]
     if before.get("code") and now["code"] and before["code"] != now["code"]:
         name, modules = now["function"], (before.get("module"), now["module"])
         if modules[0] == modules[1] or "__main__" not in modules:
-            found.append(f"code: {name}, or something that it calls, has changed since")
-        else:  # the same file has another digest as `__main__` than as a module
-            found.append(
+            lines.append(f"code: {name}, or something that it calls, has changed since")
+        else:
+            # The same file has another digest as `__main__` than as a module, so the two cannot be compared.
+            lines.append(
                 f"module: {name} of {modules[0]} in the journal, of {modules[1]} now; clusterfn cannot compare the "
                 "code of the two, so start the sweep as before: run the file as a script, or import it"
             )
     digests, earlier = now["digests"], before.get("digests", {})
     shown = [facts.get("space", {}) for facts in (before, now)]
-    counts = now["sampler"] != "optuna"  # the names of configurations count through the keys
+    # Without a study, the names of configurations are numbers in the order of the keys.
+    counts = now["sampler"] != "optuna"
     if counts and digests.keys() == earlier.keys() and [*digests] != [*earlier]:
-        found.append(f"order of the keys: {', '.join(earlier)} in the journal, {', '.join(digests)} now")
-    return found + [
+        lines.append(f"order of the keys: {', '.join(earlier)} in the journal, {', '.join(digests)} now")
+    return lines + [
         f"{key}: {shown[0].get(key, 'nothing')} in the journal, {shown[1].get(key, 'nothing')} now"
         for key in dict.fromkeys([*earlier, *digests])
         if earlier.get(key) != digests.get(key)

@@ -22,9 +22,11 @@ from clusterfn.sweeps.space import Configuration
 
 R = TypeVar("R")
 RUN, CACHE, JOURNAL = "run", "cache", "journal"
-FAILED = "✗"  # begins each line about configurations that failed
+# Begins each line about configurations that failed.
+FAILED = "✗"
 _LABEL = 60
-_CAUSES, _NAMES = 5, 8  # causes in a report, and configurations that each of them names
+# A report lists so many causes, and names so many configurations for each.
+_CAUSES, _NAMES = 5, 8
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,7 @@ def _row(trial: Trial[Any]) -> dict[str, Any]:
     error = None if trial.error is None else cause(trial.error)
     facts = {"score": trial.score, "seconds": trial.seconds, "error": error, "job": trial.job}
     config = {**trial.config, **_leaves(trial.config)}
+    # An argument may have the name of one of the sweep's own columns.
     return {**{f"config_{key}" if key in facts else key: value for key, value in config.items()}, **facts}
 
 
@@ -181,8 +184,8 @@ def last_line(result: SweepResult[Any]) -> str:
 
 
 def _ranked(trial: Trial[Any], result: SweepResult[Any]) -> str:
-    said = _word(trial.config.get(result.group_by, "")) if result.group_by else result._labels[trial.name]
-    return f"{trial.name} {number(trial.score)} {said}".rstrip()
+    arguments = _word(trial.config.get(result.group_by, "")) if result.group_by else result._labels[trial.name]
+    return f"{trial.name} {number(trial.score)} {arguments}".rstrip()
 
 
 def _failures(failed: Mapping[str, BaseException]) -> list[str]:
@@ -191,12 +194,12 @@ def _failures(failed: Mapping[str, BaseException]) -> list[str]:
     for name, error in failed.items():
         names.setdefault(cause(error), []).append(name)
     lines = []
-    for why, which in sorted(names.items(), key=lambda each: -len(each[1]))[:_CAUSES]:
-        more = ", …" if len(which) > _NAMES else ""
-        several = f"{len(which)} x {why} ({', '.join(which[:_NAMES])}{more})"
-        lines.append(f"{FAILED} {several if len(which) > 1 else f'{which[0]} {why}'}")
-    left = len(names) - len(lines)
-    return lines + ([f"{FAILED} and {left} other cause{'s' if left > 1 else ''}"] if left else [])
+    for why, configurations in sorted(names.items(), key=lambda each: -len(each[1]))[:_CAUSES]:
+        more = ", …" if len(configurations) > _NAMES else ""
+        several = f"{len(configurations)} x {why} ({', '.join(configurations[:_NAMES])}{more})"
+        lines.append(f"{FAILED} {several if len(configurations) > 1 else f'{configurations[0]} {why}'}")
+    causes_left = len(names) - len(lines)
+    return lines + ([f"{FAILED} and {causes_left} other cause{'s' if causes_left > 1 else ''}"] if causes_left else [])
 
 
 def named(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

@@ -99,41 +99,42 @@ class Runner:
             PayloadError: One of them cannot travel; the message says which.
             HostError, and whatever `map` raises.
         """
-        found: dict[str, Trial[Any]] = {}
+        trials: dict[str, Trial[Any]] = {}
         self._labels.update(named({each.name: each.values for each in batch}))
-        self._take(found, batch, self._known, "finished in an earlier run")
-        self._take(found, batch, self._cached, "in the cache")
-        unknown = [each for each in batch if each.name not in found]
+        self._take(trials, batch, self._finished, "finished in an earlier run")
+        self._take(trials, batch, self._cached, "in the cache")
+        unknown = [each for each in batch if each.name not in trials]
         records = [self._sent[each.name] for each in unknown if each.name in self._sent]
-        for record in {id(each): each for each in records}.values():  # their ends, or their values, are not here
-            missing = (each for each in batch if each.name not in found)
+        # The ends of these configurations, or their values, are only on the host.
+        for record in {id(each): each for each in records}.values():
+            missing = (each for each in batch if each.name not in trials)
             waiting = {each.name: each for each in missing if self._sent.get(each.name) is record}
             group = self._attached(record)
             if group is not None:
-                wanted = [waiting.get(name) for name in record["names"]]
-                found.update(self._follow(_Following(group, wanted, self._journal), again=True))
-                if stopped := sum(name not in found for name in waiting):
+                configurations = [waiting.get(name) for name in record["names"]]
+                trials.update(self._follow(_Following(group, configurations, self._journal), again=True))
+                if stopped := sum(name not in trials for name in waiting):
                     console.tell(f"{stopped} of {counted(len(batch))}: were stopped earlier and run again")
-        rest = [each for each in batch if each.name not in found]
-        if rest:
-            found.update(self._follow(_Following(self._send(rest), rest, self._journal)))
-        return [found[each.name] for each in batch]
+        remaining = [each for each in batch if each.name not in trials]
+        if remaining:
+            trials.update(self._follow(_Following(self._send(remaining), remaining, self._journal)))
+        return [trials[each.name] for each in batch]
 
     def _take(
-        self, found: dict[str, Trial[Any]], batch: Sequence[Configuration],
-        known: Callable[[Configuration], Trial[Any] | None], what: str,
+        self, trials: dict[str, Trial[Any]], batch: Sequence[Configuration],
+        find: Callable[[Configuration], Trial[Any] | None], source: str,
     ) -> None:  # fmt: skip
         """Add the trials of configurations that need not run."""
-        rest = [each for each in batch if each.name not in found]
-        taken = {each.name: trial for each in rest if (trial := known(each)) is not None}
-        found.update(taken)
-        self._saw_score = self._saw_score or bool(taken)
-        for trial in taken.values():
+        remaining = [each for each in batch if each.name not in trials]
+        existing = {each.name: trial for each in remaining if (trial := find(each)) is not None}
+        trials.update(existing)
+        self._saw_score = self._saw_score or bool(existing)
+        for trial in existing.values():
             self._progress.known(trial)
-        if taken:
-            console.tell(f"{len(taken)} of {counted(len(batch))}: {what}")
+        if existing:
+            console.tell(f"{len(existing)} of {counted(len(batch))}: {source}")
 
-    def _known(self, config: Configuration) -> Trial[Any] | None:
+    def _finished(self, config: Configuration) -> Trial[Any] | None:
         record = self._ended.get(config.name)
         kept = self._shelf.values.get(config.name, config.name) if record else None
         if record is None or kept is None:
@@ -175,6 +176,7 @@ class Runner:
             own = [each.name for each in batch]
             self._journal.add("sent", group=group.id, host=group.host, folder=group.folder, names=own)
 
+        # The group is in the journal before anything is sent, so a sweep that resumes knows which group to look for.
         caller = mapping.Caller(names, note_sent)
         try:
             items = [[each.values for each in batch]]
@@ -182,7 +184,7 @@ class Runner:
                 mapping.run(called, items, self._function.options, MapOptions(self._max_parallel), caller=caller)
             )
         except PayloadError as rejected:
-            rejected.message = re.sub(r"^item (\d+)", lambda found: batch[int(found[1])].name, rejected.message)
+            rejected.message = re.sub(r"^item (\d+)", lambda match: batch[int(match[1])].name, rejected.message)
             raise
 
     def _follow(self, following: _Following, again: bool = False) -> dict[str, Trial[Any]]:
@@ -190,13 +192,13 @@ class Runner:
 
         With `again`, of a group of an earlier run, an item that was stopped since then has no end: it is sent again.
         """
-        group, found = following.group, {}
+        group, trials = following.group, {}
         self.folder = f"{group.host}:{group.folder}"
         try:
             for _ in range(len(group)):
                 config, index, ended = following.next(lambda: self._progress.wait(group))
                 if config is not None and not (again and isinstance(ended.error, Cancelled)):
-                    found[config.name] = self._ends(group, index, config, ended)
+                    trials[config.name] = self._ends(group, index, config, ended)
         except KeyboardInterrupt:
             self._progress.close()
             job_display.interrupted(group, group.on_interrupt, "results()")
@@ -204,7 +206,7 @@ class Runner:
             raise
         finally:
             self._progress.close()
-        return found
+        return trials
 
     def _ends(self, group: GroupState, index: int, config: Configuration, ended: ItemOutcome) -> Trial[Any]:
         trial: Trial[Any] = Trial(
@@ -213,11 +215,14 @@ class Runner:
         )  # fmt: skip
         trial = trial if trial.error is not None else self._scored(trial)
         if trial.error is None:
+            # The value is kept before the journal says that the trial has ended, because a sweep that resumes needs
+            # both.
             self._shelf.keep(trial)
         self._write_down(trial)
         self._progress.show(trial, self._labels[trial.name], group)
         self._saw_score = self._saw_score or trial.score is not None
-        if not self._saw_score and self._scoring.lacks(trial.value):  # the first result lacks the key of `score=`
+        # The first result lacks the key of `score=`, so the others would lack it too.
+        if not self._saw_score and self._scoring.lacks(trial.value):
             group.stop()
             raise SweepError(
                 "the sweep was stopped: its first result has no such score", host=group.host, job=group.id,
@@ -229,7 +234,8 @@ class Runner:
         try:
             return replace(trial, score=self._scoring.of(trial.value), scores=sequence(trial.value))
         except Exception as error:  # noqa: BLE001 - score= of the user's may raise anything
-            own = callable(self._scoring.by)  # else the frames are clusterfn's, which do not help the user
+            # Without a function of the user, the traceback has only clusterfn's own frames, which do not help the user.
+            own = callable(self._scoring.by)
             return replace(trial, error=error if own else error.with_traceback(None))
 
     def _write_down(self, trial: Trial[Any]) -> None:
@@ -243,11 +249,13 @@ class Runner:
 class _Following:
     """The items of one group as they begin and end."""
 
-    def __init__(self, group: GroupState, wanted: Sequence[Configuration | None], journal: SweepJournal) -> None:
+    def __init__(
+        self, group: GroupState, configurations: Sequence[Configuration | None], journal: SweepJournal
+    ) -> None:
         self.group = group
-        self._wanted = wanted
+        self._configurations = configurations
         self._journal = journal
-        self._given = 0
+        self._followed = 0
         self._begun: set[int] = set()
         self._look_at = 0.0
 
@@ -260,17 +268,18 @@ class _Following:
                     if state == RUNNING:
                         self._begins(index)
             try:
-                index, ended = self.group.ended_after(self._given, time.monotonic() + _LOOK_S)
+                index, ended = self.group.ended_after(self._followed, time.monotonic() + _LOOK_S)
             except concurrent.futures.TimeoutError:
                 on_tick()
                 continue
-            self._given += 1
-            if ended.usage:  # between two looks it has begun and ended
+            self._followed += 1
+            # The item has begun and ended between two looks.
+            if ended.usage:
                 self._begins(index)
-            return self._wanted[index], index, ended
+            return self._configurations[index], index, ended
 
     def _begins(self, index: int) -> None:
-        config = self._wanted[index]
+        config = self._configurations[index]
         if config is not None and index not in self._begun:
             self._begun.add(index)
             self._journal.add("began", name=config.name, group=self.group.id)

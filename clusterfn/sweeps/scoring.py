@@ -35,12 +35,12 @@ class Scoring:
             ValueError: It has none, or one that is not a number.
             Exception: Whatever the user's function raises.
         """
-        found = _number(self.by(value) if callable(self.by) else _under(self.by, value))
-        if found is None:
+        score = _number(self.by(value) if callable(self.by) else _under(self.by, value))
+        if score is None:
             raise ValueError(f"the result has no score: {_described(self.by, value)}")
-        if math.isnan(found):
+        if math.isnan(score):
             raise ValueError("the score is nan")
-        return found
+        return score
 
     def lacks(self, value: Any) -> bool:
         """Whether a dict does not have the key that the user named."""
@@ -74,11 +74,13 @@ def _under(key: str | None, value: Any) -> Any:
     return value if key is None else attribute(value, key)
 
 
-def _number(found: Any) -> float | None:
-    size = None if is_a(found, numbers.Real) else attribute(found, "size")
-    if type(size) is int and size == 1 and attribute(found, "item") is not None:
-        found = found.item()  # an array of one number
-    return float(found) if is_a(found, numbers.Real) and type(found) is not bool else None
+def _number(value: Any) -> float | None:
+    size = None if is_a(value, numbers.Real) else attribute(value, "size")
+    if type(size) is int and size == 1 and attribute(value, "item") is not None:
+        # The value is an array of a single number.
+        value = value.item()
+    # bool is a number for Python, but True and False are no scores.
+    return float(value) if is_a(value, numbers.Real) and type(value) is not bool else None
 
 
 def _described(by: By, value: Any) -> str:
@@ -92,11 +94,13 @@ def _described(by: By, value: Any) -> str:
 
 def sequence(value: Any) -> tuple[float, ...]:
     """Return the scores that a result consists of, such as one for each query: its "scores", or the result itself."""
-    found: Any = value.get(_SEQUENCE) if is_a(value, Mapping) else value
-    found = found.tolist() if attribute(found, "tolist") is not None else found
-    if not is_a(found, Sequence) or issubclass(type(found), (str, bytes)):
+    scores_of_result: Any = value.get(_SEQUENCE) if is_a(value, Mapping) else value
+    scores_of_result = (
+        scores_of_result.tolist() if attribute(scores_of_result, "tolist") is not None else scores_of_result
+    )
+    if not is_a(scores_of_result, Sequence) or issubclass(type(scores_of_result), (str, bytes)):
         return ()
-    scores = [_number(each) for each in found]
+    scores = [_number(each) for each in scores_of_result]
     return tuple(each for each in scores if each is not None) if None not in scores and len(scores) > 1 else ()
 
 
@@ -113,6 +117,7 @@ def ghosts(sequences: Mapping[str, Sequence[float]]) -> list[list[str]]:
     alike: dict[str, list[str]] = collections.defaultdict(list)
     for name, scores in sequences.items():
         if len(scores) > 1:
+            # Only identical scores are suspicious, because two honest configurations may have scores that are close.
             alike[repr([float(each) for each in scores])].append(name)
     return [names for names in alike.values() if len(names) > 1]
 

@@ -108,10 +108,11 @@ def sweep(
     ranking = scoring.Scoring(score, choice.minimize(minimize))
     own = places.cache_folder() / "sweeps" if cache else None
     kept = own if isinstance(cache, bool) else Path(cache).expanduser()
-    asked = _Asked(choice, ranking, top, group_by, kept, max_parallel)
+    request = _SweepRequest(choice, ranking, top, group_by, kept, max_parallel)
     with SweepJournal(_new_journal(function) if journal is None else Path(journal)) as book:
-        result = _run(function, asked, book, choice.seed(seed, book))
-        if journal is None:  # its values are in the result, and for days on their host
+        result = _run(function, request, book, choice.seed(seed, book))
+        # The values are in the result, and for some days on their host.
+        if journal is None:
             store.forget(book.path)
         return result
 
@@ -120,7 +121,7 @@ _OF_A_COMMAND = 'write clusterfn.command("...", result="metrics.json"), a file t
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _SweepRequest:
     """What is wanted."""
 
     choice: SweepSelection | Study
@@ -168,51 +169,61 @@ def _choice(configurations: object, sampler: Any, max_configs: int | None, at_on
 def _check_keywords(function: ClusterFunction[..., Any], choice: SweepSelection | Study, group_by: str | None) -> None:
     for keywords in choice.keywords():
         check_arguments(function.__wrapped__, (), dict.fromkeys(keywords))
-    known = choice.space.keywords()
-    if group_by is not None and group_by not in known:
-        raise ConfigError(f"group_by={group_by!r} is not among the arguments", hint=f"one of {', '.join(known)}")
+    arguments = choice.space.keywords()
+    if group_by is not None and group_by not in arguments:
+        raise ConfigError(f"group_by={group_by!r} is not among the arguments", hint=f"one of {', '.join(arguments)}")
 
 
 def _new_journal(function: ClusterFunction[..., Any]) -> Path:
     folder = places.state_folder() / "sweeps"
     store.forget_old(folder)
+    # Each sweep has a journal of its own: one for each function and seed would silently return old results in a
+    # notebook.
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     return folder / f"{job_name(function.__name__)}-{now}-{secrets.token_hex(2)}.jsonl"
 
 
-def _run(function: ClusterFunction[..., R], asked: _Asked, journal: SweepJournal, seed: int | None) -> SweepResult[R]:
+def _run(
+    function: ClusterFunction[..., R], request: _SweepRequest, journal: SweepJournal, seed: int | None
+) -> SweepResult[R]:
     """Run one batch after another; each is in the journal before it runs."""
     code = journals.code_of(function.__wrapped__, function.options)
-    _begin(function, asked, journal, seed, code)
+    _begin(function, request, journal, seed, code)
     cache = None
-    if asked.cache is not None and code is not None:  # a folder for this function as it is, to be deleted by itself
-        cache = Store(asked.cache / f"{job_name(function.__name__)}-{code[:_DIGITS]}")
+    # Each version of a function has a folder of its own, which can be deleted by itself.
+    if request.cache is not None and code is not None:
+        cache = Store(request.cache / f"{job_name(function.__name__)}-{code[:_DIGITS]}")
     shelf = ResultStore(Store(store.beside(journal.path)), cache, code)
-    progress = reports.SweepProgress(asked.choice.count, asked.scoring.minimize)
-    runner = Runner(function, asked.scoring, journal, shelf, progress, asked.max_parallel)
+    progress = reports.SweepProgress(request.choice.count, request.scoring.minimize)
+    runner = Runner(function, request.scoring, journal, shelf, progress, request.max_parallel)
     trials: list[Trial[R]] = []
-    for phase, batch in enumerate(asked.choice.batches(seed, journal), 1):
-        _announce(asked, journal, phase, batch)
+    for phase, batch in enumerate(request.choice.batches(seed, journal), 1):
+        _announce(request, journal, phase, batch)
         ended = runner.run(batch)
-        asked.choice.tell(ended)
+        request.choice.tell(ended)
         trials += ended
-        if any(each.score is not None for each in trials) and len(trials) < asked.choice.count:
-            show_line(f"{counted(len(trials))} of {asked.choice.count} tested")
+        if any(each.score is not None for each in trials) and len(trials) < request.choice.count:
+            show_line(f"{counted(len(trials))} of {request.choice.count} tested")
     if cache is not None:
         console.tell(f"cached: {cache.in_words()}; to recompute everything, delete that folder")
-    result = SweepResult(trials, asked.scoring.minimize, journal.path, seed, asked.top, asked.group_by)
+    result = SweepResult(trials, request.scoring.minimize, journal.path, seed, request.top, request.group_by)
     for names in result.ghosts:
         journal.add("ghosts", names=names)
     journal.add("ranking", names=[[each.name, each.score] for each in result.ranking])
     journal.add("end", completed=len(result.ranking), tested=len(result))
     if not result.ranking:
         raise _none_completed(result, runner)
-    show_line(reports.last_line(result))  # the table is what printing the result shows
+    # Only the last line: the table appears when the user prints the result.
+    show_line(reports.last_line(result))
     return result
 
 
 def _begin(
-    function: ClusterFunction[..., Any], asked: _Asked, journal: SweepJournal, seed: int | None, code: str | None
+    function: ClusterFunction[..., Any],
+    request: _SweepRequest,
+    journal: SweepJournal,
+    seed: int | None,
+    code: str | None,
 ) -> None:
     """Write the first line of the journal; if it has one, check that it is of the same sweep."""
     facts: dict[str, Any] = {
@@ -220,22 +231,23 @@ def _begin(
         "function": function.__name__,
         "module": getattr(function, "__module__", None),
         "code": code,
-        **journals.describe(asked.choice.space),
-        "size": asked.choice.size,
-        "max_configs": asked.choice.count,
-        "sampler": asked.choice.sampler,
+        **journals.describe(request.choice.space),
+        "size": request.choice.size,
+        "max_configs": request.choice.count,
+        "sampler": request.choice.sampler,
         "seed": seed,
-        "score": journals.score_of(asked.scoring.by),
-        "minimize": asked.scoring.minimize,
+        "score": journals.score_of(request.scoring.by),
+        "minimize": request.scoring.minimize,
     }
-    own = sys.modules["clusterfn"].__version__  # imported, it would import us
+    # The package is looked up, because importing it here would import this module again.
+    own = sys.modules["clusterfn"].__version__
     versions = {"clusterfn": own, "python": platform.python_version()}
-    known = journal.records_of("begin")
-    if not known:
+    earlier = journal.records_of("begin")
+    if not earlier:
         journal.add("begin", **facts, versions=versions)
         console.tell(f"journal {journal.path}")
     else:
-        if unlike := journals.differences(known[0], facts):
+        if unlike := journals.differences(earlier[0], facts):
             raise ConfigError(
                 f"{journal.path} is the journal of another sweep",
                 evidence=unlike,
@@ -246,21 +258,21 @@ def _begin(
         without = [key for key, digest in facts["digests"].items() if digest is None]
         without += [function.__name__] if code is None else []
         if without:
-            what = ", ".join(without)
-            console.tell(f"clusterfn cannot tell whether {what} has changed: its content cannot be compared")
-    if code is None and asked.cache is not None:
+            names = ", ".join(without)
+            console.tell(f"clusterfn cannot tell whether {names} has changed: its content cannot be compared")
+    if code is None and request.cache is not None:
         console.tell(f"nothing is cached: the content of {function.__name__} cannot be compared")
 
 
-def _announce(asked: _Asked, journal: SweepJournal, phase: int, batch: Sequence[Configuration]) -> None:
-    size = asked.choice.size
+def _announce(request: _SweepRequest, journal: SweepJournal, phase: int, batch: Sequence[Configuration]) -> None:
+    size = request.choice.size
     if size is not None and len(batch) < size:
         show_line(f"Capping configurations from {size} to {len(batch)} as requested")
-    if asked.group_by is not None:
-        possible = asked.choice.space.possible(asked.group_by)
-        show_line(reports.distribution(asked.group_by, possible, batch))
-    known = {name for record in journal.records_of("sampled") for name in record["configurations"]}
-    if not known.issuperset(each.name for each in batch):
+    if request.group_by is not None:
+        possible = request.choice.space.possible(request.group_by)
+        show_line(reports.distribution(request.group_by, possible, batch))
+    announced = {name for record in journal.records_of("sampled") for name in record["configurations"]}
+    if not announced.issuperset(each.name for each in batch):
         journal.add("sampled", phase=phase, configurations={each.name: each.values for each in batch})
 
 

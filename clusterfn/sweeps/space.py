@@ -16,8 +16,10 @@ from typing import Any
 from clusterfn.errors import ConfigError
 
 GRID, RANDOM = "grid", "random"
-_WIDTH = 4  # digits in a name
-_MOST = 100_000  # configurations that are tested without max_configs=
+# The least number of digits in a name.
+_WIDTH = 4
+# Without max_configs=, a sweep tests no more configurations than this.
+_MOST = 100_000
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,11 @@ class Grid:
         return math.prod(len(values) for values in self.values.values())
 
     def at(self, index: int) -> dict[str, Any]:
-        found = {}
+        values_at = {}
         for key, values in reversed(list(self.values.items())):
             index, place = divmod(index, len(values))
-            found[key] = values[place]
-        return {key: found[key] for key in self.values}
+            values_at[key] = values[place]
+        return {key: values_at[key] for key in self.values}
 
     def keywords(self) -> list[str]:
         return [*self.values, *self.drawn]
@@ -86,35 +88,35 @@ class ConfigurationList:
         return [each[key] for each in self.configurations if key in each]
 
 
-def read(given: object) -> Grid | ConfigurationList:
+def read(configurations: object) -> Grid | ConfigurationList:
     """Read what a user wrote as configurations.
 
     Raises:
         ConfigError: It is neither a dict of lists nor a list of dicts.
     """
-    if isinstance(given, Mapping):
-        if not given:
+    if isinstance(configurations, Mapping):
+        if not configurations:
             raise ConfigError("the sweep has no arguments", hint='write {"lr": [0.1, 0.2]}')
-        _check_keys(given)
-        drawn = {key: values for key, values in given.items() if callable(values)}
-        return Grid({key: _values(key, values) for key, values in given.items() if key not in drawn}, drawn)
-    if not isinstance(given, Sequence) or isinstance(given, (str, bytes)):
+        _check_keys(configurations)
+        drawn = {key: values for key, values in configurations.items() if callable(values)}
+        return Grid({key: _values(key, values) for key, values in configurations.items() if key not in drawn}, drawn)
+    if not isinstance(configurations, Sequence) or isinstance(configurations, (str, bytes)):
         raise ConfigError(
-            f"a sweep over {type(given).__name__}; configurations are a dict of lists or a list of dicts",
+            f"a sweep over {type(configurations).__name__}; configurations are a dict of lists or a list of dicts",
             hint='write {"lr": [0.1, 0.2], "model": ["small", "large"]}',
         )
-    if not given:
+    if not configurations:
         raise ConfigError("the sweep has no configurations", hint="the list is empty")
-    for place, each in enumerate(given):
+    for place, each in enumerate(configurations):
         if not isinstance(each, Mapping):
             hint = 'write [{"lr": 0.1}, {"lr": 0.2}]'
             raise ConfigError(f"configuration {place} is {each!r:.60}, not a dict", hint=hint)
         _check_keys(each)
-    return ConfigurationList(given)
+    return ConfigurationList(configurations)
 
 
-def _check_keys(given: Mapping[Any, Any]) -> None:
-    for key in given:
+def _check_keys(configuration: Mapping[Any, Any]) -> None:
+    for key in configuration:
         if not isinstance(key, str) or not key.isidentifier():
             raise ConfigError(f"{key!r} is not the name of an argument", hint="use the function's own keywords")
 
@@ -124,6 +126,7 @@ def _values(key: str, values: Any) -> Sequence[Any]:
         raise ConfigError(f"{key}: a set has no order, so configurations cannot be named", hint=f"write sorted({key})")
     if isinstance(values, (str, bytes, Mapping)) or not (isinstance(values, Sequence) or hasattr(values, "tolist")):
         raise ConfigError(f"{key}={values!r:.60} is not a list of values", hint=f"write [{values!r:.60}]")
+    # An array becomes plain values, which a host without NumPy can load.
     kept = values if isinstance(values, (list, tuple, range)) else values.tolist()
     if not isinstance(kept, Sequence) or not len(kept):
         raise ConfigError(f"{key} has no values: {values!r:.60}", hint="give at least one, or leave the key out")
@@ -158,16 +161,17 @@ def choose(space: Grid | ConfigurationList, sampler: str, max_configs: int | Non
     if isinstance(space, Grid) and space.drawn:
         drawn = []
         for number in range(max_configs or 0):
-            found = {key: chance.choice(values) for key, values in space.values.items()}
-            found.update({key: draw(chance) for key, draw in space.drawn.items()})
-            drawn.append(Configuration(f"RANDOM_{number:04d}", found))
+            arguments = {key: chance.choice(values) for key, values in space.values.items()}
+            arguments.update({key: draw(chance) for key, draw in space.drawn.items()})
+            drawn.append(Configuration(f"RANDOM_{number:04d}", arguments))
         return drawn
     count = min(space.size, max_configs or space.size)
     if sampler == GRID and count == space.size:
         indices = list(range(count))
     elif space.size <= sys.maxsize:
         indices = chance.sample(range(space.size), count)
-    else:  # more than random.sample can count
+    else:
+        # The grid has more configurations than random.sample can count.
         distinct: dict[int, None] = {}
         while len(distinct) < count:
             distinct[chance.randrange(space.size)] = None

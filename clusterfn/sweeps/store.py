@@ -23,7 +23,8 @@ from clusterfn.hosts import serialization
 from clusterfn.sweeps.journal import SweepJournal
 
 _SUFFIX, _BESIDE = ".pkl", ".values"
-_KEEP_S = 14 * 86400.0  # as long as hosts keep jobs, if nothing else is said
+# As long as hosts keep jobs by default.
+_KEEP_S = 14 * 86400.0
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Store:
                 value, seconds = serialization.part("container").loads(file.read())
             return Kept(value, float(seconds))
         except Exception as error:  # noqa: BLE001 - loading a value runs code of the user's
-            console.warn(f"the value of {name} cannot be read ({_said(error)}) and is computed again: {path}")
+            console.warn(f"the value of {name} cannot be read ({_in_one_line(error)}) and is computed again: {path}")
             return None
 
     def put(self, key: str, kept: Kept) -> None:
@@ -78,11 +79,12 @@ class Store:
         part = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
         try:
             with part.open("xb") as file:
+                # Windows has no fchmod.
                 os.fchmod(file.fileno(), 0o600) if hasattr(os, "fchmod") else None
                 serialization.part("container").dump((kept.value, kept.seconds), file)
             part.replace(path)
         except Exception as error:  # noqa: BLE001 - pickling a value runs code of the user's
-            console.tell(f"a value cannot be cached ({_said(error)}): {path}")
+            console.tell(f"a value cannot be cached ({_in_one_line(error)}): {path}")
             with contextlib.suppress(OSError):
                 part.unlink()
 
@@ -110,11 +112,12 @@ def forget_old(folder: Path) -> None:
     """Forget the journals of a folder that no sweep has used for two weeks."""
     for values in folder.glob(f"*{_BESIDE}"):
         journal = values.with_name(values.name[: -len(_BESIDE)])
-        with contextlib.suppress(ConfigError, OSError):  # it is open in another process, or gone by now
+        with contextlib.suppress(ConfigError, OSError):
+            # Another process has the journal open, or the journal is gone by now.
             if time.time() - journal.stat().st_mtime > _KEEP_S:
                 with SweepJournal(journal):
                     forget(journal)
 
 
-def _said(error: Exception) -> str:
+def _in_one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".partition("\n")[0][:120]

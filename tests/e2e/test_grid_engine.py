@@ -17,7 +17,7 @@ from clusterfn.config import config_file
 from clusterfn.hosts.host_state import open_session
 from clusterfn.hosts.survey import survey
 from clusterfn.scheduler.grid_engine.site import GridEngineSite
-from clusterfn.scheduler.site import Given
+from clusterfn.scheduler.site import AdvanceAnswers
 from tests.e2e.conftest import MINOR
 from tests.programs import main
 from tests.waiting import until
@@ -239,7 +239,7 @@ def test_a_survey_finds_the_site_and_needs_no_line_for_its_usual_names(root: Pat
     assert site.scheduler == "grid_engine"
     found = site.schedulers["grid_engine"]
     assert isinstance(found, GridEngineSite)
-    assert (found.environments, found.choose_options(Given(), lambda *_: "")) == (("smp",), {})
+    assert (found.environments, found.choose_options(AdvanceAnswers(), lambda *_: "")) == (("smp",), {})
 
 
 def test_a_waiting_job_is_altered_and_keeps_what_else_it_asked_for(root, lab, capsys):

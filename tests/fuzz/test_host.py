@@ -18,7 +18,7 @@ pytest.importorskip("fcntl")
 from hypothesis import strategies as st
 
 from clusterfn.bridge.queue import plan
-from clusterfn.bridge.queue.lease_names import Seen
+from clusterfn.bridge.queue.lease_names import HeldNames
 from clusterfn.bridge.queue.machine import MachineResources, gpus_of_kind
 from clusterfn.bridge.queue.tickets import Queue
 from clusterfn.bridge.supervisor import expire, listing
@@ -188,7 +188,7 @@ def test_no_ticket_and_no_name_ends_the_spooler(told: Any, held: list[bytes], ro
     queue = Queue(str(root))
     Path(queue.folder).mkdir(parents=True, exist_ok=True)
     (Path(queue.folder) / JOB).write_text(json.dumps(told))
-    seen = Seen({name.decode("ascii", "replace") for name in held}, 0)
+    seen = HeldNames({name.decode("ascii", "replace") for name in held}, 0)
     every = [GpuInfo(0, "GPU-1", "NVIDIA RTX A6000", 49140)]
     view = plan.QueueView(
         MachineResources(4, 1000, 1000, ["GPU-1"]), seen, 1, lambda kind: gpus_of_kind(kind, every), {}, {}

@@ -245,12 +245,12 @@ from clusterfn.cli.parser import make_parser
 from clusterfn.config import config_file
 from clusterfn.hosts.survey import Site
 from clusterfn.scheduler import read_sites, scheduler_for
-from clusterfn.scheduler.site import Given, Section
+from clusterfn.scheduler.site import AdvanceAnswers, Section
 
 site = Site((), read_sites({"lsf": Section("lsf", 0)}))
 word = make_parser().read(["init", "ada@hpc", "--scheduler", "lsf"]).scheduler
 choices.say_site(site)
-lines = choices.keys(site, "ada", word, "~/x", Given(), Answers(yes=True))
+lines = choices.keys(site, "ada", word, "~/x", AdvanceAnswers(), Answers(yes=True))
 print(lines)
 host = config_file.parse(f"hosts: {{hpc: {lines}}}".replace("'", '"').encode(), Path("clusterfn.yml")).hosts["hpc"]
 print(scheduler_for(host).title, scheduler_named(host.scheduler).launcher)

@@ -8,12 +8,16 @@ if TYPE_CHECKING:
     from typing import Callable, List, Optional, Tuple, Union
 
 LONGEST = 256 * 1024  # of a piece
-LEAST = 16 * 1024  # of one that is worth it
+# Compressing a smaller piece is not worth the time.
+LEAST = 16 * 1024
 _LEVEL = 1
-_PIECES = 4  # whose time shows how fast the link is: what pipes and windows take at once says nothing of it
-_SLOW = 1 / (32 * 1024 * 1024)  # seconds per byte; where the link is faster, the compressor is not even tried
+# The time of one piece says nothing about the link: pipes and TCP windows take the first ones at once.
+_PIECES = 4
+# Seconds per byte. Level 1 of zlib is not worth its time on a link that is faster than 32 MB/s.
+_SLOW = 1 / (32 * 1024 * 1024)
 _GAIN = 0.9
-_HOLDS = 16  # pieces for which a decision holds; twice as many each time, up to:
+# A decision holds for this many pieces. The number doubles each time, so a steady link is measured less and less often.
+_HOLDS = 16
 _MOST_COMPRESSED, _MOST_PLAIN = 1024, 128
 
 
@@ -33,10 +37,13 @@ class Compressor:
         self._taken = taken
         self._clock = clock
         self._left: "List[Tuple[float, int]]" = []
-        self._link = 0.0  # seconds per byte; 0 where nothing is compressed
-        self._pieces = 0  # for which that holds
+        # Seconds per byte of the link while pieces are compressed; 0 while they go as they are.
+        self._link = 0.0
+        # The decision that `_link` states holds for this many further pieces.
+        self._pieces = 0
         self._holds = self._pauses = _HOLDS
-        self._was_late = False  # whether the last compressed piece took longer than it saved
+        # Compression stops after two late pieces in a row: a busy machine may stop this process within one of them.
+        self._was_late = False
 
     def compress(self, *parts: "Union[bytes, memoryview]") -> "Optional[bytes]":
         """Return a piece compressed, or None if it is to be sent as it is. Call it once the last piece has left."""
@@ -45,17 +52,18 @@ class Compressor:
             return None
         began = self._clock()
         compressor = zlib.compressobj(_LEVEL)
-        small = b"".join([compressor.compress(part) for part in parts] + [compressor.flush()])
+        compressed = b"".join([compressor.compress(part) for part in parts] + [compressor.flush()])
         took = self._clock() - began
         self._pieces -= 1
-        is_smaller = len(small) < _GAIN * size
-        was_late, self._was_late = self._was_late, took + self._link * len(small) >= _GAIN * self._link * size
+        is_smaller = len(compressed) < _GAIN * size
+        was_late, self._was_late = self._was_late, took + self._link * len(compressed) >= _GAIN * self._link * size
         if not is_smaller or (was_late and self._was_late):
             self._link, self._pieces, self._was_late = 0.0, self._pauses, False
             self._pauses = min(2 * self._pauses, _MOST_PLAIN)
         elif not self._pieces:
             self._link = 0.0
-        return small if is_smaller else None  # the time is spent
+        # A late piece is sent compressed all the same, because its time is spent already.
+        return compressed if is_smaller else None
 
     def rest(self) -> None:
         """Take note that there is nothing to send: the time until the next piece is not that of the link."""

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     Done = Callable[[int], None]
 
-SLOW_S = 0.1  # a flush that takes longer must not stop the loop again
+# The loop serves all requests of the client, so a disk that once needed longer than this is flushed in a child.
+SLOW_S = 0.1
 
 
 class DiskSync:
@@ -54,31 +55,34 @@ class DiskSync:
             self.start(len(self.waiting))
 
     def start(self, count: int) -> None:
-        some, self.waiting = self.waiting[:count], self.waiting[count:]
-        self.runs = bool(some)
-        if not some:
+        batch, self.waiting = self.waiting[:count], self.waiting[count:]
+        self.runs = bool(batch)
+        if not batch:
             return
         pid = os.fork()
         if pid:
-            self.children[pid] = lambda status: self.on_exit(some, status)
+            self.children[pid] = lambda status: self.on_exit(batch, status)
             return
         code = errno.EIO
         try:
+            # The child must not hold the agent's pipes open: the client would not see that the agent has ended.
             os.closerange(0, 2)
-            sync_all([path for files, _, _ in some for path in files])
-            sync_all([path for _, folders, _ in some for path in folders], sync_folder)
+            sync_all([path for files, _, _ in batch for path in files])
+            sync_all([path for _, folders, _ in batch for path in folders], sync_folder)
             code = 0
         except OSError as error:
             code = error.errno or errno.EIO
         finally:
             os._exit(code)
 
-    def on_exit(self, some: "List[Tuple[Sequence[str], Sequence[str], Done]]", status: int) -> None:
+    def on_exit(self, batch: "List[Tuple[Sequence[str], Sequence[str], Done]]", status: int) -> None:
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else errno.EIO
-        if code and len(some) > 1:  # one of them has failed: each by itself says which
-            self.waiting = some + self.waiting
+        # The status of the child does not name the file. Each member is flushed once more by itself to learn which
+        # failed.
+        if code and len(batch) > 1:
+            self.waiting = batch + self.waiting
             self.start(1)
             return
-        for _, _, done in some:
+        for _, _, done in batch:
             done(code)
         self.start(1 if code else len(self.waiting))

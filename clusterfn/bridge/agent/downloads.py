@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from .handler import AgentServices
 
 
-HEAD = 1024  # bytes, which the head of a frame with a piece of a file has at most
+# The header of a frame lies directly before the piece, so that one buffer holds both; it never needs more bytes.
+HEAD = 1024
 _frame = memoryview(bytearray(HEAD + CHUNK))
 
 
@@ -50,7 +51,7 @@ def open_regular(path: str) -> "Tuple[int, os.stat_result]":
             raise Failure("io", os.strerror(errno.EISDIR), path, errno.EISDIR)
         if not stat.S_ISREG(status.st_mode):
             raise Failure("io", "it is not a regular file", path)
-    except BaseException:  # a signal's exception too: the file must not stay open
+    except BaseException:  # the file must not stay open when a signal handler raises either
         os.close(fd)
         raise
     return fd, status
@@ -68,7 +69,8 @@ class FileHandler(RequestHandler):
     first bytes an earlier agent has sent (`of`), must be the same still.
     """
 
-    MOST_OPEN = 64  # a client may ask for thousands at once
+    # A client may request thousands of files at once. Beyond this number, a file is reopened for each piece.
+    MOST_OPEN = 64
     are_open = 0
     fd = size = -1
 
@@ -101,7 +103,8 @@ class FileHandler(RequestHandler):
         self.fd, status = open_regular(self.path)
         FileHandler.are_open += 1
         of = [status.st_ino]
-        if "until" not in self.header:  # of what grows, the parts that are there stay as they are
+        # A file that grows gets a new modification time with each write, but the bytes before `until` stay the same.
+        if "until" not in self.header:
             of.append(status.st_mtime_ns)
         if self.of not in (None, of):
             raise Failure("changed", "another file took its name while it was read", self.path)
@@ -113,7 +116,9 @@ class FileHandler(RequestHandler):
         fd, self.fd = self.fd, -1
         if fd >= 0:
             FileHandler.are_open -= 1
-            with contextlib.suppress(OSError):  # of a file server; all that was wanted has been read
+            with contextlib.suppress(OSError):
+                # A file server may report an error at close. All requested bytes have been read by then, so it means
+                # nothing here.
                 os.close(fd)
 
 
@@ -130,7 +135,8 @@ class ManyFilesHandler(RequestHandler):
             self.end()
             return None
         sizes: "List[Optional[int]]" = []
-        filled, until = 0, time.monotonic() + TURN_S  # each file may be a question to a file server
+        # Each file may cost a round trip to a file server, so the time is limited as well as the size.
+        filled, until = 0, time.monotonic() + TURN_S
         while self.files and (not sizes or (filled + self.files[0][1] < CHUNK and time.monotonic() < until)):
             name, size = self.files.popleft()
             sizes.append(self.read(name, _frame[HEAD + filled : HEAD + filled + size + 1]))
@@ -145,6 +151,8 @@ class ManyFilesHandler(RequestHandler):
                 size = os.readv(fd, [room])
             finally:
                 os.close(fd)
-        except (Failure, OSError, ValueError):  # a request for it alone answers with it
+        except (Failure, OSError, ValueError):
+            # The client requests this file again by itself, and that request reports the error.
             return None
-        return size if size == status.st_size < len(room) else None  # a file server may give less than there is
+        # A read from a file server may return fewer bytes than the file has. Such a file is not reported as whole.
+        return size if size == status.st_size < len(room) else None

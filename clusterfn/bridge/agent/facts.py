@@ -29,7 +29,8 @@ LOGIND_FILES = (
 _LOGIND_SETTING = re.compile(r"\s*(#?)\s*(KillUserProcesses|KillOnlyUsers|KillExcludeUsers)\s*=\s*(.*)")
 _YES = ("yes", "true", "on", "1")
 PATH = "PATH"
-_BEFORE = os.environ.get(PATH, os.defpath)  # as the login gave it
+# PATH as the login set it. `use_commands` starts from it each time, or a second hello would add its folders twice.
+_BEFORE = os.environ.get(PATH, os.defpath)
 
 
 class HelloHandler(RequestHandler):
@@ -43,12 +44,14 @@ class HelloHandler(RequestHandler):
         trusted = Trusted(self.header.get("owners") or ())
         require_trusted(trusted, self.agent.root, "root")
         os.makedirs(self.agent.root, mode=0o700, exist_ok=True)
-        require_trusted(trusted, self.agent.root, "root")  # another user may have been faster
+        # Another user may have created the folder between the first check and `makedirs`.
+        require_trusted(trusted, self.agent.root, "root")
         if os.stat(self.agent.root).st_uid != os.geteuid():
             who = user_name(os.stat(self.agent.root).st_uid)
             raise Failure("refused", "it belongs to %s, who could plant code there" % who, self.agent.root)
         self.agent.machine = machine_name()
-        paths = [expand(os.path.expandvars(path)) for path in self.header["have"]]  # below the root, as configured
+        # These paths are below the root and may contain variables, as the configuration has them.
+        paths = [expand(os.path.expandvars(path)) for path in self.header["have"]]
         for path in paths:
             require_trusted(trusted, path, "bridge")
             record_use(path, self.agent.root)
@@ -56,24 +59,26 @@ class HelloHandler(RequestHandler):
         self.end(**dict(describe_host(self.agent), have=[os.path.exists(path) for path in paths], lacking=lacking))
 
 
-def use_commands(asked: "Dict[str, Any]") -> "List[str]":
+def use_commands(commands: "Dict[str, Any]") -> "List[str]":
     """Put the folders `path` before PATH, and set the variables `env`; return which of the `programs` PATH lacks."""
-    expanded = [os.path.expanduser(folder) for folder in asked["path"]]
-    os.environ.update(asked["env"])
+    expanded = [os.path.expanduser(folder) for folder in commands["path"]]
+    os.environ.update(commands["env"])
     os.environ[PATH] = os.pathsep.join([*expanded, _BEFORE])
     folders = os.get_exec_path()
     return [
-        name for name in asked["programs"] if not any(os.access(os.path.join(each, name), os.X_OK) for each in folders)
+        name
+        for name in commands["programs"]
+        if not any(os.access(os.path.join(each, name), os.X_OK) for each in folders)
     ]
 
 
-def require_trusted(trusted: Trusted, path: str, what: str) -> None:
+def require_trusted(trusted: Trusted, path: str, purpose: str) -> None:
     """Raise if another user could replace the folder."""
-    found = trusted.objection(path)
-    if found is None:
+    objection = trusted.objection(path)
+    if objection is None:
         return
-    folder, why = found
-    below = "" if folder == path else ", and the %s %s is inside it" % (what, path)
+    folder, why = objection
+    below = "" if folder == path else ", and the %s %s is inside it" % (purpose, path)
     own = os.lstat(folder).st_uid == os.geteuid()
     raise Failure("refused", "%s%s: another user could plant code there" % (why, below), folder, own=own)
 
@@ -120,7 +125,8 @@ def visible_gpus() -> str:
     """Return the variable by which the account restricts the GPUs of its programs, as NAME=VALUE; "" for none."""
     for name in ("CUDA", "NVIDIA", "ROCR", "HIP"):
         value = os.environ.get(name + "_VISIBLE_DEVICES")
-        if value is not None and value not in ("all", "void"):  # as images of containers set it
+        # Container images set "all" or "void" as a default, which restricts nothing.
+        if value is not None and value not in ("all", "void"):
             return "%s_VISIBLE_DEVICES=%s" % (name, value[:200])
     return ""
 
@@ -154,13 +160,13 @@ def logind_ends_jobs(user: str) -> bool:
 
 def kills_user_processes(user: str, lines: "Iterable[str]") -> bool:
     """Evaluate lines of logind's configuration, the most important last, for one user."""
-    said = {}  # type: dict[str, str]
+    settings = {}  # type: dict[str, str]
     for match in filter(None, map(_LOGIND_SETTING.match, lines)):
         comment, name, value = match.groups()
-        if not comment or name == "KillUserProcesses" and name not in said:
-            said[name] = value.strip()
-    only, spared = said.get("KillOnlyUsers", "").split(), said.get("KillExcludeUsers", "root").split()
-    return said.get("KillUserProcesses", "").lower() in _YES and user not in spared and (not only or user in only)
+        if not comment or name == "KillUserProcesses" and name not in settings:
+            settings[name] = value.strip()
+    only, spared = settings.get("KillOnlyUsers", "").split(), settings.get("KillExcludeUsers", "root").split()
+    return settings.get("KillUserProcesses", "").lower() in _YES and user not in spared and (not only or user in only)
 
 
 def read_text(path: str) -> str:

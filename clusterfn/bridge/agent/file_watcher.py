@@ -23,10 +23,13 @@ if TYPE_CHECKING:
 
 
 POLL_FIRST_S, POLL_LAST_S = 0.01, 0.25
-POLL_IDLE_S, IDLE_SHARE = 2.0, 0.01  # while nothing changes, a hundredth of that time, up to so long
+# While nothing changes, the pause is a hundredth of the idle time, up to this limit.
+POLL_IDLE_S, IDLE_SHARE = 2.0, 0.01
 _UNWATCHED = (-1, "")
-SLICE_S = 0.02  # of a poll, after which other requests have their turn
-CPU_SHARE, TIME_SHARE = 0.01, 0.2  # of a core, and of this process's time, which a slow file server may take
+# A poll of many files stops after this time, so that other requests have their turn.
+SLICE_S = 0.02
+# The shares of a core and of this process's time that polling a slow file server may take.
+CPU_SHARE, TIME_SHARE = 0.01, 0.2
 
 
 class FileWatcher:
@@ -39,11 +42,13 @@ class FileWatcher:
         readers: The loop's callbacks by file descriptor; inotify's is added.
     """
 
-    has_news = False  # of this poll
+    # Whether the current poll has noticed a change.
+    has_news = False
 
     def __init__(self, readers: "Dict[int, Callable[[int], None]]") -> None:
         self.readers = readers
-        self.open: "Dict[Watching, Tuple[int, str]]" = {}  # the number of the watched folder, and a name in it
+        # The number of the watched folder, and the name in it that the request waits for.
+        self.open: "Dict[Watching, Tuple[int, str]]" = {}
         self.armed: "Dict[Watching, str]" = {}
         # By the folder's number: those that wait for this name in it; "" for any, in the folder of the file itself.
         self.folders: "Dict[int, Dict[str, Dict[Watching, None]]]" = {}
@@ -51,9 +56,11 @@ class FileWatcher:
         self.tried = False
         self.pause = POLL_FIRST_S
         self.next_poll = self.changed = 0.0
-        self.round: "Deque[Watching]" = collections.deque()  # those at which this poll has not looked yet
+        # The requests that the current poll has not looked at yet.
+        self.round: "Deque[Watching]" = collections.deque()
         self.listed: "Dict[str, Optional[Set[str]]]" = {}
-        self.used_s = self.taken_s = 0.0  # by this poll
+        # The CPU time and the elapsed time of the current poll, from which the next pause follows.
+        self.used_s = self.taken_s = 0.0
 
     def add(self, request: "Watching") -> None:
         if not self.tried:

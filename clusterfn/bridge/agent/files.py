@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from typing import Any, Callable, List, Optional, Union
 
 CHUNK = 256 * 1024
-MANIFEST = "files.json"  # in a tree that is checked: the size of each file, by its name
+# A tree that contains this file is checked: it maps the name of each file to its size.
+MANIFEST = "files.json"
 _SYNCS_AT_ONCE = 16
 _STORED = ("blobs", "files", "sources", "shims", "bridge")
 
@@ -43,7 +44,9 @@ def sync_folder(path: str) -> None:
     try:
         os.fsync(fd)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EBADF):  # a file system that cannot sync folders
+        # Some file systems cannot sync a folder and report one of these errors. The names are as durable there as they
+        # can be.
+        if error.errno not in (errno.EINVAL, errno.EBADF):
             raise
     finally:
         os.close(fd)
@@ -51,23 +54,27 @@ def sync_folder(path: str) -> None:
 
 def sync_all(paths: "List[str]", sync: "Callable[[str], None]" = sync_file) -> None:
     """Flush files to the disk, several at once: a journal, or a file server, takes together those that wait."""
-    import threading  # here: only the child process that does this needs it
+    # Only the child process that flushes a tree needs this module, and importing it would slow down every agent's
+    # start.
+    import threading
 
-    left = list(paths)
+    remaining = list(paths)
     failed: "List[OSError]" = []
 
     def work() -> None:
-        while left and not failed:
+        while remaining and not failed:
             try:
-                sync(left.pop())
-            except IndexError:  # another thread took the last
+                sync(remaining.pop())
+            except IndexError:
+                # Another thread has taken the last file between the check and `pop`.
                 return
             except OSError as error:
                 failed.append(error)
 
-    threads = [threading.Thread(target=work) for _ in range(min(_SYNCS_AT_ONCE, len(left)) - 1)]
+    threads = [threading.Thread(target=work) for _ in range(min(_SYNCS_AT_ONCE, len(remaining)) - 1)]
     started: "List[threading.Thread]" = []
-    with contextlib.suppress(RuntimeError, MemoryError):  # a login node may allow few threads: `ulimit -u`
+    with contextlib.suppress(RuntimeError, MemoryError):
+        # A login node may allow its users few threads (`ulimit -u`). The threads that did start do all the work then.
         for thread in threads:
             thread.start()
             started.append(thread)
@@ -117,7 +124,8 @@ def size_of(path: str) -> int:
         return 0
 
 
-# What a file system says while its server is away for a while: mounts with `soft`, FUSE, handles of before a failover.
+# The errors of a file system whose server is away for a while: mounts with `soft`, FUSE, file handles from before a
+# failover.
 AWAY = (
     errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH,
     errno.ENOTCONN, errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.ESHUTDOWN,
@@ -179,7 +187,8 @@ def record_use(path: str, root: str) -> None:
     """Set the time of something that is uploaded once for many jobs: what no client uses is removed later."""
     parts = os.path.relpath(path, root).split("/")
     if len(parts) > 1 and parts[0] in _STORED:
-        with contextlib.suppress(OSError):  # it is missing, or the file system is read-only
+        with contextlib.suppress(OSError):
+            # The path may be missing, or the file system read-only. The date only delays a later cleanup.
             os.utime(os.path.join(root, parts[0], parts[1]))
 
 

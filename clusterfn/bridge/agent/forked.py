@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from .frames import Header
     from .handler import AgentServices, Failure
 
-_SIGNALS = ("SIGCHLD", "SIGHUP", "SIGTERM", "SIGPIPE", "SIGXFSZ")  # those that the agent or its Python handle
+# The agent or its Python handles these signals. An ignored SIGPIPE or SIGXFSZ would be inherited by the program.
+_SIGNALS = ("SIGCHLD", "SIGHUP", "SIGTERM", "SIGPIPE", "SIGXFSZ")
 _MOST_READ = 4096
 
 
@@ -33,15 +34,15 @@ def changed_environment(header: "Header") -> "Dict[str, str]":
 
 def make_pipes(count: int) -> "List[Tuple[int, int]]":
     """Make pipes, all of them or none: an agent has few descriptors, and must keep those that it could have."""
-    made: "List[Tuple[int, int]]" = []
+    pipes: "List[Tuple[int, int]]" = []
     try:
         for _ in range(count):
-            made.append(os.pipe())
+            pipes.append(os.pipe())
     except OSError:
-        for fd in [each for ends in made for each in ends]:
+        for fd in [each for ends in pipes for each in ends]:
             os.close(fd)
         raise
-    return made
+    return pipes
 
 
 def detached(log: str) -> "Tuple[int, int, int]":
@@ -134,7 +135,8 @@ class ChildProgram:
         try:
             os.killpg(self.pid, number)
         except ProcessLookupError:
-            if not self._is_over:  # else its number may be another process's
+            # Once the child was reaped, the kernel may give its number to another process.
+            if not self._is_over:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.pid, number)
         except PermissionError:
@@ -145,6 +147,7 @@ def _become(header: "Header", path: str, env: "Dict[str, str]", fds: "Sequence[i
     """Run the program in this process, in the folder `path`, and end it; `tell` takes why it cannot be loaded."""
     status, argv = 1, header["argv"]
     try:
+        # The fork has inherited the agent's wakeup pipe, into which its own signals must not write.
         signal.set_wakeup_fd(-1)
         for name in _SIGNALS:
             signal.signal(getattr(signal, name), signal.SIG_DFL)
@@ -153,7 +156,8 @@ def _become(header: "Header", path: str, env: "Dict[str, str]", fds: "Sequence[i
             os.dup2(fd, target)
         for name in os.listdir("/dev/fd"):
             if int(name) > 2 and int(name) != tell:
-                with contextlib.suppress(OSError):  # that of the listing itself
+                with contextlib.suppress(OSError):
+                    # The listing includes the descriptor that it used itself, which is closed by now.
                     os.close(int(name))
         try:
             os.chdir(path)
@@ -175,5 +179,6 @@ def _become(header: "Header", path: str, env: "Dict[str, str]", fds: "Sequence[i
         try:
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
-        finally:  # whatever fails: this process must not go on as a second agent
+        finally:
+            # Whatever fails, this process must not return into the loop and serve the client as a second agent.
             os._exit(status)

@@ -27,10 +27,13 @@ if TYPE_CHECKING:
         def safely(self, action: Callable[[], Any]) -> Any: ...
 
 
-TURN_S = 0.005  # how long other requests wait while frames are made
-FULL = 1024 * 1024  # bytes of unsent answers above which nothing new is read
+# Frames are made and requests are dispatched for at most this long before the loop serves the others again.
+TURN_S = 0.005
+# Above this many bytes of unsent answers the agent reads nothing new, or a slow client could fill its memory.
+FULL = 1024 * 1024
 FRAME = struct.Struct("!IQ")
-HEADER = 4096  # bytes that hold the header of nearly any chunk
+# Nearly every header fits into this many bytes; only these are copied from a large chunk.
+HEADER = 4096
 UTF8_NAMES = sys.getfilesystemencoding().lower().replace("-", "") == "utf8"
 
 
@@ -79,7 +82,8 @@ class Inbox:
         self.data = bytearray()
         self.in_parts = in_parts
         self.chunk: "Header" = {}
-        self.left = 0  # bytes of the body of `chunk`
+        # Bytes of the body of `chunk` that have not arrived yet.
+        self.left = 0
 
     def feed(self, piece: "Frame") -> "Iterator[Tuple[Header, bytes]]":
         """Yield the frames that this piece completes; a part of a chunk is a view of it, valid until the next step."""

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from .frames import Frame, Header
 
 
-# For how long a file server may be away, after the outcome has come, and how often it is tried again.
+# How long a file server may be away while the job runs, and once its outcome exists, and how often it is tried again.
 AWAY_S, AWAY_AT_END_S, AGAIN_S = 300.0, 30.0, 2.0
-EARLY = 1024 * 1024  # bytes of a file that is being written, from which on it is sent ahead
+# A value is sent ahead, while it is being written, from this size on. A smaller one arrives soon enough at the end.
+EARLY = 1024 * 1024
 EARLY_PIECE = 64 * 1024
 
 
@@ -30,7 +31,8 @@ class FollowHandler(RequestHandler):
     send what there is of the latter before, as they grow. Go on after the file server was away for a while.
     """
 
-    path = ""  # of `until`
+    # The path of `until`; empty if the request waits for no file.
+    path = ""
     is_there = content_sent = False
     growing: "List[GrowingFile]" = []
     still: "Optional[StillFile]" = None
@@ -40,7 +42,8 @@ class FollowHandler(RequestHandler):
         self.path = expand(self.header["until"]) if self.header.get("until") else ""
         files = enumerate(self.header.get("files") or ())
         self.growing = [GrowingFile(self, number, expand(path), offset) for number, (path, offset) in files]
-        self.news: "List[GrowingFile]" = []  # those of them that have more bytes
+        # The followed files that have more bytes to send.
+        self.news: "List[GrowingFile]" = []
         self.compressor = Compressor(self.agent.out.taken)
         self.results = [[number, expand(path), at] for number, (path, at) in enumerate(self.header.get("with") or ())]
         self.paths = [path for _, path, _ in self.results]
@@ -49,7 +52,8 @@ class FollowHandler(RequestHandler):
             self.agent.stills.add(self.still, self.still.silent / self.still.LOOKS)
         watched: "List[Any]" = [*self.growing, *([self] if self.path else [])]
         for each in watched:
-            if not self.ended:  # each by itself: the server of one may be away
+            # Each file is added by itself, because the file server of one may be away while the others can be read.
+            if not self.ended:
                 each.safely(partial(self.agent.watcher.add, each))
 
     def safely(self, action: "Callable[[], Any]") -> "Any":
@@ -108,7 +112,8 @@ class FollowHandler(RequestHandler):
         if self.is_there:
             return self.last_frame()
         if self.path:
-            self.look(False)  # nothing did while this was queued; if there is more to send, it is queued again
+            # No look was made while this request was queued. If there is more to send by now, the look queues it again.
+            self.look(False)
         return None if self.is_there else self.early_frame()
 
     def early_frame(self) -> "Optional[Frame]":
@@ -116,7 +121,9 @@ class FollowHandler(RequestHandler):
         if not more:
             self.compressor.rest()
             return None
-        if more < 0:  # another attempt to write it: what was sent is void
+        # The file became shorter: another attempt writes it from the beginning, and the client must discard what it
+        # has.
+        if more < 0:
             self.results[0][2] = 0
             return pack({"id": self.id, "file": self.results[0][0], "again": True})
         return self.next_piece({"early": True})
@@ -224,29 +231,31 @@ class StillFile:
 
     LOOKS = 4
 
-    def __init__(self, follow: FollowHandler, asked: "Header") -> None:
+    def __init__(self, follow: FollowHandler, request: "Header") -> None:
         self.follow = follow
-        self.path = expand(asked["path"])
-        self.unless = expand(asked["unless"]) if asked.get("unless") else ""
-        self.within = expand(asked["within"]) if asked.get("within") else ""
-        self.silent = seconds(asked, "silent_s", 60.0)
-        self.seen = b""
-        self.since = self.reported = self.there = time.monotonic()
+        self.path = expand(request["path"])
+        self.unless = expand(request["unless"]) if request.get("unless") else ""
+        self.within = expand(request["within"]) if request.get("within") else ""
+        self.silent = seconds(request, "silent_s", 60.0)
+        self.last_content = b""
+        self.since = self.reported = self.present_at = time.monotonic()
 
     def check_content(self) -> None:
         now = time.monotonic()
         try:
             content = read_at(self.path, 0, 4096)
-        except OSError:  # a file server that hangs, or a mode that the job has changed: it says nothing new
+        except OSError:
+            # The file server hangs, or the job has changed the mode of the file. Neither says anything new about the
+            # job.
             content = b""
         if content or not (self.within and is_missing(self.within)):
-            self.there = now
-        if content and content != self.seen:
-            self.seen, self.since, self.reported = content, now, now
-        if now - self.there >= self.silent:
-            self.there = self.reported = now
+            self.present_at = now
+        if content and content != self.last_content:
+            self.last_content, self.since, self.reported = content, now, now
+        if now - self.present_at >= self.silent:
+            self.present_at = self.reported = now
             self.follow.send({"silent_s": now - self.since, "gone": True})
-        elif self.seen and self.there == now and now - self.reported >= self.silent:
+        elif self.last_content and self.present_at == now and now - self.reported >= self.silent:
             self.reported = now
             if not (self.unless and os.path.lexists(self.unless)):
                 self.follow.send({"silent_s": now - self.since})

@@ -154,7 +154,9 @@ class RequestHandler:
         self.release()
         self.send(header, body)
         self.agent.forget(self, error)
-        self.header = {}  # a program's handler and what watches it name each other: they stay for a while
+        # A program's handler and its watcher refer to each other until the garbage collector runs; the header may be
+        # large.
+        self.header = {}
 
     def safely(self, action: "Callable[[], Any]") -> "Any":
         """Run `action`; an error in it ends this request and nothing else."""

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 class Inotify:
     """Reports changed folders; on network file systems only the changes that this machine makes."""
 
-    MASK = 0x2 | 0x8 | 0x80 | 0x100  # MODIFY, CLOSE_WRITE, MOVED_TO, CREATE
+    # IN_MODIFY, IN_CLOSE_WRITE, IN_MOVED_TO and IN_CREATE. Python has no names for them.
+    MASK = 0x2 | 0x8 | 0x80 | 0x100
     EVENT = struct.Struct("iIII")
 
     def __init__(self) -> None:
@@ -40,12 +41,12 @@ class Inotify:
             data = os.read(self.fd, 64 * 1024)
         except BlockingIOError:
             return set()
-        found, at = set(), 0
+        changes, at = set(), 0
         while at < len(data):
             number, _, _, size = self.EVENT.unpack_from(data, at)
             at += self.EVENT.size + size
-            found.add((number, os.fsdecode(data[at - size : at].rstrip(b"\0"))))
-        return found
+            changes.add((number, os.fsdecode(data[at - size : at].rstrip(b"\0"))))
+        return changes
 
 
 def new_inotify() -> "Optional[Inotify]":

@@ -26,7 +26,8 @@ class PathsHandler(RequestHandler):
         self.end(have=[self.has(expand(path)) for path in self.header["paths"]])
 
     def has(self, path: str) -> bool:
-        record_use(path, self.agent.root)  # first: what exists after this is not removed for a while
+        # The date is set before the check: a path that exists afterwards is not removed for a while.
+        record_use(path, self.agent.root)
         return is_there(path)
 
 
@@ -34,7 +35,8 @@ class PatternHandler(RequestHandler):
     """List the regular files below a folder, and links to such, a few hundred entries per turn of the loop."""
 
     ENTRIES_A_TURN = 500
-    MOST_BYTES = 4 * 1024 * 1024  # of names: an answer is one header, which the client takes up to twice that size
+    # An answer is a single header, and the client accepts one of up to twice this size.
+    MOST_BYTES = 4 * 1024 * 1024
 
     def start(self) -> None:
         self.path = expand(self.header["path"])
@@ -53,8 +55,10 @@ class PatternHandler(RequestHandler):
                 status = os.lstat(place)
             except FileNotFoundError:
                 continue
-            if stat.S_ISLNK(status.st_mode) and self.match(prefix + name):  # another may lead to a server that hangs
-                with contextlib.suppress(OSError):  # one that leads nowhere is no file either
+            # Only links whose name matches are followed, because any other may lead to a file server that hangs.
+            if stat.S_ISLNK(status.st_mode) and self.match(prefix + name):
+                with contextlib.suppress(OSError):
+                    # A link that leads nowhere keeps its own status, and so counts as no regular file.
                     status = os.stat(place)
             elif stat.S_ISDIR(status.st_mode):
                 yield None

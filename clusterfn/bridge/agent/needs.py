@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from .frames import Header
 
-CHECK_SHARE = 0.1  # of the time, which checks of one tree may take
+# The checks of one tree take at most this share of the time.
+CHECK_SHARE = 0.1
 
 
 class MissingPaths:
@@ -24,7 +25,8 @@ class MissingPaths:
     def lacking(self, header: "Header") -> "List[str]":
         """Return what of its `needs` is gone; a tree that is damaged is removed first."""
         whole = header.get("whole") or ()
-        needs = list(header.get("needs") or ())  # absolute, as the client knows them
+        # The client sends absolute paths here, so they need no `expand`.
+        needs = list(header.get("needs") or ())
         return [path for path in needs if not os.path.lexists(path) or (path in whole and self.is_damaged(path))]
 
     def is_damaged(self, path: str) -> bool:
@@ -35,7 +37,7 @@ class MissingPaths:
             now = time.monotonic()
             self.whole_until[path] = now + (now - began) / CHECK_SHARE
             return False
-        # Under the name of a part, of which agents remove what is left.
+        # The name is that of a part, because agents remove parts that were left behind.
         aside = "%s.part-%d-%d" % (path, os.getpid(), int(began * 1e6))
         os.rename(path, aside)
         remove_tree(aside)

@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from typing import Any, Deque, Iterator, Optional
 
 DAY_S = 24 * 3600.0
-_LONGEST_NAME = 200  # bytes, which leave room for the rest of a part's name below the 255 of file systems
+# File systems allow names of 255 bytes; the rest of a part's name needs the difference.
+_LONGEST_NAME = 200
 READ_BACK_A_TURN = 16 * 1024 * 1024
+# The first number at the end names the agent, or the start of the machine; the second names the request.
 PART = re.compile(r".+\.part-\d+-\d+\Z", re.DOTALL)
-_OWN = int.from_bytes(os.urandom(6), "big")  # not the pid: in a container a later agent has the same
+# A random number instead of the pid: in a container, a later agent has the same pid.
+_OWN = int.from_bytes(os.urandom(6), "big")
 
 
 class PartWriter(RequestHandler):
@@ -29,7 +32,7 @@ class PartWriter(RequestHandler):
         files: Place, size, mode and CRC-32 of each file that has not been opened yet.
         left: Bytes of the open one that are still to come.
         crc: The checksum of what has come of it.
-        wanted: What that must be at its end; None if the client does not say so.
+        expected_crc: What that must be at its end; None if the client does not say so.
         boot: Names the time since this machine was started: later, or elsewhere, a part may lack bytes that were
             written. "" where that is not known, so that nothing can be continued.
     """
@@ -38,7 +41,7 @@ class PartWriter(RequestHandler):
     fd = -1
     left = crc = 0
     resumable = False
-    wanted: "Optional[int]" = None
+    expected_crc: "Optional[int]" = None
     files: "Deque[Any]" = collections.deque()
 
     def close_file(self) -> None:
@@ -68,9 +71,9 @@ class PartWriter(RequestHandler):
         """Take up what the last sending has left and its checksums, then say from which byte on the rest is to come."""
         at = turn = 0
         while self.files and not self.left and os.path.exists(self.files[0][0]):
-            found, position = self.reopen(*self.files.popleft()), 0
-            while self.wanted is not None and position < found:
-                piece = os.pread(self.fd, min(CHUNK, found - position), position)
+            size, position = self.reopen(*self.files.popleft()), 0
+            while self.expected_crc is not None and position < size:
+                piece = os.pread(self.fd, min(CHUNK, size - position), position)
                 if not piece:
                     raise Failure("bad", "%s has become shorter" % self.place, self.path)
                 self.crc = zlib.crc32(piece, self.crc)
@@ -79,21 +82,22 @@ class PartWriter(RequestHandler):
                 if turn >= READ_BACK_A_TURN:
                     turn = 0
                     yield
-            at += found
+            at += size
         self.send({"at": at})
 
     def reopen(self, place: str, size: int, mode: int, crc: "Optional[int]") -> int:
         """Open a file at its end; return how many bytes it has."""
         self.close_file()
+        # The file may have been created with a mode that forbids its owner to write to it.
         os.chmod(place, 0o600)
         self.fd = os.open(place, os.O_RDWR | os.O_CLOEXEC)
         os.fchmod(self.fd, mode & 0o7777)
-        self.place, self.crc, self.wanted = place, 0, crc
-        found = os.lseek(self.fd, 0, os.SEEK_END)
-        if found > size:
+        self.place, self.crc, self.expected_crc = place, 0, crc
+        size_on_disk = os.lseek(self.fd, 0, os.SEEK_END)
+        if size_on_disk > size:
             raise Failure("bad", "%s is longer than what was announced" % place, self.path)
-        self.left = size - found
-        return found
+        self.left = size - size_on_disk
+        return size_on_disk
 
 
 def boot_id() -> str:
@@ -102,8 +106,8 @@ def boot_id() -> str:
 
 def remove_old_parts(folder: str) -> None:
     try:
-        found = [os.path.join(folder, name) for name in os.listdir(folder) if PART.match(name)]
-        old = [path for path in found if time.time() - newest(path) > DAY_S]
+        parts = [os.path.join(folder, name) for name in os.listdir(folder) if PART.match(name)]
+        old = [path for path in parts if time.time() - newest(path) > DAY_S]
     except OSError:
         return
     for path in old:

@@ -6,19 +6,24 @@ pipes of that user less than usual.
 
 import sys
 
-USUAL = 64 * 1024  # bytes that Linux gives a pipe: a read of as many has found it full
+# Linux gives a pipe this many bytes, so a read that returns as many has found the pipe full.
+USUAL = 64 * 1024
 _LARGE = 512 * 1024
-_F_SETPIPE_SZ, _F_GETPIPE_SZ = 1031, 1032  # which Python names from 3.10 on
+# Linux's numbers for fcntl, which Python names from 3.10 on.
+_F_SETPIPE_SZ, _F_GETPIPE_SZ = 1031, 1032
 
 
 def widen_pipe(fd: int) -> None:
     """Make a pipe of Linux larger, unless it is already; leave anything else as it is."""
     if sys.platform != "linux":
         return
-    import fcntl  # here: most agents never need it
+    # Most agents never carry enough to need this module.
+    import fcntl
 
     try:
-        if fcntl.fcntl(fd, _F_GETPIPE_SZ) < _LARGE:  # with pages of 64 KB, each is larger from the start
+        # Where memory pages have 64 KB, pipes are larger than this from the start and must not be made smaller.
+        if fcntl.fcntl(fd, _F_GETPIPE_SZ) < _LARGE:
             fcntl.fcntl(fd, _F_SETPIPE_SZ, _LARGE)
-    except OSError:  # it is no pipe, or this user has too many large ones
+    except OSError:
+        # The descriptor is not a pipe, or this user already has as many large pipes as Linux allows.
         return

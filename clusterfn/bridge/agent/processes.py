@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from .handler import AgentServices
 
 OUTPUT_LIMIT = 4 * 1024 * 1024
-LINGER_S = 0.2  # for output that a finished program's children still hold open
+# Children of a finished program may hold its output open. After this time, what has arrived is taken as complete.
+LINGER_S = 0.2
 LOCK_PATIENCE_S = 60.0
 
 
@@ -40,9 +41,9 @@ class Program:
         self.stop_at = str(header.get("stop_at") or "").encode()
         self.status: "Optional[int]" = None
         timeout_s = seconds(header, "timeout_s", 60.0)
-        (given, self.stdin), (self.stdout, out), (self.stderr, err) = make_pipes(3)
+        (its_input, self.stdin), (self.stdout, its_output), (self.stderr, its_errors) = make_pipes(3)
         try:
-            fds, env = (given, out, err), changed_environment(header)
+            fds, env = (its_input, its_output, its_errors), changed_environment(header)
             self.child = ChildProgram(agent, header, env, fds, self.on_exit, on_loaded)
         except (OSError, Failure):
             for fd in (self.stdin, self.stdout, self.stderr):
@@ -75,6 +76,7 @@ class Program:
         self.truncated = self.truncated or len(data) > room
         self.output[fd].append(data[:room])
         self.sizes[fd] += len(data[:room])
+        # A program such as sbatch announces that it will wait and try again by itself; the client does that instead.
         if self.stop_at and fd == self.stderr and self.status is None and self.stop_at in self.text(fd):
             self.kill()
         if not data:
@@ -93,7 +95,8 @@ class Program:
             self.kill()
 
     def close_input(self) -> None:
-        if self.stdin >= 0:  # its number may be another program's afterwards
+        # The number must be forgotten with the descriptor: the next program may get the same one.
+        if self.stdin >= 0:
             del self.agent.writers[self.stdin]
             os.close(self.stdin)
             self.stdin = -1
@@ -142,7 +145,8 @@ def is_locked_by_stopped(fd: int) -> bool:
             with open("/proc/%s/stat" % pid, "rb") as file:
                 if file.read().rpartition(b")")[2].split()[0] == b"T":
                     return True
-    except (OSError, IndexError):  # no Linux, or a process in a container that is not seen from here
+    except (OSError, IndexError):
+        # /proc is missing outside Linux, and a process in a container may be invisible from here.
         return False
     return False
 
@@ -184,10 +188,10 @@ class RepeatHandler(RequestHandler):
             return self.later(1.0, self.turn)
         if self.shared and not self.take_lock():
             return self.later(min(0.1, self.interval), self.turn)
-        known = self.read_cached() if self.lock >= 0 else None
-        if known is not None:
+        cached = self.read_cached() if self.lock >= 0 else None
+        if cached is not None:
             self.unlock()
-            return self.report(*known)
+            return self.report(*cached)
         self.program = Program(self.agent, self.header, b"", self.on_end)
         return None
 
@@ -199,7 +203,8 @@ class RepeatHandler(RequestHandler):
         try:
             make_parent(self.shared)
             fd = os.open(self.shared, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError:  # the disk is full, say: the look matters more than sharing it
+        except OSError:
+            # The disk may be full. Looking at the queue matters more than sharing the output with other agents.
             return True
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -207,6 +212,7 @@ class RepeatHandler(RequestHandler):
             is_stopped = is_locked_by_stopped(fd)
             os.close(fd)
             if isinstance(error, BlockingIOError) and not is_stopped:
+                # A holder that keeps the lock for longer than this hangs, so this agent runs the program itself.
                 self.busy_since = self.busy_since or time.monotonic()
                 return time.monotonic() - self.busy_since > LOCK_PATIENCE_S
             return True
@@ -235,11 +241,13 @@ class RepeatHandler(RequestHandler):
         result = program.result()
         rc = None if program.timed_out else result["rc"] if result["rc"] is not None else -result["signal"]
         out, err = program.text(program.stdout), program.text(program.stderr)
-        if program.truncated:  # the client would take what a cut list lacks for gone
+        # The client would conclude that whatever a truncated list lacks has ended.
+        if program.truncated:
             rc, out, err = None, b"", b"it printed more than the 4 MB that clusterfn reads\n"
         if self.lock >= 0:
             head = json.dumps({"t": time.time(), "rc": rc, "out": len(out), "err": len(err)}).encode()
-            with contextlib.suppress(OSError):  # a full disk: `read_cached` rejects a truncated answer
+            with contextlib.suppress(OSError):
+                # On a full disk only a part is written, and `read_cached` rejects that by its length.
                 os.ftruncate(self.lock, 0)
                 os.lseek(self.lock, 0, os.SEEK_SET)
                 write_all(self.lock, memoryview(head + b"\n" + out + err))

@@ -27,8 +27,8 @@ class StartHandler(RequestHandler):
 
     def keep_files(self, count: int) -> None:
         """Let others start with the descriptors that the program does not need any more."""
-        given_back, self._files = self._files - count, count
-        self.agent.starts.has_room(given_back)
+        released, self._files = self._files - count, count
+        self.agent.starts.has_room(released)
 
 
 class RunHandler(StartHandler):
@@ -45,7 +45,8 @@ class RunHandler(StartHandler):
 
     def on_done(self, program: Program) -> None:
         self.keep_files(0)
-        if self.ended:  # cancelled, while the kernel could not end it
+        # The request was cancelled while the kernel could not end the program yet.
+        if self.ended:
             return None
         out, err = program.text(program.stdout), program.text(program.stderr)
         sizes = dict(program.result(), out=len(out), err=len(err))

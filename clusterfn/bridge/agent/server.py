@@ -35,9 +35,12 @@ if TYPE_CHECKING:
 
     from .frames import Header
 
-FAILURES_KEPT = 10_000  # a client names what failed only while the answer is on its way
-GATHER_S = 0.0007  # a fast link brings 64 KB in this time, for which the loop then takes one turn instead of two
-SILENCE_S = 20 * 60.0  # the client pings every few minutes; it is gone when silent for this long
+# A client refers to a failed request only while the answer is on its way, so older failures can be forgotten.
+FAILURES_KEPT = 10_000
+# A fast link delivers 64 KB in this time, which the loop then handles in one turn instead of two.
+GATHER_S = 0.0007
+# The client pings every few minutes. One that is silent for this long is gone, although its connection seems open.
+SILENCE_S = 20 * 60.0
 
 
 class StopHandler(RequestHandler):
@@ -67,10 +70,14 @@ class Agent:
         self.out = Outbox(sink)
         self.inbox = Inbox(in_parts=True)
         self.received = memoryview(bytearray(CHUNK))
-        self.frames: "Optional[Iterator[Tuple[Header, bytes]]]" = None  # those in it that were not dispatched yet
+        # The frames in `received` that have not been dispatched yet. They may be views of its memory, so nothing more
+        # is read before.
+        self.frames: "Optional[Iterator[Tuple[Header, bytes]]]" = None
         self.requests: "Dict[int, RequestHandler]" = {}
-        self.waiting: "Dict[int, List[RequestHandler]]" = {}  # for the end of the request of that number
-        self.ready: "Deque[RequestHandler]" = deque()  # those that need not wait any more
+        # Requests that wait for the end of another one, by that one's number.
+        self.waiting: "Dict[int, List[RequestHandler]]" = {}
+        # Requests whose last dependency has ended; each turn of the loop starts some of them.
+        self.ready: "Deque[RequestHandler]" = deque()
         self.failed: "OrderedDict[int, str]" = OrderedDict()
         self.children: "Dict[int, Callable[[int], None]]" = {}
         self.readers: "Dict[int, Callable[[int], None]]" = {}
@@ -129,7 +136,8 @@ class Agent:
             self.failed[request.id] = str(error["message"])
             while len(self.failed) > FAILURES_KEPT:
                 self.failed.popitem(last=False)
-        for other in self.waiting.pop(request.id, ()):  # all requests would be thousands
+        # Only the requests that wait for this one are visited, because there may be thousands of others.
+        for other in self.waiting.pop(request.id, ()):
             other.after.discard(request.id)
             if error:
                 other.fail(Failure("skipped", str(error["message"])))
@@ -144,7 +152,7 @@ class Agent:
 
     def read(self, _fd: int) -> None:
         try:
-            # Into the same memory each time: new memory of this size costs a page fault for every 4 KB.
+            # Each read goes into the same memory, because new memory of this size costs a page fault for every 4 KB.
             size = os.readv(self.source, [self.received])
         except BlockingIOError:
             return
@@ -154,7 +162,9 @@ class Agent:
         self.last_received = time.monotonic()
         self.frames = self.inbox.feed(self.received[:size])
         self.work()
-        if size < USUAL <= self.inbox.left:  # sshd gives a packet of 32 KB at a time: let some come together
+        # sshd delivers packets of 32 KB. A short sleep lets several come together, and saves a turn of the loop for
+        # each.
+        if size < USUAL <= self.inbox.left:
             time.sleep(GATHER_S)
 
     def work(self) -> None:
@@ -214,7 +224,8 @@ class Agent:
             self.open = False
         finally:
             for request in list(self.requests.values()):
-                with contextlib.suppress(OSError):  # the others hold locks and programs
+                with contextlib.suppress(OSError):
+                    # An error of one request must not keep the others from releasing their locks and programs.
                     request.release()
 
     def on_signals(self, fd: int) -> None:

@@ -23,6 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+# The path is fixed, because an option or a variable for it would be a way around the limits.
 PATH = "/etc/clusterfn.yml"
 OWNER = 0
 _LARGEST = 1 << 16
@@ -55,13 +56,13 @@ def _time(text: str) -> float:
 
 
 def _times(text: str, units: "dict[str, int]") -> float:
-    found = _AMOUNT.match(text)
-    if not found or found.group(2) not in units or not float(found.group(1)):
+    amount = _AMOUNT.match(text)
+    if not amount or amount.group(2) not in units or not float(amount.group(1)):
         raise ValueError("is not an amount in %s" % ", ".join(units))
-    return float(found.group(1)) * units[found.group(2)]
+    return float(amount.group(1)) * units[amount.group(2)]
 
 
-# key in the file -> its name in spec.json, and how it is read
+# A key of the file -> its name in spec.json, and the function that reads its value.
 _KEYS = {
     "defaults": {"memory": ("memory_bytes", _memory), "time": ("time_s", _time)},
     "limits": {
@@ -78,11 +79,11 @@ def read_rules() -> "dict[str, Any]":
     """Return `defaults`, `limits`, and in `trouble` the lines that were left out and why; {} without a file."""
     try:
         with open(PATH, "rb") as file:
-            found, data = os.fstat(file.fileno()), file.read(_LARGEST + 1)
+            status, data = os.fstat(file.fileno()), file.read(_LARGEST + 1)
     except OSError as error:
         missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
         return {} if missing else {"defaults": {}, "limits": {}, "trouble": [str(error)]}
-    if found.st_uid != OWNER or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or len(data) > _LARGEST:
+    if status.st_uid != OWNER or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or len(data) > _LARGEST:
         why = "it is ignored: it must belong to root, be writable for root alone, and have at most 64 KB"
         return {"defaults": {}, "limits": {}, "trouble": [why]}
     return parse(data.decode("utf-8", "replace"))
@@ -93,6 +94,7 @@ def parse(text: str) -> "dict[str, Any]":
     rules = {"defaults": {}, "limits": {}, "trouble": []}  # type: dict[str, Any]
     section = ""
     for number, line in enumerate(text.splitlines(), 1):
+        # As in YAML, only a # after a blank begins a comment.
         line = re.sub(r"(\A|\s)#.*", "", line).rstrip()
         if not line:
             continue
@@ -102,12 +104,13 @@ def parse(text: str) -> "dict[str, Any]":
             continue
         if not line.startswith(" "):
             section = ""
-        known = _KEYS.get(section, {}).get(entry.group(1)) if entry else None
+        rule = _KEYS.get(section, {}).get(entry.group(1)) if entry else None
         try:
-            if entry is None or known is None:
+            if entry is None or rule is None:
                 raise ValueError("is not known here")
-            rules[section][known[0]] = known[1](entry.group(3))
+            rules[section][rule[0]] = rule[1](entry.group(3))
         except ValueError as error:
+            # The line is left out and reported, because a typing error must not stop the work of all users.
             rules["trouble"].append("line %d: %r %s" % (number, line.strip()[:60], error))
     return rules
 
@@ -117,15 +120,15 @@ def obeyed(spec: "Any", rules: "dict[str, Any]") -> "Any":
     if not rules:
         return spec
     defaults, most = rules["defaults"], dict(rules["limits"])
-    longest, asked = most.pop("time_s", None), dict(spec["resources"])
-    given = dict(spec.get("limits") or {})
-    limits = {name: _least(given.get(name), most.get(name)) for name in list(given) + list(most)}
-    if asked.get("memory_bytes") is None:
-        asked["memory_bytes"] = defaults.get("memory_bytes") or most.get("memory_bytes")
-    if asked.get("time_s") is None:
-        asked["time_s"] = defaults.get("time_s")
-    asked["time_s"] = _least(asked["time_s"], longest)
-    return dict(spec, limits=limits, resources=asked)
+    longest, resources = most.pop("time_s", None), dict(spec["resources"])
+    own_limits = dict(spec.get("limits") or {})
+    limits = {name: _least(own_limits.get(name), most.get(name)) for name in list(own_limits) + list(most)}
+    if resources.get("memory_bytes") is None:
+        resources["memory_bytes"] = defaults.get("memory_bytes") or most.get("memory_bytes")
+    if resources.get("time_s") is None:
+        resources["time_s"] = defaults.get("time_s")
+    resources["time_s"] = _least(resources["time_s"], longest)
+    return dict(spec, limits=limits, resources=resources)
 
 
 def _least(one: "Any", other: "Any") -> "Any":

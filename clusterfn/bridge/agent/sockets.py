@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 CONNECT_S = 5.0
 _WORDS = 4096
-READ_BYTES = 64 * 1024  # as in kernel/stream.py
-SRUN_PIECE = 1024  # bytes that srun carries at a time, as seen in SLURM 22.05
+# The same size as in kernel/stream.py, which the agent cannot import.
+READ_BYTES = 64 * 1024
+# srun of SLURM 22.05 carries its input and output in pieces of this size.
+SRUN_PIECE = 1024
 
 
 def converse(agent: "AgentServices", header: "Header", body: bytes) -> RequestHandler:
@@ -46,15 +48,19 @@ class SocketHandler(RequestHandler):
 
     def connected(self) -> "Tuple[int, int]":
         """Return what to read from and what to write to: two numbers, as the loop watches each for one of the two."""
-        import socket  # here: it takes milliseconds, and few clients need it
+        # This import takes milliseconds, and few clients connect to a socket.
+        import socket
 
         path = seen_from_here(expand(self.header["path"]))
         if os.stat(path).st_uid != os.geteuid():
             raise Failure("refused", "it belongs to another user", path)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-            sock.settimeout(CONNECT_S)  # waits only where many clients connect at the same moment
+            # A connect to a unix socket waits only while its backlog is full, as when many clients connect at the same
+            # moment.
+            sock.settimeout(CONNECT_S)
             sock.connect(path)
-            if hasattr(socket, "SO_PEERCRED"):  # of Linux; the file may have been another's in between
+            # Another user may have replaced the file between `stat` and `connect`. Only Linux can tell who listens.
+            if hasattr(socket, "SO_PEERCRED"):
                 credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
                 if struct.unpack("3i", credentials)[1] != os.geteuid():
                     raise Failure("refused", "a process of another user listens there", path)
@@ -102,7 +108,8 @@ class SocketHandler(RequestHandler):
         except BlockingIOError:
             self.agent.writers[fd] = lambda fd: self.safely(lambda: self.write(fd))
             return
-        except (BrokenPipeError, ConnectionResetError):  # what it said before comes first
+        except (BrokenPipeError, ConnectionResetError):
+            # The peer has closed, but what it wrote before is still to be read and sent to the client.
             self.outgoing.clear()
         self.agent.writers.pop(fd, None)
 
@@ -126,10 +133,11 @@ def seen_from_here(path: str) -> str:
     if os.path.exists(path) or not os.path.isdir("/proc/self/root"):
         return path
     for pid in filter(str.isdecimal, os.listdir("/proc")):
-        there = "/proc/%s/root%s" % (pid, path)
-        with contextlib.suppress(OSError):  # it is not there either, or the process is another user's
-            if os.stat(there).st_uid == os.geteuid():
-                return there
+        path_of_process = "/proc/%s/root%s" % (pid, path)
+        with contextlib.suppress(OSError):
+            # The path does not exist for that process either, or the process belongs to another user.
+            if os.stat(path_of_process).st_uid == os.geteuid():
+                return path_of_process
     return path
 
 
@@ -171,7 +179,8 @@ class ProgramHandler(SocketHandler):
             del self.agent.readers[fd]
 
     def on_output(self, data: bytes) -> None:
-        # Never inside of what the client sends to it. While bytes go that way, they do what a nudge would.
+        # A nudge must not split what the client sends. While such bytes are on their way, they have the effect of a
+        # nudge.
         inbox = self.agent.inbox
         is_between = not self.outgoing and not (inbox.left and inbox.chunk.get("id") == self.id)
         if is_between and len(data) % SRUN_PIECE == 0 and self.header.get("nudge"):
@@ -197,9 +206,9 @@ class ProgramHandler(SocketHandler):
         if self.status == 0:
             self.end()
             return
-        said = self.words.decode("utf-8", "replace").strip()
+        last_words = self.words.decode("utf-8", "replace").strip()
         code = os.WEXITSTATUS(self.status) if os.WIFEXITED(self.status) else -os.WTERMSIG(self.status)
-        message = "%s ended with status %d%s" % (self.header["argv"][0], code, ": " + said if said else "")
+        message = "%s ended with status %d%s" % (self.header["argv"][0], code, ": " + last_words if last_words else "")
         self.fail(Failure("unavailable" if code == os.EX_UNAVAILABLE else "program", message))
 
     def release(self) -> None:

@@ -19,9 +19,12 @@ if TYPE_CHECKING:
         def safely(self, action: Callable[[], Any]) -> Any: ...
 
 
-PATIENCE_S, AGAIN_S = 60.0, 0.2  # for how long there may be no process or descriptor to be had
+# How long a start is tried again, and at which interval, while the machine has no process or descriptor left for the
+# user.
+PATIENCE_S, AGAIN_S = 60.0, 0.2
 _NONE_LEFT = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-FILES_AT_START, FILES_OF_RUN = 8, 3  # descriptors for a program while it starts, and for the pipes of one that runs
+# The descriptors that a program needs while it starts, and those that its pipes need while it runs.
+FILES_AT_START, FILES_OF_RUN = 8, 3
 _OTHER_FILES = 128
 _FEWEST, _MOST = 4, 500
 
@@ -40,7 +43,8 @@ class ProgramStarts:
         self._at = at
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         most, fewest = _MOST * FILES_AT_START, _FEWEST * FILES_AT_START
-        self._room = most if files < 0 else max(fewest, min(most, files - _OTHER_FILES))  # in descriptors
+        # The room is counted in descriptors of this process.
+        self._room = most if files < 0 else max(fewest, min(most, files - _OTHER_FILES))
         self._waiting: "Deque[Waiting]" = deque()
         self._is_due = False
         self._none_since: "Optional[float]" = None

@@ -42,23 +42,23 @@ class StillWatcher:
         for requests in self.open.values():
             requests.pop(request, None)
 
-    def look(self, every_s: float, left: "Deque[Looking]", used_s: float) -> None:
+    def look(self, every_s: float, remaining: "Deque[Looking]", used_s: float) -> None:
         """Look for a turn at those of this round that are left, then again."""
-        if not left:
-            left.extend(self.open[every_s])
-        if not left:
+        if not remaining:
+            remaining.extend(self.open[every_s])
+        if not remaining:
             del self.open[every_s]
             return
         began = now = time.monotonic()
-        while left and now - began < TURN_S:
-            request = left.popleft()
+        while remaining and now - began < TURN_S:
+            request = remaining.popleft()
             if not request.ended:
                 request.safely(request.check_content)
             now = time.monotonic()
         used_s += now - began
-        if left:
-            self.at(0.0, lambda: self.look(every_s, left, used_s))
+        if remaining:
+            self.at(0.0, lambda: self.look(every_s, remaining, used_s))
         else:
             # All look at the same moment: a thousand jobs wake this process no more often than one.
             pause_s = max(every_s - now % every_s if every_s else 0.0, used_s / TIME_SHARE)
-            self.at(pause_s, lambda: self.look(every_s, left, 0.0))
+            self.at(pause_s, lambda: self.look(every_s, remaining, 0.0))

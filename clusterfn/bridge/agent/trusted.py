@@ -11,6 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterable, Optional, Tuple
 
+# Linux follows no more symbolic links in one path either.
 _MOST_LINKS = 40
 
 
@@ -28,6 +29,7 @@ class Trusted:
         for name in self.names:
             self._add(name)
         if not _maps_all_users():
+            # All users without an id in this container, the host's root among them, share this id.
             self.uids.add(int(read_line("/proc/sys/fs/overflowuid") or "65534"))
 
     def _add(self, name: str) -> None:
@@ -43,16 +45,16 @@ class Trusted:
         with contextlib.suppress(KeyError):
             self.uids.add(pwd.getpwnam(name).pw_uid)
 
-    def owns(self, found: "os.stat_result") -> bool:
+    def owns(self, status: "os.stat_result") -> bool:
         """Whether its owner or its group is trusted."""
-        return found.st_uid in self.uids or found.st_gid in self.named
+        return status.st_uid in self.uids or status.st_gid in self.named
 
-    def writes(self, found: "os.stat_result") -> str:
+    def writes(self, status: "os.stat_result") -> str:
         """Return who else may write to it; "" if no other user may."""
-        if found.st_mode & stat.S_IWOTH:
+        if status.st_mode & stat.S_IWOTH:
             return "everybody"
-        if found.st_mode & stat.S_IWGRP and found.st_gid not in self.named | private_groups(os.geteuid()):
-            return "the group %s" % group_name(found.st_gid)
+        if status.st_mode & stat.S_IWGRP and status.st_gid not in self.named | private_groups(os.geteuid()):
+            return "the group %s" % group_name(status.st_gid)
         return ""
 
     def objection(self, path: str) -> "Optional[Tuple[str, str]]":
@@ -61,29 +63,29 @@ class Trusted:
         Check every folder on the way, and those on the way of each symbolic link. In a sticky folder users cannot
         replace what belongs to others. Check a path that does not exist yet as far as it exists.
         """
-        rest, here, links = _names(path), "/", 0
+        names, path_so_far, links = _names(path), "/", 0
         while True:
             try:
-                found = os.lstat(here)
+                status = os.lstat(path_so_far)
             except FileNotFoundError:
                 return None
-            if not self.owns(found):
-                return here, "it belongs to %s" % user_name(found.st_uid)
-            if stat.S_ISLNK(found.st_mode) and links < _MOST_LINKS:
+            if not self.owns(status):
+                return path_so_far, "it belongs to %s" % user_name(status.st_uid)
+            if stat.S_ISLNK(status.st_mode) and links < _MOST_LINKS:
                 links += 1
-                target = os.readlink(here)
-                rest += _names(target)
-                here = "/" if target.startswith("/") else os.path.dirname(here)
+                target = os.readlink(path_so_far)
+                names += _names(target)
+                path_so_far = "/" if target.startswith("/") else os.path.dirname(path_so_far)
                 continue
-            if not stat.S_ISDIR(found.st_mode):
-                return here, "it is not a folder"
-            writer = self.writes(found)
-            if writer and not (rest and found.st_mode & stat.S_ISVTX):
-                return here, "%s may write to it" % writer
-            if not rest:
+            if not stat.S_ISDIR(status.st_mode):
+                return path_so_far, "it is not a folder"
+            writer = self.writes(status)
+            if writer and not (names and status.st_mode & stat.S_ISVTX):
+                return path_so_far, "%s may write to it" % writer
+            if not names:
                 return None
-            name = rest.pop()
-            here = os.path.dirname(here) if name == ".." else os.path.join(here, name)
+            name = names.pop()
+            path_so_far = os.path.dirname(path_so_far) if name == ".." else os.path.join(path_so_far, name)
 
 
 def _names(path: str) -> "list[str]":
@@ -96,7 +98,7 @@ def private_groups(uid: int) -> "set[int]":
     import grp
     import pwd
 
-    found = set()
+    groups = set()
     for number in (0, uid):
         try:
             name = pwd.getpwuid(number).pw_name
@@ -104,8 +106,8 @@ def private_groups(uid: int) -> "set[int]":
         except KeyError:
             continue
         if set(group.gr_mem) <= {name, "root"}:
-            found.add(group.gr_gid)
-    return found
+            groups.add(group.gr_gid)
+    return groups
 
 
 def _maps_all_users() -> bool:

@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     Plan = Tuple[str, int, int, Optional[int]]  # place, size, mode, CRC-32
 
 SWEEP_DELAY_S = 1.0
-FSYNC_IN_CHILD = 8 * 1024 * 1024  # bytes above which an fsync would block the loop for too long
+# An fsync of more bytes than this would stop the loop for too long.
+FSYNC_IN_CHILD = 8 * 1024 * 1024
 FSYNCS_IN_LOOP = 16
 FLUSHED_AT_ONCE = 16 * 1024 * 1024
-TOUCH_S, RECENT_S = 20.0, 60.0  # a client that waits for an answer pings every 15 s
+# A client that waits for an answer pings every 15 s, so one that is still connected was heard within a minute.
+TOUCH_S, RECENT_S = 20.0, 60.0
 
 
 class PutHandler(PartWriter):
@@ -38,9 +40,11 @@ class PutHandler(PartWriter):
     `needs` beside it.
     """
 
-    folder = ""  # of the file that was opened last
+    # The folder of the file that was opened last.
+    folder = ""
     is_tree = False
-    has_asked = False  # for what is lacking
+    # Whether the client has been asked for what is missing beside the folder. It is asked only once.
+    has_asked = False
 
     def begin(self) -> None:
         self.path = expand(self.header["path"])
@@ -48,7 +52,7 @@ class PutHandler(PartWriter):
         self.synced = False
         self.dirty = 0
         record_use(self.path, self.agent.root)
-        # What it waits for may remove what is there; then the rename finds out.
+        # A request that this one waits for may remove the file that exists now; the rename notices that in the end.
         is_final = not self.header.get("after") and (self.is_tree or self.header.get("crc") is not None)
         if is_final and os.path.exists(self.path):
             return self.end(existed=True)
@@ -58,12 +62,13 @@ class PutHandler(PartWriter):
         self.above = existing_folder(self.path)
         make_parent(self.path)
         self.sweep(os.path.dirname(self.path))
-        if self.agent.root:  # the next upload to it may be that of the next version
+        # The bridge's folder is swept too, because the next upload into it may not come before the next version.
+        if self.agent.root:
             self.sweep(os.path.join(self.agent.root, "bridge"))
         self.take_over()
         self.files = collections.deque(self.plan())
         self.needed = sum(size for _, size, _, _ in self.files)
-        # An fsync of much takes long, and so do many: the loop must not block.
+        # An fsync of many bytes or of many files takes long, and the loop must not block.
         is_much = self.needed > FSYNC_IN_CHILD or len(self.files) > FSYNCS_IN_LOOP
         self.in_child = self.is_durable() and (is_much or self.agent.disk_sync.is_slow)
         if self.header.get("resumed"):
@@ -92,9 +97,11 @@ class PutHandler(PartWriter):
 
     def touch(self) -> None:
         """Keep the folder's time recent while the client is connected: it may be sending something else first."""
-        now = time.time()  # not the file server's: ages are measured by this machine's clock too
+        # The time of this machine's clock, not the file server's: `remove_old_parts` measures ages by the same clock.
+        now = time.time()
         if time.monotonic() - self.agent.last_received < RECENT_S:
-            with contextlib.suppress(FileNotFoundError):  # it was renamed already
+            with contextlib.suppress(FileNotFoundError):
+                # The part has its final name already.
                 os.utime(self.part, (now, now))
         self.later(TOUCH_S, self.touch)
 
@@ -115,12 +122,12 @@ class PutHandler(PartWriter):
         data = memoryview(body)
         while self.has_room(len(data)):
             write_all(self.fd, data[: self.left])
-            taken = min(self.left, len(data))
-            if self.wanted is not None:
-                self.crc = zlib.crc32(data[:taken], self.crc)
-            self.left -= taken
-            self.dirty += taken
-            data = data[taken:]
+            size = min(self.left, len(data))
+            if self.expected_crc is not None:
+                self.crc = zlib.crc32(data[:size], self.crc)
+            self.left -= size
+            self.dirty += size
+            data = data[size:]
             if self.dirty >= FLUSHED_AT_ONCE:
                 self.begin_flush()
         if header.get("last") or len(data):
@@ -130,28 +137,33 @@ class PutHandler(PartWriter):
     def begin_flush(self) -> None:
         """Let the kernel begin to write what has come to the disk, so that the fsync at the end finds little to do."""
         begin, size, self.dirty = os.lseek(self.fd, 0, os.SEEK_CUR) - self.dirty, self.dirty, 0
-        if sys.platform == "linux" and self.header.get("sync", True):  # where this advice writes at once
-            with contextlib.suppress(OSError):  # advice: a file system may ignore it
+        # Linux begins to write at once when it gets this advice.
+        if sys.platform == "linux" and self.header.get("sync", True):
+            with contextlib.suppress(OSError):
+                # The call is advice, which a file system may reject.
                 os.posix_fadvise(self.fd, begin, size, os.POSIX_FADV_DONTNEED)
 
-    def has_room(self, wanted: int) -> bool:
+    def has_room(self, size: int) -> bool:
         """Whether the current file takes more; when it is complete, open the next one."""
         while self.left == 0 and (self.fd >= 0 or self.files):
             if not self.next_file():
                 return False
-        return bool(self.left and wanted)
+        return bool(self.left and size)
 
     def next_file(self) -> bool:
         self.close_file()
         if not self.files:
             return False
-        place, self.left, mode, self.wanted = self.files.popleft()
+        place, self.left, mode, self.expected_crc = self.files.popleft()
         folder = os.path.dirname(place)
-        if folder != self.folder:  # thousands of files may have the same
-            if place != self.part and not os.path.isdir(self.part):  # another agent continues it: make no second one
+        # Thousands of files may be in the same folder, which is checked and made only once.
+        if folder != self.folder:
+            # A missing part means that another agent has taken it over to continue it. A second one must not be made.
+            if place != self.part and not os.path.isdir(self.part):
                 raise Failure("missing", "the folder is gone that it was written to", self.path)
             os.makedirs(folder, mode=0o700, exist_ok=True)
             self.folder = folder
+        # The file stays private until it has its mode. `open` cannot set that mode, because the umask would change it.
         self.fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self.place, self.crc = place, 0
         os.fchmod(self.fd, mode & 0o7777)
@@ -168,10 +180,10 @@ class PutHandler(PartWriter):
                     self.agent.disk_sync.file(fd)
             finally:
                 os.close(fd)
-            if self.wanted is not None and not self.left and self.crc != self.wanted:
-                whose = "" if self.place == self.part else " of " + os.path.relpath(self.place, self.part)
+            if self.expected_crc is not None and not self.left and self.crc != self.expected_crc:
+                file = "" if self.place == self.part else " of " + os.path.relpath(self.place, self.part)
                 message = "the bytes%s that came have another checksum: did the file change while it was sent?"
-                raise Failure("bad", message % whose, self.path)
+                raise Failure("bad", message % file, self.path)
 
     def complete(self, surplus: int) -> None:
         if surplus or self.left or self.files:
@@ -189,9 +201,9 @@ class PutHandler(PartWriter):
 
     def sync_in_child(self) -> None:
         """Flush what takes seconds in a child process: the loop must not block."""
-        found = list(os.walk(self.part))
-        places = [os.path.join(folder, name) for folder, _, names in found for name in names]
-        self.sync_later(places or [self.part], [folder for folder, _, _ in found], self.on_synced)
+        tree = list(os.walk(self.part))
+        places = [os.path.join(folder, name) for folder, _, names in tree for name in names]
+        self.sync_later(places or [self.part], [folder for folder, _, _ in tree], self.on_synced)
 
     def sync_later(self, files: "List[str]", folders: "List[str]", then: "Callable[[], None]") -> None:
         """Flush them in a child process, then do this."""
@@ -251,12 +263,15 @@ class PutHandler(PartWriter):
     def release(self) -> None:
         fd, self.fd = self.fd, -1
         if fd >= 0:
-            with contextlib.suppress(OSError):  # a file server says now what it could not write: it is given up anyway
+            with contextlib.suppress(OSError):
+                # A file server may report only now what it could not write. The upload is given up anyway.
                 os.close(fd)
         if self.resumable and not self.ended:
-            return  # the connection has ended: the next agent may continue
+            # The connection was lost before the request ended, and the next agent may continue this part.
+            return
         if self.part and os.path.isdir(self.part):
             remove_tree(self.part)
         elif self.part:
-            with contextlib.suppress(OSError):  # it was renamed, or the disk takes no changes any more
+            with contextlib.suppress(OSError):
+                # The part has its final name already, or the disk accepts no changes any more.
                 os.unlink(self.part)

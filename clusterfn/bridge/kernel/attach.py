@@ -19,10 +19,12 @@ def main(path: str) -> int:
         if os.stat(path).st_uid != os.geteuid():
             raise PermissionError("it belongs to another user")
         sock.connect(path)
-        refuse_other_user(sock)  # the file may have been another's in between
+        # Another user may have replaced the file between `stat` and `connect`.
+        refuse_other_user(sock)
     except OSError as error:
         os.write(2, os.fsencode("%s on %s: %s\n" % (path, os.uname()[1], error)))
-        return os.EX_UNAVAILABLE  # by which the client knows that it need not try again
+        # This status tells the client that a further try is useless.
+        return os.EX_UNAVAILABLE
     sending = threading.Thread(target=send_input, args=(sock,))
     sending.daemon = True
     sending.start()
@@ -39,7 +41,8 @@ def main(path: str) -> int:
 
 def refuse_other_user(sock: socket.socket) -> None:
     """Raise PermissionError if another user's process listens there."""
-    if hasattr(socket, "SO_PEERCRED"):  # of Linux
+    # Only Linux can tell which user listens.
+    if hasattr(socket, "SO_PEERCRED"):
         _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
         if uid != os.geteuid():
             raise PermissionError("a process of another user listens there")
@@ -54,16 +57,18 @@ def send_input(sock: socket.socket) -> None:
                 break
             sock.sendall(data)
         sock.shutdown(socket.SHUT_RDWR)
-    except OSError:  # the holder has closed it: the other thread reads what it has said before
+    except OSError:
+        # The holder has closed the socket. The main thread still reads what it sent before.
         return
 
 
 def write_all(data: bytes) -> None:
     """Write to stdout."""
-    left = memoryview(data)
-    while len(left):
-        left = left[os.write(1, left) :]
+    remaining = memoryview(data)
+    while len(remaining):
+        remaining = remaining[os.write(1, remaining) :]
 
 
 if __name__ == "__main__":
-    os._exit(main(sys.argv[1]))  # the other thread may wait in a read
+    # The other thread may still be blocked in a read of stdin, so the interpreter does not shut down in the usual way.
+    os._exit(main(sys.argv[1]))

@@ -42,32 +42,35 @@ class SocketWatcher:
 
     def watch(self, sock: "Any", events: int, callback: "Callable[[int], None]") -> None:
         """Watch a socket for these events from now on; for none with 0."""
-        known = self._known(sock)
-        if known is None and events:
+        key = self._key_of(sock)
+        if key is None and events:
             self._selector.register(sock, events, callback)
-        elif known is not None and not events:
+        elif key is not None and not events:
             self._selector.unregister(sock)
-        elif known is not None and known.events != events:
+        elif key is not None and key.events != events:
             self._selector.modify(sock, events, callback)
 
     def forget(self, sock: "Any") -> None:
         """Watch a socket no longer, before it is closed."""
-        if self._known(sock) is not None:
+        if self._key_of(sock) is not None:
             self._selector.unregister(sock)
 
     def wait(self, seconds: float) -> None:
         """Wait for events, and handle them."""
         began = time.monotonic()
         ready = self._selector.select(seconds)
+        # A wait that took much longer than asked means that this process was stopped, and that time counts for no
+        # limit.
         clock.leave_out(clock.overrun(began, seconds))
         for key, events in ready:
-            if self._known(key.fileobj) is key:  # not closed by the one before
+            # A callback of this round may have closed the socket of a later event.
+            if self._key_of(key.fileobj) is key:
                 key.data(events)
 
     def close(self) -> None:
         self._selector.close()
 
-    def _known(self, sock: "Any") -> "Optional[selectors.SelectorKey]":
+    def _key_of(self, sock: "Any") -> "Optional[selectors.SelectorKey]":
         is_closed = not isinstance(sock, int) and sock.fileno() < 0
         return None if is_closed else self._selector.get_map().get(sock)
 
@@ -155,6 +158,8 @@ class CarriedConnections:
         if connection.sock is not None:
             pauses = self._is_full and connection.limit is None
             reading = 0 if pauses or connection.is_closing else READ
+            # A closing connection waits until it can be written, because `_write` drops it once it has taken
+            # everything.
             events = reading | (WRITE if connection.outgoing or connection.is_closing else 0)
             self._watcher.watch(connection.sock, events, lambda ready: self._handle(connection, ready))
 
@@ -237,7 +242,8 @@ def make_private_folder() -> str:
         try:
             if name.startswith(_PREFIX) and os.stat(folder).st_uid == os.geteuid() and _is_abandoned(folder):
                 shutil.rmtree(folder, ignore_errors=True)
-        except OSError:  # another holder has removed it
+        except OSError:
+            # Another holder has removed the folder meanwhile.
             continue
     return tempfile.mkdtemp(prefix=_PREFIX, dir=place)
 

@@ -30,14 +30,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List
 
-SETTINGS, TLS = "CLUSTERFN_DASK", "CLUSTERFN_DASK_TLS"  # variables
+# Names of variables by which the job passes the settings and the certificate.
+SETTINGS, TLS = "CLUSTERFN_DASK", "CLUSTERFN_DASK_TLS"
 ATTEMPT, NODE, VISIBLE = "CLUSTERFN_JOB", "NODE_RANK", "CUDA_VISIBLE_DEVICES"
-FACTS, DASHBOARD = "dask.json", "dashboard"  # in the folder
-UNFIT = 78  # the exit status, as EX_CONFIG of sysexits.h
-FIRST_S = 30.0  # for the first connection of a worker to its scheduler, which is there before any worker
-LOST_S = 180  # to start and to find the scheduler, on a slow file system too; then a worker gives up
+# Files of the scheduler in the holder's folder, by which the client connects.
+FACTS, DASHBOARD = "dask.json", "dashboard"
+# EX_CONFIG of sysexits.h, by which the client distinguishes an unfit environment from a crash.
+UNFIT = 78
+# A scheduler always listens before its workers are submitted, so a worker need not wait long for the first connection.
+FIRST_S = 30.0
+# A worker may need minutes to start on a slow file system. If it has found no scheduler after this time, it gives up.
+LOST_S = 180
 _LOOK_S = 0.2
-_CLOSE_S = 5.0  # for the workers of a node to close in order
+# The workers of a node have this long to close in order before the job ends them.
+_CLOSE_S = 5.0
 _ORIGINS = "distributed.scheduler.dashboard.bokeh-application.allow-websocket-origin"
 _ROUTES = "distributed.scheduler.http.routes"
 
@@ -54,7 +60,8 @@ class HeldScheduler(Scheduler):  # type: ignore[misc,unused-ignore]
 
     def start_http_server(self, routes: "Any", *_: "Any", **__: "Any") -> None:
         if self.page_path:
-            from tornado.netutil import bind_unix_socket  # Windows has none: a client there needs the names alone
+            # Windows lacks this function. A client there imports the module only for its names.
+            from tornado.netutil import bind_unix_socket
 
             self.http_application = RoutingApplication(routes)
             self.http_server = self.services["dashboard"] = HTTPServer(self.http_application)
@@ -71,10 +78,10 @@ class HeldWorker(Worker):  # type: ignore[misc,unused-ignore]
 
 def unfitness(settings: "Any") -> str:
     """Return in a sentence what the environment lacks, or has in another version than the caller; "" for nothing."""
-    for name, wanted in sorted(settings["versions"].items()):
-        here = metadata.version(name)
-        if here != wanted:
-            return "%s is %s in the environment %s, and %s on your machine" % (name, here, sys.prefix, wanted)
+    for name, expected in sorted(settings["versions"].items()):
+        installed = metadata.version(name)
+        if installed != expected:
+            return "%s is %s in the environment %s, and %s on your machine" % (name, installed, sys.prefix, expected)
     if settings["dashboard"] and util.find_spec("bokeh") is None:
         return "dashboard=True needs bokeh, which the environment %s does not have" % sys.prefix
     return ""
@@ -105,7 +112,8 @@ def own_ip(settings: "Any", other: str = "") -> str:
         return str(get_ip_interface(settings["interface"]))
     if other:
         return str(get_ip(other))
-    # Nodes know each other by their names. The way to the internet, by which dask looks, may be another network.
+    # Nodes know each other by their names. dask would take the address that leads to the internet, which may be in
+    # another network.
     try:
         named = socket.gethostbyname(socket.gethostname())
     except OSError:
@@ -148,7 +156,8 @@ async def run_scheduler(folder: str, settings: "Any") -> None:
         workers = asyncio.ensure_future(run_workers(scheduler.address, 0, settings, guard))
         await asyncio.wait([ended, workers], return_when=asyncio.FIRST_COMPLETED)
         if not ended.done():
-            await workers  # raises what kept one from starting
+            # Awaiting the task raises the error that kept a worker from starting.
+            await workers
         await ended
         workers.cancel()
         await asyncio.wait([workers])
@@ -170,7 +179,8 @@ def shared_folder(settings: "Any") -> str:
 
 def await_address(folder: str) -> str:
     """Wait until the scheduler has written its address; the job ends this process if that never happens."""
-    while FACTS not in os.listdir(folder):  # NFS remembers for half a minute that a file was missing, unless asked so
+    # NFS remembers for half a minute that a file was missing; listing the folder asks the server.
+    while FACTS not in os.listdir(folder):
         time.sleep(_LOOK_S)
     with open(os.path.join(folder, FACTS), encoding="utf-8") as file:
         return str(json.load(file)["address"])
@@ -181,11 +191,11 @@ def gpus_of(number: int, settings: "Any") -> "Dict[str, str]":
     count, each = settings["workers"]["count"], settings["workers"]["gpus"]
     if not each:
         return {}
-    given = os.environ.get(VISIBLE)
+    visible = os.environ.get(VISIBLE)
     # A scheduler that shows a job nothing but its own GPUs need not name them.
-    names = [str(index) for index in range(count * each)] if given is None else list(filter(None, given.split(",")))
+    names = [str(index) for index in range(count * each)] if visible is None else list(filter(None, visible.split(",")))
     if len(names) < count * each:
-        facts = (count, count * each, VISIBLE, given)
+        facts = (count, count * each, VISIBLE, visible)
         raise RuntimeError("%d workers need %d GPUs, and the job has fewer: %s=%s" % facts)
     return {VISIBLE: ",".join(names[number * each : (number + 1) * each])}
 
@@ -252,5 +262,6 @@ def main(argv: "List[str]") -> int:
 
 
 if __name__ == "__main__":
-    del sys.path[0]  # the folder of this file, whose modules are not the user's
+    # Python put the folder of this file there, whose modules must not hide those of the user.
+    del sys.path[0]
     sys.exit(main(sys.argv))

@@ -50,8 +50,10 @@ if TYPE_CHECKING:
     from .process import Activity, HeldProcess
     from .stream import Facts, Frame
 
-LIMIT_BYTES = 64 * 2**20  # of output that no proxy has acknowledged; beyond it output is dropped
-RESTART_S, RESTART_AFTER_DEATH_S, ORPHAN_S = 60.0, 30.0, 10.0  # how long the job waits for the next proxy
+# Beyond this much unacknowledged output, the holder drops further output instead of filling the job's memory.
+LIMIT_BYTES = 64 * 2**20
+# How long the job waits for the next proxy after a restart, a death of the kernel, and the loss of its client.
+RESTART_S, RESTART_AFTER_DEATH_S, ORPHAN_S = 60.0, 30.0, 10.0
 _GOODBYE_S = 5.0
 _TICK_S, _LISTENING_LOOK_S = 1.0, 0.02
 _TAIL_BYTES = 4096
@@ -129,7 +131,8 @@ class KernelHolder:
         self._incarnation = self._key = self._scheme = ""
         self._past: "Set[str]" = set()
         self._goodbye_s = _GOODBYE_S
-        self._shutdown = ""  # why the kernel ends: "restart" or "end" for its client, or "idle"
+        # Why the kernel ends: "restart", "end" or "orphan" for its client, "idle" for its time limit.
+        self._shutdown = ""
         self._why = ""
         self._ends_at = 0.0
         self._end_after(self._reconnect_s, "no client came")
@@ -137,6 +140,7 @@ class KernelHolder:
     def serve(self) -> str:
         """Serve until the job is to end; return why."""
         while not self._is_over():
+            # A kernel gives no sign when it begins to listen, so the holder tries often while a channel waits for it.
             waits = _LISTENING_LOOK_S if self._connecting else _TICK_S
             self._watcher.wait(max(0.0, min(waits, self._ends_at - clock.now()) if self._why else waits))
             self._connect_to_kernel()
@@ -167,7 +171,7 @@ class KernelHolder:
         """End the job after so long, unless something happens before."""
         self._ends_at, self._why = clock.now() + seconds, why
 
-    # proxies
+    # Connections of proxies
 
     def _accept(self) -> None:
         try:
@@ -195,7 +199,8 @@ class KernelHolder:
             if link is self._link:
                 for frame in self._stream.take(frames):
                     self._obey(frame)
-        except (StreamDamaged, KeyError, ValueError, IndexError) as damaged:  # a proxy connects again, and resumes
+        except (StreamDamaged, KeyError, ValueError, IndexError) as damaged:
+            # A proxy whose connection is closed connects again and resumes, so no frame is lost.
             sys.stderr.write("clusterfn: the connection to the proxy is closed: %r\n" % damaged)
             data = b""
         if not data:
@@ -236,6 +241,7 @@ class KernelHolder:
             self._kernel.end()
         self._forget_activity()
         self._carried.close()
+        # A proxy that was replaced may try to resume, and is refused then.
         self._past.add(self._incarnation)
         self._incarnation, self._key, self._scheme = incarnation, key, scheme
         self._shutdown, self._why, self._goodbye_s = "", "", _GOODBYE_S
@@ -280,7 +286,7 @@ class KernelHolder:
             self._link.sock.close()
             self._link = None
 
-    # what the proxy sends
+    # What the proxy sends
 
     def _obey(self, frame: "Frame") -> None:
         if frame.kind == OPEN:
@@ -321,21 +327,24 @@ class KernelHolder:
         if kind == "shutdown_request":
             self._shutdown = "restart" if content.get("restart") else "end"
         elif kind == "interrupt_request" and channel == SHELL and self._kernel is not None:
-            self._kernel.interrupt()  # some clients send it where a busy kernel does not read
+            # Some clients send the request to the shell channel, which a busy kernel does not read.
+            self._kernel.interrupt()
 
     def _take_word(self, facts: "Facts") -> None:
         if facts.get("do") == "interrupt" and self._kernel is not None:
             self._kernel.interrupt()
         elif facts.get("do") in ("orphan", "end"):
-            self._shutdown, self._goodbye_s = self._shutdown or facts["do"], 0.0  # no client listens any more
+            # No client listens any more, so there is no reason to wait for an answer.
+            self._shutdown, self._goodbye_s = self._shutdown or facts["do"], 0.0
             if self._kernel is not None:
                 self._kernel.end()
 
-    # the end of the kernel
+    # The end of the kernel
 
     def _on_kernel_end(self, kernel: "HeldProcess") -> None:
         """Send the rest of its output, say how it ended, and decide how long the job waits for another proxy."""
-        kernel.end()  # what it has started and left
+        # The kernel may have started programs that still run.
+        kernel.end()
         self._kernel = None
         self._connecting = []
         self._forget_activity()

@@ -48,7 +48,8 @@ class LabProcess(HeldProcess):
         return self._path
 
     def was_shut_down(self) -> bool:
-        return self.status == 0  # from its menu
+        # A user who shuts JupyterLab down from its menu makes it exit with status 0.
+        return self.status == 0
 
     def start_activity(self, watcher: "SocketWatcher") -> "Optional[Activity]":
         return LabActivity(self._path, self._token)
@@ -65,7 +66,7 @@ class LabActivity:
         self._token = token
         self._look_s = look_s
         self._active_at = clock.now()
-        self._seen: "Set[Tuple[str, str]]" = set()
+        self._states: "Set[Tuple[str, str]]" = set()
         self._closed = threading.Event()
         looking = threading.Thread(target=self._look, name="clusterfn-lab-activity")
         looking.daemon = True
@@ -82,22 +83,23 @@ class LabActivity:
     def _look(self) -> None:
         while not self._closed.wait(self._look_s):
             try:
-                found = self._ask("kernels") + self._ask("terminals")
-            except (OSError, ValueError, http.client.HTTPException):  # it starts, or is too busy to answer
+                resources = self._ask("kernels") + self._ask("terminals")
+            except (OSError, ValueError, http.client.HTTPException):
+                # JupyterLab is still starting, or too busy to answer. The next look asks again.
                 continue
-            seen = {(str(each.get("id") or each.get("name")), str(each.get("last_activity"))) for each in found}
-            if seen != self._seen or any(each.get("execution_state") == "busy" for each in found):
-                self._seen, self._active_at = seen, clock.now()
+            states = {(str(each.get("id") or each.get("name")), str(each.get("last_activity"))) for each in resources}
+            if states != self._states or any(each.get("execution_state") == "busy" for each in resources):
+                self._states, self._active_at = states, clock.now()
 
-    def _ask(self, what: str) -> "List[Any]":
+    def _ask(self, kind: str) -> "List[Any]":
         connection = http.client.HTTPConnection("localhost", timeout=_ANSWER_S)
         connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.sock.settimeout(_ANSWER_S)
         try:
             connection.sock.connect(self._path)
-            connection.request("GET", "/api/%s" % what, headers={"Authorization": "token %s" % self._token})
+            connection.request("GET", "/api/%s" % kind, headers={"Authorization": "token %s" % self._token})
             answer = connection.getresponse()
-            found = json.loads(answer.read().decode()) if answer.status == 200 else []
+            resources = json.loads(answer.read().decode()) if answer.status == 200 else []
         finally:
             connection.close()
-        return found if isinstance(found, list) else []
+        return resources if isinstance(resources, list) else []

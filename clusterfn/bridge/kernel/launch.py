@@ -19,7 +19,8 @@ def launch() -> None:
     from ipykernel import debugger, iostream, kernelapp  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     if hasattr(debugger, "_is_debugpy_available"):
-        debugger._is_debugpy_available = False  # it would open ports without a password
+        # The debugger would open ports without a password.
+        debugger._is_debugpy_available = False
     _keep_all_output(kernelapp.IPKernelApp)
     _carry_output_of_forks_by_file(iostream.IOPubThread)
     kernelapp.launch_new_instance()
@@ -30,7 +31,8 @@ def _keep_all_output(app: "Any") -> None:
     init_iopub = app.init_iopub
 
     def init_without_limit(self: "Any", context: "Any") -> None:
-        context.sndhwm = 0  # of the sockets that are made from now on
+        # A context passes this limit on to each socket that it makes from now on.
+        context.sndhwm = 0
         try:
             init_iopub(self, context)
         finally:
@@ -57,8 +59,10 @@ def _carry_output_of_forks_by_file(thread: "Any") -> None:
         self._pipe_in.on_recv(self._handle_pipe_msg)
 
     def setup_pipe_out(self: "Any") -> "Any":
-        context = zmq.Context()  # another one after a fork
+        # A context of ZeroMQ does not survive a fork, so the child needs its own.
+        context = zmq.Context()
         pipe = context.socket(zmq.PUSH)
+        # A forked process may end at once; ZeroMQ then has three seconds to deliver its last output.
         pipe.linger = 3000
         pipe.connect(address)
         return context, pipe
@@ -67,5 +71,6 @@ def _carry_output_of_forks_by_file(thread: "Any") -> None:
 
 
 if __name__ == "__main__":
-    del sys.path[0]  # the folder of this file, whose modules are not the user's
+    # Python put the folder of this file there, whose modules must not hide those of the user.
+    del sys.path[0]
     launch()

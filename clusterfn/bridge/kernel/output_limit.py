@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 _DROPPED = (b"stream.", b"display_data", b"update_display_data")
 _LONGEST_TOPIC = 255
-_PARENT = 4  # of the parts: topic, delimiter, signature, header, parent, …
+# The parts of a message are: topic, delimiter, signature, header, parent header, metadata, content.
+_PARENT = 4
 
 
 class OutputLimit:
@@ -26,8 +27,10 @@ class OutputLimit:
     def __init__(self, key: str, scheme: str) -> None:
         self._key = key.encode()
         self._scheme = scheme
-        self._data = bytearray()  # the beginning of a frame that is not complete enough to judge
-        self._left = GREETING_BYTES  # of the present frame
+        # The beginning of a frame of which too little has arrived to judge it.
+        self._data = bytearray()
+        # Bytes of the current frame that are still to come. The greeting counts as the first frame.
+        self._left = GREETING_BYTES
         self._is_first, self._is_last, self._is_dropping = True, False, False
         self._dropped = MessageReader(0)
         self._dropped_bytes = 0

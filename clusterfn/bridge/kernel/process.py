@@ -31,7 +31,8 @@ if TYPE_CHECKING:
         def close(self) -> None: ...
 
 
-_SOCKETS = "k"  # ipykernel appends the number of the channel: k-1 to k-5
+# ipykernel appends the number of the channel: k-1 to k-5. A short name, because a socket's path has at most 107 bytes.
+_SOCKETS = "k"
 _CONNECTION_FILE = "connection.json"
 _LAUNCHER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "launch.py")
 
@@ -104,7 +105,8 @@ class HeldProcess:
                 return
             if pid == 0:
                 return
-            if pid == self.pid:  # between the two looks
+            # The process ended between `has_ended` and `waitpid`, which has taken its status away from `subprocess`.
+            if pid == self.pid:
                 self.status = self._process.returncode = -signal.SIGKILL
 
 
@@ -121,7 +123,8 @@ class KernelProcess(HeldProcess):
 
     def __init__(self, folder: str, key: str, scheme: str) -> None:
         self._path = os.path.join(folder, _SOCKETS)
-        for number in range(1, len(CHANNEL_NAMES) + 1):  # of the kernel before this one
+        # The kernel before this one may have left its sockets, and a bind to an existing file fails.
+        for number in range(1, len(CHANNEL_NAMES) + 1):
             if os.path.lexists(self.socket_path(number)):
                 os.unlink(self.socket_path(number))
         place = os.path.join(folder, _CONNECTION_FILE)
@@ -135,7 +138,7 @@ class KernelProcess(HeldProcess):
         facts.update(("%s_port" % name, number) for number, name in enumerate(CHANNEL_NAMES, 1))
         with open(place, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             json.dump(facts, file)
-        # The kernel ends if the process does whose pid it finds; its debugger, which is off, warns of nothing.
+        # ipykernel ends when the process with this pid does. Its debugger is off, so a warning about it would mislead.
         env = dict(os.environ, JPY_PARENT_PID=str(os.getpid()), PYDEVD_DISABLE_FILE_VALIDATION="1")
         HeldProcess.__init__(self, [sys.executable, _LAUNCHER, "-f", place], env)
         self._activity: "Optional[KernelActivity]" = None
@@ -165,7 +168,8 @@ def how_it_ended(status: int) -> str:
 
 
 _TOPIC = b"kernel."
-_WELCOME_S = 0.5  # ipykernel before version 7 sends no welcome
+# ipykernel before version 7 sends no welcome, so this connection waits for it no longer than this.
+_WELCOME_S = 0.5
 _NOT_COUNTED = ("kernel_info_request", "comm_info_request", "usage_request", "debug_request", "shutdown_request", "")
 
 
@@ -181,9 +185,11 @@ class KernelActivity:
         self._watcher = watcher
         self._sock = sock
         self._reader = MessageReader()
-        self._busy: "set[str]" = set()  # ids of requests that the kernel works on
+        # The ids of the requests that the kernel works on.
+        self._busy: "set[str]" = set()
         self._idle_since = clock.now()
-        self._greeted = 0  # bytes of the kernel's greeting
+        # Bytes of the kernel's greeting that have arrived.
+        self._greeted = 0
         self._welcome_until = float("inf")
         sock.setblocking(False)
         sock.sendall(GREETING)
@@ -209,11 +215,13 @@ class KernelActivity:
         data = receive(self._sock)
         if data is None:
             return
-        if not data:  # the kernel has ended, which its holder sees
+        # The kernel has ended, which its holder notices by the process.
+        if not data:
             self._watcher.forget(self._sock)
         elif self._greeted < GREETING_BYTES:
             self._greeted += len(data)
-            if self._greeted >= GREETING_BYTES:  # libzmq stalls if all comes at once
+            # libzmq stalls if the handshake comes together with the greeting.
+            if self._greeted >= GREETING_BYTES:
                 self._sock.sendall(socket_ready(b"SUB") + subscription(_TOPIC))
                 self._welcome_until = time.monotonic() + _WELCOME_S
         for parts in self._reader.feed(data):
@@ -251,7 +259,8 @@ class DaskProcess(HeldProcess):
 
     def __init__(self, folder: str, _key: str, _scheme: str) -> None:
         self._folder = folder
-        for name in (FACTS, DASHBOARD):  # of the scheduler before this one
+        # The scheduler before this one may have left these files, by which a client would connect too early.
+        for name in (FACTS, DASHBOARD):
             if os.path.lexists(os.path.join(folder, name)):
                 os.unlink(os.path.join(folder, name))
         HeldProcess.__init__(self, [sys.executable, _DASK_PROGRAM, "scheduler", folder], dict(os.environ))
@@ -267,11 +276,13 @@ class DaskProcess(HeldProcess):
             with open(os.path.join(self._folder, FACTS), encoding="utf-8") as file:
                 facts = json.load(file)
             return socket.create_connection((facts["ip"], facts["port"]), CONNECT_S)
-        except OSError:  # it does not listen yet, or is too busy to accept: the next look tries again
+        except OSError:
+            # The scheduler does not listen yet, or is too busy to accept. The next look tries again.
             return None
 
     def was_shut_down(self) -> bool:
-        return self.status == 0  # by its client
+        # dask's scheduler exits with status 0 only when its client has closed it.
+        return self.status == 0
 
     def start_activity(self, watcher: "SocketWatcher") -> "Optional[Activity]":
         """Return None: it is in use as long as its client is connected."""

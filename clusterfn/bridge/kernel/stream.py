@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 
 HELLO, ACK, OPEN, DATA, CLOSE, SAY = range(1, 7)
 SHELL, IOPUB, STDIN, CONTROL, HEARTBEAT = CHANNELS = (1, 2, 3, 4, 5)
-WEB = 6  # of JupyterLab, which has no other channel, and of dask's dashboard
-DASK = 7  # of dask's scheduler
-CHANNEL_NAMES = ("shell", "iopub", "stdin", "control", "hb")  # in the order of their numbers
+# The only channel of JupyterLab, and that of dask's dashboard.
+WEB = 6
+# The only channel of dask's scheduler.
+DASK = 7
+# The names are in the order of the channels' numbers, from 1.
+CHANNEL_NAMES = ("shell", "iopub", "stdin", "control", "hb")
 # For a larger read, glibc asks the kernel for memory each time (M_MMAP_THRESHOLD): 15 µs for 600 bytes instead of 2.5.
 READ_BYTES = 64 * 1024
 _HEAD = struct.Struct("!BIQI")  # kind, connection, number, bytes of the body
@@ -69,7 +72,7 @@ class FrameSplitter:
             StreamDamaged: These bytes are no frames.
         """
         self._data += data
-        found = []
+        frames = []
         while len(self._data) >= _HEAD.size:
             kind, connection, number, size = _HEAD.unpack_from(self._data)
             if not HELLO <= kind <= SAY or size > _LONGEST:
@@ -80,8 +83,8 @@ class FrameSplitter:
             with memoryview(self._data) as view:
                 body = bytes(view[_HEAD.size : end])
             del self._data[:end]
-            found.append(Frame(kind, connection, number, body))
-        return found
+            frames.append(Frame(kind, connection, number, body))
+        return frames
 
 
 class FrameStream:
@@ -130,6 +133,7 @@ class FrameStream:
                 new.append(frame)
             elif frame.number > self.received:
                 raise StreamDamaged("frame %d came after frame %d" % (frame.number, self.received))
+        # An ACK is not acknowledged itself, or the two sides would never stop.
         if any(frame.kind != ACK for frame in frames):
             self._unsent.append(pack(Frame(ACK, 0, self.received, b"")))
         return new

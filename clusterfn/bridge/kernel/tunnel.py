@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
     from .stream import Frame
 
-_LIMIT_BYTES = 8 * 2**20  # that the client has not acknowledged
-_LISTENS = "0A"  # a state in /proc/net/tcp
+# While this much is not acknowledged, no further output is read.
+_LIMIT_BYTES = 8 * 2**20
+# The state TCP_LISTEN, as /proc/net/tcp writes it.
+_LISTENS = "0A"
 _CONNECT_S = 5.0
 _TICK_S = 1.0
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -43,7 +45,7 @@ class Tunnel:
         self._carried = CarriedConnections(self._watcher, self._stream, _LIMIT_BYTES)
         self._outgoing = memoryview(b"")
         self._is_greeted = self._is_over = False
-        self._said = ""
+        self._last_reason = ""
         for fd in (0, 1):
             os.set_blocking(fd, False)
         self._watcher.watch(0, READ, lambda _: self._read())
@@ -86,11 +88,11 @@ class Tunnel:
         sock, why = connect_to_own(self._port)
         if sock is not None:
             self._carried.attach(connection, sock)
-            self._said = ""
+            self._last_reason = ""
             return
         self._carried.close_one(number)
-        if why != self._said:
-            self._said = why
+        if why != self._last_reason:
+            self._last_reason = why
             self._stream.say(closed=why)
 
     def _write(self) -> None:
@@ -133,7 +135,8 @@ def listeners_on(port: int) -> "tuple[list[str], bool]":
         try:
             with open("/proc/net/" + name, encoding="ascii") as file:
                 lines = file.readlines()[1:]
-        except OSError:  # no Linux, or no IPv6
+        except OSError:
+            # The file is missing outside Linux, and that of IPv6 where it is switched off.
             continue
         for line in lines:
             words = line.split()
@@ -143,13 +146,14 @@ def listeners_on(port: int) -> "tuple[list[str], bool]":
                     own.append(_address(family, address))
                 else:
                     others = True
+    # Without /proc, nothing says whose port it is, so the usual address is tried.
     if not os.path.exists("/proc/net/tcp"):
         own = ["127.0.0.1"]
     return [_LOOPBACK.get(each, each) for each in own], others
 
 
-def _address(family: int, written: str) -> str:
+def _address(family: int, hexadecimal: str) -> str:
     """Return an address from the kernel's hexadecimal words, each in the order of this machine's bytes."""
-    words = [int(written[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(written), 8)]
+    words = [int(hexadecimal[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(hexadecimal), 8)]
     address = socket.inet_ntop(family, b"".join(words))
     return address[len("::ffff:") :] if address.startswith("::ffff:") and "." in address else address

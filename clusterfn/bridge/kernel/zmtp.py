@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 
 GREETING_BYTES = 64
 MORE, LONG, COMMAND = 1, 2, 4
-_READ_UP_TO = 1 << 20  # bytes of a part: requests that matter here are small, and binary buffers are not
+# The requests that matter here are small; a longer part is a binary buffer and is skipped.
+_READ_UP_TO = 1 << 20
 DELIMITER = b"<IDS|MSG>"
-_HEADER, _CONTENT = 2, 5  # after the delimiter
+# Positions of the parts, counted from the delimiter.
+_HEADER, _CONTENT = 2, 5
 
 
-# Signature, version 3.0, mechanism NULL, not a server, filler.
+# The signature, version 3.0, the mechanism NULL, the role "not a server", and a filler.
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + b"\0" + bytes(31)
 
 
@@ -95,20 +97,20 @@ class MessageReader:
     def feed(self, data: bytes) -> "List[List[bytes]]":
         """Return the messages that are complete now."""
         self._data += data
-        found: "List[List[bytes]]" = []
+        messages: "List[List[bytes]]" = []
         while True:
             skipped = min(self._to_skip, len(self._data))
             del self._data[:skipped]
             self._to_skip -= skipped
             part = None if self._to_skip else self._next_part()
             if part is None:
-                return found
+                return messages
             flags, body = part
             if flags & COMMAND:
                 continue
             self._parts.append(body)
             if not flags & MORE:
-                found.append(self._parts)
+                messages.append(self._parts)
                 self._parts = []
 
     def _next_part(self) -> "Optional[Tuple[int, bytes]]":
@@ -136,7 +138,7 @@ def request_of(parts: "List[bytes]") -> "Tuple[str, Dict[str, Any]]":
     """Return a message's type and content; ("", {}) for what is none that can be read."""
     try:
         start = parts.index(DELIMITER)
-        header, content = (json.loads(parts[start + which].decode()) for which in (_HEADER, _CONTENT))
+        header, content = (json.loads(parts[start + part].decode()) for part in (_HEADER, _CONTENT))
         return str(header["msg_type"]), content if isinstance(content, dict) else {}
     except (ValueError, KeyError, IndexError, TypeError):
         return "", {}

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from .lease import Lease, Leases
 
 _POLL_S = 0.002
-_AGAIN_S = 2.0  # each time nvidia-smi is asked, which may take a second of the machine
+# Each try asks nvidia-smi, which may occupy the machine for a second.
+_AGAIN_S = 2.0
 _LISTED_S = 2.0
 _NAMED_S = 2.0
 
@@ -57,20 +58,24 @@ def request_admission(job: "JobFolder", signals: "Signals", waits: bool = True) 
         NotNow: It waits in the queue from now on, or another process has it, or this one is to wait no longer.
     """
     turn = os.environ.pop(TURN, None)
-    if turn == launch.ENVIRONMENT and not waits:  # a supervisor died at it: its job is claimed, and has no ticket
+    # A supervisor died while it built the environment. Its job is claimed and has no ticket.
+    if turn == launch.ENVIRONMENT and not waits:
         turn = None
     request = AdmissionRequest(job, signals, waits, (turn or "").partition(launch.KEPT)[2])
     admission = request.admission
     if admission.ticket.after and job.element is None:
-        from ..supervisor.dependencies import Dependencies  # few jobs take values of others
+        # This import is late, because few jobs take values of others.
+        from ..supervisor.dependencies import Dependencies
 
         admission.refusal = Dependencies(job.root).failure(admission.ticket.after)
         if admission.refusal is not None:
-            return admission  # it needs nothing to say so
+            # The job needs no resources to report that its input has failed.
+            return admission
     try:
         # A spooler of an older version lets a job come whose environment is missing: no other process would build it.
         if turn == launch.ENVIRONMENT or turn is not None and request.lacks_environment():
-            from ..supervisor import built  # few jobs build an environment
+            # This import is late, because few jobs build an environment.
+            from ..supervisor import built
 
             built.prepare(job, request.look_while_it_waits)
             if turn == launch.ENVIRONMENT:
@@ -108,7 +113,8 @@ class Admission:
         self.held: "dict[str, Lease]" = {}
         self.run: "Optional[Lease]" = None
         self.refusal: "Optional[Verdict]" = None
-        self._waits_again = ""  # why, from `queue_again` on
+        # The reason for which the job waits again, once `queue_again` has been called.
+        self._waits_again = ""
 
     def gpu_uuids(self, failed: "Sequence[str]" = ()) -> "list[str]":
         """Return the job's GPUs; exchange those that failed it for others, as far as others are free.
@@ -118,14 +124,16 @@ class Admission:
         """
         if self.refusal is not None:
             raise AttemptEnded(self.refusal)
-        from . import gpu_leases  # many jobs ask for no GPU
+        # This import is late, because many jobs ask for no GPU.
+        from . import gpu_leases
 
         every = self.look.every
         others = [gpu for gpu in every if gpu not in failed]
         for bad in [gpu for gpu in self.uuids if gpu in failed]:
             try:
                 better = gpu_leases.replace_used_gpus(self.leases, gpu_leases.hold_gpus(self.leases, others, 1), others)
-            except (gpu_leases.TooFew, AttemptEnded):  # the same again is better than none
+            except (gpu_leases.TooFew, AttemptEnded):
+                # A GPU that failed once is better than none.
                 break
             self.ticket.record(tickets.EXCHANGED, cards=list(better), released=[bad])
             self.held.update(better)
@@ -140,7 +148,7 @@ class Admission:
 
     def in_words(self) -> str:
         """Describe the job's GPUs for people."""
-        return name_gpus(self.look.there, self.uuids)
+        return name_gpus(self.look.gpus, self.uuids)
 
     def worker_fds(self) -> "list[int]":
         """Return the files that the worker must inherit to hold what the job has."""
@@ -164,13 +172,16 @@ class Admission:
         """Release all that the job holds."""
         if self.run is None:
             return
-        self.ticket.record(tickets.RELEASED, cards=list(self.held))  # before the next holder may say that it has them
+        # The release is recorded first: the next holder may record the same GPUs as soon as they are free.
+        self.ticket.record(tickets.RELEASED, cards=list(self.held))
         if self._waits_again:
             self.ticket.note(self._waits_again)
         for lease in self.held.values():
             lease.close()
         self.held.clear()
-        self.ticket.forget_for_restart()  # before the next attempt can begin and be remembered
+        # The kept ticket is removed while the name is still held. The next attempt may begin and keep its own right
+        # after.
+        self.ticket.forget_for_restart()
         self.run.close()
         self.run = None
 
@@ -198,6 +209,7 @@ class Admission:
         if not (self.run or self.held) or not self.look.why_yield():
             return False
         with self.lock:
+            # It is decided once more under the lock, because the other user's job may have started meanwhile.
             why = self.look.why_yield()
             if why:
                 first()
@@ -233,7 +245,7 @@ class AdmissionRequest:
         self.admission = Admission(job, lock_kept)
         self._job = job
         self._signals = signals
-        self._waits_there = waits
+        self._may_queue = waits
         self._leases, self._ticket, self._look = self.admission.leases, self.admission.ticket, self.admission.look
 
     def take(self, turn: bool) -> None:
@@ -243,7 +255,7 @@ class AdmissionRequest:
             NotNow: As `request_admission`.
             AttemptEnded: nvidia-smi fails.
         """
-        if self._ticket.standing and not turn and self._waits_there:
+        if self._ticket.standing and not turn and self._may_queue:
             raise self._keep_waiting()
         if not turn:
             arrivals.wait_for_earlier_submissions(os.getppid(), self._has_come)
@@ -257,7 +269,7 @@ class AdmissionRequest:
 
     def lacks_environment(self) -> bool:
         """Return whether the job can wait in the queue until its environment is there."""
-        return self._waits_there and not all(map(os.path.exists, self._ticket.needs))
+        return self._may_queue and not all(map(os.path.exists, self._ticket.needs))
 
     def _look_at_ends(self) -> None:
         if self._job.cancelled() or self._signals.told_to_end():
@@ -273,7 +285,7 @@ class AdmissionRequest:
         """Return whether a job has asked for admission: it runs, waits, or asks just now."""
         if os.path.exists(os.path.join(other.folder, CLAIM)) or self._ticket.queue.of(other.job) is not None:
             return True
-        return any((job.uid, job.job) == (self._look.uid, other.job) for job in self._look.seen().running)
+        return any((job.uid, job.job) == (self._look.uid, other.job) for job in self._look.held_names().running)
 
     def _take_if_it_may_start(self) -> None:
         self._look.find_unleased()
@@ -287,13 +299,13 @@ class AdmissionRequest:
     def _meets_unleased(self, held: "dict[str, Lease]") -> bool:
         """Look for processes without a lease on GPUs that are held: one may have come at any time before."""
         try:
-            met = gpus.used_by_others(held)
-        except BaseException:  # a signal's exception too: what is held here is given back by no other process
+            users = gpus.used_by_others(held)
+        except BaseException:  # no other process releases these leases when a signal handler raises here
             for lease in held.values():
                 lease.close()
             raise
-        self._look.unleased.update(met)
-        return bool(met)
+        self._look.unleased.update(users)
+        return bool(users)
 
     def _hold_planned(self, before: "dict[str, Lease]") -> "dict[str, Lease]":
         """Hold what the plan gives to the job.
@@ -308,18 +320,19 @@ class AdmissionRequest:
                 lease.close()
             self._hold_name()
             ticket.submitted = ticket.submitted or machine.now_ns()
-            seen = self._look.seen()
+            names = self._look.held_names()
             waits = self._waits_for_inputs()
             if waits:
                 raise self._queue(waits)
             if self.lacks_environment():
-                raise self._queue("its environment is not there yet")  # no GPU is reserved for it meanwhile
-            if not ticket.standing and self._waits_there and self._others_wait():
+                # No GPU is reserved for the job while its environment is being built.
+                raise self._queue("its environment is not there yet")
+            if not ticket.standing and self._may_queue and self._others_wait():
                 raise self._queue("")
-            made = self._look.decide(seen)
-            if job not in made.gpus:
-                raise self._queue(made.reasons[job], made.places[job] if made.named else None)
-            return self._hold_gpus(made.gpus[job]) if ticket.asked.gpus else {}
+            start_plan = self._look.decide(names)
+            if job not in start_plan.gpus:
+                raise self._queue(start_plan.reasons[job], start_plan.places[job] if start_plan.named else None)
+            return self._hold_gpus(start_plan.gpus[job]) if ticket.asked.gpus else {}
 
     def _hold_name(self) -> None:
         """Hold the name of the job, which no other process has begun."""
@@ -343,7 +356,8 @@ class AdmissionRequest:
             raise NotNow(EXIT_RETURNED, "each item of the group has ended: nothing to do")
 
     def _hold_gpus(self, free: "Sequence[str]") -> "dict[str, Lease]":
-        from . import gpu_leases  # as above
+        # This import is late, because many jobs ask for no GPU.
+        from . import gpu_leases
 
         try:
             return gpu_leases.hold_gpus(self._leases, free, self._ticket.asked.gpus)
@@ -359,11 +373,12 @@ class AdmissionRequest:
         job, ticket = self._job, self._ticket
         if not ticket.after:
             return ""
-        from ..supervisor import item_inputs, takers  # few jobs take values of others
+        # These imports are late, because few jobs take values of others.
+        from ..supervisor import item_inputs, takers
         from .held_back import HeldBack
 
         held_back = HeldBack(job.root)
-        if ticket.standing is not None or not self._waits_there:
+        if ticket.standing is not None or not self._may_queue:
             return held_back.reasons([ticket.own()]).get(job.id, "")
         inputs = item_inputs.item_inputs_of(job.home, job.spec, held_back.values)
         waits = held_back.values.describe_open(ticket.after)
@@ -396,9 +411,11 @@ class AdmissionRequest:
                 it.
         """
         first, ticket, uid = None, self._ticket, self._look.uid
-        is_new = ticket.standing is None and self._waits_there
+        is_new = ticket.standing is None and self._may_queue
         if place is not None and is_new:
-            until_s = machine.now_s() + lease_names.VALID_S - 1  # a spooler's own name for it must be another
+            # One second less than usual, because a spooler that names the same job must be able to bind a different
+            # name.
+            until_s = machine.now_s() + lease_names.VALID_S - 1
             kind = machine.kind_of(self._job.spec["resources"])
             used = machine.Used(place[0], 0, 0)
             name = lease_names.wait(machine.Waiting(place[1], uid, self._job.id, ticket.asked, kind, used), until_s)
@@ -409,7 +426,7 @@ class AdmissionRequest:
         if self.admission.run is not None:
             self.admission.run.close()
             self.admission.run = None
-        return self._keep_waiting(first) if self._waits_there else _Again()
+        return self._keep_waiting(first) if self._may_queue else _Again()
 
     def _keep_waiting(self, first: "Optional[launch.FirstInLine]" = None) -> NotNow:
         spec, queue, job = self._job.spec, self._ticket.queue, self._job.id
@@ -418,7 +435,7 @@ class AdmissionRequest:
             until = time.monotonic() + _NAMED_S
             # No job may pass this one before a spooler that runs already has named it too.
             while not started and time.monotonic() < until and job in queue.names():
-                names = {lease_names.plain(name) for name in self._look.seen().waits}
+                names = {lease_names.plain(name) for name in self._look.held_names().waits}
                 if any("/%s/" % job in name for name in names - {lease_names.plain(first.name)}):
                     break
                 time.sleep(_POLL_S)
@@ -430,14 +447,14 @@ class MachineLook:
     """Looks at the machine for one job.
 
     Attributes:
-        there: All GPUs of the machine, if the job asks for some.
+        gpus: All GPUs of the machine, if the job asks for some.
         every: Those that are of its kind.
         unleased: Who uses a GPU without a lease.
     """
 
     def __init__(self, ticket: "tickets.JobTicket", leases: "Leases") -> None:
         self.uid = os.getuid()
-        self.there: "list[GpuInfo]" = []
+        self.gpus: "list[GpuInfo]" = []
         self.every: "list[str]" = []
         self.unleased: "dict[str, str]" = {}
         self._ticket = ticket
@@ -449,59 +466,62 @@ class MachineLook:
         Raises:
             AttemptEnded: nvidia-smi fails.
         """
-        self.there = gpus.list_gpus()
-        self.every = candidates(self.there, self._ticket.job.spec["resources"])
+        self.gpus = gpus.list_gpus()
+        self.every = candidates(self.gpus, self._ticket.job.spec["resources"])
 
     def find_unleased(self) -> None:
         """Ask who uses GPUs without a lease, if others wait for some, or such a process was met before."""
-        if self.every and (self.unleased or any(other.asked.gpus for other in self.seen().waiting)):
-            self.unleased = gpus.used_by_others(gpu.uuid for gpu in self.there)
+        if self.every and (self.unleased or any(other.asked.gpus for other in self.held_names().waiting)):
+            self.unleased = gpus.used_by_others(gpu.uuid for gpu in self.gpus)
 
-    def seen(self) -> lease_names.Seen:
+    def held_names(self) -> lease_names.HeldNames:
         """Return all names that are held now, without the job's own as one that runs."""
-        return lease_names.Seen(self._leases.binders(), machine.now_s(), but=(self.uid, self._ticket.job.id))
+        return lease_names.HeldNames(self._leases.binders(), machine.now_s(), but=(self.uid, self._ticket.job.id))
 
-    def decide(self, seen: lease_names.Seen, no_gpus: bool = False) -> plan.StartPlan:
+    def decide(self, names: lease_names.HeldNames, no_gpus: bool = False) -> plan.StartPlan:
         """Decide whether the job may start; `no_gpus`: as if no GPU were free."""
-        return plan.plan_starts([self._ticket.own()], self._view(seen, no_gpus))
+        return plan.plan_starts([self._ticket.own()], self._view(names, no_gpus))
 
     def why_no_gpus(self) -> "tuple[str, tuple[int, int]]":
         """Say why it waits although GPUs were free, and its place: others took them, or use them without a lease."""
-        seen, job = self.seen(), self._ticket.job.id
-        made = self.decide(seen)
-        if not made.reasons:
-            made = self.decide(seen, no_gpus=True)
-        return made.reasons.get(job, ""), made.places[job]
+        names, job = self.held_names(), self._ticket.job.id
+        start_plan = self.decide(names)
+        if not start_plan.reasons:
+            start_plan = self.decide(names, no_gpus=True)
+        return start_plan.reasons.get(job, ""), start_plan.places[job]
 
     def why_yield(self) -> str:
         """Return why the job has to give way to another user who waits; "" if it need not."""
-        seen = self.seen()
-        others = any(other.uid != self.uid for other in seen.waiting)
-        return plan.must_yield(self._ticket.own(), self._view(seen)) if others else ""
+        names = self.held_names()
+        others = any(other.uid != self.uid for other in names.waiting)
+        return plan.must_yield(self._ticket.own(), self._view(names)) if others else ""
 
-    def _view(self, seen: lease_names.Seen, no_gpus: bool = False) -> plan.QueueView:
-        every = [gpu.uuid for gpu in self.there]  # other kinds may do for older jobs
-        free = [gpu for gpu in every if not no_gpus and gpu not in seen.gpus and gpu not in self.unleased]
+    def _view(self, names: lease_names.HeldNames, no_gpus: bool = False) -> plan.QueueView:
+        # All GPUs of the machine count, because older jobs may accept another kind.
+        every = [gpu.uuid for gpu in self.gpus]
+        free = [gpu for gpu in every if not no_gpus and gpu not in names.gpus and gpu not in self.unleased]
         available_mb = machine.available_mb() if self._ticket.asked.memory_mb else 0
-        there = MachineResources(machine.cores(), machine.memory_mb(), available_mb, free)
+        resources = MachineResources(machine.cores(), machine.memory_mb(), available_mb, free)
         own_kind = machine.kind_of(self._ticket.job.spec["resources"])
-        usage, place = self._usage(seen)
+        usage, place = self._usage(names)
         return plan.QueueView(
-            there, seen, self.uid,
-            lambda kind: self.every if kind == own_kind else machine.gpus_of_kind(kind, self.there),
-            seen.holders(self.every), self.unleased, usage=usage, place=place,
+            resources, names, self.uid,
+            lambda kind: self.every if kind == own_kind else machine.gpus_of_kind(kind, self.gpus),
+            names.holders(self.every), self.unleased, usage=usage, place=place,
         )  # fmt: skip
 
-    def _usage(self, seen: lease_names.Seen) -> "tuple[Optional[Usage], tuple[int, int]]":
+    def _usage(self, names: lease_names.HeldNames) -> "tuple[Optional[Usage], tuple[int, int]]":
         """Return what this user has used, and the place of the job, as its spooler has published it, if it has."""
         own = self.uid, self._ticket.job.id
-        named = next((each for each in seen.waiting if (each.uid, each.job) == own), None)
-        there = len(self.there), machine.cores()
+        named = next((each for each in names.waiting if (each.uid, each.job) == own), None)
+        size = len(self.gpus), machine.cores()
         if named is not None and named.used is not None:
-            return Usage(named.used.ms, named.used.ms, *there), (named.used.ms, named.ms)
-        if not seen.waiting:  # no other job to compare with
+            return Usage(named.used.ms, named.used.ms, *size), (named.used.ms, named.ms)
+        # No other job waits with which the usage of this user could be compared.
+        if not names.waiting:
             return None, (0, 0)
-        from .usage import UsageAccount, published_usage  # few jobs come while others wait
+        # This import is late, because few jobs come while others wait.
+        from .usage import UsageAccount, published_usage
 
-        running = {each.job: each.asked for each in seen.running if each.uid == self.uid}
-        return published_usage(UsageAccount(self._ticket.job.root), running, there, time.time()), (0, 0)
+        running = {each.job: each.asked for each in names.running if each.uid == self.uid}
+        return published_usage(UsageAccount(self._ticket.job.root), running, size, time.time()), (0, 0)

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
     from .lease import Lease, Leases
 
-_PATIENCE_S = 2.0  # lines of setup: may take longer
+# The lines of `setup:` in job.sh run before the supervisor and may take longer than this. Then the order is given up.
+_PATIENCE_S = 2.0
 _LOOK_S, _LOOK_MOST_S = 0.004, 0.1
 _LOCK_S = 5.0
-KEPT_S = 2.0  # no process needs the lock of all admissions for longer
+# No healthy process needs the lock of all admissions for longer than this.
+KEPT_S = 2.0
 _POLL_S, _TRIES = 0.002, 25
 
 
@@ -42,7 +44,8 @@ def wait_for_earlier_submissions(script: int, has_come: "Callable[[EarlierJob], 
     until, pause = time.monotonic() + _PATIENCE_S, _LOOK_S
     older = _older_than(script)
     while older and not has_come(older[-1]) and time.monotonic() < until:
-        if _start_of(older[-1].pid) != older[-1].start:  # its script has ended
+        # The script of that job has ended, so the one before it is the next to wait for.
+        if _start_of(older[-1].pid) != older[-1].start:
             older.pop()
             continue
         time.sleep(pause)
@@ -54,15 +57,15 @@ def _older_than(script: int) -> "list[EarlierJob]":
     if agent <= 1 or own is None:
         return []
     starts = ((_start_of(pid), pid) for pid in process_tree.children_of_thread(agent, agent))
-    found = []
+    earlier = []
     for start, pid in sorted((start, pid) for start, pid in starts if start is not None):
         words = [os.fsdecode(word) for word in process_tree.command_line(pid)] if (start, pid) < (own, script) else []
         if len(words) in (2, 3) and os.path.basename(words[1]) == SCRIPT:
             home = os.path.dirname(words[1])
             job = ".".join([os.path.basename(home)] + words[2:])
             folder = os.path.join(home, ELEMENTS, words[2]) if words[2:] else home
-            found.append(EarlierJob(pid, start, job, folder))
-    return found
+            earlier.append(EarlierJob(pid, start, job, folder))
+    return earlier
 
 
 def _start_of(pid: int) -> "Optional[int]":

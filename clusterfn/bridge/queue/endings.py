@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from .tickets import Queue
 
 _CONCLUDES_S = 30.0
-_AT_ONCE = 8  # processes; a failed job may have hundreds that wait for its value
+# A failed job may have hundreds of others that wait for its value; only so many processes publish their ends at once.
+_AT_ONCE = 8
 _AGAIN_S = 5.0
 
 
@@ -37,7 +38,7 @@ class JobEndings:
     def __init__(self, queue: "Queue") -> None:
         self.jobs: "dict[str, tuple[subprocess.Popen[Any], float, str]]" = {}
         self._queue = queue
-        self._given_up: "set[str]" = set()
+        self._abandoned: "set[str]" = set()
         self._not_before: "dict[str, float]" = {}
 
     def may_end(self, job: str) -> bool:
@@ -51,9 +52,9 @@ class JobEndings:
 
     def give_up(self, job: str, why: str, has_started: bool) -> None:
         """End the job of a ticket that cannot be read, so that it learns why; the others keep waiting."""
-        if job in self._given_up:
+        if job in self._abandoned:
             return
-        self._given_up.add(job)
+        self._abandoned.add(job)
         path = os.path.join(self._queue.folder, job)
         say("the ticket %s is damaged, and is set aside: %s" % (path, why))
         if has_started or not os.path.isdir(self._queue.folder_of(job)):
@@ -66,21 +67,24 @@ class JobEndings:
     def _set_aside(self, job: str) -> None:
         try:
             self._queue.set_aside(job)
-        except OSError as error:  # the disk is read-only: it is not looked at again by this spooler
+        except OSError as error:
+            # On a read-only disk the ticket stays where it is. This spooler does not look at it again.
             say("the ticket of %s could not be set aside: %s" % (job, error))
 
     def _conclude(self, job: str, folder: str, verdict: "dict[str, Any]") -> None:
-        import tempfile  # costs as much as all the rest, and few jobs end here
+        # This import costs as much as all the rest, and few jobs end here.
+        import tempfile
 
         argv = [sys.executable, "-I", "-S", os.path.abspath(sys.argv[0]), "conclude", folder]
         try:
-            with open(os.devnull, "wb") as null, tempfile.TemporaryFile() as asked:
-                asked.write(json.dumps(dict(verdict, withdraw=True)).encode())
-                asked.seek(0)
-                process = subprocess.Popen(argv, stdin=asked, stdout=null, cwd="/", start_new_session=True)
-        except OSError as error:  # no more processes, or no more room: at its next turn
+            with open(os.devnull, "wb") as null, tempfile.TemporaryFile() as verdict_file:
+                verdict_file.write(json.dumps(dict(verdict, withdraw=True)).encode())
+                verdict_file.seek(0)
+                process = subprocess.Popen(argv, stdin=verdict_file, stdout=null, cwd="/", start_new_session=True)
+        except OSError as error:
+            # The machine has no process or disk space left. The next turn of the spooler tries again.
             say("the end of %s could not be published now: %s" % (job, error))
-            self._given_up.discard(job)
+            self._abandoned.discard(job)
             return
         self.jobs[job] = process, time.monotonic() + _CONCLUDES_S, verdict["kind"]
 
@@ -96,10 +100,11 @@ class JobEndings:
             if process.returncode not in (EXIT_RETURNED, EXIT_PUBLISHED):
                 say("the end of %s could not be published: look at %s" % (job, self._queue.folder_of(job)))
             del self.jobs[job]
-            if job in self._given_up:
+            if job in self._abandoned:
                 self._set_aside(job)
             elif kind != DEPENDENCY or os.path.exists(os.path.join(self._queue.folder_of(job), CLAIM)):
                 self._queue.withdraw(job)
-            else:  # its input may have a value after all, or the disk is full: its own supervisor sees
+            else:
+                # Its input may have a value after all, or the disk may be full. The job's own supervisor finds out.
                 self._not_before[job] = time.monotonic() + _AGAIN_S
         return killed

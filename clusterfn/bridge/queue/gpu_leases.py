@@ -31,20 +31,21 @@ class TooFew(Exception):
         self.unleased = unleased
 
 
-def hold_gpus(leases: "Leases", free: "Iterable[str]", wanted: int) -> "dict[str, Lease]":
-    """Hold the first `wanted` of these GPUs.
+def hold_gpus(leases: "Leases", free: "Iterable[str]", count: int) -> "dict[str, Lease]":
+    """Hold the first `count` of these GPUs.
 
     Raises:
         TooFew: Others have taken them meanwhile; none is held then.
     """
     held: "dict[str, Lease]" = {}
     for uuid in free:
-        if len(held) == wanted:
+        if len(held) == count:
             break
         lease = leases.hold(lease_names.gpu(uuid))
         if lease is not None:
             held[uuid] = lease
-    if len(held) < wanted:
+    # A part of the GPUs would be of no use to this job, but it may be enough for another.
+    if len(held) < count:
         release_gpus(held)
         raise TooFew({})
     return held
@@ -59,19 +60,19 @@ def replace_used_gpus(leases: "Leases", held: "dict[str, Lease]", every: "Sequen
         TooFew: There are not as many; none is held then.
         AttemptEnded: nvidia-smi fails; none is held then.
     """
-    wanted, unleased = len(held), {}  # type: int, dict[str, str]
+    count, unleased = len(held), {}  # type: int, dict[str, str]
     try:
         while True:
-            met = gpus.used_by_others(held)
-            unleased.update(met)
-            if not met:
+            users = gpus.used_by_others(held)
+            unleased.update(users)
+            if not users:
                 return {uuid: held[uuid] for uuid in every if uuid in held}
-            release_gpus({uuid: held.pop(uuid) for uuid in met})
-            held.update(hold_gpus(leases, [uuid for uuid in every if uuid not in unleased], wanted - len(held)))
+            release_gpus({uuid: held.pop(uuid) for uuid in users})
+            held.update(hold_gpus(leases, [uuid for uuid in every if uuid not in unleased], count - len(held)))
     except TooFew:
         release_gpus(held)
         raise TooFew(unleased) from None
-    except BaseException:  # a signal's exception too: what is held here is given back by no other process
+    except BaseException:  # no other process releases these leases when a signal handler raises here
         release_gpus(held)
         raise
 
@@ -87,20 +88,20 @@ class GpuCache:
     """What nvidia-smi says, asked once for all jobs that wait. If it fails, the job that starts reports it."""
 
     def __init__(self) -> None:
-        self.there: "list[GpuInfo]" = []
+        self.gpus: "list[GpuInfo]" = []
         self._used: "dict[str, str]" = {}
         self._due = 0.0
 
     def of(self, kind: machine.Kind) -> "list[str]":
         """List the GPUs of a kind; none if that is unknown."""
-        return machine.gpus_of_kind(kind, self.there)
+        return machine.gpus_of_kind(kind, self.gpus)
 
-    def unleased(self, asked: bool, held: "set[str]") -> "dict[str, str]":
+    def unleased(self, is_needed: bool, held: "set[str]") -> "dict[str, str]":
         """Return who uses a GPU that is not held."""
-        if asked and time.monotonic() > self._due:
+        if is_needed and time.monotonic() > self._due:
             try:
-                self.there = gpus.list_gpus()
-                self._used = gpus.used_by_others(gpu.uuid for gpu in self.there)
+                self.gpus = gpus.list_gpus()
+                self._used = gpus.used_by_others(gpu.uuid for gpu in self.gpus)
             except AttemptEnded:
                 self._used = {}
             self._due = time.monotonic() + _UNLEASED_S

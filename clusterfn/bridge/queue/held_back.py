@@ -33,21 +33,21 @@ class HeldBack:
 
     def reasons(self, tickets: "Sequence[Ticket]") -> "dict[str, str]":
         """Return those of these tickets that must not start yet, each with what it waits for."""
-        found: "dict[str, str]" = {}
+        reasons: "dict[str, str]" = {}
         room: "dict[str, int]" = {}
         for ticket in tickets:
             if not ticket.after or not self.values.still_open(ticket.after):
                 continue
             inputs = self._inputs_of(ticket)
             if inputs is not None:
-                left = room.setdefault(ticket.home, len(inputs.untaken()))
-                room[ticket.home] = left - 1
-                if left > 0:
+                items_left = room.setdefault(ticket.home, len(inputs.untaken()))
+                room[ticket.home] = items_left - 1
+                if items_left > 0:
                     continue
-            found[ticket.job] = self.values.describe_open(ticket.after)
+            reasons[ticket.job] = self.values.describe_open(ticket.after)
         for home in set(self._groups) - {ticket.home for ticket in tickets}:
             del self._groups[home]
-        return found
+        return reasons
 
     def _inputs_of(self, ticket: "Ticket") -> "Optional[ItemInputs]":
         if ticket.element is None:

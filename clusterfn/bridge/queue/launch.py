@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # The value of TURN if the supervisor is to have the environment made, and to leave the job in the queue. Any other says
 # that it need not ask the queue of its own user.
 ENVIRONMENT = "environment"
-# Such another: this keeper (`lease`) has the lock of all admissions for ever.
+# A further value of TURN: the keeper that follows it (`lease`) holds the lock of all admissions for ever.
 KEPT = "kept="
 # A job that another user must not pass from now on: its id, and its name, which counts until then.
 FirstInLine = namedtuple("FirstInLine", ("job", "until_s", "name", "lease"))
@@ -39,7 +39,8 @@ _RESTARTED = "the machine was restarted"
 
 def spool_name(queue: "Queue") -> str:
     """Return the name that the spooler of this queue holds."""
-    import hashlib  # like subprocess, only who waits needs it
+    # This import is late, because only a job that waits needs it.
+    import hashlib
 
     return lease_names.spool(os.getuid(), hashlib.sha1(os.fsencode(queue.folder)).hexdigest()[:16])
 
@@ -77,7 +78,8 @@ def _start_apart(argv: "list[str]", **how: "Any") -> None:
     Raises:
         OSError: It could not be started.
     """
-    import subprocess  # like ctypes in `worker_process`: most jobs need no spooler
+    # This import is late, because most jobs need no spooler.
+    import subprocess
 
     from ..supervisor import worker_process
 
@@ -88,7 +90,9 @@ def _start_apart(argv: "list[str]", **how: "Any") -> None:
             worker_process.die_with_parent(signal.SIGKILL, own)
             subprocess.Popen(argv, stdin=subprocess.DEVNULL, **how)
             os.write(writes, b"0")
-            while True:  # until this process is ready to leave the new one to init
+            # This process must not end by itself: its parent ends it, so that init adopts the spooler and not the
+            # supervisor.
+            while True:
                 signal.pause()
         except OSError as error:
             os.write(writes, b"%d" % (error.errno or errno.EIO))
@@ -108,7 +112,8 @@ def _replace_hung_spooler(queue: "Queue", lease: str, leases: "Leases") -> "Opti
     name = spool_name(queue)
     pids = [pid for pid in _spoolers(queue, lease, name, leases) if _is_stopped_or_hangs(pid, name, leases)]
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError):  # it has just ended
+        with contextlib.suppress(ProcessLookupError):
+            # The spooler has just ended by itself.
             os.kill(pid, signal.SIGKILL)
     until = time.monotonic() + _DIES_S
     lease_held = None
@@ -120,7 +125,8 @@ def _replace_hung_spooler(queue: "Queue", lease: str, leases: "Leases") -> "Opti
 
 def _spoolers(queue: "Queue", lease: str, name: str, leases: "Leases") -> "list[int]":
     """Return the process that holds the name of a spooler, if it is this user's."""
-    if lease == "file":  # which does not say who holds it
+    # A locked file does not say who holds it, so the spooler is found by its command line.
+    if lease == "file":
         return process_tree.of_command(SUPERVISE, "spool", queue.root, lease)
     held = leases.find(name)
     holder = leases.holder(held) if held else None
@@ -167,30 +173,35 @@ def requeue_interrupted(root: str) -> bool:
     """
     if not os.path.isdir(os.path.join(machine.folder(root), INTERRUPTED)):
         return False
-    kept, boot, found = tickets.kept_aside(root), boot_id(), False
+    kept, boot, requeued = tickets.kept_aside(root), boot_id(), False
     for job in kept.names():
         fields = kept.fields(job)
         if fields is None or fields["boot"] == boot:
             continue
         with AdmissionLock(leases_of_kind(fields["lease"])):
             try:
-                fields = kept.fields(job)  # again: another process may have done it, and the job may run by now
+                # Another process may have requeued the job before this one held the lock, and the job may run by now.
+                fields = kept.fields(job)
                 if fields is not None and fields["boot"] != boot:
                     _requeue(root, fields)
                     kept.remove(job)
-                    found = True
-            except FileNotFoundError:  # it was removed
+                    requeued = True
+            except FileNotFoundError:
+                # The job's folder was removed.
                 kept.remove(job)
-            except (OSError, DamagedFile) as error:  # or cannot be read now: the others are requeued
+            except (OSError, DamagedFile) as error:
+                # A job that cannot be read now must not keep the others from being requeued.
                 say("the interrupted job %s was not requeued: %s" % (job, error))
-    return found
+    return requeued
 
 
 def _requeue(root: str, fields: "dict[str, Any]") -> None:
     job = JobFolder(fields["folder"])
     if job.cancelled() or final_attempt(job) is not None:
         return
-    release_claim(job)  # a ticket counts only where no claim is
+    # A ticket counts only while its job has no claim.
+    release_claim(job)
     now = machine.now_ns()
-    tickets.Queue(root).write(dict(fields, submitted=now, reason=_RESTARTED, queue_timeout_s=None))  # it has begun
+    # The job has begun once, so the time limit for its first start no longer applies.
+    tickets.Queue(root).write(dict(fields, submitted=now, reason=_RESTARTED, queue_timeout_s=None))
     tickets.record_event(root, tickets.TICKET, job.id, asked=fields["asked"], submitted=now, reason=_RESTARTED)

@@ -5,7 +5,8 @@
 `lease_names` says what the names mean.
 """
 
-import _socket  # the C half alone: `socket` costs 4 ms to import
+# The C half of `socket` alone, because the whole module takes 4 ms to import.
+import _socket
 import contextlib
 import errno
 import fcntl
@@ -28,17 +29,21 @@ if TYPE_CHECKING:
     Leases = Union["SocketLeases", "FileLeases"]
 
 _PREFIX = "clusterfn/"
-FOLDER = "/tmp"  # root's, and sticky: a folder that a user has made lets that user remove everything in it
+# This folder belongs to root and is sticky. In a user's folder, that user could remove the files of all others.
+FOLDER = "/tmp"
 _FILE_PREFIX = ".clusterfn-mark-"
 _LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_PEER = getattr(_socket, "SO_PEERCRED", 17)  # Linux's; elsewhere there are no leases
+# Linux's number. Other systems have no leases.
+_PEER = getattr(_socket, "SO_PEERCRED", 17)
 _TAKEN = (errno.EADDRINUSE, errno.EWOULDBLOCK, errno.EACCES)
-_PLACES = 4096  # each that waits for the holder's end takes one, and keeps it until then
-# Names that one user may hold several times: they tell, and lock nothing.
+# Each process that waits for the holder's end takes one place in the backlog and keeps it until then.
+_PLACES = 4096
+# One user may hold these names several times, because they only inform others and lock nothing.
 _OF_ANY_NUMBER = (lease_names.WAIT, lease_names.TURN)
-# Names of one other user that are looked at: more than their jobs need, and each costs all others time.
+# No more names of one other user are looked at. This is more than their jobs need, and each name costs all others time.
 MOST_OF_ANOTHER = 4096
-_TRIES = 25  # a process that looks at a file locks it for a moment
+# A process that looks at a file locks it for a moment, so a single failure means nothing.
+_TRIES = 25
 
 
 def leases_of_kind(lease: str) -> "Leases":
@@ -63,7 +68,8 @@ class SocketLease:
         """Close the connections that wait for its end; return whether a process of its own user was among them."""
         self._socket.setblocking(False)
         own = False
-        for _ in range(_PLACES):  # another user may connect faster than they can be closed
+        # Another user may connect faster than the connections can be closed, so their number is limited.
+        for _ in range(_PLACES):
             try:
                 fd, _ = self._socket._accept()  # type: ignore[attr-defined]
             except OSError:
@@ -162,7 +168,8 @@ class SocketLeases:
             socket.listen(_PLACES)
         except OSError as error:
             socket.close()
-            if error.errno is not None and error.errno not in _TAKEN:  # None: it is too long
+            # Python raises an OSError without a number for a name that is too long.
+            if error.errno is not None and error.errno not in _TAKEN:
                 raise
             return None
         return SocketLease(socket)
@@ -170,7 +177,8 @@ class SocketLeases:
     def inherited(self, fd: int) -> SocketLease:
         """Resume a name that the process before this one held."""
         socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fd)
-        socket.listen(_PLACES)  # from now on others see this process as the holder
+        # `listen` makes this process the one that others see as the holder.
+        socket.listen(_PLACES)
         return SocketLease(socket)
 
     def names(self) -> "set[str]":
@@ -192,14 +200,15 @@ class SocketLeases:
         return min(self._own_names(name), default=None)
 
     def _own_names(self, name: str) -> "set[str]":
-        wanted, uid = lease_names.plain(name), os.getuid()
-        found = {each: binder for each, binder in self.binders().items() if lease_names.plain(each) == wanted}
-        return {each for each, binder in found.items() if self._is_of(uid, each, binder)}
+        plain_name, uid = lease_names.plain(name), os.getuid()
+        binders = {each: binder for each, binder in self.binders().items() if lease_names.plain(each) == plain_name}
+        return {each for each, binder in binders.items() if self._is_of(uid, each, binder)}
 
     def _is_of(self, uid: int, name: str, binder: "Optional[int]") -> bool:
         if binder is None:
             holder = self.holder(name)
-            if holder is None:  # it takes no connections, or has too many: none of ours does
+            # The holder accepts no connections, or has too many. A process of this user does neither.
+            if holder is None:
                 return False
             binder = holder.uid
             holder.close()
@@ -217,12 +226,12 @@ class SocketLeases:
             return None
 
 
-def _some_of_each_user(found: "Iterable[Tuple[Each, Optional[int]]]") -> "List[Each]":
+def _some_of_each_user(owned: "Iterable[Tuple[Each, Optional[int]]]") -> "List[Each]":
     """Return what this user or root has, and of each other one no more than `MOST_OF_ANOTHER`."""
     kept: "List[Each]" = []
     counts: "Dict[Optional[int], int]" = {}
     own = (os.getuid(), 0, None)
-    for each, uid in found:
+    for each, uid in owned:
         counts[uid] = counts.get(uid, 0) + 1
         if uid in own or counts[uid] <= MOST_OF_ANOTHER:
             kept.append(each)
@@ -266,7 +275,9 @@ class FileLeases:
                 lease = folder.claim(name)
                 if lease is not None:
                     return lease
-                time.sleep(0.001 * (1 + os.urandom(1)[0] % 8))  # two that came together both release it
+                # Two processes that came together have both released the name. Random pauses let one of them come
+                # first.
+                time.sleep(0.001 * (1 + os.urandom(1)[0] % 8))
         return None
 
     def inherited(self, fd: int) -> FileLease:
@@ -309,14 +320,15 @@ class _LeaseFolder:
     """The folder of the files, open."""
 
     def __enter__(self) -> "_LeaseFolder":
-        from ..agent.trusted import Trusted, user_name  # most hosts have `lease: socket`
+        # This import is late, because most hosts have `lease: socket`.
+        from ..agent.trusted import Trusted, user_name
         from .private_tmp import private_source
 
         self._fd = os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        found, trusted = os.fstat(self._fd), Trusted()
-        if not trusted.owns(found) or trusted.writes(found) and not found.st_mode & stat.S_ISVTX:
+        status, trusted = os.fstat(self._fd), Trusted()
+        if not trusted.owns(status) or trusted.writes(status) and not status.st_mode & stat.S_ISVTX:
             os.close(self._fd)
-            who = "other users may remove files in %s, which belongs to %s" % (FOLDER, user_name(found.st_uid))
+            who = "other users may remove files in %s, which belongs to %s" % (FOLDER, user_name(status.st_uid))
             hint = "ask the administrator for `chown root %s; chmod 1777 %s`" % (FOLDER, FOLDER)
             raise _useless(who, hint)
         private = private_source(FOLDER)
@@ -332,16 +344,17 @@ class _LeaseFolder:
     def files(self, name: str = "") -> "list[tuple[str, str]]":
         """List the name that each file is for, and the file; those for one name, if that is given."""
         start = _FILE_PREFIX + name.replace("/", ":") + ("-" if name else "")
-        found = [file for file in os.listdir(self._fd) if file.startswith(start)]
-        if len(found) > MOST_OF_ANOTHER:
-            found = _some_of_each_user((file, uid) for file in found for uid in self._owner(file))
-        named = [(file[len(_FILE_PREFIX) :].rpartition("-")[0].replace(":", "/"), file) for file in found]
+        files = [file for file in os.listdir(self._fd) if file.startswith(start)]
+        if len(files) > MOST_OF_ANOTHER:
+            files = _some_of_each_user((file, uid) for file in files for uid in self._owner(file))
+        named = [(file[len(_FILE_PREFIX) :].rpartition("-")[0].replace(":", "/"), file) for file in files]
         return [(each, file) for each, file in named if name in ("", each)]
 
     def _owner(self, file: str) -> "list[int]":
         try:
             return [os.stat(file, dir_fd=self._fd, follow_symlinks=False).st_uid]
-        except FileNotFoundError:  # gone meanwhile
+        except FileNotFoundError:
+            # The holder has removed its file meanwhile.
             return []
 
     def claim(self, name: str) -> "Optional[FileLease]":
@@ -350,7 +363,8 @@ class _LeaseFolder:
         fd = os.open(own, _LOOK | os.O_CREAT | os.O_EXCL, 0o444, dir_fd=self._fd)
         held = False
         try:
-            os.fchmod(fd, 0o444)  # whatever the umask is
+            # The umask must not keep other users from opening the file to look at its lock.
+            os.fchmod(fd, 0o444)
             held = lock_file(fd, fcntl.LOCK_EX) and self._is_at(fd, own)
             held = held and not any(self.holders(name, file) for _, file in self.files(name) if file != own)
         finally:
@@ -363,14 +377,15 @@ class _LeaseFolder:
         """Return the owner of a file that is held, if it may be of this name; remove one that is ours and is not."""
         try:
             fd = os.open(file, _LOOK, dir_fd=self._fd)
-        except OSError:  # gone meanwhile, or none of those that are made here
+        except OSError:
+            # The file is gone meanwhile, or it is not a file that clusterfn made.
             return []
         try:
-            found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode) or lease_names.claimed_by(name) not in (None, found.st_uid):
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode) or lease_names.claimed_by(name) not in (None, status.st_uid):
                 return []
             if not lock_file(fd, fcntl.LOCK_SH):
-                return [found.st_uid]
+                return [status.st_uid]
             self._remove(fd, file)
         finally:
             os.close(fd)
@@ -379,15 +394,15 @@ class _LeaseFolder:
     def _is_at(self, fd: int, file: str) -> bool:
         # A process that listed the files may have removed it.
         try:
-            there = os.stat(file, dir_fd=self._fd, follow_symlinks=False)
+            status = os.stat(file, dir_fd=self._fd, follow_symlinks=False)
         except FileNotFoundError:
             return False
-        return os.path.samestat(os.fstat(fd), there)
+        return os.path.samestat(os.fstat(fd), status)
 
     def _remove(self, fd: int, file: str) -> None:
-        # Only an empty file of ours, which no other user can replace.
-        found = os.fstat(fd)
-        if found.st_uid == os.geteuid() and found.st_size == 0 and self._is_at(fd, file):
+        # Only an empty file of this user is removed, which no other user can have replaced.
+        status = os.fstat(fd)
+        if status.st_uid == os.geteuid() and status.st_size == 0 and self._is_at(fd, file):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(file, dir_fd=self._fd)
 

@@ -27,17 +27,21 @@ if TYPE_CHECKING:
 ADMISSION = "door"
 GPU, RUN, WAIT, SPOOL, TURN = "gpu/", "run/", "wait/", "spool/", "turn/"
 
-VALID_S = 60  # a job that makes no progress delays others no longer than that
+# A waiting job that makes no progress delays other users no longer than this.
+VALID_S = 60
 _NO_END_S = str(1 << 62)
-_LONGEST = 87  # an abstract socket takes 107 bytes, 10 of them before these, and 10 for an ending
-_NUMBER = re.compile("[0-9]{1,20}$")  # of no other script: users could name others by them
+# An abstract socket's name takes 107 bytes. The prefix of lease.py takes 10 of them, and an ending takes 10.
+_LONGEST = 87
+# ASCII digits only: `int` reads digits of other scripts too, and a user could name other users by them.
+_NUMBER = re.compile("[0-9]{1,20}$")
 _ENDING = re.compile("~[^/]*")
 _CLAIMS = re.compile("(?:run|wait|spool|turn)/([0-9]+)/")
-_MOST_WAITING = 256  # of one user: a spooler names the first of each line, and those that are about to start
+# Of one user: a spooler names the first job of each line, and those that are about to start.
+_MOST_WAITING = 256
 _TIME_SHARED = "t"
 
 
-class Seen:
+class HeldNames:
     """The names of one look.
 
     Args:
@@ -62,17 +66,19 @@ class Seen:
         self.binders = {name[len(GPU) :]: uid for name, uid in held.items() if name.startswith(GPU)}
         self.gpus = set(self.binders)
         self.false = {name: uid for name, uid in held.items() if uid and claimed_by(name) not in (None, uid)}
-        true = [name for name in held if name not in self.false]
-        self.jobs = {name: job for name, job in zip(true, map(_running, true)) if job is not None}
+        valid = [name for name in held if name not in self.false]
+        self.jobs = {name: job for name, job in zip(valid, map(_running, valid)) if job is not None}
         self.waits: "dict[str, int]" = {}
         waiting: "dict[tuple[int, str], tuple[int, Waiting]]" = {}
-        for name in true:
+        for name in valid:
             entry = _waiting(name)
             if entry is None:
                 continue
             until_s, job = entry
             self.waits[name] = job.uid
-            if until_s > now_s and waiting.get((job.uid, job.job), (0,))[0] < until_s:  # the newest that it holds
+            # Of several names of one job the newest counts, because a spooler binds the next before it releases the
+            # last.
+            if until_s > now_s and waiting.get((job.uid, job.job), (0,))[0] < until_s:
                 waiting[job.uid, job.job] = entry
         self.running = [job for job in self.jobs.values() if (job.uid, job.job) != but]
         run = {(job.uid, job.job) for job in self.running}
@@ -93,18 +99,18 @@ class Seen:
         if None not in bound.values():
             return {gpu: uid for gpu, uid in bound.items() if uid is not None}
         uids = [job.uid for job in sorted(self.running) for _ in range(min(job.asked.gpus, len(self.gpus)))]
-        known = len(uids) == len(self.gpus) and (len(held) == len(uids) or len(set(uids)) == 1)
-        return dict(zip(held, uids)) if known else dict.fromkeys(held, -1)
+        is_known = len(uids) == len(self.gpus) and (len(held) == len(uids) or len(set(uids)) == 1)
+        return dict(zip(held, uids)) if is_known else dict.fromkeys(held, -1)
 
 
 def _the_first_of_each(waiting: "list[Waiting]") -> "list[Waiting]":
     kept: "dict[int, int]" = {}
-    found = []
+    first = []
     for entry in waiting:
         kept[entry.uid] = kept.get(entry.uid, 0) + 1
         if kept[entry.uid] <= _MOST_WAITING:
-            found.append(entry)
-    return found
+            first.append(entry)
+    return first
 
 
 def claimed_by(name: str) -> "Optional[int]":
@@ -131,17 +137,17 @@ def gpu(uuid: str) -> str:
     return GPU + uuid
 
 
-def run(uid: int, job: str, asked: Demand, shared: bool = False) -> str:
+def run(uid: int, job: str, demand: Demand, shared: bool = False) -> str:
     """Name a job that runs; `shared`: it shares the cores in time, so no other user waits for them."""
     label = job + "~" + _TIME_SHARED if shared else job
-    return "%s%d/%s/%d/%d/%d" % (RUN, uid, label, asked.gpus, asked.cores, asked.memory_mb)
+    return "%s%d/%s/%d/%d/%d" % (RUN, uid, label, demand.gpus, demand.cores, demand.memory_mb)
 
 
 def wait(waiting: Waiting, until_s: int) -> str:
     """Name a job that is the next of its line; one whose GPU type is too long, as if any GPU would do."""
-    ms, uid, job, asked, kind, used = waiting
+    ms, uid, job, demand, kind, used = waiting
     label = job if used is None else "%s~%d,%d,%d" % ((job,) + used)
-    parts = (WAIT, uid, ms, until_s, asked.gpus, asked.cores, asked.memory_mb, label)
+    parts = (WAIT, uid, ms, until_s, demand.gpus, demand.cores, demand.memory_mb, label)
     name = "%s%d/%d/%d/%d/%d/%d/%s/%s/%d" % (parts + kind[:2])
     if len(name) <= _LONGEST:
         return name
@@ -181,7 +187,8 @@ def _running(name: str) -> "Optional[Running]":
 
 def _waiting(name: str) -> "Optional[tuple[int, Waiting]]":
     parts = name.split("/")
-    if len(parts) == 7:  # of an older bridge, whose names count as long as they are held, for any GPU
+    # A bridge of an older version wrote this name. It counts as long as it is held, and for any GPU.
+    if len(parts) == 7:
         parts = parts[:3] + [_NO_END_S] + parts[3:] + ["", "0"]
     if parts[0] != "wait" or len(parts) != 10:
         return None
@@ -190,8 +197,8 @@ def _waiting(name: str) -> "Optional[tuple[int, Waiting]]":
         return None
     uid, ms, until_s = numbers[:3]
     job, details = _job_of(parts[7])
-    said = _numbers(details.split(","))
-    used = Used(*said) if len(said) == len(Used._fields) else None
+    usage = _numbers(details.split(","))
+    used = Used(*usage) if len(usage) == len(Used._fields) else None
     return until_s, Waiting(ms, uid, job, Demand(*numbers[3:6]), Kind(parts[8], numbers[6], ()), used)
 
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from ..supervisor.eligible_gpus import GpuInfo
 
-_BOOTTIME = 7  # CLOCK_BOOTTIME, which Python names from 3.7 on; it runs while the machine sleeps
+# CLOCK_BOOTTIME, which Python names from 3.7 on. It runs on while the machine sleeps.
+_BOOTTIME = 7
 
 Demand = namedtuple("Demand", ("gpus", "cores", "memory_mb"))
 # Which GPUs will do: a type as `squeezed` has it, "" for any; the size of each, 0 for any; those that the user's
@@ -38,8 +39,10 @@ Used = namedtuple("Used", ("ms", "step_ms", "more"))
 Waiting = namedtuple("Waiting", ("ms", "uid", "job", "asked", "kind", "used"))
 
 ANY = Kind("", 0, ())
-_MANY = 64  # jobs that could start at once
-_TIMES_SHARED = 4  # so many times the cores one user's jobs may ask for on their own machine
+# A spooler publishes no more than this many further jobs that could start at once.
+_MANY = 64
+# On one's own machine, the jobs together may ask for this many times its cores.
+_TIMES_SHARED = 4
 
 
 def name() -> str:
@@ -80,7 +83,8 @@ def available_mb() -> int:
     for line in read_proc("meminfo").split(b"\n"):
         if line.startswith(b"MemAvailable:"):
             return int(line.split()[1]) >> 10
-    return memory_mb()  # a kernel before 3.14 does not say
+    # Kernels before 3.14 have no MemAvailable.
+    return memory_mb()
 
 
 def _first_line(path: str) -> str:
@@ -93,8 +97,8 @@ def _first_line(path: str) -> str:
 
 def demand_of(spec: "Mapping[str, Any]") -> Demand:
     """Return what a job asks for; no memory if it does not say."""
-    asked = spec["resources"]
-    return Demand(asked["gpus"], asked["cores"], _mb(asked["memory_bytes"] or 0))
+    resources = spec["resources"]
+    return Demand(resources["gpus"], resources["cores"], _mb(resources["memory_bytes"] or 0))
 
 
 def kind_of(resources: "Mapping[str, Any]") -> Kind:
@@ -103,28 +107,29 @@ def kind_of(resources: "Mapping[str, Any]") -> Kind:
     return Kind(kind, memory_mb, only_of(resources))
 
 
-def gpus_of_kind(kind: Kind, there: "Iterable[GpuInfo]") -> "list[str]":
+def gpus_of_kind(kind: Kind, gpus: "Iterable[GpuInfo]") -> "list[str]":
     """List the UUIDs of the GPUs that will do."""
-    allowed = allowed_gpus(there, kind.only)
+    allowed = allowed_gpus(gpus, kind.only)
     return [gpu.uuid for gpu in eligible_gpus(allowed, kind.type or None, kind.memory_mb << 20 or None)]
 
 
 def limits_of(spec: "Mapping[str, Any]") -> UserLimits:
     """Return what the job's user may take on this host."""
-    given = spec.get("limits") or {}
-    limit, memory = given.get("cores"), given.get("memory_bytes")
-    if limit is None and spec["scheduler"] == "local":  # one's own machine
+    limits = spec.get("limits") or {}
+    limit, memory = limits.get("cores"), limits.get("memory_bytes")
+    # On one's own machine, jobs share the cores with all other programs, and need not wait for a free one.
+    if limit is None and spec["scheduler"] == "local":
         limit = max(_TIMES_SHARED * cores(), spec["resources"]["cores"])
-    return UserLimits(given.get("gpus"), limit, None if memory is None else _mb(memory), given.get("jobs"))
+    return UserLimits(limits.get("gpus"), limit, None if memory is None else _mb(memory), limits.get("jobs"))
 
 
-def shares_cores(limits: UserLimits, there: int) -> bool:
+def shares_cores(limits: UserLimits, core_count: int) -> bool:
     """Return whether jobs with these limits share the cores in time, as all programs do: no job waits for another.
 
     Args:
-        there: How many cores the machine has.
+        core_count: How many cores the machine has.
     """
-    return bool(limits.cores is not None and limits.cores > there)
+    return bool(limits.cores is not None and limits.cores > core_count)
 
 
 def _mb(size: int) -> int:
@@ -141,20 +146,20 @@ def reserved_gpus(
         waiting: How many each waiting job needs, and which will do; None: every one does.
         last: GPUs that are kept only if no others will do; None: all of them.
     """
-    places = [gpus for wanted, gpus in waiting for _ in range(min(wanted, len(free)))]
+    places = [gpus for count, gpus in waiting for _ in range(min(count, len(free)))]
     has = {}  # type: dict[int, str]
     for gpu in sorted(free, key=lambda gpu: last is None or gpu in last):
         _give(gpu, places, has, set())
     return set(has.values())
 
 
-def _give(gpu: str, places: "Sequence[Optional[Container[str]]]", has: "dict[int, str]", asked: "set[int]") -> bool:
+def _give(gpu: str, places: "Sequence[Optional[Container[str]]]", has: "dict[int, str]", tried: "set[int]") -> bool:
     """Find a place for a GPU; a job that has to make room for it finds another, so that no place is lost."""
     for place, gpus in enumerate(places):
-        if place in asked or gpus is not None and gpu not in gpus:
+        if place in tried or gpus is not None and gpu not in gpus:
             continue
-        asked.add(place)
-        if place not in has or _give(has[place], places, has, asked):
+        tried.add(place)
+        if place not in has or _give(has[place], places, has, tried):
             has[place] = gpu
             return True
     return False
@@ -201,30 +206,30 @@ class RemainingResources:
             if not job.shared:
                 self.core_users[job.uid] = self.core_users.get(job.uid, 0) + job.asked.cores
         self.cores: "int" = machine.cores - sum(self.core_users.values())
-        self._there = machine.cores
+        self._core_count = machine.cores
         self.memory_mb = min(machine.memory_mb - used, machine.available_mb)
         self.limits = limits
         self.own = [sum(each) for each in zip(*own)] + [len(own)] if own else [0, 0, 0, 0]
 
-    def lacks(self, asked: Demand, gpus: "Optional[Sequence[str]]" = None) -> "list[str]":
+    def lacks(self, demand: Demand, gpus: "Optional[Sequence[str]]" = None) -> "list[str]":
         """List what is missing for a job that asks for this; empty if it may start.
 
         Args:
             gpus: The GPUs of its kind; None: every one is.
         """
-        missing = self.lacks_room(asked, gpus)
-        if CORES in missing and shares_cores(self.limits, self._there):
+        missing = self.lacks_room(demand, gpus)
+        if CORES in missing and shares_cores(self.limits, self._core_count):
             missing.remove(CORES)
-        return missing + ([OWN] if self.over(asked) else [])
+        return missing + ([OWN] if self.over(demand) else [])
 
-    def lacks_room(self, asked: Demand, gpus: "Optional[Sequence[str]]" = None) -> "list[str]":
+    def lacks_room(self, demand: Demand, gpus: "Optional[Sequence[str]]" = None) -> "list[str]":
         """List what is missing for a job of any user, whose limits are not known."""
         missing = []
-        if asked.gpus and len(self.left(gpus)) < asked.gpus:
+        if demand.gpus and len(self.left(gpus)) < demand.gpus:
             missing.append(GPUS)
-        if self.cores < asked.cores:
+        if self.cores < demand.cores:
             missing.append(CORES)
-        if asked.memory_mb and self.memory_mb < asked.memory_mb:
+        if demand.memory_mb and self.memory_mb < demand.memory_mb:
             missing.append(MEMORY)
         return missing
 
@@ -237,41 +242,41 @@ class RemainingResources:
         kept = reserved_gpus(self.free_gpus, self._waiting, gpus)
         return [gpu for gpu in self.suitable(gpus) if gpu not in kept]
 
-    def over(self, asked: Demand) -> "list[str]":
+    def over(self, demand: Demand) -> "list[str]":
         """List the limits of the user that it would exceed, by their names in clusterfn.yml."""
-        wanted = list(asked) + [1]
+        amounts = list(demand) + [1]
         words = ("gpus", "cores", "memory", "jobs")
         return [
             word
-            for word, limit, used, more in zip(words, self.limits, self.own, wanted)
+            for word, limit, used, more in zip(words, self.limits, self.own, amounts)
             if limit is not None and more and used + more > limit
         ]
 
-    def further(self, asked: Demand) -> int:
+    def further(self, demand: Demand) -> int:
         """Return how many more such jobs the limits of the user allow."""
-        each = zip(self.limits, self.own, list(asked) + [1])
+        each = zip(self.limits, self.own, list(demand) + [1])
         rooms = [(limit - used) // more for limit, used, more in each if limit is not None and more]
         return max(0, int(min(rooms + [_MANY])))
 
-    def take(self, asked: Demand, gpus: "Optional[Sequence[str]]" = None) -> None:
+    def take(self, demand: Demand, gpus: "Optional[Sequence[str]]" = None) -> None:
         """Take what a job needs: it starts."""
-        for gpu in self.left(gpus)[: asked.gpus]:
+        for gpu in self.left(gpus)[: demand.gpus]:
             self.free_gpus.remove(gpu)
-        self._less(asked)
-        self.count(asked)
+        self._less(demand)
+        self.count(demand)
 
-    def reserve(self, asked: Demand, gpus: "Optional[Sequence[str]]" = None) -> None:
+    def reserve(self, demand: Demand, gpus: "Optional[Sequence[str]]" = None) -> None:
         """Keep what a waiting job needs, of these GPUs."""
-        self._waiting.append((asked.gpus, gpus))
-        self._less(asked)
+        self._waiting.append((demand.gpus, gpus))
+        self._less(demand)
 
-    def _less(self, asked: Demand) -> None:
-        self.cores -= asked.cores
-        self.memory_mb -= asked.memory_mb
+    def _less(self, demand: Demand) -> None:
+        self.cores -= demand.cores
+        self.memory_mb -= demand.memory_mb
 
-    def count(self, asked: Demand) -> None:
+    def count(self, demand: Demand) -> None:
         """Count a job towards what the user may have."""
-        self.own = [used + more for used, more in zip(self.own, list(asked) + [1])]
+        self.own = [used + more for used, more in zip(self.own, list(demand) + [1])]
 
 
 class Usage:
@@ -289,20 +294,20 @@ class Usage:
         self._cores = max(1, cores)
         self._expected_ms = expected_s * 1000
 
-    def of(self, asked: Demand) -> int:
+    def of(self, demand: Demand) -> int:
         """Return what counts for a job that asks for this."""
-        return self.gpus_ms if asked.gpus else self.cores_ms
+        return self.gpus_ms if demand.gpus else self.cores_ms
 
-    def step(self, asked: Demand) -> int:
+    def step(self, demand: Demand) -> int:
         """Return what such a job adds for further ones."""
-        gpus, cores = self._expected_ms * asked.gpus / self._gpus, self._expected_ms * asked.cores / self._cores
-        return int(gpus if asked.gpus else cores)
+        gpus, cores = self._expected_ms * demand.gpus / self._gpus, self._expected_ms * demand.cores / self._cores
+        return int(gpus if demand.gpus else cores)
 
     def copy(self) -> "Usage":
         """Return another that is the same."""
         return Usage(self.gpus_ms, self.cores_ms, self._gpus, self._cores, self._expected_ms / 1000)
 
-    def add(self, asked: Demand) -> None:
+    def add(self, demand: Demand) -> None:
         """Count a job that runs from now on."""
-        self.gpus_ms += int(self._expected_ms * asked.gpus / self._gpus)
-        self.cores_ms += int(self._expected_ms * asked.cores / self._cores)
+        self.gpus_ms += int(self._expected_ms * demand.gpus / self._gpus)
+        self.cores_ms += int(self._expected_ms * demand.cores / self._cores)

@@ -24,7 +24,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_MOST_OF_A_CORE = 0.004  # for looks at jobs, and as much again for nvidia-smi
+# The share of a core for looks at jobs. nvidia-smi may take as much again.
+_MOST_OF_A_CORE = 0.004
 _MOST_BYTES_PER_S = 1500.0
 _GPUS_EVERY_S = 5.0
 _ENDED = frozenset(FINAL.values()) | {DIED}
@@ -43,6 +44,7 @@ def print_looks(root: str, lease: str, every_s: float, looks: int) -> int:
     while True:
         began = time.process_time()
         line = json.dumps(portable(overview.look())).encode() + b"\n"
+        # After a sync flush, the client can decompress this look before the next one comes.
         data = packed.compress(line) + packed.flush(zlib.Z_SYNC_FLUSH)
         _write(data)
         count += 1
@@ -65,9 +67,9 @@ def _asks_again(pause_s: float) -> bool:
 
 
 def _write(data: bytes) -> None:
-    left = memoryview(data)
-    while len(left):
-        left = left[os.write(sys.stdout.fileno(), left) :]
+    remaining = memoryview(data)
+    while len(remaining):
+        remaining = remaining[os.write(sys.stdout.fileno(), remaining) :]
 
 
 class Overview:
@@ -90,19 +92,20 @@ class Overview:
         return dict(facts, machine=_machine(), **self._look_at_gpus(own))
 
     def _own_jobs(self) -> "list[dict[str, Any]]":
-        found = []
+        jobs = []
         for folder in job_folders(self._root):
             if folder not in self._ended:
                 job = listing.describe(folder)
                 if job["state"] in _ENDED:
                     self._ended.add(folder)
                 else:
-                    found.append(job)
-        return found
+                    jobs.append(job)
+        return jobs
 
     def _look_at_gpus(self, own: "list[dict[str, Any]]") -> "dict[str, Any]":
         """Return the GPUs of the machine; between two looks by nvidia-smi, what the own jobs say of theirs is newer."""
         if time.monotonic() >= self._next_gpus:
+            # nvidia-smi is a child of this process, so its cost shows in the CPU time of the children.
             before = _children_s()
             self._gpus = report.look_at_gpus(self._root, self._lease)
             self._next_gpus = time.monotonic() + max(_GPUS_EVERY_S, (_children_s() - before) / _MOST_OF_A_CORE)
@@ -127,9 +130,9 @@ def _machine() -> "dict[str, Any]":
     try:
         with open("/proc/meminfo", "rb") as file:
             for line in file:
-                name, _, rest = line.partition(b":")
+                name, _, amount = line.partition(b":")
                 if name in (b"MemTotal", b"MemAvailable"):
-                    memory[name.decode()] = int(rest.split()[0]) * 1024
+                    memory[name.decode()] = int(amount.split()[0]) * 1024
     except (OSError, ValueError, IndexError):
         memory = {}
     total, free = memory.get("MemTotal"), memory.get("MemAvailable")

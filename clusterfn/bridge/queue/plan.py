@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Container, Iterable, Mapping, Optional, Sequence
 
-    from .lease_names import Seen
+    from .lease_names import HeldNames
     from .machine import Demand, Kind, MachineResources, UserLimits, Waiting
     from .tickets import Ticket
 
@@ -27,7 +27,8 @@ SLOW = "its script takes long to come to the function (look at `setup:` of the h
 _MOST_FURTHER = 64
 HALF = "its group has half of the GPUs, and another user waits for GPUs"
 LATER = "another user waits, who has used less of the machine lately"
-_SLACK_MS = 5000  # an element does not give way for less: it takes a second to start it again
+# An element does not yield for a smaller difference, because its restart takes a second.
+_SLACK_MS = 5000
 
 
 class GpuSituation:
@@ -55,18 +56,18 @@ class GpuSituation:
 
 
 def _describe_wait(
-    missing: "Sequence[str]", asked: "Demand", around: GpuSituation, room: "RemainingResources", limits: "UserLimits"
+    missing: "Sequence[str]", demand: "Demand", around: GpuSituation, room: "RemainingResources", limits: "UserLimits"
 ) -> str:
     """Say what a job waits for: "8 of 8 GPUs held by ada (5), bob (3); waiting for 2"."""
-    parts, over = [], room.over(asked)
+    parts, over = [], room.over(demand)
     if GPUS in missing:
-        parts.append(_describe_gpus(asked.gpus, around))
+        parts.append(_describe_gpus(demand.gpus, around))
     if CORES in missing:
         users = ["%s (%d)" % (_named(uid), cores) for uid, cores in sorted(room.core_users.items()) if cores]
         held = "cores held by %s; " % ", ".join(users) if users else ""
-        parts.append("%swaiting for %d free core%s" % (held, asked.cores, "" if asked.cores == 1 else "s"))
+        parts.append("%swaiting for %d free core%s" % (held, demand.cores, "" if demand.cores == 1 else "s"))
     if MEMORY in missing:
-        parts.append("waiting for %d MB of free memory" % asked.memory_mb)
+        parts.append("waiting for %d MB of free memory" % demand.memory_mb)
     if OWN in missing:
         allowed = [
             "%s: %s" % (word, shown)
@@ -78,12 +79,13 @@ def _describe_wait(
 
 
 def _named(uid: int) -> str:
-    if uid == os.geteuid():  # whose jobs these are
+    # The reasons are written for the user whose jobs these are.
+    if uid == os.geteuid():
         return "you"
     return user_name(uid) if uid >= 0 else "an unknown user"
 
 
-def _describe_gpus(wanted: int, around: GpuSituation) -> str:
+def _describe_gpus(count: int, around: GpuSituation) -> str:
     parts = []
     if around.holders:
         shown = [_named(uid) for uid in around.holders.values()]
@@ -95,16 +97,17 @@ def _describe_gpus(wanted: int, around: GpuSituation) -> str:
     if around.unleased:
         used = list(around.unleased.values())
         parts.append("%d in use without a lease: %s" % (len(used), ", ".join(used)))
-    said = "; ".join(parts)
-    if around.kept and around.ahead:  # why those that are free are not for it
+    text = "; ".join(parts)
+    # Some GPUs are free, so the text must say why this job does not get them.
+    if around.kept and around.ahead:
         free = len(set(around.gpus) - set(around.holders) - set(around.unleased))
-        which = "the others" if around.kept == free else "%d of the others" % around.kept
+        reserved_gpus = "the others" if around.kept == free else "%d of the others" % around.kept
         if free == len(around.gpus):
-            which = "%d of %d GPUs" % (around.kept, free)
+            reserved_gpus = "%d of %d GPUs" % (around.kept, free)
         jobs = ["%s's %s%d-GPU job" % (user_name(uid), when, gpus) for uid, gpus, when in around.ahead]
-        reserved = "%s reserved for %s" % (which, " and ".join(jobs))
-        said = ", ".join(filter(None, [said, reserved]))
-    return "%s; waiting for %d" % (said or "too few of %d GPUs are free" % len(around.gpus), wanted)
+        reserved = "%s reserved for %s" % (reserved_gpus, " and ".join(jobs))
+        text = ", ".join(filter(None, [text, reserved]))
+    return "%s; waiting for %d" % (text or "too few of %d GPUs are free" % len(around.gpus), count)
 
 
 class QueueView:
@@ -112,7 +115,7 @@ class QueueView:
 
     Attributes:
         machine: The resources of the machine.
-        seen: The names that were held at one look.
+        names: The names that were held at one look.
         uid: Whose tickets they are.
         gpus_of: The GPUs of a kind.
         holders: uid of a GPU's holder, by its UUID; -1 where that is not known.
@@ -126,7 +129,7 @@ class QueueView:
     """
 
     def __init__(
-        self, machine: "MachineResources", seen: "Seen", uid: int, gpus_of: "Callable[[Kind], list[str]]",
+        self, machine: "MachineResources", names: "HeldNames", uid: int, gpus_of: "Callable[[Kind], list[str]]",
         holders: "Mapping[str, int]", unleased: "Mapping[str, str]", starting: "Container[str]" = (),
         late: "Container[str]" = (), overdue: "Container[str]" = (), usage: "Optional[Usage]" = None,
         pids: "Optional[Mapping[str, int]]" = None, place: "tuple[int, int]" = (0, 0),
@@ -135,7 +138,7 @@ class QueueView:
         self.usage = usage or Usage(0, 0, 0, 0)
         self.pids = pids or {}
         self.machine = machine
-        self.seen = seen
+        self.names = names
         self.uid = uid
         self.gpus_of = gpus_of
         self.holders = holders
@@ -178,7 +181,7 @@ def must_yield(ticket: "Ticket", view: QueueView) -> str:
     Args:
         view: Without the element.
     """
-    if all(other.uid == view.uid for other in view.seen.waiting):
+    if all(other.uid == view.uid for other in view.names.waiting):
         return ""
     planning = _Planning([ticket], view)
     return planning.group_has_its_half(ticket, planning.gpus_of(ticket)) or planning.others_come_first(ticket)
@@ -188,18 +191,18 @@ class _Planning:
     def __init__(self, tickets: "Sequence[Ticket]", view: QueueView) -> None:
         self.view = view
         self.tickets = tickets
-        self.room = RemainingResources(view.machine, view.seen.running, view.uid, tickets[0].limits)
-        self.made = StartPlan()
-        self._runs = {job.job for job in view.seen.running if job.uid == view.uid}
+        self.room = RemainingResources(view.machine, view.names.running, view.uid, tickets[0].limits)
+        self.plan = StartPlan()
+        self._runs = {job.job for job in view.names.running if job.uid == view.uid}
         own = {ticket.job for ticket in tickets}
-        others = [job for job in view.seen.waiting if job.uid != view.uid or job.job not in own]
+        others = [job for job in view.names.waiting if job.uid != view.uid or job.job not in own]
         self._usage = view.usage.copy()
         self._is_fair = all(job.used is not None for job in others)
         self._others = self._in_order(others)
         self._full: "set[tuple[int, str]]" = set()
         self._first: "Optional[Waiting]" = None
         self._lines: "set[Optional[Kind]]" = set()
-        self._one_comes = False
+        self._gpu_job_comes = False
         self._others_before = 0
         self._ahead: "list[tuple[int, int, str, list[str]]]" = []
         self._of_groups: "dict[str, int]" = {}
@@ -208,14 +211,15 @@ class _Planning:
         place = self.view.place
         for number, ticket in enumerate(self.tickets):
             place = max(place, (self._usage.of(ticket.asked), ticket.ms))
-            self.made.places[ticket.job] = place
+            self.plan.places[ticket.job] = place
             own = (place[0] if self._is_fair else 0, place[1], self.view.uid)
+            # Jobs of other users that come before this one get what they need first.
             while self._others and self._others[0][0] < own:
                 _, further, other = self._others.pop(0)
                 self._let_pass(other, further, ticket)
             self.room.limits = ticket.limits
             self._plan_one(ticket, number)
-        return self.made
+        return self.plan
 
     def _in_order(self, others: "Iterable[Waiting]") -> "list[tuple[tuple[int, int, int], int, Waiting]]":
         """Return the jobs of others and, with a number, the further ones that each user has behind each of them."""
@@ -238,68 +242,75 @@ class _Planning:
         self._first = self._first or (other if other.uid != self.view.uid else None)
         self._keep_for(other.uid, other.asked, other.kind, "" if other.ms > ticket.ms else "earlier ")
 
-    def _keep_for(self, uid: int, asked: "Demand", kind: "Kind", when: str = "earlier ") -> None:
-        gpus = self.view.gpus_of(kind) if asked.gpus else []
-        self._ahead.append((uid, asked.gpus, when, gpus))
-        self.room.reserve(asked, gpus)
+    def _keep_for(self, uid: int, demand: "Demand", kind: "Kind", when: str = "earlier ") -> None:
+        gpus = self.view.gpus_of(kind) if demand.gpus else []
+        self._ahead.append((uid, demand.gpus, when, gpus))
+        self.room.reserve(demand, gpus)
 
     def _plan_one(self, ticket: "Ticket", number: int) -> None:
         kind, before, behind = self.gpus_of(ticket), number + self._others_before, self.tickets[number + 1 :]
         if ticket.job in self.view.overdue and ticket.job not in self._runs:
-            self.made.reasons[ticket.job] = SLOW
+            self.plan.reasons[ticket.job] = SLOW
             return
         if ticket.job in self._runs or ticket.job in self.view.starting:
             self._goes(ticket, kind)
-            self._one_comes = self._one_comes or self._is_awaited(ticket)
+            self._gpu_job_comes = self._gpu_job_comes or self._is_awaited(ticket)
             return
         why = self.group_has_its_half(ticket, kind)
         missing = self.room.lacks(ticket.asked, kind) if kind is not None else []
         if not missing and not why:
-            if ticket.asked.gpus and self._one_comes:  # jobs with GPUs start one after another
-                self.made.reasons[ticket.job] = self._with_place_in_line("", ticket, before)
+            # Jobs with GPUs start one after another: a job may exchange a GPU that another process uses, and the next
+            # job must not have taken the replacement.
+            if ticket.asked.gpus and self._gpu_job_comes:
+                self.plan.reasons[ticket.job] = self._with_place_in_line("", ticket, before)
             else:
-                self._one_comes = self._one_comes or self._is_awaited(ticket)
-                self.made.start.append(ticket)
-                self.made.gpus[ticket.job] = self.room.left(kind)
+                self._gpu_job_comes = self._gpu_job_comes or self._is_awaited(ticket)
+                self.plan.start.append(ticket)
+                self.plan.gpus[ticket.job] = self.room.left(kind)
             self._goes(ticket, kind)
             return
         gpus = kind or []
-        ahead = [(uid, wanted, when) for uid, wanted, when, theirs in self._ahead if set(theirs).intersection(gpus)]
+        ahead = [(uid, count, when) for uid, count, when, theirs in self._ahead if set(theirs).intersection(gpus)]
         kept = len(self.room.suitable(gpus)) - len(self.room.left(gpus))
         around = GpuSituation(gpus, self.view, ahead, kept)
         text = _describe_wait(missing, ticket.asked, around, self.room, ticket.limits) or why
-        self.made.reasons[ticket.job] = self._with_place_in_line(text, ticket, before)
+        self.plan.reasons[ticket.job] = self._with_place_in_line(text, ticket, before)
         line = ticket.kind if ticket.asked.gpus else None
         # The first of its line reserves. A group that has its half keeps nothing from those for whom it waits.
         if not missing or why or line in self._lines:
             return
         self._lines.add(line)
         self.room.count(ticket.asked)
-        if missing != [OWN]:  # a job that waits for the user's own jobs keeps nothing from others
+        # A job that only waits for its user's own jobs keeps nothing from other users.
+        if missing != [OWN]:
             self._keep_for(self.view.uid, ticket.asked, ticket.kind)
-            if ticket.kind.only:  # its name cannot say which GPUs: others would keep all of them
+            # A name cannot say which GPUs such a job accepts, so other users would keep all GPUs for it.
+            if ticket.kind.only:
                 return
-            self.made.named.append(ticket)
-            self.made.further[ticket.job] = self._further(ticket, behind)
-            self._usage.add(ticket.asked)  # another user comes before the next one
+            self.plan.named.append(ticket)
+            self.plan.further[ticket.job] = self._further(ticket, behind)
+            # The reserved job counts as used, so that another user comes before the next job of this one.
+            self._usage.add(ticket.asked)
 
     def _with_place_in_line(self, text: str, ticket: "Ticket", before: int) -> str:
         """Add how many jobs come before it, and whose is the first and why."""
         if not before:
             return text
         after = "%d job%s before it" % (before, "" if before == 1 else "s")
-        first, used_ms = self._first, self.made.places[ticket.job][0]
+        first, used_ms = self._first, self.plan.places[ticket.job][0]
         if self._is_fair and first is not None and first.used.ms < used_ms:
-            from .usage import in_words  # few jobs wait for another user
+            # This import is late, because few jobs wait for another user.
+            from .usage import in_words
 
-            what = "GPUs" if first.asked.gpus else "cores"
-            used = in_words(first.used.ms), what, in_words(used_ms)
+            resource = "GPUs" if first.asked.gpus else "cores"
+            used = in_words(first.used.ms), resource, in_words(used_ms)
             after += "; %s is next, with %s of all %s used lately (you: %s)" % ((_named(first.uid),) + used)
         return "%s; %s" % (text, after) if text else after
 
     def _further(self, ticket: "Ticket", behind: "Sequence[Ticket]") -> "tuple[int, int]":
         """Return what each further job like this one adds to what was used, and how many there are that may start."""
-        if ticket.asked.gpus and ticket.element is not None:  # its group may have no more than half
+        # The group of such a job may have no more than half of the GPUs while another user waits.
+        if ticket.asked.gpus and ticket.element is not None:
             return 0, 0
         alike = sum((each.asked, each.kind) == (ticket.asked, ticket.kind) for each in behind)
         return self._usage.step(ticket.asked), min(alike, self.room.further(ticket.asked))
@@ -313,7 +324,7 @@ class _Planning:
         return bool(ticket.asked.gpus) and ticket.job not in self.view.late
 
     def _goes(self, ticket: "Ticket", kind: "Optional[list[str]]") -> None:
-        self.made.named.append(ticket)
+        self.plan.named.append(ticket)
         if ticket.job not in self._runs:
             self._usage.add(ticket.asked)
             self.room.take(ticket.asked, kind)
@@ -336,10 +347,10 @@ class _Planning:
             other.uid != self.view.uid
             and other.asked.gpus
             and (kind is None or set(self.view.gpus_of(other.kind)).intersection(kind))
-            for other in self.view.seen.waiting
+            for other in self.view.names.waiting
         ):
             return ""
-        group, running = _group(ticket), self.view.seen.running
+        group, running = _group(ticket), self.view.names.running
         own = [job for job in running if job.uid == self.view.uid and job.job.startswith(group + ".")]
         has = sum(job.asked.gpus for job in own) + self._of_groups.get(group, 0) + ticket.asked.gpus
         return "" if has <= max(len(kind or []) // 2, ticket.asked.gpus) else HALF

@@ -14,8 +14,8 @@ _OF_SYSTEMD, _OF_PAM = "systemd-private-", "tmp-inst"
 
 def private_source(folder: str) -> str:
     """Return what is mounted in place of a folder for this user, login or service alone; "" if that is not so."""
-    found = os.stat(folder)
-    return _private_source(folder, found.st_dev, found.st_ino, MOUNTS)
+    status = os.stat(folder)
+    return _private_source(folder, status.st_dev, status.st_ino, MOUNTS)
 
 
 @functools.lru_cache(maxsize=None)
@@ -23,9 +23,11 @@ def _private_source(folder: str, _dev: int, _ino: int, mounts: str) -> str:
     try:
         with open(mounts, encoding="utf-8", errors="replace") as file:
             rows = [line.split(" ") for line in file]
-    except OSError:  # no Linux
+    except OSError:
+        # Only Linux has this file.
         return ""
-    shown = [row[3] for row in rows if len(row) > 4 and row[4] == folder][-1:]  # the last one hides the others
+    # Of several mounts at the same place, the last one hides the others.
+    shown = [row[3] for row in rows if len(row) > 4 and row[4] == folder][-1:]
     return next(iter(source for source in shown if _is_private(source)), "")
 
 

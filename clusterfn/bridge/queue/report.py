@@ -36,7 +36,8 @@ def print_queue(root: str, bridge: str) -> int:
     launch.revive_spooler(root, bridge)
     for line in waiting_jobs(root):
         text = "%s|PENDING|%s\n" % (job_name(line["name"], line["job"]), line["reason"])
-        sys.stdout.buffer.write(portable(text).encode("utf-8", "replace"))  # whatever the locale is
+        # The bytes are written directly, because the locale of the host may not be able to encode the names.
+        sys.stdout.buffer.write(portable(text).encode("utf-8", "replace"))
     return 0
 
 
@@ -55,7 +56,7 @@ def _line(ticket: "Ticket", reason: "Optional[str]") -> "dict[str, Any]":
 
 
 _STATUS_LINE = {"job": str, "reason": str}
-# What was last read, and of which file: a list of thousands of jobs asks for each of them.
+# The reasons that were read last, and the version of the file. A list of thousands of jobs asks for each of them.
 _last_read = (("", 0, 0), {})  # type: tuple[tuple[str, int, int], dict[str, str]]
 
 
@@ -66,11 +67,12 @@ def _reasons(root: str) -> "dict[str, str]":
     try:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
-            which = path, status.st_mtime_ns, status.st_ino
-            if _last_read[0] != which:
+            version = path, status.st_mtime_ns, status.st_ino
+            if _last_read[0] != version:
                 lines = [parse_record(line, _STATUS_LINE, QUEUE_STATUS) for line in file]
-                _last_read = which, {line["job"]: line["reason"] for line in lines}
-    except (OSError, DamagedFile):  # no spooler has written it yet, or it holds something else
+                _last_read = version, {line["job"]: line["reason"] for line in lines}
+    except (OSError, DamagedFile):
+        # No spooler has written the file yet, or it holds something else. Then the tickets' own reasons are shown.
         return {}
     return _last_read[1]
 
@@ -85,8 +87,12 @@ def reason_of_elements(root: str, group: str) -> str:
     """Return why the elements of a group wait, which of them does first; "" if none waits here."""
     waiting = Queue(root)
     tickets = [waiting.of(name) for name in waiting.names() if name.startswith(group + ".")]
-    found = sorted(ticket for ticket in tickets if ticket is not None)
-    return str(_line(found[0], _reasons(root).get(found[0].job))["reason"]) if found else ""
+    waiting_elements = sorted(ticket for ticket in tickets if ticket is not None)
+    return (
+        str(_line(waiting_elements[0], _reasons(root).get(waiting_elements[0].job))["reason"])
+        if waiting_elements
+        else ""
+    )
 
 
 def write_reasons(root: str, tickets: "list[Ticket]", reasons: "dict[str, str]") -> None:
@@ -95,7 +101,8 @@ def write_reasons(root: str, tickets: "list[Ticket]", reasons: "dict[str, str]")
     text = "".join(json.dumps(line) + "\n" for line in lines)
     try:
         publish.replace(_status_file(root), text.encode(), sync=False, mode=0o666)
-    except OSError:  # full: it is news, not the queue
+    except OSError:
+        # The disk is full. The reasons are only news, and the queue works without them.
         return
 
 
@@ -103,7 +110,8 @@ def _status_file(root: str) -> str:
     return os.path.join(machine.folder(root), QUEUE_STATUS)
 
 
-_OF_THE_JOURNAL = 1 << 20  # its end; a GPU that was taken before that is still shown as held
+# Only the end of the journal is read. A GPU that was taken before that is still shown as held, without its job.
+_OF_THE_JOURNAL = 1 << 20
 _KEPT = "waiting for %s; GPUs that become free are reserved for it"
 
 
@@ -118,22 +126,22 @@ def look_at_gpus(root: str, lease: str) -> "dict[str, Any]":
     trouble, held = "", {}  # type: str, dict[str, Optional[int]]
     try:
         held = leases_of_kind(lease).binders()
-        (loads, lost), seen_on = gpus.gpu_loads(), gpus.gpu_processes()
+        (loads, lost), processes = gpus.gpu_loads(), gpus.gpu_processes()
     except AttemptEnded as ended:
-        loads, lost, seen_on = [], [], {}
+        loads, lost, processes = [], [], {}
         trouble = "" if ended.verdict.kind == UNSATISFIABLE else ended.verdict.message
-    seen = lease_names.Seen(held, machine.now_s())
-    holders = GpuHolders(root, seen, os.getuid()).of(seen_on)
-    shown = [_gpu_facts(load, holders.get(load.uuid), seen_on.get(load.uuid, [])) for load in loads]
-    return {"gpus": shown, "lost": lost, "waiting": _waiting_for_gpus(root, seen), "trouble": trouble}
+    names = lease_names.HeldNames(held, machine.now_s())
+    holders = GpuHolders(root, names, os.getuid()).of(processes)
+    shown = [_gpu_facts(load, holders.get(load.uuid), processes.get(load.uuid, [])) for load in loads]
+    return {"gpus": shown, "lost": lost, "waiting": _waiting_for_gpus(root, names), "trouble": trouble}
 
 
-def _gpu_facts(load: "GpuLoad", holder: "Optional[dict[str, Any]]", seen_on: "list[GpuProcess]") -> "dict[str, Any]":
+def _gpu_facts(load: "GpuLoad", holder: "Optional[dict[str, Any]]", processes: "list[GpuProcess]") -> "dict[str, Any]":
     facts = dict(load._asdict(), holder=holder, without_lease=[])
     if holder is None:
-        quiet = seen_on or load.used_mib is None or load.used_mib <= gpus.QUIET_MIB
+        quiet = processes or load.used_mib is None or load.used_mib <= gpus.QUIET_MIB
         unseen = [] if quiet else ["%s in use by an unknown process" % format_size(load.used_mib << 20)]
-        facts["without_lease"] = [gpus.describe_process(each) for each in seen_on] + unseen
+        facts["without_lease"] = [gpus.describe_process(each) for each in processes] + unseen
     return facts
 
 
@@ -142,53 +150,54 @@ class GpuHolders:
 
     Args:
         root: Of this user's jobs.
-        seen: The names of one look.
+        names: The names of one look.
         uid: This user.
     """
 
-    def __init__(self, root: str, seen: lease_names.Seen, uid: int) -> None:
+    def __init__(self, root: str, names: lease_names.HeldNames, uid: int) -> None:
         self._root = root
-        self._seen = seen
+        self._names = names
         self._uid = uid
-        self._left = [[job.uid, job.asked.gpus] for job in seen.running if job.asked.gpus]
+        self._unassigned = [[job.uid, job.asked.gpus] for job in names.running if job.asked.gpus]
 
-    def of(self, seen_on: "dict[str, list[GpuProcess]]") -> "dict[str, dict[str, Any]]":
+    def of(self, processes: "dict[str, list[GpuProcess]]") -> "dict[str, dict[str, Any]]":
         """Return `user`, `job`, `name`, `since` (seconds since 1970) of each held GPU; None for what is not known."""
-        running = {job.job for job in self._seen.running if job.uid == self._uid}
-        found = {}
-        for uuid, (job, since) in _taken(self._root).items():  # this user's own jobs are in the journal
-            if uuid in self._seen.gpus and job in running:
-                found[uuid] = dict(self._holder(self._uid), job=job, name=_name_of(self._root, job), since=since)
-        for uuid in sorted(self._seen.gpus - set(found)):
-            users = {each.user for each in seen_on.get(uuid, [])}
-            uid = next((uid for uid, left in self._left if left > 0 and gpus.user_name(uid) in users), None)
+        running = {job.job for job in self._names.running if job.uid == self._uid}
+        holders = {}
+        # The journal says which GPUs this user's own jobs have; only those of other users must be guessed.
+        for uuid, (job, since) in _taken_gpus(self._root).items():
+            if uuid in self._names.gpus and job in running:
+                holders[uuid] = dict(self._holder(self._uid), job=job, name=_name_of(self._root, job), since=since)
+        for uuid in sorted(self._names.gpus - set(holders)):
+            users = {each.user for each in processes.get(uuid, [])}
+            uid = next((uid for uid, count in self._unassigned if count > 0 and gpus.user_name(uid) in users), None)
             if uid is not None:
-                found[uuid] = self._holder(uid)
-        rest = self._seen.gpus - set(found)
-        candidates = sorted({uid for uid, left in self._left if left > 0})
-        for uuid in rest:
-            found[uuid] = self._holder(*candidates)
-        return found
+                holders[uuid] = self._holder(uid)
+        others = self._names.gpus - set(holders)
+        candidates = sorted({uid for uid, count in self._unassigned if count > 0})
+        for uuid in others:
+            holders[uuid] = self._holder(*candidates)
+        return holders
 
     def _holder(self, *uids: int) -> "dict[str, Any]":
         """Describe a GPU that one of these users holds; with one user it counts as one of the GPUs of that user."""
-        counted = next((job for job in self._left if uids == (job[0],) and job[1] > 0), None)
+        counted = next((job for job in self._unassigned if uids == (job[0],) and job[1] > 0), None)
         if counted is not None:
             counted[1] -= 1
         user = " or ".join(gpus.user_name(uid) for uid in uids) or "an unknown user"
         return {"user": user, "own": uids == (self._uid,), "job": None, "name": None, "since": None}
 
 
-def _taken(root: str) -> "dict[str, tuple[str, float]]":
+def _taken_gpus(root: str) -> "dict[str, tuple[str, float]]":
     """Return which job took each GPU last and has not released it, and when, by the journal."""
-    found: "dict[str, tuple[str, float]]" = {}
+    taken: "dict[str, tuple[str, float]]" = {}
     for line in _end_of(os.path.join(machine.folder(root), tickets.JOURNAL_FILE)):
         if line.get("event") == tickets.TAKEN:
-            found.update((uuid, (line["job"], line["t"])) for uuid in line["cards"])
+            taken.update((uuid, (line["job"], line["t"])) for uuid in line["cards"])
         elif line.get("event") == tickets.RELEASED:
             for uuid in line["cards"]:
-                found.pop(uuid, None)
-    return found
+                taken.pop(uuid, None)
+    return taken
 
 
 def _end_of(path: str) -> "Iterable[dict[str, Any]]":
@@ -197,12 +206,14 @@ def _end_of(path: str) -> "Iterable[dict[str, Any]]":
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _OF_THE_JOURNAL))
             lines = file.read().split(b"\n")
-    except OSError:  # no GPU was ever leased on this machine
+    except OSError:
+        # There is no journal, because no GPU was ever leased on this machine.
         return
     for line in lines:
         try:
             event = json.loads(line.decode())
-        except ValueError:  # cut off at the beginning, or being written
+        except ValueError:
+            # The first line may be cut off, and the last may not be complete yet.
             continue
         yield event
 
@@ -212,30 +223,32 @@ def _name_of(root: str, job: str) -> "Optional[str]":
     try:
         with open(os.path.join(job_dir(root, whole), SPEC), encoding="utf-8") as file:
             name = json.load(file)["name"]
-    except (OSError, ValueError, KeyError):  # its folder is gone
+    except (OSError, ValueError, KeyError):
+        # The folder of the job is gone.
         return None
     return "%s, element %s" % (name, element) if element else str(name)
 
 
-def _waiting_for_gpus(root: str, seen: lease_names.Seen) -> "list[dict[str, Any]]":
+def _waiting_for_gpus(root: str, names: lease_names.HeldNames) -> "list[dict[str, Any]]":
     """List jobs that wait for GPUs, the next first: all own jobs, and of others those that are next in their line."""
     now_s, now_ms, uid = time.time(), machine.now_ns() // 10**6, os.getuid()
-    order = seen.in_order()
+    order = names.in_order()
     places = {(job.uid, job.job): place for place, job in enumerate(order)}
     own = waiting_jobs(root)
-    found, place = [], len(order)
+    waiting, place = [], len(order)
     for line in own:
-        place = places.get((uid, line["job"]), place)  # one without a name comes after the one before it
+        # A job without a name of its own comes after the one before it in the list.
+        place = places.get((uid, line["job"]), place)
         if line["asked"]["gpus"]:
             facts = {key: line[key] for key in ("job", "name", "reason", "asked", "since")}
-            found.append((place, dict(facts, own=True, user=gpus.user_name(uid))))
+            waiting.append((place, dict(facts, own=True, user=gpus.user_name(uid))))
     tickets = {line["job"] for line in own}
     for place, other in enumerate(order):
         if other.asked.gpus and (other.uid != uid or other.job not in tickets):
-            wanted = describe_request(other.asked.gpus, other.kind.type, other.kind.memory_mb << 20)
-            used = "; used %s of all GPUs lately" % in_words(other.used.ms) if seen.is_fair else ""
+            request = describe_request(other.asked.gpus, other.kind.type, other.kind.memory_mb << 20)
+            used = "; used %s of all GPUs lately" % in_words(other.used.ms) if names.is_fair else ""
             line = {"own": other.uid == uid, "user": gpus.user_name(other.uid), "job": other.job, "name": None,
-                    "reason": _KEPT % wanted + used, "asked": dict(other.asked._asdict()),
+                    "reason": _KEPT % request + used, "asked": dict(other.asked._asdict()),
                     "since": now_s - (now_ms - other.ms) / 1000.0}  # fmt: skip
-            found.append((place, line))
-    return [line for _, line in sorted(found, key=lambda each: each[0])]
+            waiting.append((place, line))
+    return [line for _, line in sorted(waiting, key=lambda each: each[0])]

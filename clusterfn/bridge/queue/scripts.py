@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
     from .tickets import Queue, Ticket
 
-_COMES_S = 5.0  # a script's own setup lines may take for ever
-# So long its turn is kept for such a script, and twice as long each time: one that is only slow comes in the end.
+# The lines of `setup:` in a script may run for ever, so a job is awaited only this long.
+_COMES_S = 5.0
+# The turn is kept this long for a slow script, and twice as long each further time: a script that is only slow succeeds
+# in the end.
 _KEPT_S, _KEPT_MOST_S = lease_names.VALID_S, 3600
 _AGAIN_S, _AGAIN_MOST_S = 0.2, 5.0
 
@@ -32,9 +34,12 @@ class JobScripts:
     def __init__(self, queue: "Queue") -> None:
         self.starting: "dict[str, subprocess.Popen[Any]]" = {}
         self._queue = queue
-        self._left: "list[subprocess.Popen[Any]]" = []  # to be collected
-        self._tries: "dict[str, tuple[int, float]]" = {}  # by job, how many, and not before when it is tried again
-        self._slow: "dict[str, set[int]]" = {}  # by job, those of its tries that took too long
+        # Processes whose exit status has not been collected yet.
+        self._uncollected: "list[subprocess.Popen[Any]]" = []
+        # By job: how often its script was started, and the time before which it is not started again.
+        self._tries: "dict[str, tuple[int, float]]" = {}
+        # By job: the numbers of those tries that took too long.
+        self._slow: "dict[str, set[int]]" = {}
 
     def tried(self) -> "set[str]":
         """Return the jobs that were tried and still wait."""
@@ -42,8 +47,8 @@ class JobScripts:
 
     def keep_only(self, waiting: "Container[str]") -> None:
         """Forget the jobs that wait no longer."""
-        known: "tuple[dict[str, Any], ...]" = (self.starting, self._tries, self._slow)
-        for kept in known:
+        tables: "tuple[dict[str, Any], ...]" = (self.starting, self._tries, self._slow)
+        for kept in tables:
             for job in [job for job in kept if job not in waiting]:
                 del kept[job]
 
@@ -56,13 +61,16 @@ class JobScripts:
         if not self._may_try(ticket.job):
             return None
         tries = self._tries.get(ticket.job, (0, 0.0))[0]
-        rest_s = min(_AGAIN_S * (1 << min(tries, 9)), _AGAIN_MOST_S)  # a thousand tries make no float any more
+        # The exponent is limited, because the power for a thousand tries would not fit into a float.
+        rest_s = min(_AGAIN_S * (1 << min(tries, 9)), _AGAIN_MOST_S)
         self._tries[ticket.job] = (tries + 1, time.monotonic() + rest_s)
         log_path = os.path.join(ticket.home, "scheduler.log" if ticket.element is None else element_log(ticket.element))
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK  # a FIFO without a reader refuses to block
+        # O_NONBLOCK: if the user has put a FIFO in place of the log, the open fails instead of waiting for a reader.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
         try:
             fields = self._queue.fields(ticket.job)
-            if fields is None:  # it has no ticket any more
+            # The ticket has been removed meanwhile.
+            if fields is None:
                 return None
             with open(os.open(log_path, flags, 0o600), "ab") as log:
                 os.set_blocking(log.fileno(), True)
@@ -72,7 +80,8 @@ class JobScripts:
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ticket.home,
                     env=dict(fields["env"], **{TURN: turn}), start_new_session=True,
                 )  # fmt: skip
-        except OSError as error:  # no more processes now, or its file system is away: the others start
+        except OSError as error:
+            # The user has no process left, or the job's file system is away. Other jobs must start all the same.
             say("the script of %s could not be started: %s" % (ticket.job, error))
             return None
 
@@ -81,11 +90,11 @@ class JobScripts:
         process = self.start(ticket, turn)
         if process is not None:
             self.starting[ticket.job] = process
-            self._left.append(process)
+            self._uncollected.append(process)
 
     def leave(self, process: "subprocess.Popen[Any]") -> None:
         """Collect a process once it ends."""
-        self._left.append(process)
+        self._uncollected.append(process)
 
     def _may_try(self, job: str) -> bool:
         return time.monotonic() >= self._tries.get(job, (0, 0.0))[1]
@@ -122,14 +131,15 @@ class JobScripts:
 
     def collect(self) -> bool:
         """Collect what has ended; return whether a job is not admitted by then: it has lost its turn."""
-        self._left = [child for child in self._left if child.poll() is None]
+        self._uncollected = [child for child in self._uncollected if child.poll() is None]
         lost = [job for job, child in self.starting.items() if child.returncode is not None]
         for job in lost:
             del self.starting[job]
         return bool(lost)
 
 
-_MOST_HUNG = 3  # scripts, of those that were to make one environment
+# Of the scripts that were started to make one environment, at most so many may hang before the others stop trying.
+_MOST_HUNG = 3
 
 
 class EnvironmentMaker:
@@ -150,7 +160,8 @@ class EnvironmentMaker:
 
     def end(self) -> None:
         """Kill its processes."""
-        if self.process.poll() is None:  # not reaped yet, so no other process has its pid
+        # The process was not reaped before, so no other process can have its number.
+        if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
 
 
@@ -191,14 +202,14 @@ class EnvironmentMakers:
                 if process is not None:
                     self._makers[ticket.job] = EnvironmentMaker(ticket, process, logged)
                     building[ticket.needs] = ticket
-            said = progress.in_words(progress.last_line(_log_of(building.get(ticket.needs, ticket))))
+            state = progress.in_words(progress.last_line(_log_of(building.get(ticket.needs, ticket))))
             if may_make and len(others) >= _MOST_HUNG:
-                said = "the setup of %s does not end" % ", ".join(job[:4] for job in others)
-            reasons[ticket.job] = "environment: " + (said or "waiting for its builder")
+                state = "the setup of %s does not end" % ", ".join(job[:4] for job in others)
+            reasons[ticket.job] = "environment: " + (state or "waiting for its builder")
         return reasons
 
     def _sort(
-        self, wanted: "set[tuple[str, ...]]"
+        self, needed: "set[tuple[str, ...]]"
     ) -> "tuple[dict[tuple[str, ...], Ticket], dict[tuple[str, ...], list[str]]]":
         """Return whose script makes each environment, and those whose own setup hangs; end those that are useless."""
         building: "dict[tuple[str, ...], Ticket]" = {}
@@ -206,15 +217,16 @@ class EnvironmentMakers:
         tried = self._scripts.tried()
         for job, maker in list(self._makers.items()):
             needs = maker.ticket.needs
-            # Its job was withdrawn while its own setup ran, or another script has made the environment meanwhile.
-            is_useless = not maker.builds() and (job not in tried or needs not in wanted)
+            # The job was withdrawn while its setup ran, or another script has made the environment meanwhile.
+            is_useless = not maker.builds() and (job not in tried or needs not in needed)
             if is_useless:
                 maker.end()
-            if is_useless or needs not in wanted:
+            if is_useless or needs not in needed:
                 self._scripts.leave(self._makers.pop(job).process)
             elif maker.builds() or not self._scripts.is_overdue(job):
                 building[needs] = maker.ticket
-            else:  # another job's script is tried
+            else:
+                # The setup of this job hangs, so the script of another job may try to make the environment.
                 hung.setdefault(needs, []).append(job)
         return building, hung
 
@@ -226,5 +238,6 @@ def _log_of(ticket: "Ticket") -> str:
 def _size_of(path: str) -> int:
     try:
         return os.stat(path).st_size
-    except OSError:  # it is not there yet
+    except OSError:
+        # The file does not exist yet.
         return 0

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 Binding = namedtuple("Binding", ("uid", "inode"))
 
 TABLE = "/proc/net/unix"
-# Flags and type as /proc shows them: the stream sockets that are not connected.
+# The flags and the type are those of stream sockets that are not connected, as /proc shows them.
 _LISTED = re.compile(rb": \w+ \w+ \w+ 0001 01 +(\d+) @([^\s@]+)\n")
 _NAME = re.compile(rb"\0([!-?A-~]+)\Z")
 
-# <linux/netlink.h>, <linux/sock_diag.h>, <linux/unix_diag.h>
+# Constants from <linux/netlink.h>, <linux/sock_diag.h> and <linux/unix_diag.h>.
 SOCK_DIAG, _BY_FAMILY, _DUMP = 4, 20, 0x301
 _DONE, _ERROR = 3, 2
 _BOUND, _LISTENING = 7, 10
@@ -30,25 +30,29 @@ _NAME_ATTRIBUTE, _UID_ATTRIBUTE = 0, 7
 _HEAD, _ASKED, _FOUND, _ATTRIBUTE = map(struct.Struct, ("=IHHII", "=BBHIII2I", "=BBBBI2I", "=HH"))
 _ROOM = 1 << 18
 _PATIENCE_S = 5.0
-_NOBODY = 65534  # who is not known in this user namespace
-_NETLINK = getattr(_socket, "AF_NETLINK", 16)  # Linux's; elsewhere no such socket can be made
+# The kernel shows this id for a user who has none in this user namespace.
+_NOBODY = 65534
+# Linux's number. Elsewhere, no such socket can be made.
+_NETLINK = getattr(_socket, "AF_NETLINK", 16)
 
 
 def bound_names(prefix: str) -> "dict[str, Binding]":
     """Return who has bound each name, by the name without the prefix."""
     try:
-        found = _ask_kernel()
-    except (OSError, struct.error):  # an old kernel, or a sandbox
-        found = _read_table()
+        bindings = _ask_kernel()
+    except (OSError, struct.error):
+        # An old kernel or a sandbox does not answer; /proc shows the same names without their users.
+        bindings = _read_table()
     start = prefix.encode()
-    return {name[len(start) :].decode("ascii"): bound for name, bound in found.items() if name.startswith(start)}
+    return {name[len(start) :].decode("ascii"): bound for name, bound in bindings.items() if name.startswith(start)}
 
 
 def _read_table() -> "dict[bytes, Binding]":
     try:
         with open(TABLE, "rb") as file:
             listed = _LISTED.findall(file.read())
-    except (FileNotFoundError, PermissionError):  # a sandbox shows no table: one process still holds each name
+    except (FileNotFoundError, PermissionError):
+        # A sandbox shows no table. Then nothing is listed, but the kernel still lets only one process bind a name.
         return {}
     return {name: Binding(None, int(inode)) for inode, name in listed if _NAME.match(b"\0" + name)}
 
@@ -58,17 +62,17 @@ def _ask_kernel() -> "dict[bytes, Binding]":
     try:
         socket.settimeout(_PATIENCE_S)
         states = 1 << _BOUND | 1 << _LISTENING
-        asked = _ASKED.pack(_socket.AF_UNIX, 0, 0, states, 0, _SHOW_NAME | _SHOW_UID, 0, 0)
-        socket.send(_HEAD.pack(_HEAD.size + len(asked), _BY_FAMILY, _DUMP, 1, 0) + asked)
-        found: "dict[bytes, Binding]" = {}
-        while _read_answer(socket.recv(_ROOM), found):
+        request = _ASKED.pack(_socket.AF_UNIX, 0, 0, states, 0, _SHOW_NAME | _SHOW_UID, 0, 0)
+        socket.send(_HEAD.pack(_HEAD.size + len(request), _BY_FAMILY, _DUMP, 1, 0) + request)
+        bindings: "dict[bytes, Binding]" = {}
+        while _read_answer(socket.recv(_ROOM), bindings):
             pass
-        return found
+        return bindings
     finally:
         socket.close()
 
 
-def _read_answer(data: bytes, found: "dict[bytes, Binding]") -> bool:
+def _read_answer(data: bytes, bindings: "dict[bytes, Binding]") -> bool:
     """Add what one part of the answer lists; return whether more is to come."""
     start = 0
     while start < len(data):
@@ -78,12 +82,12 @@ def _read_answer(data: bytes, found: "dict[bytes, Binding]") -> bool:
         if kind == _ERROR:
             number = -struct.unpack_from("=i", data, start + _HEAD.size)[0]
             raise OSError(number, "sock_diag")
-        _read_socket(data[start + _HEAD.size : start + length], found)
+        _read_socket(data[start + _HEAD.size : start + length], bindings)
         start += length + 3 & ~3
     return True
 
 
-def _read_socket(data: bytes, found: "dict[bytes, Binding]") -> None:
+def _read_socket(data: bytes, bindings: "dict[bytes, Binding]") -> None:
     name, start = b"", _FOUND.size
     uid: "Optional[int]" = None
     _, type_, _, _, inode = _FOUND.unpack_from(data)[:5]
@@ -98,4 +102,4 @@ def _read_socket(data: bytes, found: "dict[bytes, Binding]") -> None:
         start += length + 3 & ~3
     abstract = _NAME.match(name)
     if abstract:
-        found[abstract.group(1)] = Binding(None if uid == _NOBODY else uid, inode)
+        bindings[abstract.group(1)] = Binding(None if uid == _NOBODY else uid, inode)

@@ -31,16 +31,23 @@ if TYPE_CHECKING:
     from .machine import Usage
     from .tickets import Ticket
 
-_LOOK_AGAIN_S = 5.0  # for GPUs whose users hold nothing that could wake us, for cancelled jobs, for memory
+# Nothing wakes the spooler for a GPU whose user holds no name, a cancelled job, or free memory. It looks at intervals.
+_LOOK_AGAIN_S = 5.0
 _STARTING_S = 0.1
-_UNHEARD_S = 1.0  # where no process can wake it
-_SETTLE_S = 0.003  # a job releases several names one after another
-_OTHERS_S = 0.05  # other users can wake it as often as they like
-_OTHER_FILES = 64  # that a spooler has open in addition to its own names and the connections to others
+# Where no other process can wake the spooler, it looks more often.
+_UNHEARD_S = 1.0
+# A job releases several names one after another; the spooler waits until it has released them all.
+_SETTLE_S = 0.003
+# Other users can wake the spooler as often as they like, so it rests after a call that is not its own user's.
+_OTHERS_S = 0.05
+# The files that a spooler has open in addition to its own names and the connections to other holders.
+_OTHER_FILES = 64
 _FEWEST = 8
-_FEW = 256  # all of them are looked at in each turn
+# So few tickets are all looked at in each turn.
+_FEW = 256
 _OF_EACH = 64
-_SHARE, _MOST_S = 0.1, 30.0  # of the time, for looks at all tickets; the first one reads each file
+# Looks at all tickets take at most this share of the time. The first look reads each file.
+_SHARE, _MOST_S = 0.1, 30.0
 
 
 def run_spooler(root: str, lease: str, fd: int, *first: str) -> int:
@@ -77,7 +84,8 @@ class Spooler:
         self.lease = lease
         self.uid = os.getuid()
         self.leases = leases_of_kind(lease)
-        # Names are made by others, as many as they like: half of the files that may be open is for them.
+        # Other users may create as many names as they like, so half of the files that may be open are reserved for this
+        # spooler's own.
         most = max(_FEWEST, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OTHER_FILES) // 2)
         self.named = NamedJobs(self.leases, queue, self.uid, most)
         self._elected: "Optional[Lease]" = self.leases.inherited(fd)
@@ -92,7 +100,8 @@ class Spooler:
         self._lock_holder, self._locked_since = "", 0.0
         self._reported: "Optional[tuple[list[Ticket], dict[str, str]]]" = None
         self._front = QueueFront()
-        self._limit_at = float("inf")  # when the first `queue_timeout` is over, by the monotonic clock
+        # When the first `queue_timeout` ends, by the monotonic clock.
+        self._limit_at = float("inf")
 
     def elected(self) -> bool:
         """Return whether this is the spooler of its queue, and something waits; take its name again if need be."""
@@ -109,24 +118,25 @@ class Spooler:
         self._elected = None
 
     def _tickets(self) -> "list[Ticket]":
-        read = self.queue.read()
+        tickets = self.queue.read()
         for job, why in self.queue.damaged().items():
             self._endings.give_up(job, why, job in self._scripts.starting)
-        return [ticket for ticket in read if ticket.lease == self.lease and self._still_waits(ticket)]
+        return [ticket for ticket in tickets if ticket.lease == self.lease and self._still_waits(ticket)]
 
     def _first_tickets(self) -> "list[Ticket]":
         """Return those of the queue's front that still wait."""
         kept = self.named.jobs() | self._scripts.tried() | self._makers.jobs()
         front = self._front.first(kept)
-        read = [ticket for ticket in (self.queue.of(ticket.job) for ticket in front) if ticket is not None]
-        tickets = [ticket for ticket in read if self._still_waits(ticket)]
+        existing = [ticket for ticket in (self.queue.of(ticket.job) for ticket in front) if ticket is not None]
+        tickets = [ticket for ticket in existing if self._still_waits(ticket)]
         self._front.remove({ticket.job for ticket in front} - {ticket.job for ticket in tickets})
         return tickets
 
     def _turn(self) -> bool:
         """Look at the tickets and start what may start; return False if nothing waits."""
         began = time.monotonic()
-        if self.lease != "file":  # who holds a locked file is unknown
+        # Nothing says who holds a locked file, so a spooler that breaks its promise could not be found.
+        if self.lease != "file":
             self.named.promise_turn()
         self._collect()
         self._inputs.look_again()
@@ -135,22 +145,23 @@ class Spooler:
         if is_complete:
             tickets = self._tickets()
         self._scripts.keep_only({ticket.job for ticket in tickets})
-        seen = lease_names.Seen(self.leases.binders(), machine.now_s())
-        self._holders.follow(seen, {gpu.uuid for gpu in self._gpus.there})
+        names = lease_names.HeldNames(self.leases.binders(), machine.now_s())
+        self._holders.follow(names, {gpu.uuid for gpu in self._gpus.gpus})
         self._look_at_lock()
-        # Those that wait for the value of a job reserve nothing, and nothing is made for them.
+        # Jobs that wait for the value of another job reserve nothing, and no environment is made for them yet.
         held_back = self._inputs.reasons(tickets)
         complete = [ticket for ticket in tickets if ticket.job not in held_back]
         lacking = [ticket for ticket in complete if not has_environment(ticket)]
         absent = {ticket.job for ticket in lacking}
-        made = self._plan([ticket for ticket in complete if ticket.job not in absent], seen)
-        made.reasons.update(self._makers.make(lacking))
-        made.reasons.update(held_back)
-        self.named.name(made)
-        for ticket in made.start:
+        start_plan = self._plan([ticket for ticket in complete if ticket.job not in absent], names)
+        start_plan.reasons.update(self._makers.make(lacking))
+        start_plan.reasons.update(held_back)
+        # The names are bound before the scripts start, so that no job of another user passes these jobs in between.
+        self.named.name(start_plan)
+        for ticket in start_plan.start:
             self._scripts.admit(ticket, self._turn_of_script())
         if is_complete:
-            self._report(tickets, made.reasons)
+            self._report(tickets, start_plan.reasons)
             self._front.set_all(tickets, time.monotonic() - began)
         return bool(tickets or self._endings.jobs)
 
@@ -183,7 +194,8 @@ class Spooler:
         if is_cancelled(ticket):
             return {"kind": CANCELLED, "message": "the job was withdrawn before it started", "stage": "queue"}
         if ticket.after and ticket.element is None and self._inputs.values.failure(ticket.after) is not None:
-            return {"kind": DEPENDENCY, "withdraw": True}  # `conclude` says why
+            # `supervise.py conclude` finds out which input failed, and says so.
+            return {"kind": DEPENDENCY, "withdraw": True}
         if ticket.timeout_s is None or self._waited_s(ticket) < ticket.timeout_s or not has_environment(ticket):
             return None
         lacking = "no GPUs became free" if ticket.asked.gpus else "its turn did not come"
@@ -222,22 +234,24 @@ class Spooler:
         if self._scripts.collect():
             self._gpus.refresh()
 
-    def _plan(self, tickets: "list[Ticket]", seen: lease_names.Seen) -> "plan.StartPlan":
+    def _plan(self, tickets: "list[Ticket]", names: lease_names.HeldNames) -> "plan.StartPlan":
         memory = any(ticket.asked.memory_mb for ticket in tickets)
-        used = self._gpus.unleased(any(ticket.asked.gpus for ticket in tickets), seen.gpus)
-        every = [gpu.uuid for gpu in self._gpus.there]
-        free = [gpu for gpu in every if gpu not in seen.gpus and gpu not in used]
-        there = MachineResources(machine.cores(), machine.memory_mb(), machine.available_mb() if memory else 0, free)
-        holders = self._holders.of_gpus(seen.gpus)
-        held = dict(seen.holders(every), **{gpu: holder.uid for gpu, holder in holders.items()})
-        # The process that holds a GPU, for users of whose jobs none runs with one.
-        with_jobs = {job.uid for job in seen.running if job.asked.gpus}
+        used = self._gpus.unleased(any(ticket.asked.gpus for ticket in tickets), names.gpus)
+        every = [gpu.uuid for gpu in self._gpus.gpus]
+        free = [gpu for gpu in every if gpu not in names.gpus and gpu not in used]
+        resources = MachineResources(
+            machine.cores(), machine.memory_mb(), machine.available_mb() if memory else 0, free
+        )
+        holders = self._holders.of_gpus(names.gpus)
+        held = dict(names.holders(every), **{gpu: holder.uid for gpu, holder in holders.items()})
+        # The pid is shown only for a user of whom no running job of clusterfn has a GPU: another program must hold it.
+        with_jobs = {job.uid for job in names.running if job.asked.gpus}
         pids = {gpu: each.pid for gpu, each in holders.items() if held[gpu] not in with_jobs and each.pid}
-        running = {job.job: job.asked for job in seen.running if job.uid == self.uid}
+        running = {job.job: job.asked for job in names.running if job.uid == self.uid}
         size = len(every), machine.cores()
         self._usage = published_usage(self._account, running, size, time.time(), self._usage)
         view = plan.QueueView(
-            there, seen, self.uid, self._gpus.of, held, used, starting=set(self._scripts.starting),
+            resources, names, self.uid, self._gpus.of, held, used, starting=set(self._scripts.starting),
             late=self._scripts.late(), overdue=self._scripts.overdue(), usage=self._usage, pids=pids,
         )  # fmt: skip
         return plan.plan_starts(tickets, view)
@@ -295,6 +309,6 @@ class QueueFront:
 
         Jobs that ask for the same may start one after another, so no job is passed by one of these.
         """
-        found = dict(first for alike in self._by_request for first in itertools.islice(alike.values(), _OF_EACH))
-        found.update(self._by_job[job][job] for job in kept if job in self._by_job)
-        return [ticket for _, ticket in sorted(found.items())]
+        front = dict(first for alike in self._by_request for first in itertools.islice(alike.values(), _OF_EACH))
+        front.update(self._by_job[job][job] for job in kept if job in self._by_job)
+        return [ticket for _, ticket in sorted(front.items())]

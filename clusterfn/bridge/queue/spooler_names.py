@@ -32,7 +32,8 @@ class NamedJobs:
         self._queue = queue
         self._uid = uid
         self._most = most
-        self._named: "dict[str, tuple[int, Lease]]" = {}  # by job, until when its name counts
+        # By job: the time until which its name counts, and the lease that holds it.
+        self._named: "dict[str, tuple[int, Lease]]" = {}
         self._published: "dict[str, machine.Waiting]" = {}
         self._promise: "Optional[tuple[int, Lease]]" = None
 
@@ -52,20 +53,21 @@ class NamedJobs:
         queue = launch.spool_name(self._queue)[len(lease_names.SPOOL) :].partition("/")[2]
         lease = self._leases.hold(lease_names.turn(self._uid, queue, until_s))
         if lease is not None:
+            # The new promise is bound before the old one is released, so that at no time there is none.
             before, self._promise = self._promise, (until_s, lease)
             if before is not None:
                 before[1].close()
 
-    def name(self, made: "StartPlan") -> None:
+    def name(self, start_plan: "StartPlan") -> None:
         """Hold a name for each job that is next by this plan, and renew it."""
-        wanted = made.named[: self._most]
-        for job in set(self._named) - {ticket.job for ticket in wanted}:
+        tickets = start_plan.named[: self._most]
+        for job in set(self._named) - {ticket.job for ticket in tickets}:
             self._named.pop(job)[1].close()
             self._published.pop(job, None)
         now_s = machine.now_s()
-        for ticket in wanted:
-            before, place = self._named.get(ticket.job), made.places[ticket.job]
-            used = machine.Used(place[0], *made.further.get(ticket.job, (0, 0)))
+        for ticket in tickets:
+            before, place = self._named.get(ticket.job), start_plan.places[ticket.job]
+            used = machine.Used(place[0], *start_plan.further.get(ticket.job, (0, 0)))
             waiting = machine.Waiting(place[1], self._uid, ticket.job, ticket.asked, ticket.kind, used)
             if before is None or before[0] < now_s + _RENEW_S or self._published.get(ticket.job, waiting) != waiting:
                 lease = self._leases.hold(lease_names.wait(waiting, now_s + lease_names.VALID_S))
@@ -91,7 +93,7 @@ class FollowedHolders:
         self._most = most
         self._holders: "dict[str, LeaseHolder]" = {}
 
-    def follow(self, seen: lease_names.Seen, gpus: "Container[str]") -> None:
+    def follow(self, names: lease_names.HeldNames, gpus: "Container[str]") -> None:
         """Follow each holder, and the arrival of jobs for which something is reserved.
 
         If there are more than can be followed, the holders of this machine's GPUs come first; the next look sees the
@@ -100,10 +102,10 @@ class FollowedHolders:
         Args:
             gpus: The machine's GPUs.
         """
-        first = {lease_names.gpu(gpu) for gpu in seen.gpus if gpu in gpus}
-        own = {name for name, job in seen.jobs.items() if job.uid == self._uid}
-        every = {lease_names.gpu(gpu) for gpu in seen.gpus} | set(seen.jobs)
-        every |= {name for name, uid in seen.waits.items() if uid != self._uid}
+        first = {lease_names.gpu(gpu) for gpu in names.gpus if gpu in gpus}
+        own = {name for name, job in names.jobs.items() if job.uid == self._uid}
+        every = {lease_names.gpu(gpu) for gpu in names.gpus} | set(names.jobs)
+        every |= {name for name, uid in names.waits.items() if uid != self._uid}
         held = set(sorted(every, key=lambda name: (name not in first, name not in own, name))[: self._most])
         for name in set(self._holders) - held:
             self._holders.pop(name).close()
@@ -114,11 +116,11 @@ class FollowedHolders:
 
     def of_gpus(self, gpus: "set[str]") -> "dict[str, LeaseHolder]":
         """Return the holders of GPUs, as far as they are followed."""
-        found = {gpu: self._holders.get(lease_names.gpu(gpu)) for gpu in gpus}
-        return {gpu: holder for gpu, holder in found.items() if holder is not None}
+        holders = {gpu: self._holders.get(lease_names.gpu(gpu)) for gpu in gpus}
+        return {gpu: holder for gpu, holder in holders.items() if holder is not None}
 
     def wait(self, patience_s: float, own: "Optional[Lease]") -> "tuple[list[str], bool]":
-        """Wait until one ends, or somebody calls the spooler by its own name.
+        """Wait until a holder ends, or another process calls the spooler by its own name.
 
         Returns:
             The names that ended, and whether it was called.

@@ -46,7 +46,8 @@ Ticket = namedtuple(
      "timeout_s", "reason", "lease", "needs", "after"),
 )  # fmt: skip
 
-WAITS = "the job waits in the queue"  # in the log of its script
+# Printed to the log of the job's script.
+WAITS = "the job waits in the queue"
 # What a supervisor of this version writes. The spooler counts with these values: one of another type would end it, and
 # every spooler after it.
 _TICKET: "dict[str, Any]" = {
@@ -64,7 +65,8 @@ TICKET_STATES = {
     "damaged": (DAMAGED_TICKETS, (), "the spooler, which cannot read it"),
     "gone": ("", ("queued", "kept"), "the supervisor that has the claim, the spooler, or `conclude`"),
 }
-_MOST = 1 << 40  # of anything that is counted: larger numbers do not fit into the name of a job
+# The limit of each amount: a larger number does not fit into the name of a job.
+_MOST = 1 << 40
 _JOB = re.compile(r"([0-9a-f]{16})(?:\.([0-9]+))?\Z")
 
 
@@ -75,7 +77,7 @@ class Queue:
         self.root = root
         self.folder = os.path.join(machine.folder(root), QUEUE)
         self._boot = process_tree.boot_id()
-        self._known: "dict[str, tuple[tuple[int, int], Ticket]]" = {}
+        self._cached: "dict[str, tuple[tuple[int, int], Ticket]]" = {}
         self._damaged: "dict[str, str]" = {}
 
     def names(self) -> "list[str]":
@@ -88,26 +90,28 @@ class Queue:
     def read(self) -> "list[Ticket]":
         """Read all tickets in the order in which they start: by priority, then the oldest first."""
         names = self.names()
-        for gone in set(self._known) - set(names):
-            del self._known[gone]
+        for gone in set(self._cached) - set(names):
+            del self._cached[gone]
         return sorted(ticket for ticket in map(self.of, names) if ticket is not None)
 
     def of(self, job: str) -> "Optional[Ticket]":
         """Return a job's ticket, or None."""
-        try:  # an element that gave way has another ticket than before
-            found = os.stat(os.path.join(self.folder, job))
-            which = found.st_mtime_ns, found.st_ino  # type: Optional[tuple[int, int]]
-        except OSError:  # unknown
-            which = None
-        known = self._known.get(job)
-        if known is not None and which in (known[0], None):
-            return known[1]
+        try:
+            # An element that gave way has another ticket under the same name, which the file's date and inode show.
+            status = os.stat(os.path.join(self.folder, job))
+            version = status.st_mtime_ns, status.st_ino  # type: Optional[tuple[int, int]]
+        except OSError:
+            # The file server does not answer now. The ticket that was read before still counts.
+            version = None
+        cached = self._cached.get(job)
+        if cached is not None and version in (cached[0], None):
+            return cached[1]
         fields = self.fields(job)
         if fields is None:
             return None
         ticket = self._ticket(fields)
-        if which is not None:
-            self._known[job] = which, ticket
+        if version is not None:
+            self._cached[job] = version, ticket
         return ticket
 
     def fields(self, job: str) -> "Optional[dict[str, Any]]":
@@ -116,7 +120,8 @@ class Queue:
         try:
             fields = parse_record(_read(os.path.join(self.folder, job)), {}, "the ticket")
             if fields.get("format") not in (FORMAT, None):
-                return None  # the spooler of that version reads it
+                # Another version of clusterfn wrote this ticket, and the spooler of that version reads it.
+                return None
             return _checked(fields, job)
         except OSError:
             return None
@@ -154,7 +159,7 @@ class Queue:
 
     def remove(self, job: str) -> None:
         """Remove a ticket: its job waits no longer."""
-        self._known.pop(job, None)
+        self._cached.pop(job, None)
         try:
             os.unlink(os.path.join(self.folder, job))
         except FileNotFoundError:
@@ -171,7 +176,7 @@ class Queue:
 
     def _ticket(self, fields: "dict[str, Any]") -> Ticket:
         now = fields["boot"] == self._boot
-        # What was written before the machine was last started is older than anything since.
+        # A ticket from before the last start of the machine is older than all later ones.
         order = (-fields.get("priority", 0), *((1, fields["submitted"]) if now else (0, fields["t"])))
         return Ticket(
             order, fields["submitted"] // 10**6 if now else 0, fields["job"], fields["name"], fields["folder"],
@@ -190,7 +195,7 @@ def kept_aside(root: str) -> Queue:
 
 
 def _read(path: str) -> bytes:
-    # Anything else that was put there, such as a FIFO, must not block the reader.
+    # Another kind of file, such as a FIFO, must not block the reader.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -208,8 +213,8 @@ def _checked(fields: "dict[str, Any]", job: str) -> "dict[str, Any]":
     checked(fields, _TICKET, "the ticket")
     if fields["job"] != job:
         raise DamagedFile("it is the ticket of %s" % fields["job"])
-    for known, name in (Demand._fields, "asked"), (UserLimits._fields, "limits"):
-        if set(fields[name]) != set(known):
+    for expected, name in (Demand._fields, "asked"), (UserLimits._fields, "limits"):
+        if set(fields[name]) != set(expected):
             raise DamagedFile("the ticket: %s has %s" % (name, ", ".join(sorted(fields[name])) or "nothing"))
     counts = [(value, _MOST) for value in fields["asked"].values()] + [(fields["submitted"], _MOST * 10**9)]
     if not all(0 <= value < most for value, most in counts):
@@ -229,7 +234,8 @@ def is_claimed(ticket: Ticket) -> bool:
         os.stat(ticket.home)
     except (FileNotFoundError, NotADirectoryError):
         return True
-    except OSError:  # the file server does not say
+    except OSError:
+        # The file server does not say, so the job keeps its ticket.
         return False
     return False
 
@@ -240,8 +246,8 @@ def waited_s(ticket: Ticket) -> float:
     The clock is one that is never set; the wall clock counts if the machine was restarted since.
     """
     waited = float((machine.now_ns() - ticket.submitted) / 1e9 if ticket.ms else time.time() - ticket.written)
-    made = max(map(_made, ticket.needs), default=0.0)
-    return min(waited, time.time() - made) if made > ticket.written else waited
+    built_at = max(map(_built_at, ticket.needs), default=0.0)
+    return min(waited, time.time() - built_at) if built_at > ticket.written else waited
 
 
 def has_environment(ticket: Ticket) -> bool:
@@ -249,10 +255,11 @@ def has_environment(ticket: Ticket) -> bool:
     return all(map(os.path.exists, ticket.needs))
 
 
-def _made(path: str) -> float:
+def _built_at(path: str) -> float:
     try:
         return os.stat(path).st_mtime
-    except OSError:  # it does not exist yet
+    except OSError:
+        # The environment does not exist yet, so the wait for the turn has not begun.
         return time.time()
 
 
@@ -308,8 +315,11 @@ class JobTicket:
         if behind_others:
             self.submitted = machine.now_ns()
         claim, aside = (os.path.join(self.job.folder, name) for name in (CLAIM, "." + CLAIM))
-        with contextlib.suppress(FileNotFoundError):  # the function may remove what it likes
-            os.rename(claim, aside)  # a ticket counts only where no claim is, and a full disk takes no new one
+        # The function may have removed the claim: it may do anything in the job's folder.
+        with contextlib.suppress(FileNotFoundError):
+            # A ticket counts only while there is no claim. The claim is renamed, because a full disk may have no room
+            # for a new one.
+            os.rename(claim, aside)
         try:
             self.queue.write(dict(self._fields(reason), queue_timeout_s=None))
         except OSError:
@@ -343,8 +353,9 @@ class JobTicket:
 
 def environment_of(pid: int) -> "dict[str, str]":
     """Return the variables with which a process was started: job.sh may have changed this one's own."""
-    found = process_tree.environment_of(pid)
-    variables = dict(os.environ) if found is None else found  # None: job.sh was killed
+    of_process = process_tree.environment_of(pid)
+    # The process of job.sh may have been killed; then its variables are no longer known.
+    variables = dict(os.environ) if of_process is None else of_process
     return {name: value for name, value in variables.items() if name != TURN}
 
 
@@ -370,6 +381,7 @@ def record_event(root: str, event: str, job: str, **facts: "Any") -> None:
         finally:
             os.close(fd)
         if large:
-            os.rename(path, path + ".1")  # replaces the one before
+            # This replaces the older part of the journal.
+            os.rename(path, path + ".1")
     except OSError:
         return

@@ -25,8 +25,10 @@ AWAY_S = 6 * 3600.0
 # A job counts from its start for as long as its user's last jobs took, for a minute at most. So users get GPUs in turn
 # though many become free at once. The newest job counts for a part of that time.
 _MOST_S, _OF_NEWEST = 60.0, 0.2
-_BEGINS_S = 5.0  # a job may have begun just after it was looked which run
-_OF_THE_JOURNAL = 1 << 20  # its end: some thousand jobs
+# A job may begin just after the running jobs were listed, so a new one is not yet taken for dead.
+_BEGINS_S = 5.0
+# The end of the journal, which holds some thousand jobs.
+_OF_THE_JOURNAL = 1 << 20
 # What is published is put right when it is wrong by this part of it, and by this many milliseconds.
 _WRONG_BY, _WRONG_BY_MS = 0.02, 200
 
@@ -45,8 +47,10 @@ class UsageAccount:
         self.expected_s = _MOST_S
         self._ended = 0
         self._path = os.path.join(machine.folder(root), tickets.JOURNAL_FILE)
-        self._read = (0, 0)  # which file, and how far
-        self._used = (0.0, 0.0)  # GPU seconds and core seconds, as they count at `_at`
+        # The inode of the journal, and how much of it has been read.
+        self._read = (0, 0)
+        # GPU seconds and core seconds, as they count at the time `_at`.
+        self._used = (0.0, 0.0)
         self._at = 0.0
         self._open: "dict[str, tuple[float, int, int]]" = {}
         self._looked = 0.0
@@ -61,7 +65,8 @@ class UsageAccount:
         for line in self._new_lines():
             self._take_in(line)
         for job in set(self._open) - set(running):
-            if self._open[job][0] < now - _BEGINS_S:  # it was killed with its supervisor some time since
+            # The job was killed together with its supervisor, which would have recorded the release.
+            if self._open[job][0] < now - _BEGINS_S:
                 self._close(job, self._looked)
         self._looked = now
         self._restart_if_away(now)
@@ -75,15 +80,16 @@ class UsageAccount:
     def _new_lines(self) -> "Iterable[bytes]":
         try:
             with open(self._path, "rb") as file:
-                found = os.fstat(file.fileno())
-                which, start = self._read
-                if which != found.st_ino or start > found.st_size:
-                    start = max(0, found.st_size - _OF_THE_JOURNAL)
+                status = os.fstat(file.fileno())
+                inode, start = self._read
+                if inode != status.st_ino or start > status.st_size:
+                    start = max(0, status.st_size - _OF_THE_JOURNAL)
                 file.seek(start)
                 lines = file.read(_OF_THE_JOURNAL).split(b"\n")
-        except OSError:  # no job was ever admitted on this machine
+        except OSError:
+            # There is no journal, because no job was ever admitted on this machine.
             return []
-        self._read = found.st_ino, start + sum(len(line) + 1 for line in lines[:-1])
+        self._read = status.st_ino, start + sum(len(line) + 1 for line in lines[:-1])
         return lines[:-1]
 
     def _take_in(self, line: bytes) -> None:
@@ -99,7 +105,8 @@ class UsageAccount:
             elif event == tickets.RELEASED:
                 self._learn(job, when)
                 self._close(job, when)
-        except (ValueError, KeyError, TypeError):  # cut off at the beginning, or of an older bridge
+        except (ValueError, KeyError, TypeError):
+            # The line is cut off at the beginning of what was read, or an older bridge wrote it.
             return
 
     def _restart_if_away(self, now: float) -> None:
@@ -116,9 +123,9 @@ class UsageAccount:
         if job not in self._open:
             return
         since, gpus, cores = self._open.pop(job)
-        self._at, left = max(self._at, until), _left_of(max(0.0, until - self._at))
+        self._at, share = max(self._at, until), _left_of(max(0.0, until - self._at))
         counts = _seconds_that_count(since, until, self._at)
-        self._used = self._used[0] * left + gpus * counts, self._used[1] * left + cores * counts
+        self._used = self._used[0] * share + gpus * counts, self._used[1] * share + cores * counts
 
 
 def _left_of(seconds: float) -> float:
@@ -127,30 +134,31 @@ def _left_of(seconds: float) -> float:
 
 def _seconds_that_count(since: float, until: float, now: float) -> float:
     """Return how many of these seconds count at some time: the older, the less."""
-    if until <= since:  # a clock was set
+    # The wall clock was set back meanwhile.
+    if until <= since:
         return 0.0
     return HALF_LIFE_S / math.log(2) * (_left_of(now - until) - _left_of(now - since))
 
 
 def published_usage(
-    account: UsageAccount, running: "Mapping[str, Demand]", there: "tuple[int, int]", now: float,
+    account: UsageAccount, running: "Mapping[str, Demand]", size: "tuple[int, int]", now: float,
     before: "Optional[Usage]" = None,
 ) -> Usage:  # fmt: skip
     """Return what is published of a user from now on: what it was before, unless that is wrong by much.
 
     Args:
         running: What their jobs have that run, by id.
-        there: How many GPUs and cores the machine has.
+        size: How many GPUs and cores the machine has.
         now: The time of the wall clock.
     """
     gpu_s, core_s = account.look(running, now)
-    gpus, cores = max(1, there[0]), max(1, there[1])
-    found = Usage(int(gpu_s * 1000 / gpus), int(core_s * 1000 / cores), gpus, cores, account.expected_s)
+    gpus, cores = max(1, size[0]), max(1, size[1])
+    usage = Usage(int(gpu_s * 1000 / gpus), int(core_s * 1000 / cores), gpus, cores, account.expected_s)
     if before is not None and not (
-        _differs(before.gpus_ms, found.gpus_ms) or _differs(before.cores_ms, found.cores_ms)
+        _differs(before.gpus_ms, usage.gpus_ms) or _differs(before.cores_ms, usage.cores_ms)
     ):
         return before
-    return found
+    return usage
 
 
 def _differs(before: int, now: int) -> bool:

@@ -39,14 +39,17 @@ def look(names: "Iterable[str]", now_s: int) -> "list[dict[str, Any]]":
     seconds, of all GPUs for jobs with GPUs, else of all cores; None where that is not published, as of a user of whom
     no such job waits. None for all if the bridge of one is too old to say it, so that the oldest comes first.
     """
-    seen = lease_names.Seen(names, now_s)
+    held_names = lease_names.HeldNames(names, now_s)
     used: "dict[tuple[int, bool], float]" = {}
-    for job in seen.in_order() if seen.is_fair else []:  # of one user the first has the least
+    # Of the jobs of one user, the first has the smallest value, which is that of the user.
+    for job in held_names.in_order() if held_names.is_fair else []:
         used.setdefault((job.uid, bool(job.asked.gpus)), job.used.ms / 1000.0)
-    found = [dict(_row(job, "RUNNING"), used=used.get((job.uid, bool(job.asked.gpus)))) for job in sorted(seen.running)]
-    for job in seen.in_order():
-        found.append(dict(_row(job, "PENDING"), used=job.used.ms / 1000.0 if seen.is_fair else None))
-    return found
+    rows = [
+        dict(_row(job, "RUNNING"), used=used.get((job.uid, bool(job.asked.gpus)))) for job in sorted(held_names.running)
+    ]
+    for job in held_names.in_order():
+        rows.append(dict(_row(job, "PENDING"), used=job.used.ms / 1000.0 if held_names.is_fair else None))
+    return rows
 
 
 def _row(job: "Union[Running, Waiting]", state: str) -> "dict[str, Any]":
@@ -55,7 +58,7 @@ def _row(job: "Union[Running, Waiting]", state: str) -> "dict[str, Any]":
 
 def false_names(names: "Iterable[str]") -> "list[dict[str, str]]":
     """Return `user` and `name` of each name that another user has bound than it says: it counts for nothing."""
-    false = lease_names.Seen(names, 0).false
+    false = lease_names.HeldNames(names, 0).false
     return [{"user": user_name(uid), "name": name} for name, uid in sorted(false.items())]
 
 
@@ -75,4 +78,5 @@ def as_table(rows: "list[dict[str, Any]]") -> str:
     ]
     widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]
     shown = ["  ".join(word.ljust(width) for word, width in zip(line, widths)).rstrip() for line in lines]
+    # Any user can choose names, and these must not control the terminal of the reader.
     return "\n".join("".join(each if each.isprintable() else "?" for each in line) for line in shown)

@@ -1,6 +1,6 @@
 """Which schedulers there are, and what each means on the host, inside a job and outside it.
 
-`SCHEDULERS` is the one place that knows their names; whoever else needs one finds it there by the word of `scheduler:`.
+Only `SCHEDULERS` knows their names. Other code looks a scheduler up there by the word of `scheduler:`.
 All other code on the host asks `scheduler_named`, and reads no variable of a scheduler itself.
 """
 

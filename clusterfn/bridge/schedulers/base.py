@@ -47,11 +47,11 @@ class HostScheduler:
         """Return the partition or queue in which this job runs; "" if it does not say."""
         return ""
 
-    def find_gpus(self, wanted: int, count_gpus: "Callable[[], int]") -> "Optional[list[str]]":
+    def find_gpus(self, count: int, count_gpus: "Callable[[], int]") -> "Optional[list[str]]":
         """Return the GPUs that it gave this job, where CUDA_VISIBLE_DEVICES does not already say it.
 
         Args:
-            wanted: How many the job asked for.
+            count: How many the job asked for.
             count_gpus: Counts those of this machine.
 
         Raises:
@@ -139,7 +139,8 @@ class BareOnHost(HostScheduler):
         self._node = node
 
     def submission_id(self) -> "Optional[str]":
-        return None  # the process of job.sh distinguishes submissions
+        # Without a scheduler, the process of job.sh distinguishes one submission from another.
+        return None
 
     def element_log(self, element: int, submission: str) -> int:
         return element

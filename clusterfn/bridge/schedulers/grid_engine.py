@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 
-from ..layout import CARDS_STAGE, UNSATISFIABLE
+from ..layout import GPU_STAGE, UNSATISFIABLE
 from ..supervisor.verdict import AttemptEnded, Verdict
 from .base import HostScheduler
 
@@ -41,24 +41,25 @@ class GridEngineOnHost(HostScheduler):
     def partition(self) -> str:
         return os.environ.get("QUEUE") or ""
 
-    def find_gpus(self, wanted: int, count_gpus: "Callable[[], int]") -> "Optional[list[str]]":
+    def find_gpus(self, count: int, count_gpus: "Callable[[], int]") -> "Optional[list[str]]":
         """Return those of a resource map (`SGE_HGR_gpu`); otherwise reject a host with more than were asked for.
 
         Grid Engine itself only counts, and does not say which of them another job has.
         """
-        if os.environ.get("CUDA_VISIBLE_DEVICES"):  # set by the site, or by a dialect that binds GPUs
+        # The site has set the variable, or a dialect of Grid Engine that binds GPUs.
+        if os.environ.get("CUDA_VISIBLE_DEVICES"):
             return None
         for name, text in sorted(os.environ.items()):
-            if name.startswith("SGE_HGR_") and "gpu" in name.lower() and len(text.split()) == wanted:
+            if name.startswith("SGE_HGR_") and "gpu" in name.lower() and len(text.split()) == count:
                 return text.split()
         if shutil.which("nvidia-smi") is None:
             return None
-        there = count_gpus()
-        if there <= wanted:
+        gpu_count = count_gpus()
+        if gpu_count <= count:
             return None
-        which = "which of the %d GPUs of %s are the job's: it asked for %d" % (there, self.node_name(), wanted)
-        hint = "ask for gpus=%d, or have the site set CUDA_VISIBLE_DEVICES in its prolog" % there
-        raise AttemptEnded(Verdict(UNSATISFIABLE, "Grid Engine does not say " + which, stage=CARDS_STAGE, hint=hint))
+        problem = "which of the %d GPUs of %s are the job's: it asked for %d" % (gpu_count, self.node_name(), count)
+        hint = "ask for gpus=%d, or have the site set CUDA_VISIBLE_DEVICES in its prolog" % gpu_count
+        raise AttemptEnded(Verdict(UNSATISFIABLE, "Grid Engine does not say " + problem, stage=GPU_STAGE, hint=hint))
 
     def cancel_waiting_elements(self) -> None:
         # qdel needs a list: it would kill those that run, too. A host that may not use it loses nothing.

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from typing import Optional
 
 _LOG_TAIL = 4096
-# What every command of SLURM complains of for as long as the configuration of its machine is as it is: it succeeds all
-# the same. An extended regular expression, as grep reads it too, whatever the case.
+# Every command of SLURM prints these complaints as long as the machine's configuration stays as it is, and succeeds all
+# the same. They are an extended regular expression, which grep reads too, without regard to case.
 STANDING = (
     "for slurmd?user|ignored|ignoring|ignore error|obsolete|defunct|deprecated|no longer supported|unrecognized key"
     "|pars(e|ing) error|[a-z]+[.]conf|getaddrinfo|unable to resolve|control machine address|duplicated? node"
@@ -54,7 +54,8 @@ class SlurmOnHost(HostScheduler):
         return os.environ.get("SLURM_JOB_PARTITION") or ""
 
     def end_time(self) -> "Optional[int]":
-        ends = os.environ.get("SLURM_JOB_END_TIME", "")  # since SLURM 22.05
+        # SLURM sets this variable since version 22.05.
+        ends = os.environ.get("SLURM_JOB_END_TIME", "")
         return int(ends) if ends.isdecimal() else None
 
     def ending(self, log: str) -> "Optional[Verdict]":
@@ -87,8 +88,8 @@ class SlurmOnHost(HostScheduler):
             )  # fmt: skip
         except (OSError, subprocess.SubprocessError) as error:
             return "scontrol requeue: %s" % error
-        said = done.stdout.decode("utf-8", "replace").strip()
-        return "" if done.returncode == 0 else "scontrol requeue: %s" % (said or "status %d" % done.returncode)
+        output = done.stdout.decode("utf-8", "replace").strip()
+        return "" if done.returncode == 0 else "scontrol requeue: %s" % (output or "status %d" % done.returncode)
 
     def find_oom(self, log: bytes) -> "Optional[str]":
         for line in log.split(b"\n"):
@@ -99,12 +100,13 @@ class SlurmOnHost(HostScheduler):
     def cancel_waiting_elements(self) -> None:
         array = os.environ.get("SLURM_ARRAY_JOB_ID")
         if array:
-            _run(["scancel", "--state=PENDING", array], _SCANCEL_S)  # it need not succeed
+            # A failure does no harm: an element that starts all the same finds nothing to do.
+            _run(["scancel", "--state=PENDING", array], _SCANCEL_S)
 
     def release_elements(self, array: str, tasks: "list[int]", besides: str, clusters: str) -> str:
-        which = "JobId=%s_[%s]" % (array, ",".join(map(str, tasks)))
+        target = "JobId=%s_[%s]" % (array, ",".join(map(str, tasks)))
         argv = ["scontrol"] + (["--clusters=%s" % clusters] if clusters else [])
-        return _refusal(argv + ["update", which, "Dependency=%s" % besides], _SCONTROL_S)
+        return _refusal(argv + ["update", target, "Dependency=%s" % besides], _SCONTROL_S)
 
     def listed_jobs(self, clusters: str) -> "Optional[set[str]]":
         import subprocess
@@ -118,9 +120,10 @@ class SlurmOnHost(HostScheduler):
             )  # fmt: skip
         except (OSError, subprocess.SubprocessError):
             return None
-        said = done.stderr.decode("utf-8", "replace").splitlines()
-        if done.returncode != 0 or any(line.strip() and not is_standing(line) for line in said):
-            return None  # after a complaint its list is not reliable
+        errors = done.stderr.decode("utf-8", "replace").splitlines()
+        if done.returncode != 0 or any(line.strip() and not is_standing(line) for line in errors):
+            # After an error of squeue its list may lack jobs, which would be taken for ended.
+            return None
         return {line.strip().rpartition(".")[2] for line in done.stdout.decode("utf-8", "replace").splitlines()}
 
     def launch_command(self, nodes: int, tasks: int, cores: int, folder: str) -> "list[str]":
@@ -132,7 +135,8 @@ class SlurmOnHost(HostScheduler):
 
     def rank(self, tasks: int) -> int:
         number = int(os.environ["SLURM_PROCID"])
-        return number + 1 if tasks == 1 else number  # the step that starts the other nodes alone counts them from 0
+        # With one task on each node, the step runs on the other nodes alone and counts them from 0.
+        return number + 1 if tasks == 1 else number
 
     def rank_variables(self, rank: int, nodes: int, tasks: int) -> "dict[str, str]":
         # srun gives a step its own numbers, and frameworks compare them with the job's.
@@ -151,16 +155,16 @@ class SlurmOnHost(HostScheduler):
 
 def _end_of_held(number: str, state: str) -> "Optional[Verdict]":
     """Return what ended a job with the allocation in which it ran; None if the allocation is not ending."""
-    which = "the held allocation %s, in which it ran," % number
+    subject = "the held allocation %s, in which it ran," % number
     if state.startswith("CANCELLED"):
-        return Verdict(CANCELLED, which + " was cancelled", stage="scheduler")
+        return Verdict(CANCELLED, subject + " was cancelled", stage="scheduler")
     if state in ("TIMEOUT", "DEADLINE"):
         hint = "hold one for longer (clusterfn hold --time), or set time=: a call that does not fit goes to sbatch"
-        return Verdict(TIME, which + " reached its time limit", stage="scheduler", hint=hint)
+        return Verdict(TIME, subject + " reached its time limit", stage="scheduler", hint=hint)
     if state in ("PREEMPTED", "REVOKED"):
-        return Verdict(LOST, which + " was taken back for another job", stage="scheduler")
+        return Verdict(LOST, subject + " was taken back for another job", stage="scheduler")
     if state in ("COMPLETED", "FAILED", "NODE_FAIL"):
-        return Verdict(LOST, which + " has ended", stage="scheduler", hint="hold another one: clusterfn hold")
+        return Verdict(LOST, subject + " has ended", stage="scheduler", hint="hold another one: clusterfn hold")
     return None
 
 
@@ -169,10 +173,10 @@ def _state_by_log(log: str) -> str:
     try:
         with open(log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL))
-            said = _ENDS.findall(file.read())
+            reasons = _ENDS.findall(file.read())
     except OSError:
         return ""
-    return _STATES.get(said[-1], "") if said else ""
+    return _STATES.get(reasons[-1], "") if reasons else ""
 
 
 def is_standing(line: str) -> bool:
@@ -180,19 +184,19 @@ def is_standing(line: str) -> bool:
     return bool(_STANDING.search(line))
 
 
-def complaints(said: str) -> "list[str]":
+def complaints(errors: str) -> "list[str]":
     """Return the errors in what a command of SLURM printed to stderr, without those that it always prints.
 
     Example:
         >>> complaints("squeue: error: Invalid user for SlurmUser slurm, ignored\\nsqueue: error: Invalid user: ada")
         ['squeue: error: Invalid user: ada']
     """
-    return [line.strip() for line in said.splitlines() if "error:" in line and not is_standing(line)]
+    return [line.strip() for line in errors.splitlines() if "error:" in line and not is_standing(line)]
 
 
-def show(what: str, name: str, patience_s: int) -> "dict[str, str]":
+def show(kind: str, name: str, patience_s: int) -> "dict[str, str]":
     """Return what scontrol says of a job or a node, NAME=VALUE; empty if it does not answer."""
-    words = [word.partition("=") for word in _run(["scontrol", "-o", "show", what, name], patience_s).split()]
+    words = [word.partition("=") for word in _run(["scontrol", "-o", "show", kind, name], patience_s).split()]
     return {key: value for key, separator, value in words if separator}
 
 
@@ -215,12 +219,13 @@ def _refusal(argv: "list[str]", patience_s: int) -> str:
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:
         return "%s: %s" % (argv[0], error)
-    said = " ".join(done.stdout.decode("utf-8", "replace").split())[:300]
-    return "" if done.returncode == 0 else "%s refused with status %d: %s" % (argv[0], done.returncode, said)
+    output = " ".join(done.stdout.decode("utf-8", "replace").split())[:300]
+    return "" if done.returncode == 0 else "%s refused with status %d: %s" % (argv[0], done.returncode, output)
 
 
 def _run(argv: "list[str]", patience_s: int) -> str:
-    import subprocess  # here: most jobs end without it
+    # This import is late, because most jobs end without a command of SLURM.
+    import subprocess
 
     try:
         answer = subprocess.run(

@@ -21,15 +21,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
-NOTE = "clusterfn: "  # begins a line for the user
+# A line that begins with this is for the user.
+NOTE = "clusterfn: "
 _LOOK_S = 1.0
 _SHOW_S = 5
 _START_S, _START_LOOK_S = 20.0, 0.005
-_CALM_S = 5.0  # a step that srun has just been asked for may not run yet
-_LEFT_S = 30.0  # the least that must be left of the allocation
-# Not "unable to confirm allocation", which srun says of a controller that does not answer, too.
+# A step that srun has just been asked to start may not run yet.
+_CALM_S = 5.0
+# No job is started in an allocation that ends sooner than this.
+_LEFT_S = 30.0
+# "unable to confirm allocation" is not among them, because srun also says it of a controller that does not answer.
 _GONE = re.compile("invalid job id|has expired|revoked|completing or completed", re.IGNORECASE)
-_OTHER_NAME = ".step"  # and the step's number, behind the name of the claim
+# Appended to the name of the claim, with the number of the step.
+_OTHER_NAME = ".step"
 _ENV, _ID, _STEP_ID = "environ", "SLURM_JOB_ID", "SLURM_STEP_ID"
 _OF_THE_STEP = (
     "SLURM_", "SRUN_", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK",
@@ -52,11 +56,13 @@ def hold(folder: str, facts: str) -> int:
         folder: Of the record; it appears as a whole.
         facts: What it has, and after how many seconds without a job it ends (0: never), as JSON.
     """
-    import shutil  # `enter`, for which calls wait, hardly ever needs it
+    # This import is late: calls wait for `enter`, which hardly ever needs it.
+    import shutil
 
     from .slurm import show
 
-    held = read_record(folder)  # another job may have begun to hold one since the client looked
+    # Another job may have begun to hold an allocation since the client looked.
+    held = read_record(folder)
     if held is not None and show("job", str(held["id"]), _SHOW_S).get("JobState") == "RUNNING":
         sys.stderr.write("the allocation %s is held already, by job %s\n" % (held["id"], held["job"]))
         return 1
@@ -65,17 +71,18 @@ def hold(folder: str, facts: str) -> int:
     ends = os.environ.get("SLURM_JOB_END_TIME", "")
     by_time = time.time() + request["time_s"] if request["time_s"] else None
     node, job = os.environ.get("SLURMD_NODENAME") or os.uname()[1], os.environ[TAG].partition("/")[0]
-    mine = dict(request, id=number, ends=int(ends) if ends.isdecimal() else by_time, node=node, job=job)
+    record = dict(request, id=number, ends=int(ends) if ends.isdecimal() else by_time, node=node, job=job)
     part = "%s.%s" % (folder, number)
     shutil.rmtree(part, ignore_errors=True)
     os.makedirs(part, mode=0o700)
     replace(os.path.join(part, HOLD_ENVIRONMENT), _environment_of_batch())
-    replace(os.path.join(part, HOLD_RECORD), json.dumps(mine).encode())
-    _forget(folder)  # of one that is gone
+    replace(os.path.join(part, HOLD_RECORD), json.dumps(record).encode())
+    # The record may have been left by an allocation that is gone.
+    _forget(folder)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         os.rename(part, folder)
-        _wait_for_release(folder, number, idle_s, mine["ends"])
+        _wait_for_release(folder, number, idle_s, record["ends"])
     finally:
         _forget(folder, number)
     calm = time.monotonic()
@@ -100,11 +107,11 @@ def _wait_for_release(folder: str, number: str, idle_s: float, ends: "Optional[f
 
 def _jobs_in(number: str) -> bool:
     """Whether a process of a step runs on this node: one of another step of the allocation than this process."""
-    wanted, own = "%s=%s" % (_ID, number), os.environ.get(_STEP_ID, "")
+    variable, own = "%s=%s" % (_ID, number), os.environ.get(_STEP_ID, "")
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         variables = _variables_of(pid)
         step = next((each.partition("=")[2] for each in variables if each.startswith(_STEP_ID + "=")), "")
-        if wanted in variables and step.isdecimal() and step != own:
+        if variable in variables and step.isdecimal() and step != own:
             return True
     return False
 
@@ -119,7 +126,7 @@ def _variables_of(pid: str) -> "list[str]":
 
 def _environment_of_batch() -> bytes:
     """Return the variables that SLURM gave to the batch script, which is the oldest process of this user above."""
-    pid, found = os.getpid(), b""
+    pid, oldest = os.getpid(), b""
     while pid > 1:
         try:
             with open("/proc/%d/%s" % (pid, _ENV), "rb") as file:
@@ -129,9 +136,10 @@ def _environment_of_batch() -> bytes:
         except (OSError, ValueError):
             break
         if os.fsencode("%s=%s" % (_ID, os.environ[_ID])) not in variables.split(b"\0"):
-            break  # what starts batch jobs has no such variable
-        pid, found = parent, variables
-    return found
+            # This process starts the batch jobs of the node, so it has no such variable.
+            break
+        pid, oldest = parent, variables
+    return oldest
 
 
 def read_record(folder: str) -> "Optional[dict[str, Any]]":
@@ -144,77 +152,84 @@ def read_record(folder: str) -> "Optional[dict[str, Any]]":
     return record if isinstance(record, dict) else None
 
 
-def enter(folder: str, wanted: str, *sbatch: str) -> int:
+def enter(folder: str, needs: str, *sbatch: str) -> int:
     """Start a job in the allocation that is held; become `sbatch` if there is none, or the job does not fit.
 
     Prints the number of the allocation, as sbatch prints that of a job.
 
     Args:
         folder: Of the record.
-        wanted: What the job needs, its folder, and the words of its srun, as JSON.
+        needs: What the job needs, its folder, and the words of its srun, as JSON.
     """
-    record, variables, asked = read_record(folder), _read_variables(folder), json.loads(wanted)
+    record, variables, request = read_record(folder), _read_variables(folder), json.loads(needs)
     if record is not None and variables is not None:
-        why = misfit(record, asked, time.time()) or _start(variables, record, asked)
+        why = misfit(record, request, time.time()) or _start(variables, record, request)
         if not why:
             sys.stdout.write("%s\n" % record["id"])
             return 0
-        if _GONE.search(why):  # without its last word, as when its node dies
+        # The holder could not remove its record, as when its node has died.
+        if _GONE.search(why):
             _forget(folder, record["id"])
-        sys.stderr.write("%s%s is not in the held allocation %s: %s\n" % (NOTE, asked["name"], record["id"], why))
+        sys.stderr.write("%s%s is not in the held allocation %s: %s\n" % (NOTE, request["name"], record["id"], why))
         sys.stderr.flush()
     os.execvp(sbatch[0], sbatch)
-    return 1  # never: sbatch has taken the place of this process
+    # This line is never reached: sbatch takes the place of this process.
+    return 1
 
 
-def misfit(record: "dict[str, Any]", asked: "dict[str, Any]", now: float) -> str:
+def misfit(record: "dict[str, Any]", request: "dict[str, Any]", now: float) -> str:
     """Return why the job does not fit into the allocation at all; "" if it does."""
     for name, unit in ("cores", "cores"), ("memory_mb", "MB of memory"), ("gpus", "GPUs"):
-        if record[name] is not None and (asked[name] or 0) > record[name]:
-            return "it needs %s %s, and that has %s" % (asked[name], unit, record[name])
-    if asked["gpus"] and asked["gpu_type"] and asked["gpu_type"] != record["gpu_type"]:
-        return "it needs GPUs of type %s" % asked["gpu_type"]
+        if record[name] is not None and (request[name] or 0) > record[name]:
+            return "it needs %s %s, and that has %s" % (request[name], unit, record[name])
+    if request["gpus"] and request["gpu_type"] and request["gpu_type"] != record["gpu_type"]:
+        return "it needs GPUs of type %s" % request["gpu_type"]
     left_s = record["ends"] - now if record["ends"] else None
-    if left_s is not None and left_s < max(_LEFT_S, asked["time_s"] or 0):
-        wanted = " and it may take %d s" % asked["time_s"] if asked["time_s"] else ""
-        return "%d s are left of that%s" % (max(0, left_s), wanted)
+    if left_s is not None and left_s < max(_LEFT_S, request["time_s"] or 0):
+        duration = " and it may take %d s" % request["time_s"] if request["time_s"] else ""
+        return "%d s are left of that%s" % (max(0, left_s), duration)
     return ""
 
 
-def _start(variables: "dict[str, str]", record: "dict[str, Any]", asked: "dict[str, Any]") -> str:
+def _start(variables: "dict[str, str]", record: "dict[str, Any]", request: "dict[str, Any]") -> str:
     """Start srun, which outlives this process, and wait until the job begins; return why it does not."""
-    claim = os.path.join(asked["folder"], CLAIM)
-    become = ["/bin/sh", "-c", _BECOME, claim + _OTHER_NAME, claim, os.path.join(asked["folder"], SCRIPT)]
-    program = _in_path(asked["srun"][0])  # before its variables are the node's
-    with open(os.path.join(asked["folder"], SCHEDULER_LOG), "a+b") as log:
+    claim = os.path.join(request["folder"], CLAIM)
+    become = ["/bin/sh", "-c", _BECOME, claim + _OTHER_NAME, claim, os.path.join(request["folder"], SCRIPT)]
+    # The program is looked up before its variables are those of the node.
+    program = _in_path(request["srun"][0])
+    with open(os.path.join(request["folder"], SCHEDULER_LOG), "a+b") as log:
         try:
             srun = subprocess.Popen(
-                [program, *asked["srun"][1:], "--jobid=%s" % record["id"], *become], env=variables,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=asked["folder"], start_new_session=True,
+                [program, *request["srun"][1:], "--jobid=%s" % record["id"], *become], env=variables,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=request["folder"], start_new_session=True,
             )  # fmt: skip
         except OSError as error:
             return str(error)
         until = time.monotonic() + _START_S
-        while time.monotonic() < until and srun.poll() is None and not stands(asked["folder"], CLAIM):
+        while time.monotonic() < until and srun.poll() is None and not stands(request["folder"], CLAIM):
             time.sleep(_START_LOOK_S)
-        if stands(asked["folder"], CLAIM):
-            _remove_other_names(asked["folder"])
+        if stands(request["folder"], CLAIM):
+            _remove_other_names(request["folder"])
             return ""
-        if srun.poll() is None:  # its node does not answer. If it begins after all, only one of both claims the job
+        # The node does not answer. If the job begins there after all, only one of the two submissions claims it.
+        if srun.poll() is None:
             return "srun has not started it within %d s" % _START_S
         log.seek(0)
-        said = log.read().decode("utf-8", "replace").strip()
-    from .slurm import complaints  # as above
+        output = log.read().decode("utf-8", "replace").strip()
+    # This import is late, because only a failed start needs it.
+    from .slurm import complaints
 
-    return (complaints(said) + said.splitlines()[-1:] + ["srun did not start it"])[0]
+    return (complaints(output) + output.splitlines()[-1:] + ["srun did not start it"])[0]
 
 
 def _remove_other_names(folder: str) -> None:
     """Remove the names under which a step has written its claim before it was linked."""
-    with contextlib.suppress(OSError):  # the job has been removed
+    with contextlib.suppress(OSError):
+        # The job has been removed.
         for name in os.listdir(folder):
             if name.startswith(CLAIM + _OTHER_NAME):
-                with contextlib.suppress(FileNotFoundError):  # its step has removed it
+                with contextlib.suppress(FileNotFoundError):
+                    # The step has removed its name itself.
                     os.unlink(os.path.join(folder, name))
 
 
@@ -242,7 +257,9 @@ def _forget(folder: str, number: str = "") -> None:
     """Remove the record, if it is of the allocation of that number, or whosever it is: whole, or not at all."""
     if number and (read_record(folder) or {}).get("id") != number:
         return
-    from ..removal import move_aside, remove  # it imports shutil, as above
+    # This import is late: `removal` imports shutil, which `enter` hardly ever needs.
+    from ..removal import move_aside, remove
 
-    with contextlib.suppress(OSError):  # another process has done that
+    with contextlib.suppress(OSError):
+        # Another process has removed the record.
         remove(move_aside(folder))

@@ -254,7 +254,7 @@ def _runs(job: JobFolder) -> bool:
     """Whether a process holds what it takes of a machine without a scheduler; it does so before its ticket goes."""
     if job.scheduler.has_nodes or _has_lost_its_script(job):  # what the function has forked holds its names too
         return False
-    seen = lease_names.Seen(leases_of_kind(job.spec["lease"]).binders(), 0)
+    seen = lease_names.HeldNames(leases_of_kind(job.spec["lease"]).binders(), 0)
     return any((each.uid, each.job) == (os.getuid(), job.id) for each in seen.running)
 
 

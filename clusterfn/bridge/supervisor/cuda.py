@@ -9,7 +9,7 @@ import os
 import subprocess
 
 from ..builder import permissions
-from ..layout import CARDS, CARDS_STAGE, DEFAULT, ENVIRONMENT, build_dir
+from ..layout import DEFAULT, ENVIRONMENT, GPU_STAGE, OBSERVED_GPUS, build_dir
 from . import gpus, nvidia_smi, publish
 from .text import last_lines
 from .verdict import AttemptEnded, Verdict
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from .job import JobFolder
 
-STAGE = CARDS_STAGE
+STAGE = GPU_STAGE
 _PATIENCE_S = 300.0  # a cold import of torch from a shared file system takes minutes
 _DRIVER = "/proc/driver/nvidia/version"
 _MARK = "clusterfn cards "
@@ -67,7 +67,7 @@ def check(job: "JobFolder", environ: "Mapping[str, str]") -> None:
     cards = _cards()
     partition = job.scheduler.partition() or DEFAULT
     for name in [partition, DEFAULT] if cards else []:  # for the next choice of an environment there
-        path = os.path.join(wanted["root"], CARDS, name + ".json")
+        path = os.path.join(wanted["root"], OBSERVED_GPUS, name + ".json")
         _write(wanted["root"], path, json.dumps(dict(cards or {}, node=job.node)))
     if found["problem"]:
         raise AttemptEnded(_does_not_run(job, wanted["cuda"], found, cards))

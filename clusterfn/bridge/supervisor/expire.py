@@ -58,7 +58,7 @@ def clean(root: str, keep_s: str, older_s: str, dry: str) -> int:
     """
     limit_s = float(older_s) if older_s else None
     found = tidy(root, time.time(), float(keep_s), older_s=limit_s, dry=dry == "dry", measure=True)
-    sys.stdout.write(json.dumps(found.told) + "\n")
+    sys.stdout.write(json.dumps(found.summary) + "\n")
     return 0
 
 
@@ -98,7 +98,7 @@ def tidy(
             found.add(JOBS, folder, is_hollow)
             continue
         if lives:
-            found.told["waiting"].append(job.id)
+            found.summary["waiting"].append(job.id)
             found.add(JOBS, folder, False)
             needed.update(needed_by(job))
         elif not job.scheduler.has_nodes and not any(_each(job, name) for name in (STARTED, CLAIM, ATTEMPTS)):
@@ -121,7 +121,7 @@ def tidy(
                 date, is_kept = date_of(path), path in kept
                 goes = not is_kept and is_due(date, 0.0, unused_since)
                 found.add(kind, path, goes, unused_since)
-                found.told["recent"] += not (goes or is_kept) and is_due(date, keep_s, when)
+                found.summary["recent"] += not (goes or is_kept) and is_due(date, keep_s, when)
     return found
 
 

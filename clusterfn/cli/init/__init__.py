@@ -26,7 +26,7 @@ from clusterfn.hosts.connection import HostConnection
 from clusterfn.hosts.host_state import open_session
 from clusterfn.hosts.survey import survey
 from clusterfn.scheduler.job_script import read_template
-from clusterfn.scheduler.site import Given
+from clusterfn.scheduler.site import AdvanceAnswers
 
 SCRIPT = "first.py"
 _TIMEOUT_S = 60.0
@@ -113,7 +113,7 @@ def _add(begun: Begun, args: argparse.Namespace, answers: Answers, done: Done) -
     root = args.root or (connection.host.root if connection.host.root != draft.root else None)
     keys = choices.keys(
         site, connection.facts.user, args.scheduler, root,
-        Given(args.partition, args.gpu_partition, args.account), answers,
+        AdvanceAnswers(args.partition, args.gpu_partition, args.account), answers,
         lambda root: make_root(connection, root),
     )  # fmt: skip
     make_root(connection, keys["root"])

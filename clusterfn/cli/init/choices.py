@@ -14,7 +14,7 @@ from clusterfn.errors import ConfigError
 from clusterfn.hosts.survey import Site, Volume
 from clusterfn.scheduler import kind_of_site, kinds_of_sites
 from clusterfn.scheduler.bare import Bare
-from clusterfn.scheduler.site import Given
+from clusterfn.scheduler.site import AdvanceAnswers
 
 FOLDER = ".clusterfn"
 _HOME = "$HOME"
@@ -26,7 +26,7 @@ def keys(
     user: str,
     scheduler: str | None,
     root: str | None,
-    site_options: Given,
+    site_options: AdvanceAnswers,
     answers: Answers,
     try_root: Callable[[str], object] = len,
 ) -> dict[str, Any]:

@@ -39,8 +39,10 @@ if TYPE_CHECKING:
 _CONNECTING, _SILENCE = "distributed.comm.timeouts.connect", "distributed.comm.timeouts.tcp"
 _PATIENCE_S = 60.0
 _LOOK_S, _REASON_S = 0.05, 5.0
-_LOST = (OSError, RuntimeError, TimeoutError)  # what dask raises of connections
-_CLOSE_S, _GIVE_UP_S = 30.0, 5.0  # for dask to close in order; where its scheduler is gone, it may try to reach it
+# The exceptions by which dask reports a lost connection.
+_LOST = (OSError, RuntimeError, TimeoutError)
+# dask has this long to close in order. It has less where its scheduler is gone, because it might only try to reach it.
+_CLOSE_S, _GIVE_UP_S = 30.0, 5.0
 _WORKERS_END_S = 15.0
 
 
@@ -71,14 +73,17 @@ class DaskBlock:
             raise RuntimeError("this block has been used: call dask_client() again")
         try:
             return self._start()
-        except BaseException as error:  # Ctrl-C among them: nothing stays behind
+        except BaseException as error:  # Ctrl-C too must leave no job behind
             try:
                 if self._scheduler is not None and isinstance(error, _LOST):
-                    self._failed.wait(_REASON_S)  # dask loses its connection a moment before the reason comes
-            finally:  # Ctrl-C meanwhile, too
+                    # dask loses its connection a moment before the reason arrives.
+                    self._failed.wait(_REASON_S)
+            finally:
+                # A second Ctrl-C may come during the wait, and must not leave jobs behind either.
                 self._end(is_interrupted=True)
             if self._error is not None and isinstance(error, Exception):
-                raise self._error from None  # it is the reason
+                # This error is the reason for the one that dask raised.
+                raise self._error from None
             raise
 
     def _start(self) -> Any:
@@ -89,18 +94,18 @@ class DaskBlock:
         try:
             self._jobs = None if plan.node_workers else WorkerJobs(plan.worker, settings)
             self._scheduler = SchedulerJob(plan.scheduler, settings, plan.idle_s, pages)
-        except BaseException:  # as above
+        except BaseException:  # Ctrl-C too must not leave the port open
             if pages is not None:
                 pages.close()
             raise
-        # This process's end of dask's connections is a socket of this machine, behind which the network may be lost.
+        # dask connects to a socket of this machine. It must not give up while the network behind that socket is lost.
         patience = f"{max(plan.idle_s, _PATIENCE_S):g}s"
         self._settings.enter_context(dask.config.set({_SILENCE: patience}))
         self._scheduler.on_end(self._fail)
         self._scheduler.await_scheduler()
         self._cluster = self._connect(self._scheduler.address, settings.security)
         self._client = Client(self._cluster)
-        # Only now: a first connection to a scheduler that has just ended would be tried for as long.
+        # This is set only now, because dask would otherwise try this long to reach a scheduler that has just ended.
         self._settings.enter_context(dask.config.set({_CONNECTING: patience}))
         if plan.adapts:
             self._cluster.adapt(minimum=plan.least, maximum=plan.most)
@@ -114,13 +119,13 @@ class DaskBlock:
 
     def _await_workers(self, cluster: ConnectedCluster) -> None:
         """Wait for the first worker, or for all that are parts of one job, and say why there are none yet."""
-        wanted = self._plan.least if self._jobs is None else min(1, self._plan.least)
-        said: dict[str, str] = {}
-        while len(cluster.scheduler_info["workers"]) < wanted:
+        count = self._plan.least if self._jobs is None else min(1, self._plan.least)
+        statuses: dict[str, str] = {}
+        while len(cluster.scheduler_info["workers"]) < count:
             if self._failed.wait(_LOOK_S):
                 break
             for job in list(self._jobs.sent) if self._jobs is not None else ():
-                tell_why_it_waits(job, said)
+                tell_why_it_waits(job, statuses)
         if self._error is not None:
             raise self._error
 
@@ -137,7 +142,8 @@ class DaskBlock:
         return self._client is None or self._client.status == "running"
 
     def _close_client(self, within_s: float = _CLOSE_S) -> None:
-        with contextlib.suppress(OSError, RuntimeError, TimeoutError):  # the block raises the cause
+        with contextlib.suppress(OSError, RuntimeError, TimeoutError):
+            # The block itself raises the cause.
             self._client.close(within_s)
 
     @public_api
@@ -151,8 +157,10 @@ class DaskBlock:
         """
         try:
             if isinstance(error, Exception) and not self._is_connected():
-                self._failed.wait(_REASON_S)  # the connection closes a moment before the reason comes
-        finally:  # as above
+                # The connection closes a moment before the reason arrives.
+                self._failed.wait(_REASON_S)
+        finally:
+            # Ctrl-C during the wait must not leave jobs behind.
             self._end(is_interrupted=error is not None and not isinstance(error, Exception))
         if self._error is not None and (error is None or isinstance(error, Exception)):
             raise self._error from error
@@ -168,10 +176,12 @@ class DaskBlock:
             if self._client is not None:
                 self._close_client(within_s)
             if self._cluster is not None:
-                with contextlib.suppress(OSError, RuntimeError, TimeoutError):  # what is left is ended below
+                with contextlib.suppress(OSError, RuntimeError, TimeoutError):
+                    # Jobs that are left are ended below.
                     self._cluster.close(within_s)
         finally:
-            if self._scheduler is not None:  # where it has workers beside it, these close in order
+            # Workers beside the scheduler close in order while its job still runs.
+            if self._scheduler is not None:
                 has_workers = self._jobs is None and is_reachable and not is_interrupted
                 self._scheduler.end(_WORKERS_END_S if has_workers else 0.0)
             if self._jobs is not None:
@@ -212,7 +222,7 @@ def make_security() -> Security:
         data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
     )  # fmt: skip
     both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-    made = (
+    certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -228,7 +238,7 @@ def make_security() -> Security:
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    cert = made.public_bytes(serialization.Encoding.PEM).decode()
+    cert = certificate.public_bytes(serialization.Encoding.PEM).decode()
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     ).decode()

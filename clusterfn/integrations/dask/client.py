@@ -82,10 +82,10 @@ def dask_client(
     scheduler_bytes, idle_s = parse_memory(scheduler_memory, "scheduler_memory"), parse_time(idle, "idle")
     own, network = _own_modules(imports), _checked_interface(interface)
     _check_dask()
-    found = host_with_way(host, "dask", "f.map(items), or clusterfn.Session")
-    if found.result_policy(worker.results).data_only:
+    chosen_host = host_with_way(host, "dask", "f.map(items), or clusterfn.Session")
+    if chosen_host.result_policy(worker.results).data_only:
         raise ConfigError(
-            f'dask_client() exchanges Python objects with {found.name}, which results="data" does not accept',
+            f'dask_client() exchanges Python objects with {chosen_host.name}, which results="data" does not accept',
             hint='map over the items instead: f.map(items); or set results="objects" if you trust the host',
         )
     node_workers = None
@@ -95,11 +95,12 @@ def dask_client(
             name="dask-scheduler",
         )  # fmt: skip
     else:
-        nodes, asked = (1, without_needs(worker)) if config_file.runs_locally() else (nodes, worker)
-        _refuse_nodes_of_one_machine(nodes, found)
-        node_workers = NodeWorkers.of(least // nodes, asked, found)
+        nodes, each_worker = (1, without_needs(worker)) if config_file.runs_locally() else (nodes, worker)
+        _refuse_nodes_of_one_machine(nodes, chosen_host)
+        node_workers = NodeWorkers.of(least // nodes, each_worker, chosen_host)
         scheduler = node_workers.job_options(worker, nodes, scheduler_bytes)
     worker = worker._replace(name="dask-worker")
+    # This import is late, because the module needs dask, which was only checked above.
     from clusterfn.integrations.dask.block import DaskBlock
 
     return DaskBlock(

@@ -20,7 +20,8 @@ from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.integrations.dask.worker_job import WorkerJob, WorkerJobs
 from clusterfn.integrations.jupyter.kernel_job import reason_of_end
 
-FAILURES = 3  # jobs of workers that end in a row before any worker has connected
+# So many jobs of workers may end in a row before any worker has connected; then the block fails.
+FAILURES = 3
 _AGAIN_S = 1.0
 _LOST = "distributed.deploy.lost-worker-timeout"
 
@@ -58,6 +59,7 @@ class ConnectedCluster(SpecCluster):  # type: ignore[misc]  # dask has no types
     def __init__(
         self, address: str, security: Security, workers: Mapping[str, Any], worker: Mapping[str, Any] | None
     ) -> None:
+        # dask's constructor starts the workers, and their callbacks read this attribute.
         self.is_ending = False
         super().__init__(
             workers=workers,
@@ -141,7 +143,8 @@ class JobsCluster(ConnectedCluster):
             return
         error = worker.error
         if error is None and worker.job is not None:
-            is_usual = not worker.job.cancelled() and worker.job.exception(0) is None  # to close, or by its time limit
+            # A worker ends without an error when dask has closed it, or at its time limit.
+            is_usual = not worker.job.cancelled() and worker.job.exception(0) is None
             error = None if is_usual else reason_of_end(worker.job)
         if error is not None:
             self._failures += 1

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from clusterfn.config.options import Options
     from clusterfn.config.spec import Host
 
-_NANNY_BYTES = 200 * 2**20  # of a worker's memory, for the process that watches it
+# The process that watches a worker takes this part of the worker's memory.
+_NANNY_BYTES = 200 * 2**20
 
 
 @dataclass(frozen=True)
@@ -76,5 +77,5 @@ class DaskPlan:
 
 def memory_limit(asked_bytes: int | None) -> int:
     """Return at how many bytes a worker ends that has this memory together with its nanny; 0 for no limit."""
-    given = asked_bytes or 0
-    return max(given - _NANNY_BYTES, given * 3 // 4)
+    job_bytes = asked_bytes or 0
+    return max(job_bytes - _NANNY_BYTES, job_bytes * 3 // 4)

@@ -64,13 +64,13 @@ class SchedulerJob:
         listeners = {DASK: listen_for_dask(), **({WEB: pages} if pages is not None else {})}
         self.address = "tls://{}:{}".format(*listeners[DASK].getsockname()[:2])
         try:
-            found = await_holder(self.job, prepared.session)
-        except BaseException:  # Ctrl-C while it waits in the queue, say
+            kernel_job = await_holder(self.job, prepared.session)
+        except BaseException:  # Ctrl-C may come while the job waits in the queue
             for each in listeners.values():
                 each.close()
             self.end()
             raise
-        self._relay = Relay(found, listeners, self._ended)
+        self._relay = Relay(kernel_job, listeners, self._ended)
 
     def await_scheduler(self) -> None:
         """Wait until the scheduler has answered with its certificate.
@@ -84,7 +84,8 @@ class SchedulerJob:
             try:
                 with socket.create_connection((ip, int(port)), _ANSWER_S) as plain, context.wrap_socket(plain):
                     return
-            except OSError:  # the connection closes a moment before the reason comes
+            except OSError:
+                # The connection closes a moment before the reason arrives.
                 if self._has_ended.wait(_REASON_S):
                     break
         raise self.error()
@@ -158,11 +159,11 @@ class Relay:
     def __init__(self, job: KernelJob, listeners: Mapping[int, socket.socket], on_end: Callable[[str], None]) -> None:
         self._listeners = listeners
         self._on_end = on_end
-        self._said = ""
+        self._last_sentence = ""
         self._is_ending = False
-        wanted = ConnectionFile(Path(), IP, (), secrets.token_urlsafe(32), "")
+        connection_file = ConnectionFile(Path(), IP, (), secrets.token_urlsafe(32), "")
         search: Any = FoundJob(job)
-        self._proxy = DaskProxy(wanted, listeners, search, link_to, self._say)
+        self._proxy = DaskProxy(connection_file, listeners, search, link_to, self._say)
         self._thread = threading.Thread(target=self._run, name="clusterfn-dask", daemon=True)
         self._thread.start()
 
@@ -179,13 +180,13 @@ class Relay:
     def _run(self) -> None:
         code = self._proxy.run()
         if code and not self._is_ending:
-            self._on_end(self._said)
+            self._on_end(self._last_sentence)
         self._proxy.flush()
         self._proxy.close()
         for each in self._listeners.values():
             each.close()
 
     def _say(self, sentence: str) -> None:
-        self._said = sentence
+        self._last_sentence = sentence
         if "is lost, and its job keeps running" in sentence or sentence.endswith("is back"):
             console.tell(sentence)

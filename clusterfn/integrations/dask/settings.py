@@ -27,6 +27,7 @@ _PACKAGES = ("dask", "distributed")
 
 def run_program(*words: str) -> None:
     """Run a worker, or those of a node, in the job until they are asked to close."""
+    # The function travels by value, so it imports everything itself.
     import json
     import os
     import platform
@@ -41,7 +42,8 @@ def run_program(*words: str) -> None:
         raise RuntimeError(f"what starts dask's workers on {node} ended with {how}")
 
 
-run_program.__module__ = "__main__"  # travels as itself: the job need not import what only the client uses
+# The function travels by value, so the job need not import modules that only the client uses.
+run_program.__module__ = "__main__"
 
 
 @dataclass(frozen=True)
@@ -68,27 +70,28 @@ class DaskSettings:
         Raises:
             ConfigError: Its environment has another minor version of Python, where dask could not load the tasks.
         """
-        there = prepared.ready.interpreter.version
-        if there != CALLER:
+        version = prepared.ready.interpreter.version
+        if version != CALLER:
             raise ConfigError(
-                f"dask needs the same Python on both sides: the environment has {there[0]}.{there[1]}, this is "
+                f"dask needs the same Python on both sides: the environment has {version[0]}.{version[1]}, this is "
                 f"{CALLER[0]}.{CALLER[1]}",
                 host=prepared.session.host.name,
                 hint=f"use an environment with Python {CALLER[0]}.{CALLER[1]}",
             )
-        job, given = prepared.job, self.security.get_tls_config_for_role("client")
-        on_one = not prepared.session.scheduler.has_nodes or (self.node_workers and job.resources.nodes == 1)
+        job, tls_config = prepared.job, self.security.get_tls_config_for_role("client")
+        is_one_machine = not prepared.session.scheduler.has_nodes or (self.node_workers and job.resources.nodes == 1)
         settings = {
             "program": posixpath.join(job.bridge, _PROGRAM),
             "versions": {name: metadata.version(name) for name in _PACKAGES},
             "dashboard": self.dashboard,
             "interface": self.interface,
-            "is_one_machine": bool(on_one),
+            "is_one_machine": bool(is_one_machine),
             "path": list(job.sys_path),
             "workers": self._workers_in(job),
         }
+        # One job holds several workers here, so the libraries of each must not start threads for all cores of the job.
         threads = dict.fromkeys(layout.THREADS, str(self.node_workers.cores)) if self.node_workers else {}
-        tls = json.dumps({"cert": given["cert"], "key": given["key"]})
+        tls = json.dumps({"cert": tls_config["cert"], "key": tls_config["key"]})
         env = {**threads, **job.env, dask_program.SETTINGS: json.dumps(settings)}
         return prepared._replace(job=job._replace(env=env, secrets={**job.secrets, dask_program.TLS: tls}))
 

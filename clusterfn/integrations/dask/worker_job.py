@@ -24,7 +24,8 @@ from clusterfn.integrations.dask.settings import DaskSettings, run_program
 if TYPE_CHECKING:
     from clusterfn.config.options import Options
 
-_LEAVE_S = 15.0  # for a worker that was told to close
+# A worker that was told to close has this long to do so.
+_LEAVE_S = 15.0
 
 
 class WorkerJobs:
@@ -50,10 +51,11 @@ class WorkerJobs:
             ClusterfnError: It cannot be sent.
         """
         prepared = self._prepared
-        asked = prepared.job.resources
-        limit = str(memory_limit(asked.memory_bytes))
-        payload = self._packed(None, "worker", address, name, str(asked.cores), limit)
-        payload = payload._replace(sources=prepared.payload.sources)  # the same for all, although files may change
+        resources = prepared.job.resources
+        limit = str(memory_limit(resources.memory_bytes))
+        payload = self._packed(None, "worker", address, name, str(resources.cores), limit)
+        # All workers run the same source code, although the files may change between two jobs.
+        payload = payload._replace(sources=prepared.payload.sources)
         job = prepared.job._replace(id=secrets.token_hex(8), name=name)
         sent, _ = send_call(prepared._replace(payload=payload, job=job))
         self.sent.append(sent)
@@ -103,7 +105,8 @@ class WorkerJob(ProcessInterface):  # type: ignore[misc]  # dask has no types
         loop = asyncio.get_running_loop()
 
         def on_job_end(_: Future[Any]) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and so has the block
+            with contextlib.suppress(RuntimeError):
+                # dask's loop has ended, and with it the block.
                 loop.call_soon_threadsafe(self._on_job_end)
 
         await super().start()
@@ -114,7 +117,8 @@ class WorkerJob(ProcessInterface):  # type: ignore[misc]  # dask has no types
             loop.call_soon(self._on_job_end)
         else:
             self.job.add_done_callback(on_job_end)
-            if self.status != Status.running:  # it was closed while the job was sent
+            # The worker was closed while its job was being sent.
+            if self.status != Status.running:
                 await asyncio.to_thread(end_job, self.job, 0.0)
 
     async def close(self) -> None:

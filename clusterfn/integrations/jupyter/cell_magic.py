@@ -55,41 +55,43 @@ def run_cell(shell: Any, line: str, cell: str | None) -> None:
     """
     if cell is None or not cell.strip():
         raise ConfigError("%%cluster needs a cell", hint="write %%cluster … in the first line, and the code below it")
-    asked = cell_options.parse_line(line)
-    values = cell_options.values_of(asked.inputs, shell.user_ns)
-    file, source = _file_of_cell(shell.user_ns), "\n" + cell  # the line of %%cluster counts
-    check_names(names_in(source, file), asked.inputs, asked.outputs, shell.user_ns)
+    request = cell_options.parse_line(line)
+    values = cell_options.values_of(request.inputs, shell.user_ns)
+    # The empty first line stands for the line of %%cluster, so that line numbers in tracebacks are right.
+    file, source = _file_of_cell(shell.user_ns), "\n" + cell
+    check_names(names_in(source, file), request.inputs, request.outputs, shell.user_ns)
     wire = serialization.part("cell")
     try:
         result = call.run_call(
             wire.run_cell,
-            (source, file, values, asked.outputs),
+            (source, file, values, request.outputs),
             {},
-            asked.options if asked.options.name else asked.options._replace(name=_NAME),
+            request.options if request.options.name else request.options._replace(name=_NAME),
             source_imports.imported(source),
         )
-    except Exception as error:  # the cell's own
+    except Exception as error:  # the code of the cell may raise anything
+        # What the cell displayed before it failed travels with the exception.
         _show(vars(error).pop(wire.SHOWN, ()))
         raise
-    chosen = config_file.host_of_call(asked.options)
+    chosen = config_file.host_of_call(request.options)
     is_data = chosen.host.result_policy(chosen.options.results).data_only
-    values, shown = read_result(result, asked.outputs, chosen.host.name, is_data)
+    values, shown = read_result(result, request.outputs, chosen.host.name, is_data)
     _show(shown)
     shell.user_ns.update(values)
-    missing = [name for name in asked.outputs if name not in values]
+    missing = [name for name in request.outputs if name not in values]
     if missing:
         names = ", ".join(missing)
         raise ClusterfnError(f"%%cluster -o: the cell ended without setting {names}", hint="set it on every path")
 
 
 def read_result(
-    result: Any, wanted: Sequence[str], host: str, is_data: bool
+    result: Any, names: Sequence[str], host: str, is_data: bool
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Take what a cell returned: the variables that were asked for and no others, and what it displayed.
 
     Args:
         result: As the host sent it.
-        wanted: The names of the variables.
+        names: The names of the variables.
         host: Its name.
         is_data: Whether only plain data comes from it: then its HTML and JavaScript do not run in this notebook.
 
@@ -97,7 +99,7 @@ def read_result(
         HostError: It is nothing that a cell returns.
     """
     with reading(host, "the result of the cell"):
-        values = {name: result["values"][name] for name in wanted if name in result["values"]}
+        values = {name: result["values"][name] for name in names if name in result["values"]}
         shown = [dict(bundle) for bundle in result["shown"]]
     if not is_data:
         return values, shown
@@ -108,7 +110,8 @@ def read_result(
     return values, plain
 
 
-_PICTURES = ("image/png", "image/jpeg")  # of the types that a notebook shows, those that run nothing
+# Of the types that a notebook shows, these run no code.
+_PICTURES = ("image/png", "image/jpeg")
 
 
 def _file_of_cell(variables: Any) -> str:
@@ -173,16 +176,16 @@ def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
 
 
 def check_names(
-    found: CellNames, inputs: Collection[str], outputs: Collection[str], variables: Mapping[str, Any]
+    cell_names: CellNames, inputs: Collection[str], outputs: Collection[str], variables: Mapping[str, Any]
 ) -> None:
     """Reject a cell that reads what only the notebook has, or never sets what it should return.
 
     Raises:
         ConfigError: The message names the variables, and says how to pass them.
     """
-    if not found.is_certain:
+    if not cell_names.is_certain:
         return
-    unsent = sorted(name for name in found.reads if name in variables and name not in inputs)
+    unsent = sorted(name for name in cell_names.reads if name in variables and name not in inputs)
     if unsent:
         modules = [name for name in unsent if isinstance(variables[name], ModuleType)]
         others = [name for name in unsent if name not in modules]
@@ -194,8 +197,8 @@ def check_names(
             f"%%cluster: the cell uses {', '.join(unsent)}, which {verb} only in the notebook", hint="; ".join(hints)
         )
     for name in outputs:
-        if name not in found.sets and name not in inputs:
-            near = did_you_mean(name, found.sets)
+        if name not in cell_names.sets and name not in inputs:
+            near = did_you_mean(name, cell_names.sets)
             raise ConfigError(f"%%cluster -o {name}: the cell never sets {name!r}{near}", hint=f"assign it: {name} = …")
 
 

@@ -54,9 +54,10 @@ def parse_line(line: str) -> CellOptions:
     """
     try:
         words = shlex.split(line)
-    except ValueError as unclosed:  # a quotation mark
+    except ValueError as unclosed:
+        # A quotation mark is not closed.
         raise ConfigError(f"%%cluster {line}: {unclosed}", hint=f"write it like {_EXAMPLE}") from None
-    given: dict[str, Any] = {}
+    keywords: dict[str, Any] = {}
     names: dict[str, list[str]] = {"inputs": [], "outputs": []}
     while words:
         word, equals, value = words.pop(0).partition("=")
@@ -66,11 +67,11 @@ def parse_line(line: str) -> CellOptions:
         keyword = _keyword(word)
         if keyword in _FLAGS:
             _refuse_value(word, equals + value or next(iter(words), "-"))
-            given[keyword] = True
+            keywords[keyword] = True
         else:
-            _add(given, keyword, value or _next(word, words))
+            _add(keywords, keyword, value or _next(word, words))
     try:
-        options = parse_options(given)
+        options = parse_options(keywords)
     except ConfigError as error:
         error.hint = _with_flags(error.hint) if error.hint else None
         raise
@@ -117,28 +118,31 @@ def _refuse_value(word: str, following: str) -> None:
         raise ConfigError(f"%%cluster: {word} takes no value", hint=f"write {word} alone, or leave it out")
 
 
-def _add(given: dict[str, Any], keyword: str, value: str) -> None:
+def _add(keywords: dict[str, Any], keyword: str, value: str) -> None:
     """Record the value of an option, as a keyword of `@cluster` takes it."""
     if keyword == "requeue":
-        given.setdefault(keyword, {}).update(read_requeue([value]))
+        keywords.setdefault(keyword, {}).update(read_requeue([value]))
     elif keyword in _PAIRS:
-        given.setdefault(keyword, {}).update([_pair(keyword, value)])
+        keywords.setdefault(keyword, {}).update([_pair(keyword, value)])
     elif keyword in _LISTS:
-        given.setdefault(keyword, []).extend(_COMMA.split(value))
-    elif keyword in given:
+        keywords.setdefault(keyword, []).extend(_COMMA.split(value))
+    elif keyword in keywords:
         flag = _flag_of(keyword)
-        raise ConfigError(f"%%cluster: {flag} is given twice: {given[keyword]} and {value}", hint="remove one of them")
+        raise ConfigError(
+            f"%%cluster: {flag} is given twice: {keywords[keyword]} and {value}", hint="remove one of them"
+        )
     else:
-        given[keyword] = _number(keyword, value)
+        keywords[keyword] = _number(keyword, value)
 
 
-def _pair(keyword: str, written: str) -> tuple[str, Any]:
+def _pair(keyword: str, pair: str) -> tuple[str, Any]:
     """Read NAME=VALUE, or what a name alone means."""
-    name, equals, text = written.partition("=")
+    name, equals, text = pair.partition("=")
     if keyword == "env" and not equals:
-        raise ConfigError(f"%%cluster: --env {written} has no value", hint="write --env NAME=VALUE")
+        raise ConfigError(f"%%cluster: --env {pair} has no value", hint="write --env NAME=VALUE")
     if keyword == "slurm":
-        return name, None if text == "None" else text if equals else True  # some options of sbatch have no value
+        # Some options of sbatch have no value, so a name alone means True.
+        return name, None if text == "None" else text if equals else True
     return name, text
 
 
@@ -155,16 +159,17 @@ def _with_flags(hint: str) -> str:
 
     `write gpus=2, gpu_type="a6000"` becomes `write --gpus 2 --gpu-type a6000`.
     """
-    flags = _AS_KEYWORD.sub(lambda found: _as_flag(found[1], found[2]), hint).replace(", without quotes", "")
+    flags = _AS_KEYWORD.sub(lambda match: _as_flag(match[1], match[2]), hint).replace(", without quotes", "")
     return flags.replace(", --", " --")
 
 
-def _as_flag(keyword: str, written: str) -> str:
+def _as_flag(keyword: str, text: str) -> str:
     """Write the keyword and its value, which is Python's, as words of the line."""
     try:
-        value = ast.literal_eval(written)
-    except (ValueError, SyntaxError):  # a word of the sentence
-        value = written
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        # The match is a word of the sentence and not a value of Python.
+        value = text
     if value is True:
         return _flag_of(keyword)
     several = [f"{name}={each}" for name, each in value.items()] if isinstance(value, dict) else value

@@ -56,20 +56,20 @@ def read_connection_file(path: Path) -> ConnectionFile:
     return ConnectionFile(path, ip, ports, key, str(facts.get("signature_scheme") or "hmac-sha256"))
 
 
-def listen(wanted: ConnectionFile) -> dict[int, socket.socket]:
+def listen(file: ConnectionFile) -> dict[int, socket.socket]:
     """Listen on the ports of the five channels; return the listeners by the numbers of their channels.
 
     Raises:
         ConfigError: A port is taken.
     """
     listeners: dict[int, socket.socket] = {}
-    for channel, port in enumerate(wanted.ports, 1):
+    for channel, port in enumerate(file.ports, 1):
         try:
-            listeners[channel] = listen_on(wanted.ip, port)
+            listeners[channel] = listen_on(file.ip, port)
         except OSError as error:
             for each in listeners.values():
                 each.close()
-            raise _cannot_use(wanted.path, f"port {port} of {wanted.ip}: {error.strerror}") from error
+            raise _cannot_use(file.path, f"port {port} of {file.ip}: {error.strerror}") from error
     return listeners
 
 
@@ -81,6 +81,8 @@ def listen_on(ip: str, port: int) -> socket.socket:
     """
     listener = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET, socket.SOCK_STREAM)
     try:
+        # A client that restarts a kernel wants the same ports again, where connections of the last one may still be
+        # closing.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((ip, port))
         listener.listen(_BACKLOG)

@@ -36,11 +36,15 @@ if TYPE_CHECKING:
     from clusterfn.hosts.connection import Reply
 
 RECONNECT_S = 30 * 60.0
-ORPHAN_S = 8.0  # within which a client starts a kernel again that it has ended without a word
-SIBLING_S = 2.0  # for such a client to end the kernel, if it starts the next one first
-REFUSED_S = 20.0  # clients start a kernel that has died up to five times, three seconds apart
+# A client that ended a kernel without a message starts the next one within this time.
+ORPHAN_S = 8.0
+# If such a client starts the next kernel first, it ends the old one within this time.
+SIBLING_S = 2.0
+# Clients start a kernel that has died up to five times, three seconds apart.
+REFUSED_S = 20.0
 _KEPT_S = 30 * 86400.0
-LOOK_S = 1.0  # between two looks at why a job waits
+# Seconds between two looks at why a job waits.
+LOOK_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -83,14 +87,15 @@ class JobRecord:
         while True:
             siblings = 0
             for path in self._path.parent.glob("*.json"):
-                known = _read(path)
-                if path == self._path or (known.get("host"), known.get("launch")) != (host, launch):
+                record = _read(path)
+                if path == self._path or (record.get("host"), record.get("launch")) != (host, launch):
                     continue
-                if time.time() - float(known.get("orphan_at", 0.0)) < ORPHAN_S:
-                    with contextlib.suppress(FileNotFoundError):  # another process has taken it
+                if time.time() - float(record.get("orphan_at", 0.0)) < ORPHAN_S:
+                    with contextlib.suppress(FileNotFoundError):
+                        # Another process has taken over the record.
                         path.rename(self._path)
                         return path.stem
-                siblings += "orphan_at" not in known and _is_running(int(known.get("pid", 0)))
+                siblings += "orphan_at" not in record and _is_running(int(record.get("pid", 0)))
             if siblings != 1 or time.monotonic() > deadline:
                 return ""
             time.sleep(0.05)
@@ -105,7 +110,8 @@ class JobRecord:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         publish.replace(str(self._path), json.dumps(facts).encode(), sync=False)
         for old in folder.iterdir():
-            with contextlib.suppress(OSError):  # another process removes them too
+            with contextlib.suppress(OSError):
+                # Another process removes the old records too.
                 if time.time() - old.stat().st_mtime > _KEPT_S:
                     old.unlink()
 
@@ -120,14 +126,15 @@ class JobRecord:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
 def _is_running(pid: int) -> bool:
-    return pid > 0 and sys.platform != "win32" and held_connections.is_running(pid)  # on Windows it would end it
+    # On Windows, the signal with which the process is looked up would end it.
+    return pid > 0 and sys.platform != "win32" and held_connections.is_running(pid)
 
 
 def launch_of(argv: Sequence[str]) -> str:
@@ -140,11 +147,11 @@ def host_for_kernel(name: str | None) -> Host:
     return host_with_way(name, "kernels", "@cluster or clusterfn.Session in the notebook")
 
 
-def host_with_way(name: str | None, what: str, instead: str) -> Host:
+def host_with_way(name: str | None, title: str, instead: str) -> Host:
     """Return the host of what a job holds.
 
     Args:
-        what: In words.
+        title: In words.
         instead: What to use on a host that cannot run it.
 
     Raises:
@@ -154,7 +161,7 @@ def host_with_way(name: str | None, what: str, instead: str) -> Host:
     rules = open_session(host).scheduler_rules
     if rules.has_nodes and not rules.join_command("0"):
         raise ConfigError(
-            f"{what} cannot run on {host.name}: clusterfn cannot reach into a running job of {rules.title}",
+            f"{title} cannot run on {host.name}: clusterfn cannot reach into a running job of {rules.title}",
             hint=f"choose another host; for this one use {instead}",
         )
     return host
@@ -193,8 +200,8 @@ class JobSearch:
             raise ClusterfnError(str(refused.get("refused")), hint="start the kernel again in a few seconds")
         try:
             host = host_for_kernel(self._options.host)
-            found = self._earlier(host) or self._start()
-            return self._await_holder(*found)
+            job = self._earlier(host) or self._start()
+            return self._await_holder(*job)
         except ClusterfnError as error:
             if not self._is_withdrawn:
                 self.record.refuse(error.message)
@@ -212,12 +219,13 @@ class JobSearch:
         """Return the job that an earlier proxy of this kernel has left, if it has not ended."""
         if self._launch and not self.record.read():
             self._adopts = self.record.adopt(host.name, self._launch)
-        known = self.record.read()
-        if known.get("host") != host.name or not known.get("id"):
+        record = self.record.read()
+        if record.get("host") != host.name or not record.get("id"):
             return None
         try:
-            job = attach.attach(str(known["id"]), host.name)
-        except ConfigError:  # removed meanwhile
+            job = attach.attach(str(record["id"]), host.name)
+        except ConfigError:
+            # The job was removed meanwhile.
             return None
         if not isinstance(job, Job) or job.done():
             return None
@@ -287,10 +295,10 @@ def await_holder(job: Job[Any], session: HostState, adopts: str = "") -> KernelJ
     """
     coming = session.connection.wait(posixpath.join(job.folder, layout.KERNEL))
     either = [job, loop.start(_arrival(coming))]
-    said: dict[str, str] = {}
+    statuses: dict[str, str] = {}
     # Without a limit, Windows would hold Ctrl-C back.
     while not concurrent.futures.wait(either, LOOK_S, concurrent.futures.FIRST_COMPLETED).done:
-        tell_why_it_waits(job, said)
+        tell_why_it_waits(job, statuses)
     if not coming.done():
         coming.cancel()
         raise reason_of_end(job)
@@ -305,15 +313,15 @@ async def _arrival(coming: Reply[bytes]) -> None:
     await coming.error()
 
 
-def tell_why_it_waits(job: Job[Any], said: dict[str, str]) -> None:
+def tell_why_it_waits(job: Job[Any], statuses: dict[str, str]) -> None:
     """Say why a job waits, if it does, unless that has been said.
 
     Args:
-        said: What was said last, by the id of the job.
+        statuses: What was said last, by the id of the job.
     """
     status = job.status
-    if not job.done() and job.reason and said.get(job.id) != status:
-        said[job.id] = status
+    if not job.done() and job.reason and statuses.get(job.id) != status:
+        statuses[job.id] = status
         console.tell(f"{job.id[:4]} {status}")
 
 

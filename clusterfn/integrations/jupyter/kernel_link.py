@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 # Seconds until the next try: usually, of a scheduler's command, and where the user must log in first.
 AGAIN_S, SCHEDULER_S, LOGIN_S = 0.3, 2.0, 5.0
-_GONE = ("missing", "io", "denied", "refused", "unavailable")  # kinds of an agent's answer: the holder does not listen
-_TRIES = 5  # of the scheduler's command, as long as the holder has never answered through it
+# The kinds of an agent's answer that mean that the holder does not listen.
+_GONE = ("missing", "io", "denied", "refused", "unavailable")
+# The scheduler's command is tried so often as long as the holder has never answered through it.
+_TRIES = 5
 Post = Callable[[str, Any], None]
 
 
@@ -102,7 +104,8 @@ class HolderLink:
         if self._is_closed:
             return
         self._failures += isinstance(error, HostError) and error.kind == "program"
-        is_useless = self._failures >= _TRIES and not self._has_answered  # an srun without --overlap, say
+        # A command that has never succeeded will not do so later. An srun that does not know --overlap is an example.
+        is_useless = self._failures >= _TRIES and not self._has_answered
         if isinstance(error, HostError) and (error.kind in _GONE or is_useless):
             self._post("gone", error.message)
         elif error is not None:

@@ -42,13 +42,17 @@ if TYPE_CHECKING:
     from clusterfn.integrations.jupyter.connection_file import ConnectionFile
     from clusterfn.integrations.jupyter.kernel_job import JobSearch, KernelJob
 
-LIMIT_BYTES = 8 * 2**20  # of the client's that the holder has not acknowledged
-_UNDELIVERED_BYTES = 32 * 2**20  # of the kernel's that the client has not taken
+# While the holder has not acknowledged this much of the client's data, the client's sockets are not read.
+LIMIT_BYTES = 8 * 2**20
+# While the client has not taken this much of the kernel's data, no more is accepted from the host.
+_UNDELIVERED_BYTES = 32 * 2**20
 _TICK_S = 1.0
 _PARENT = "JPY_PARENT_PID"
-_LAST_BYTES_S = 1.0  # for the client to take the kernel's last messages, or for the holder to take ours
+# At the end, the client has this long to take the last messages, and the holder to take those of the client.
+_LAST_BYTES_S = 1.0
 _FLUSH_S = 0.5
-_WITHDRAW_S = 2.0  # clients kill after 2.5 s
+# Clients kill this process 2.5 s after they have asked it to end.
+_WITHDRAW_S = 2.0
 
 
 class LoopEvents:
@@ -64,18 +68,19 @@ class LoopEvents:
         self._bytes = 0
         self._is_closed = False
 
-    def post(self, kind: str, what: Any = None) -> None:
+    def post(self, kind: str, data: Any = None) -> None:
         """Send to the loop, from any thread; wait while there is too much data, which slows the host down in turn."""
         if kind == "data":
             with self._room:
                 self._room.wait_for(lambda: self._bytes < _UNDELIVERED_BYTES or self._is_closed)
-                self._bytes += len(what)
-        self.post_at_once(kind, what)
+                self._bytes += len(data)
+        self.post_at_once(kind, data)
 
-    def post_at_once(self, kind: str, what: Any = None) -> None:
+    def post_at_once(self, kind: str, data: Any = None) -> None:
         """Send to the loop, from a signal handler too: takes no lock."""
-        self._events.append((kind, what))
-        with contextlib.suppress(OSError):  # it will wake as it is, or has ended
+        self._events.append((kind, data))
+        with contextlib.suppress(OSError):
+            # A full socket wakes the loop all the same, and a closed one means that the loop has ended.
             self._waking.send(b"\0")
 
     def close(self) -> None:
@@ -90,12 +95,12 @@ class LoopEvents:
         """Return the next event."""
         if not self._events:
             return None
-        kind, what = self._events.popleft()
+        kind, data = self._events.popleft()
         if kind == "data":
             with self._room:
-                self._bytes -= len(what)
+                self._bytes -= len(data)
                 self._room.notify_all()
-        return kind, what
+        return kind, data
 
     def _swallow(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -107,7 +112,7 @@ class KernelProxy:
     """The loop.
 
     Args:
-        wanted: The client's connection file.
+        connection_file: The client's connection file.
         listeners: By the number of their channel.
         search: Finds the job.
         open_link: Makes the link to the holder of a job that was found.
@@ -124,13 +129,13 @@ class KernelProxy:
 
     def __init__(
         self,
-        wanted: ConnectionFile,
+        connection_file: ConnectionFile,
         listeners: Mapping[int, socket.socket],
         search: JobSearch,
         open_link: Callable[[KernelJob, Callable[[str, Any], None]], HolderLink],
         say: Callable[[str], None],
     ) -> None:
-        self._wanted = wanted
+        self._connection_file = connection_file
         self._search = search
         self._open_link = open_link
         self._say = say
@@ -141,7 +146,7 @@ class KernelProxy:
         self.stream = observed = ObservedStream()
         self._carried = CarriedConnections(self._watcher, self.stream, LIMIT_BYTES)
         observed.waiting = self._waiting = WaitingKernel(
-            wanted, lambda number, data: self._carried.take(Frame(DATA, number, 0, data)), observed.send_unseen
+            connection_file, lambda number, data: self._carried.take(Frame(DATA, number, 0, data)), observed.send_unseen
         )
         self._splitter = FrameSplitter()
         self._job: KernelJob | None = None
@@ -165,7 +170,8 @@ class KernelProxy:
                 self._handle(*event)
             self._carried.pause_if_full()
             self._send()
-            if self._parent not in (None, os.getppid()):  # killed, and so without a word to its kernels
+            # The client was killed, and so could not shut its kernels down.
+            if self._parent not in (None, os.getppid()):
                 self._terminate()
         return self._code
 
@@ -179,7 +185,8 @@ class KernelProxy:
 
     def end_kernel(self) -> None:
         """End the kernel, and leave its job for a moment: some clients restart a kernel in this way."""
-        with contextlib.suppress(OSError):  # the disk is full, say: a restart asks for other GPUs then
+        with contextlib.suppress(OSError):
+            # On a full disk nothing can be noted; a restart then asks for other GPUs.
             self._search.record.leave_orphan()
         self.stream.say(do="orphan")
 
@@ -202,7 +209,7 @@ class KernelProxy:
             self.events.post("found", self._search.run())
         except ClusterfnError as error:
             self.events.post("failed", str(error))
-        except BaseException:  # the thread's outermost frame: the client would wait for ever
+        except BaseException:  # whatever ends this thread, the client must not wait for ever
             self.events.post("failed", "")
             raise
 
@@ -211,30 +218,32 @@ class KernelProxy:
             sock, _ = listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
+        # Jupyter's messages are small, and Nagle's algorithm would hold each of them back until the last is
+        # acknowledged.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._count += 1
         self.stream.send(OPEN, self._count, bytes([channel]))
         self._carried.add(self._count, sock)
         self._waiting.accept(self._count, channel)
 
-    def _handle(self, kind: str, what: Any) -> None:
+    def _handle(self, kind: str, data: Any) -> None:
         if kind == "found":
-            self._job = what
+            self._job = data
             self._waiting.end()
-            self._link = self._open_link(what, self.events.post)
+            self._link = self._open_link(data, self.events.post)
             self._connect(self._link)
-            self.on_found(what)
+            self.on_found(data)
         elif kind == "failed":
-            self._waiting.end(f"there will be no kernel: {what}")
-            self._leave(1, what)
+            self._waiting.end(f"there will be no kernel: {data}")
+            self._leave(1, data)
         elif kind == "said":
-            self._waiting.say(what)
+            self._waiting.say(data)
         elif kind == "data":
-            self._take(what)
+            self._take(data)
         elif kind == "lost":
-            self._lose(what)
+            self._lose(data)
         elif kind == "gone":
-            self._leave(1, self._why_gone(what))
+            self._leave(1, self._why_gone(data))
         elif kind == "interrupt":
             self.stream.say(do="interrupt")
         elif kind == "terminate":
@@ -245,8 +254,8 @@ class KernelProxy:
         self._splitter, self._is_greeted = FrameSplitter(), False
         hello = {
             "incarnation": self._incarnation,
-            "key": self._wanted.key,
-            "signature_scheme": self._wanted.signature_scheme,
+            "key": self._connection_file.key,
+            "signature_scheme": self._connection_file.signature_scheme,
             "received": self.stream.received,
             "adopts": self._job.adopts if self._job is not None else "",
         }
@@ -296,7 +305,8 @@ class KernelProxy:
         self.stream.disconnect()
         if self._link is None or (self._code is not None and not self._is_orphan):
             return
-        if self._job is not None and self._job.job.done():  # what has ended it did not let the holder say so
+        # Whatever ended the job did not let the holder report it.
+        if self._job is not None and self._job.job.done():
             self._leave(1, self._why_gone(why))
             return
         self._connect(self._link)
@@ -338,8 +348,9 @@ class KernelProxy:
             self._say(why)
 
     def _has_last_bytes(self) -> bool:
-        is_heard = self._is_greeted or self._is_orphan  # some clients kill ssh before they end this process
-        return bool(self._carried.undelivered or (is_heard and self.stream.kept_bytes))
+        # Some clients kill ssh before they end this process, so an orphan waits for the connection to come back.
+        is_reachable = self._is_greeted or self._is_orphan
+        return bool(self._carried.undelivered or (is_reachable and self.stream.kept_bytes))
 
     def _send(self) -> None:
         while self._is_greeted and self._link is not None and self.stream.unsent():
@@ -353,13 +364,13 @@ def link_to(job: KernelJob, post: Callable[[str, Any], None]) -> HolderLink:
 
 
 def run_proxy(
-    wanted: ConnectionFile,
+    connection_file: ConnectionFile,
     listeners: Mapping[int, socket.socket],
     search: JobSearch,
     make: Callable[..., KernelProxy] = KernelProxy,
 ) -> int:
     """Serve a Jupyter client, or a browser; return the exit code."""
-    served = make(wanted, listeners, search, link_to, console.warn)
+    served = make(connection_file, listeners, search, link_to, console.warn)
     console.show_also(lambda text: served.events.post_at_once("said", text))
     code = served.run()
     served.flush()

@@ -57,10 +57,10 @@ def add_kernelspec(shown: str, host: str, options: Sequence[str]) -> KernelSpecI
     name = re.sub(r"[^a-z0-9._-]+", "-", shown.lower()).strip("-._")
     if not name:
         raise ConfigError(f"the name {shown!r} has no letter and no digit", hint='write --name "tensor01 · 1 GPU"')
-    known = manager.find_kernel_specs()
-    if name in known and name not in {spec.name for spec in list_kernelspecs()}:
+    existing = manager.find_kernel_specs()
+    if name in existing and name not in {spec.name for spec in list_kernelspecs()}:
         raise ConfigError(
-            f"there is a kernel {name!r} already, and clusterfn has not added it: {known[name]}",
+            f"there is a kernel {name!r} already, and clusterfn has not added it: {existing[name]}",
             hint="choose another --name",
         )
     with tempfile.TemporaryDirectory() as folder:
@@ -83,6 +83,7 @@ def _content(shown: str, host: str, options: Sequence[str]) -> dict[str, Any]:
     }
 
 
+# Packages that depend on the program of a kernel, and so bring it into an environment.
 _BRING_IT = ("jupyter", "notebook", "spyder-kernels")
 
 
@@ -114,7 +115,8 @@ def check_has(environment: str | None, program: str) -> None:
         ConfigError: It does not.
     """
     if environment is None or not names_a_file(environment):
-        return  # only the host knows, and says it when the kernel starts
+        # Only the host knows what a named environment holds, and reports it when the kernel starts.
+        return
     file = Path(split_file(environment)[0])
     text = file.read_text(encoding="utf-8", errors="replace").lower()
     if not any(word in text for word in (program, *_BRING_IT)):
@@ -123,17 +125,18 @@ def check_has(environment: str | None, program: str) -> None:
 
 def list_kernelspecs() -> list[KernelSpecInfo]:
     """Return the kernelspecs that clusterfn has written."""
-    found = []
+    specs = []
     for name, folder in sorted(_manager().find_kernel_specs().items()):
         try:
             content = json.loads(Path(folder, "kernel.json").read_text(encoding="utf-8"))
             host, argv = content["metadata"]["clusterfn"]["host"], [str(word) for word in content["argv"]]
             shown, env = str(content["display_name"]), content.get("env") or {}
-        except (OSError, ValueError, KeyError, TypeError):  # another program's
+        except (OSError, ValueError, KeyError, TypeError):
+            # Another program has written this kernelspec.
             continue
         words = argv[argv.index("run") + 1 : -1] if "run" in argv else []
-        found.append(KernelSpecInfo(name, shown, str(host), words, folder, _trouble(str(host), argv, env)))
-    return found
+        specs.append(KernelSpecInfo(name, shown, str(host), words, folder, _trouble(str(host), argv, env)))
+    return specs
 
 
 def _trouble(host: str, argv: Sequence[str], env: Mapping[str, str]) -> str:
@@ -144,10 +147,10 @@ def _trouble(host: str, argv: Sequence[str], env: Mapping[str, str]) -> str:
     if config and not Path(config).is_file():
         return f"{config} is gone"
     try:
-        known = config_file.read(Path(config)) if config else config_file.Config({"local": config_file.LOCAL})
+        read_config = config_file.read(Path(config)) if config else config_file.Config({"local": config_file.LOCAL})
     except ConfigError as error:
         return error.message
-    return "" if host in known.hosts else f"{config or 'clusterfn.yml'} has no host {host}"
+    return "" if host in read_config.hosts else f"{config or 'clusterfn.yml'} has no host {host}"
 
 
 def remove_kernelspec(name: str) -> KernelSpecInfo:
@@ -156,12 +159,12 @@ def remove_kernelspec(name: str) -> KernelSpecInfo:
     Raises:
         ConfigError: clusterfn has added none of that name.
     """
-    known = list_kernelspecs()
-    for spec in known:
+    specs = list_kernelspecs()
+    for spec in specs:
         if name in (spec.name, spec.shown):
             _manager().remove_kernel_spec(spec.name)
             return spec
-    near = did_you_mean(name, [each for spec in known for each in (spec.name, spec.shown)])
+    near = did_you_mean(name, [each for spec in specs for each in (spec.name, spec.shown)])
     raise ConfigError(f"clusterfn has added no kernel {name!r}{near}", hint="clusterfn kernel list shows them")
 
 

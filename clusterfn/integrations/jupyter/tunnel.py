@@ -54,7 +54,7 @@ class TunnelProxy(KernelProxy):
         self._say(in_one_line(str(facts.get("closed", ""))))
 
     def _lose(self, why: str) -> None:
-        """Begin anew: the program at the far end has gone, with what it had received."""
+        """Start again with a fresh stream: the program at the far end has gone, with what it had received."""
         self._carried.close()
         self.stream = FrameStream()
         self._carried = CarriedConnections(self._watcher, self.stream, LIMIT_BYTES)
@@ -74,9 +74,10 @@ def open_tunnel(job: Job[Any], session: HostState, port: int, local_port: int | 
     number = listener.getsockname()[1]
     console.tell(f"http://{IP}:{number} is port {port} of {job.name} ({job.id[:SHORT]}) on {job.host}; Ctrl-C ends it")
     listeners: Mapping[int, socket.socket] = {WEB: listener}
-    found: Any = FoundJob(KernelJob(job, session, "", _far_end(job, session, port), ""))
-    wanted = ConnectionFile(Path(), IP, (number,), secrets.token_urlsafe(16), "")
-    proxy = TunnelProxy(wanted, listeners, found, link_to, console.warn)
+    search: Any = FoundJob(KernelJob(job, session, "", _far_end(job, session, port), ""))
+    # The protocol of kernels demands a key, which the program at the far end ignores.
+    connection_file = ConnectionFile(Path(), IP, (number,), secrets.token_urlsafe(16), "")
+    proxy = TunnelProxy(connection_file, listeners, search, link_to, console.warn)
     code = proxy.run()
     proxy.close()
     listener.close()
@@ -125,8 +126,8 @@ class LabProxy(KernelProxy):
     title = "JupyterLab"
     on_sigint = "terminate"
 
-    def __init__(self, announce: Callable[[str], None], *rest: Any) -> None:
-        super().__init__(*rest)
+    def __init__(self, announce: Callable[[str], None], *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._announce = announce
 
     def end_kernel(self) -> None:
@@ -159,7 +160,7 @@ def open_lab(options: Options, idle_s: float, port: int, announce: Callable[[str
             hint="leave out --port, or name another one",
         ) from error
     token, port = secrets.token_urlsafe(32), listener.getsockname()[1]
-    wanted = ConnectionFile(Path(), IP, (port,), token, "")
+    connection_file = ConnectionFile(Path(), IP, (port,), token, "")
     search = JobSearch(token, options, idle_s, _PROGRAM)
     proxy = functools.partial(LabProxy, functools.partial(announce, f"http://{IP}:{port}/lab?token={token}"))
-    return run_proxy(wanted, {WEB: listener}, search, proxy)
+    return run_proxy(connection_file, {WEB: listener}, search, proxy)

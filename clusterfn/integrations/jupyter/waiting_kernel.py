@@ -33,8 +33,10 @@ if TYPE_CHECKING:
     from clusterfn.bridge.kernel.stream import Frame
     from clusterfn.integrations.jupyter.connection_file import ConnectionFile
 
-_SOCKETS = {SHELL: b"ROUTER", CONTROL: b"ROUTER", IOPUB: b"PUB"}  # by the channels that are answered
-_SIGNED = 4  # parts of a message behind its signature
+# The types of the sockets, by the channels that are answered here.
+_SOCKETS = {SHELL: b"ROUTER", CONTROL: b"ROUTER", IOPUB: b"PUB"}
+# The signature covers so many parts of a message, which follow it.
+_SIGNED = 4
 _CLOCK_S = 5.0
 _KERNEL_INFO = {
     "status": "ok", "protocol_version": "5.3", "implementation": "clusterfn", "implementation_version": "",
@@ -98,19 +100,23 @@ class WaitingKernel:
     """Speaks for a kernel whose job has not started.
 
     Args:
-        wanted: The client's connection file.
+        connection_file: The client's connection file.
         to_client: Sends bytes to the client on a connection, by its number.
         to_kernel: Sends to the kernel what it has not got of a connection.
     """
 
     def __init__(
-        self, wanted: ConnectionFile, to_client: Callable[[int, bytes], None], to_kernel: Callable[[int, bytes], None]
+        self,
+        connection_file: ConnectionFile,
+        to_client: Callable[[int, bytes], None],
+        to_kernel: Callable[[int, bytes], None],
     ) -> None:
-        self._key, self._scheme = wanted.key.encode(), wanted.signature_scheme
+        self._key, self._scheme = connection_file.key.encode(), connection_file.signature_scheme
         self._to_client, self._to_kernel = to_client, to_kernel
         self._since = self._shown_at = time.monotonic()
         self._connections: dict[int, _Connection] = {}
-        self._cells: list[tuple[bytes, str]] = []  # that wait: the header of each, and the id of its text
+        # The waiting cells: the header of each request, and the id of the text that is displayed below the cell.
+        self._cells: list[tuple[bytes, str]] = []
         self._text = ""
         self._speaks = self._is_over = False
 
@@ -177,10 +183,10 @@ class WaitingKernel:
         if len(connection.kernel_said) >= GREETING_BYTES and connection.for_kernel:
             self._to_kernel(frame.connection, connection.for_kernel)
             connection.for_kernel = b""
-        rest = after_handshake(connection.kernel_said)
-        if rest is not None:
+        body = after_handshake(connection.kernel_said)
+        if body is not None:
             del self._connections[frame.connection]
-        return frame._replace(body=rest or b"")
+        return frame._replace(body=body or b"")
 
     def _answer_handshake(self, number: int) -> None:
         connection = self._connections[number]
@@ -188,11 +194,13 @@ class WaitingKernel:
             connection.is_greeted = True
             self._to_client(number, GREETING)
         if connection.is_greeted and not connection.is_ready and connection.received >= GREETING_BYTES:
-            connection.is_ready = True  # libzmq stalls if this comes together with the greeting
+            # libzmq stalls if the READY command comes together with the greeting.
+            connection.is_ready = True
             self._to_client(number, socket_ready(_SOCKETS[connection.channel]))
 
     def _answer(self, number: int, parts: list[bytes]) -> None:
-        if DELIMITER not in parts:  # a subscription
+        # A message without a delimiter is a subscription, which needs no answer.
+        if DELIMITER not in parts:
             return
         start = parts.index(DELIMITER) + 1
         signed = parts[start + 1 : start + 1 + _SIGNED]
@@ -206,7 +214,8 @@ class WaitingKernel:
             self._to_client(number, message(self._signed("kernel_info_reply", signed[0], _KERNEL_INFO)))
             self._publish(signed[0], "status", execution_state="idle")
         elif header["msg_type"] == "execute_request":
-            self._publish(signed[0], "status", execution_state="busy")  # until the kernel has run it
+            # The cell stays busy until the kernel has run it and says so itself.
+            self._publish(signed[0], "status", execution_state="busy")
             if not content.get("silent"):
                 self._cells.append((signed[0], uuid.uuid4().hex))
                 self._publish(signed[0], "display_data", **self._display(self._cells[-1][1]))

@@ -16,7 +16,7 @@ _SITE_NAME = re.compile(r"[A-Za-z_][\w.@*-]*")
 
 def _qsub_options(value: Value) -> dict[str, Any]:
     """Read names of the site's own queues and resources, as qsub wants them."""
-    return {key: _OPTIONS[key].read(given) for key, given in value.mapping(_OPTIONS).items()}
+    return {key: _OPTIONS[key].read(option) for key, option in value.mapping(_OPTIONS).items()}
 
 
 def _site_name(value: Value) -> str:
@@ -32,19 +32,19 @@ def _optional_name(value: Value) -> str | None:
 
 def _queue(value: Value) -> Any:
     if value.kind == "map":
-        return {kind: _site_name(given) for kind, given in value.mapping(("cpu", "gpu")).items()}
+        return {kind: _site_name(name) for kind, name in value.mapping(("cpu", "gpu")).items()}
     return _site_name(value)
 
 
 def _resources(value: Value) -> dict[str, str]:
     """Read what is asked for by `-l` in addition to what calls ask for."""
-    for key, given in value.pairs:
+    for key, amount in value.pairs:
         _site_name(key)
         if key.text in ("h_rt", "s_rt"):
             raise key.error(f"clusterfn sets `-l {key.text}` itself", "use `time=` or `defaults: time:`")
-        if not re.fullmatch(r"[^,\s=]+", given.as_written()):
-            raise given.error(f'"{given.as_written()}" is not the value of a resource', "write one word or number")
-    return {name: given.as_written() for name, given in value.mapping().items()}
+        if not re.fullmatch(r"[^,\s=]+", amount.as_written()):
+            raise amount.error(f'"{amount.as_written()}" is not the value of a resource', "write one word or number")
+    return {name: amount.as_written() for name, amount in value.mapping().items()}
 
 
 _NAME_OR_NULL = Kind(_optional_name, {"type": ["string", "number", "null"]})

@@ -35,8 +35,10 @@ exit "$status"
 """
 _MISREAD = re.compile(r"[$:,%\\]")
 _MB = 2**20
-_OVERHEAD = 2**30  # of address space: h_vmem counts it, and `memory=`, which the supervisor keeps, what is in use
-_TIME_MARGIN_S = 60  # the supervisor keeps `time`; Grid Engine's limit is behind it
+# h_vmem counts address space, whereas the supervisor limits the memory in use. Programs reserve more than they use.
+_OVERHEAD = 2**30
+# The supervisor enforces `time`. Grid Engine's limit comes later and only catches a supervisor that hangs.
+_TIME_MARGIN_S = 60
 _ERRAND_MEMORY = 4 * 2**30
 
 
@@ -68,44 +70,44 @@ def errand(host: Host, line: str, name: str, log: str, partition: str) -> Submis
     return _submission(posixpath.dirname(log), [*options, *_project(host), "/bin/sh", "-c", f"exec {line}"])
 
 
-def requests(host: Host, asked: Resources) -> list[str]:
+def requests(host: Host, resources: Resources) -> list[str]:
     """Return the options `-l`; each resource that Grid Engine multiplies is a slot's share."""
-    wanted: dict[str, object] = dict(_given(host, "resources", {}))
+    amounts: dict[str, object] = dict(_site_option(host, "resources", {}))
     memory = option(host, "memory")
-    if asked.memory_bytes is not None and memory is not None:
-        needed = math.ceil((asked.memory_bytes + _OVERHEAD) / _MB)
-        wanted[memory] = f"{amount(host, 'memory', needed, asked.cores)}M"
-    if asked.gpus:
-        wanted[str(option(host, "gpus"))] = amount(host, "gpus", asked.gpus, asked.cores)
-    if asked.time_s is not None:
-        wanted["h_rt"] = math.ceil(asked.time_s) + _TIME_MARGIN_S
-    return [word for name, value in wanted.items() for word in ("-l", f"{name}={value}")]
+    if resources.memory_bytes is not None and memory is not None:
+        needed = math.ceil((resources.memory_bytes + _OVERHEAD) / _MB)
+        amounts[memory] = f"{amount(host, 'memory', needed, resources.cores)}M"
+    if resources.gpus:
+        amounts[str(option(host, "gpus"))] = amount(host, "gpus", resources.gpus, resources.cores)
+    if resources.time_s is not None:
+        amounts["h_rt"] = math.ceil(resources.time_s) + _TIME_MARGIN_S
+    return [word for name, value in amounts.items() for word in ("-l", f"{name}={value}")]
 
 
-def amount(host: Host, kind: str, wanted: int, slots: int) -> int:
+def amount(host: Host, kind: str, total: int, slots: int) -> int:
     """Return what one slot asks for: memory is rounded up; GPUs that slots cannot share equally are rejected."""
     name = option(host, kind)
     if name is None:
-        message = f"gpus={wanted} cannot be asked for: `grid_engine: gpus:` is null for {host.name} ({host.source})"
+        message = f"gpus={total} cannot be asked for: `grid_engine: gpus:` is null for {host.name} ({host.source})"
         raise ConfigError(message, host=host.name, hint="name the site's own resource")
-    if name in _given(host, "per_job", ()):
-        return wanted
-    if kind == "gpus" and wanted % slots:
-        message = f"gpus={wanted} with cores={slots}: Grid Engine gives each slot the same number of GPUs"
-        hint = f"ask for cores={wanted}; or, if `qconf -sc` says JOB for {name}: grid_engine: {{per_job: [{name}]}}"
+    if name in _site_option(host, "per_job", ()):
+        return total
+    if kind == "gpus" and total % slots:
+        message = f"gpus={total} with cores={slots}: Grid Engine gives each slot the same number of GPUs"
+        hint = f"ask for cores={total}; or, if `qconf -sc` says JOB for {name}: grid_engine: {{per_job: [{name}]}}"
         raise ConfigError(message, host=host.name, hint=hint)
-    return math.ceil(wanted / slots)
+    return math.ceil(total / slots)
 
 
 def option(host: Host, key: str) -> str | None:
     """Return the site's own name, or the usual one."""
-    value: str | None = _given(host, key, USUAL_NAMES[key])
+    value: str | None = _site_option(host, key, USUAL_NAMES[key])
     return value
 
 
 def queue(host: Host, gpus: int) -> str:
     """Return the queue that clusterfn.yml names for jobs with so many GPUs; "" for the default."""
-    named = _given(host, "queue", None)
+    named = _site_option(host, "queue", None)
     return (named.get("gpu" if gpus else "cpu") if isinstance(named, Mapping) else named) or ""
 
 
@@ -128,18 +130,20 @@ def _options(host: Host, job: JobSpec, folder: str, log: str) -> list[str]:
         message = f"name={job.name!r}: Grid Engine takes no name that begins with a digit"
         raise ConfigError(message, host=host.name, hint="begin name= with a letter")
     options = ["-N", name, "-wd", folder, "-o", log, "-j", "y", "-S", "/bin/sh", "-C", ""]
-    options += ["-r", "y" if job.retries else "n"]  # a lost host: started again, where the site does that
-    if job.after:  # a name that is no longer in the queue is over
+    # Grid Engine starts the job again after the loss of its host, where the site allows that.
+    options += ["-r", "y" if job.retries else "n"]
+    # Grid Engine takes a name that is no longer in the queue for a job that has ended.
+    if job.after:
         options += ["-hold_jid", ",".join(job.scheduler_names_of_dependencies())]
-    asked = job.resources
-    time_s = job.group.element_s if job.group else asked.time_s
-    if asked.cores > 1:
-        options += ["-pe", str(option(host, "parallel_environment")), str(asked.cores)]
-    wanted = requests(host, asked._replace(time_s=time_s))
-    return [*options, *wanted, *_queue_option(host, asked.gpus), *_project(host)]
+    resources = job.resources
+    time_s = job.group.element_s if job.group else resources.time_s
+    if resources.cores > 1:
+        options += ["-pe", str(option(host, "parallel_environment")), str(resources.cores)]
+    needs = requests(host, resources._replace(time_s=time_s))
+    return [*options, *needs, *_queue_option(host, resources.gpus), *_project(host)]
 
 
-def _given(host: Host, key: str, default: Any) -> Any:
+def _site_option(host: Host, key: str, default: Any) -> Any:
     return host.scheduler_options.get(key, default)
 
 
@@ -149,5 +153,5 @@ def _queue_option(host: Host, gpus: int) -> list[str]:
 
 
 def _project(host: Host) -> list[str]:
-    project = _given(host, "project", None)
+    project = _site_option(host, "project", None)
     return ["-P", str(project)] if project else []

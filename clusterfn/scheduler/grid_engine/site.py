@@ -11,7 +11,16 @@ from xml.etree import ElementTree
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, did_you_mean
 from clusterfn.scheduler.base import NodeGpus, Waiting
-from clusterfn.scheduler.site import MISSING, NOT_THERE, Ask, Commands, Given, SchedulerSite, Section, check_given
+from clusterfn.scheduler.site import (
+    MISSING,
+    NOT_THERE,
+    AdvanceAnswers,
+    Ask,
+    Commands,
+    SchedulerSite,
+    Section,
+    check_advance_answer,
+)
 
 # What most sites call these.
 USUAL_NAMES = {"parallel_environment": "smp", "memory": "h_vmem", "gpus": "gpu"}
@@ -40,7 +49,8 @@ class GridEngineSite(SchedulerSite):
         modules=("sge", "uge", "gridengine"),
         usual=("$SGE_ROOT/bin/*", "/opt/sge/bin/*", "/opt/gridengine/bin/*", "/opt/uge/bin/*", "/usr/local/sge/bin/*"),
         probe=("qconf", "-sql"),
-        bare="SGE_ROOT|^$",  # PBS has a qsub, too, but no qconf, which says nothing then
+        # PBS has a qsub too, but no qconf, so the probe prints nothing there.
+        bare="SGE_ROOT|^$",
         files=("/opt/sge", "/opt/gridengine", "/opt/uge"),
     )
     title = "Grid Engine"
@@ -49,9 +59,9 @@ class GridEngineSite(SchedulerSite):
     no_accounts = "Grid Engine charges the project that clusterfn.yml names, or your default one"
 
     @classmethod
-    def read(cls, found: Mapping[str, Section]) -> GridEngineSite | None:
+    def read(cls, sections: Mapping[str, Section]) -> GridEngineSite | None:
         """Read `qconf -sql`, a line "NAME ALLOCATION_RULE" for each parallel environment, and `qconf -sc`."""
-        section = found.get("grid_engine", MISSING)
+        section = sections.get("grid_engine", MISSING)
         if section.rc == NOT_THERE:
             return None
         if section.rc != 0:
@@ -71,43 +81,51 @@ class GridEngineSite(SchedulerSite):
         environments = f"; parallel environments: {', '.join(self.environments)}" if self.environments else ""
         return [f"Grid Engine with {len(self.queues)} queues: {', '.join(self.queues)}{environments}"]
 
-    def choose_options(self, given: Given, ask: Ask) -> dict[str, Any]:
+    def choose_options(self, answers: AdvanceAnswers, ask: Ask) -> dict[str, Any]:
         """Return the queues that were given, and the site's names where they are not the usual ones."""
-        found: dict[str, Any] = {}
-        for option, queue in (("--partition", given.partition), ("--gpu-partition", given.gpu_partition)):
-            check_given("there is no queue", option, queue and queue.partition("@")[0], self.queues)
-        if given.gpu_partition:  # else Grid Engine itself takes a queue that has room
-            found["queue"] = {**({"cpu": given.partition} if given.partition else {}), "gpu": given.gpu_partition}
-        elif given.partition:
-            found["queue"] = given.partition
+        options: dict[str, Any] = {}
+        for option, queue in (("--partition", answers.partition), ("--gpu-partition", answers.gpu_partition)):
+            check_advance_answer("there is no queue", option, queue and queue.partition("@")[0], self.queues)
+        # Without a queue, Grid Engine itself chooses one that has room.
+        if answers.gpu_partition:
+            options["queue"] = {
+                **({"cpu": answers.partition} if answers.partition else {}),
+                "gpu": answers.gpu_partition,
+            }
+        elif answers.partition:
+            options["queue"] = answers.partition
         usual, memory, gpus = (USUAL_NAMES[key] for key in ("parallel_environment", "memory", "gpus"))
         if self.environments and usual not in self.environments:
-            found["parallel_environment"] = self.environments[0]
+            options["parallel_environment"] = self.environments[0]
         if self.resources and memory not in self.resources:
-            found["memory"] = None
+            options["memory"] = None
         other = next((name for name in self.resources if _GPU_NAME.fullmatch(name)), None)
         if other and gpus not in self.resources:
-            found["gpus"] = gpus = other
+            options["gpus"] = gpus = other
         per_job = [name for name in (memory, gpus) if self.resources.get(name)]
-        return {**found, "per_job": per_job} if per_job else found
+        return {**options, "per_job": per_job} if per_job else options
 
     def check(self, host: Host, place: str) -> str:
         """Find the queues, the parallel environment and the resources that are named."""
         if self.trouble:
             hint = "log in and see what `qconf -sql` prints"
             raise ConfigError("qconf does not answer", evidence=self.trouble.splitlines(), hint=hint)
-        given = host.scheduler_options
-        queue = given.get("queue")
+        options = host.scheduler_options
+        queue = options.get("queue")
         queues = list(queue.values()) if isinstance(queue, dict) else [queue] if queue else []
-        for what, wanted, known in (
+        for kind, names, existing in (
             ("queue", [name.partition("@")[0] for name in queues], self.queues),
-            ("parallel_environment", [given.get("parallel_environment")], self.environments),
-            ("resource", [given.get("memory"), given.get("gpus"), *given.get("resources", {})], [*self.resources]),
+            ("parallel_environment", [options.get("parallel_environment")], self.environments),
+            (
+                "resource",
+                [options.get("memory"), options.get("gpus"), *options.get("resources", {})],
+                [*self.resources],
+            ),
         ):
-            for name in wanted:
-                if name is not None and name not in known:
-                    problem = f"there is no {what} {name}{did_you_mean(name, known)}"
-                    raise ConfigError(problem, evidence=sorted(known), hint=f"correct grid_engine: of {place}")
+            for name in names:
+                if name is not None and name not in existing:
+                    problem = f"there is no {kind} {name}{did_you_mean(name, existing)}"
+                    raise ConfigError(problem, evidence=sorted(existing), hint=f"correct grid_engine: of {place}")
         return f"Grid Engine with {len(self.queues)} queues: {', '.join(self.queues)}"
 
 
@@ -128,32 +146,33 @@ def read_gpu_nodes(text: str, resource: str) -> list[NodeGpus]:
     document, _, settings = text.partition("</qhost>")
     totals: dict[str, int] = {}
     name = ""
-    lines = settings.replace("\\\n", "").splitlines()  # what continues below ends with a backslash
+    # qconf ends a line that continues on the next one with a backslash.
+    lines = settings.replace("\\\n", "").splitlines()
     for line in lines:
         key, _, value = line.partition(" ")
         name = value.strip() if key == "hostname" else name
         amount = _amount(re.sub(r"\s", "", value), resource)
         if key == "complex_values" and amount:
             totals[name] = int(amount)
-    found = []
+    nodes = []
     for host in ElementTree.fromstring(f"{document}</qhost>").iter("host"):
         name = host.get("name", "")
         if name in totals:
             free = [float(each.text or 0) for each in host.iter("resourcevalue") if each.get("name") == resource]
             load = next((each.text for each in host.iter("hostvalue") if each.get("name") == "load_avg"), "-")
             used = totals[name] - int(free[0]) if free else None
-            found.append(NodeGpus(name, "no answer" if load == "-" else "up", "", totals[name], used))
-    return found
+            nodes.append(NodeGpus(name, "no answer" if load == "-" else "up", "", totals[name], used))
+    return nodes
 
 
 def _amount(text: str, resource: str) -> str:
-    found = re.search(rf"(?:^|,){re.escape(resource)}=([0-9]+)", text)
-    return found[1] if found else ""
+    match = re.search(rf"(?:^|,){re.escape(resource)}=([0-9]+)", text)
+    return match[1] if match else ""
 
 
 def read_waiting(text: str, resource: str) -> list[Waiting]:
     """Read the jobs that wait for GPUs, in the order of the text, with what one slot of them asks for."""
-    found: list[Waiting] = []
+    waiting: list[Waiting] = []
     job, name, label = None, "", ""
     for line in text.splitlines():
         first, labelled = _JOB.match(line), _LABEL.match(line)
@@ -165,5 +184,5 @@ def read_waiting(text: str, resource: str) -> list[Waiting]:
         amount = _amount(value, resource) if label == "Hard Resources" else ""
         if job and amount:
             submitted = f"{job[6]}-{job[4]}-{job[5]}T{job[7]}"
-            found.append(Waiting(job[1], job[2], f"{resource}:{amount}", submitted, job[3], name))
-    return found
+            waiting.append(Waiting(job[1], job[2], f"{resource}:{amount}", submitted, job[3], name))
+    return waiting

@@ -61,12 +61,12 @@ def states(text: str) -> dict[str, JobState]:
     Of several jobs of one name (tasks of an array, a submission that was repeated) the one most alive counts.
     """
     reasons = _reasons(text)
-    found: dict[str, JobState] = {}
+    by_name: dict[str, JobState] = {}
     for number, name, state, _, _ in _listed(text):
-        seen = GridEngineState(_phase(state), state, reasons.get(number, ""), number)
-        if name not in found or _ORDER[seen.phase] < _ORDER[found[name].phase]:
-            found[name] = seen
-    return found
+        job_state = GridEngineState(_phase(state), state, reasons.get(number, ""), number)
+        if name not in by_name or _ORDER[job_state.phase] < _ORDER[by_name[name].phase]:
+            by_name[name] = job_state
+    return by_name
 
 
 def _listed(text: str) -> Iterator[tuple[str, str, str, str, str]]:
@@ -75,6 +75,7 @@ def _listed(text: str) -> Iterator[tuple[str, str, str, str, str]]:
         try:
             tree = ElementTree.fromstring(document)
         except ElementTree.ParseError:
+            # A document that was cut off says nothing; the others still count.
             continue
         queues = {id(job): queue for queue in tree.iter("Queue-List") for job in queue.iter("job_list")}
         for job in tree.iter("job_list"):
@@ -95,17 +96,17 @@ def _phase(state: str) -> str:
 
 def _reasons(text: str) -> dict[str, str]:
     """Read why jobs wait, by number, from the blocks that `qstat -j` prints: the first reason, or the error."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     number = ""
     for line in _DOCUMENT.sub("", text).splitlines():
         label, _, value = line.partition(":")
         if label == "job_number":
             number = value.strip()
         elif label.startswith("error reason"):
-            found[number] = f"{value.strip()} (error state)"
+            reasons[number] = f"{value.strip()} (error state)"
         elif label == "scheduling info" and "turned off" not in value:
-            found.setdefault(number, value.strip())
-    return found
+            reasons.setdefault(number, value.strip())
+    return reasons
 
 
 class GridEngineState(JobState):
@@ -149,9 +150,9 @@ class GridEngineState(JobState):
         )
 
 
-def submit_hint(said: str, host: Host) -> str:
+def submit_hint(output: str, host: Host) -> str:
     """Return one thing to do about a refusal."""
-    lower = said.lower()
+    lower = output.lower()
     for text, hint in _REFUSALS:
         if text in lower:
             return f"{hint} (host {host.name}, {host.source})"
@@ -161,15 +162,15 @@ def submit_hint(said: str, host: Host) -> str:
 _FULL = re.compile(r"only \d+ jobs are allowed per (?:user|cluster)[^\n]*", re.IGNORECASE)
 
 
-def full(said: str) -> str:
+def full(output: str) -> str:
     """Return the words by which qsub says that Grid Engine takes no more jobs for now; else "".
 
     Example:
         >>> full("Unable to run job: job rejected: only 3 jobs are allowed per user (current job count: 3).\\nExiting.")
         'only 3 jobs are allowed per user (current job count: 3)'
     """
-    found = _FULL.search(said)
-    return found[0].rstrip(".") if found else ""
+    match = _FULL.search(output)
+    return match[0].rstrip(".") if match else ""
 
 
 def explain(evidence: Evidence) -> SchedulerVerdict | None:
@@ -179,31 +180,33 @@ def explain(evidence: Evidence) -> SchedulerVerdict | None:
     own = [job for job in listed if not task or _has_task(job[3], int(task))]
     if own:
         queue = own[0][4]
+        # The letter u means that the host of the queue instance does not report.
         if "u" not in queue:
             return None
         message = "the host that ran the job no longer reports to Grid Engine"
-        seen = _seen(f"qstat: the queue instance is in state {queue}", evidence)
-        return SchedulerVerdict(layout.NODE, message, seen, _AGAIN)
+        proof = _proof(f"qstat: the queue instance is in state {queue}", evidence)
+        return SchedulerVerdict(layout.NODE, message, proof, _AGAIN)
     names = re.findall("^jobname +(.*)$", evidence.answer, re.MULTILINE)
     is_other = bool(names) and not any(evidence.job in name for name in names)
     facts = _last_block(evidence.answer, evidence.job)
     if facts:
         return _ending(facts, evidence)
     if listed or not (is_other or "not found" in evidence.answer):
-        return None  # its record comes later, or Grid Engine does not answer
+        # The record comes some seconds after the end, or Grid Engine does not answer now.
+        return None
     message = "Grid Engine no longer knows the job, and has no record of its end"
     hint = "it was deleted while it waited (`qdel`), or its accounting cannot be read there: call the function again"
     return SchedulerVerdict(
-        layout.LOST, message, _seen((evidence.answer.strip().splitlines() or [""])[-1].strip(), evidence), hint
+        layout.LOST, message, _proof((evidence.answer.strip().splitlines() or [""])[-1].strip(), evidence), hint
     )
 
 
-def _has_task(tasks: str, wanted: int) -> bool:
+def _has_task(tasks: str, number: int) -> bool:
     """Whether "3", "3-9:1" or "3,5-9:2" has it."""
     for part in tasks.split(","):
         span, _, step = part.partition(":")
         first, _, last = span.partition("-")
-        if first.isdecimal() and wanted in range(int(first), int(last or first) + 1, int(step or 1)):
+        if first.isdecimal() and number in range(int(first), int(last or first) + 1, int(step or 1)):
             return True
     return False
 
@@ -227,44 +230,44 @@ def _ending(facts: Mapping[str, str], evidence: Evidence) -> SchedulerVerdict | 
     failed, status = _number(facts["failed"]), _number(facts["exit_status"])
     node = facts.get("hostname", "(unknown)")
     shown = ("hostname", "failed", "exit_status", "ru_wallclock", "maxvmem", "category")
-    seen = _seen("qacct: " + " ".join(f"{name}={facts[name]}" for name in shown if name in facts), evidence)
+    proof = _proof("qacct: " + " ".join(f"{name}={facts[name]}" for name in shown if name in facts), evidence)
     if failed == _RESCHEDULED:
         return None
     if failed == _ENFORCED:
-        return _enforced(facts, seen)
+        return _enforced(facts, proof)
     if failed == _KILLED and status == _BY_KILL:
         message = "the job was ended from outside by SIGKILL, as `qdel` does"
         hint = "if it was not you, ask the administrators; Grid Engine does not say who it was"
-        return SchedulerVerdict(layout.CANCELLED, message, seen, hint)
+        return SchedulerVerdict(layout.CANCELLED, message, proof, hint)
     if failed in _NODE_FAILURES:
-        return SchedulerVerdict(layout.NODE, f"the host {node} went down", seen, _AGAIN)
+        return SchedulerVerdict(layout.NODE, f"the host {node} went down", proof, _AGAIN)
     if failed in _NOT_STARTED:
         hint = "`root:` must be on a file system that login host and execution hosts share"
-        return SchedulerVerdict(layout.LOST, f"the host {node} could not start the job", seen, hint, "start")
+        return SchedulerVerdict(layout.LOST, f"the host {node} could not start the job", proof, hint, "start")
     how = f"by signal {status - 128}" if status > 128 else f"with status {status}"
-    return SchedulerVerdict(layout.LOST, f"the job's script ended {how} and left no result", seen, _LOOK)
+    return SchedulerVerdict(layout.LOST, f"the job's script ended {how} and left no result", proof, _LOOK)
 
 
-def _enforced(facts: Mapping[str, str], seen: tuple[str, ...]) -> SchedulerVerdict:
+def _enforced(facts: Mapping[str, str], proof: tuple[str, ...]) -> SchedulerVerdict:
     """One number for two limits: the time says which of them it was."""
-    asked = dict(re.findall(r"\b(h_rt|h_vmem)=([^,\s]+)", facts.get("category", "")))
-    limit_s = asked.get("h_rt", "")
-    if limit_s.isdecimal() and _number(facts.get("ru_wallclock", "")) < int(limit_s) and "h_vmem" in asked:
-        message = f"Grid Engine ended the job for using more memory than its h_vmem={asked['h_vmem']} for each slot"
-        return SchedulerVerdict(layout.MEMORY, message, seen, MORE_MEMORY)
-    if not limit_s and "h_vmem" in asked:
+    limits = dict(re.findall(r"\b(h_rt|h_vmem)=([^,\s]+)", facts.get("category", "")))
+    limit_s = limits.get("h_rt", "")
+    if limit_s.isdecimal() and _number(facts.get("ru_wallclock", "")) < int(limit_s) and "h_vmem" in limits:
+        message = f"Grid Engine ended the job for using more memory than its h_vmem={limits['h_vmem']} for each slot"
+        return SchedulerVerdict(layout.MEMORY, message, proof, MORE_MEMORY)
+    if not limit_s and "h_vmem" in limits:
         message = "Grid Engine ended the job at a limit: of its memory (h_vmem), or of the time that its queue gives"
-        return SchedulerVerdict(layout.MEMORY, message, seen, f'{MORE_MEMORY}; or time="..."')
+        return SchedulerVerdict(layout.MEMORY, message, proof, f'{MORE_MEMORY}; or time="..."')
     message = (
         f"Grid Engine ended the job at its limit of {limit_s} s" if limit_s else "its queue's time limit ended the job"
     )
-    return SchedulerVerdict(layout.TIME, message, seen, MORE_TIME)
+    return SchedulerVerdict(layout.TIME, message, proof, MORE_TIME)
 
 
 def _number(text: str) -> int:
-    found = re.match(r"[0-9]+", text)
-    return int(found[0]) if found else -1
+    match = re.match(r"[0-9]+", text)
+    return int(match[0]) if match else -1
 
 
-def _seen(first: str, evidence: Evidence) -> tuple[str, ...]:
+def _proof(first: str, evidence: Evidence) -> tuple[str, ...]:
     return (first, *evidence.log.splitlines()[-_TAIL:])

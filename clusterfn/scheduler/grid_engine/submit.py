@@ -89,7 +89,8 @@ class GridEngine(Scheduler):
     """
 
     title = "Grid Engine"
-    starts_one_by_one = False  # qalter changes the dependency of a whole array, and not that of a task
+    # qalter changes the dependency of a whole array, and not that of a single task.
+    starts_one_by_one = False
     requeues = False
     priority_hint = "leave it out; `qalter -p -100 JOB` on the host lets your other jobs go first"
     lists_all = "`qstat -u '*'`"
@@ -98,24 +99,26 @@ class GridEngine(Scheduler):
         self.host = host
         self.user = user
 
-    def resolve_resources(self, asked: Resources) -> Resources:
+    def resolve_resources(self, resources: Resources) -> Resources:
         """Reject what Grid Engine cannot be asked for."""
         hint = "leave it out; a queue or a resource of the site can be named below `grid_engine:` in clusterfn.yml"
-        if asked.tasks_per_node > 1:
-            message = f"tasks_per_node={asked.tasks_per_node}: Grid Engine has no srun that would start them"
+        if resources.tasks_per_node > 1:
+            message = f"tasks_per_node={resources.tasks_per_node}: Grid Engine has no srun that would start them"
             raise ConfigError(message, host=self.host.name, hint="start the processes in the function")
-        if asked.nodes > 1:
-            message = f"nodes={asked.nodes}: Grid Engine starts a job on one host, and not a process on each of several"
+        if resources.nodes > 1:
+            message = (
+                f"nodes={resources.nodes}: Grid Engine starts a job on one host, and not a process on each of several"
+            )
             raise ConfigError(message, host=self.host.name, hint="leave nodes= out; one call may use all of one host")
-        for word, given in (("gpu_type", asked.gpu_type), ("gpu_memory", asked.gpu_memory_bytes)):
-            if asked.gpus and given is not None:
+        for word, value in (("gpu_type", resources.gpu_type), ("gpu_memory", resources.gpu_memory_bytes)):
+            if resources.gpus and value is not None:
                 message = f"{word}= cannot be requested from Grid Engine: it counts GPUs without type or size"
                 raise ConfigError(message, host=self.host.name, hint=hint)
-        if asked.gpus:
-            qsub.amount(self.host, "gpus", asked.gpus, asked.cores)
-        return asked
+        if resources.gpus:
+            qsub.amount(self.host, "gpus", resources.gpus, resources.cores)
+        return resources
 
-    # submission
+    # Submission
 
     def submission(self, job: JobSpec) -> Submission:
         """Run qsub with everything that the job and the host ask for."""
@@ -130,17 +133,17 @@ class GridEngine(Scheduler):
 
     def submitted(self, answer: Answer) -> str:
         """Return the job's number, from `1234` or `1234.1-9:1`, whatever else a wrapper of the site prints."""
-        found = _ID.findall(answer.out)
-        if answer.rc == 0 and found:
-            return str(found[-1])
-        said = (answer.err or answer.out).strip()
+        numbers = _ID.findall(answer.out)
+        if answer.rc == 0 and numbers:
+            return str(numbers[-1])
+        output = (answer.err or answer.out).strip()
         refused = "qsub did not answer in time" if answer.rc is None else f"qsub refused the job (status {answer.rc})"
         raise SubmitError(
             refused if answer.rc != 0 else "qsub gave no job number",
             host=self.host.name,
             stage="submit",
-            evidence=[line for line in dict.fromkeys(said.splitlines()) if not _SAYS_NOTHING.match(line)],
-            hint=states.submit_hint(said, self.host),
+            evidence=[line for line in dict.fromkeys(output.splitlines()) if not _SAYS_NOTHING.match(line)],
+            hint=states.submit_hint(output, self.host),
             retryable=_may_be_submitted(answer),
         )
 
@@ -150,7 +153,7 @@ class GridEngine(Scheduler):
     def limits(self, gpus: int) -> LimitsQuestion:
         return LimitsQuestion((("qconf", "-sconf"),), _read_limits)
 
-    # one job: its state, its log, its end
+    # One job: its state, its log, its end
 
     def watch_command(self) -> tuple[str, ...]:
         """Ask qstat for all of the user's jobs, and why some of those that wait do so."""
@@ -180,11 +183,11 @@ class GridEngine(Scheduler):
         are_numbers = bool(scheduler_ids) and all(each.isdecimal() for each in scheduler_ids)
         return ("qdel", *scheduler_ids) if are_numbers else ()
 
-    def alter_command(self, name: str, asked: Resources, change: Alteration) -> tuple[str, ...]:
+    def alter_command(self, name: str, resources: Resources, change: Alteration) -> tuple[str, ...]:
         """Run qalter, whose `-l` replaces all that the job asks for. Users may only lower a priority."""
         options: list[str] = []
         if change.time_s is not None or change.memory_bytes is not None:
-            options += qsub.requests(self.host, asked)
+            options += qsub.requests(self.host, resources)
         if change.priority is not None:
             if not _LOWEST_PRIORITY <= change.priority <= 0:
                 raise ConfigError(
@@ -231,5 +234,5 @@ def _may_be_submitted(answer: Answer) -> bool:
 
 def _read_limits(outputs: Sequence[str]) -> SchedulerLimits:
     """Read what qconf says, whose 0 means no limit."""
-    known = {name: int(value) for name, value in _LIMIT.findall(outputs[0])}
-    return SchedulerLimits(known.get("max_aj_tasks") or None, known.get("max_u_jobs") or None)
+    limits = {name: int(value) for name, value in _LIMIT.findall(outputs[0])}
+    return SchedulerLimits(limits.get("max_aj_tasks") or None, limits.get("max_u_jobs") or None)

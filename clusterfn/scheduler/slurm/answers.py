@@ -18,7 +18,8 @@ from clusterfn.scheduler.slurm.states import FEWER
 
 # What sbatch says when it takes no more jobs for now, and what that means; by SLURM 17 to 24. Since 19 or so it names
 # the limit of an account or a QOS; before, its words are the same for a job that can never run.
-REPEATS = "sleeping and retrying"  # sbatch does so for two minutes, and says it once
+# sbatch prints this once and then tries again silently for two minutes.
+REPEATS = "sleeping and retrying"
 _FULL = (
     (r"unable to accept job|job queue full", "SLURM has as many jobs as it can hold"),
     (r"submission failed: resource temporarily unavailable", "SLURM has as many jobs as it can hold"),
@@ -35,14 +36,14 @@ _FULL = (
 )
 
 
-def full(said: str) -> str:
+def full(output: str) -> str:
     """Return the line by which sbatch says that SLURM takes no more jobs for now, and what it means; else "".
 
     Example:
         >>> full("sbatch: error: AssocMaxSubmitJobLimit\\nsbatch: error: Batch job submission failed: ...")
         'AssocMaxSubmitJobLimit: you have as many jobs as you may have there'
     """
-    for line in said.splitlines():
+    for line in output.splitlines():
         for words, meaning in _FULL:
             if re.search(words, line, re.IGNORECASE):
                 own = re.sub(r"^\w+: (?:error: )?|,? *" + REPEATS + r"\.?$", "", line.strip())
@@ -103,18 +104,18 @@ _NEVER_MET = (
 )  # fmt: skip
 
 
-def can_be_met(said: str) -> bool:
+def can_be_met(output: str) -> bool:
     """Whether sbatch may accept the same request later."""
-    return not any(text in said.lower() for text in _NEVER_MET)
+    return not any(text in output.lower() for text in _NEVER_MET)
 
 
 # Options of sbatch that clusterfn adds by itself, and a site may not allow.
 _ADDED = re.compile(r"--(export|mem|cpus-per-task|open-mode|requeue)(?![\w-])")
 
 
-def submit_hint(said: str, host: Host) -> str:
+def submit_hint(output: str, host: Host) -> str:
     """One thing to do about a refusal."""
-    lower = said.lower()
+    lower = output.lower()
     added = _ADDED.search(lower)
     if added and added[1] not in host.scheduler_options:
         return f"clusterfn itself adds --{added[1]}: `slurm: {{{added[1]}: null}}` leaves it out ({host.source})"
@@ -131,8 +132,8 @@ def _usual_memory(host: Host) -> str:
     return f"; a call without memory= asks for {exact_memory(usual)}, set by `defaults: {{memory: …}}`" if usual else ""
 
 
-# The nodes' memory is 1 MB where nobody has written it into slurm.conf: then the site does not track it, and refuses
-# every amount. $1 is what sbatch said, $2 how many words of sinfo follow it.
+# Where slurm.conf does not state the nodes' memory, sinfo shows 1 MB. Such a site does not track memory, and rejects
+# every amount. $1 is what sbatch printed, and $2 is the number of words of sinfo that follow it.
 _IF_UNTRACKED = r"""
 said=$1; words=$2; shift 2
 ask=
@@ -148,24 +149,26 @@ exec "$@"
 """
 _MEMORY = "--mem="
 _TIME = re.compile(r"--time=([0-9]+)")
-_TOO_LONG = ("PartitionTimeLimit", "PartitionConfig")  # the latter is SLURM's first answer to a time limit
+# SLURM's first answer to a time limit is PartitionConfig; the right reason follows later.
+_TOO_LONG = ("PartitionTimeLimit", "PartitionConfig")
 
 
 def again(request: Submission, answer: Answer, clusters: Sequence[str]) -> Submission | None:
     """As `Scheduler.again`: the time without the minute that is added, or no memory where none is tracked."""
-    said = answer.err.lower()
+    errors = answer.err.lower()
     if not answer.rc:
         return None
     words = list(request.argv)
-    times = [(place, int(found[1])) for place, word in enumerate(words) if (found := _TIME.fullmatch(word))]
-    if times and any(text in said for text in ("requested time limit", "qos policy")):
+    times = [(place, int(match[1])) for place, word in enumerate(words) if (match := _TIME.fullmatch(word))]
+    if times and any(text in errors for text in ("requested time limit", "qos policy")):
         place, minutes = times[-1]
-        words[place] = f"--time={minutes - 1}:00"  # the form says that it was tried
+        # The form with seconds shows that the shorter time has been tried already.
+        words[place] = f"--time={minutes - 1}:00"
         return request._replace(argv=tuple(words)) if minutes > 1 else None
-    if "memory specification" in said and any(word.startswith(_MEMORY) for word in words):
-        rest = [word for word in words if not word.startswith(_MEMORY)]
-        asked = [*clusters, *(word for word in rest if word.startswith("--partition="))]
-        words = ["/bin/sh", "-c", _IF_UNTRACKED, "sh", answer.err.strip(), str(len(asked)), *asked, *rest]
+    if "memory specification" in errors and any(word.startswith(_MEMORY) for word in words):
+        others = [word for word in words if not word.startswith(_MEMORY)]
+        sinfo_words = [*clusters, *(word for word in others if word.startswith("--partition="))]
+        words = ["/bin/sh", "-c", _IF_UNTRACKED, "sh", answer.err.strip(), str(len(sinfo_words)), *sinfo_words, *others]
         return request._replace(argv=tuple(words), forks=False)
     return None
 
@@ -188,6 +191,6 @@ def notes(answer: Answer) -> Iterator[str]:
     """Return what the site's plugins told about a job that sbatch has submitted."""
     if answer.rc == 0:
         for line in answer.err.splitlines():
-            found = None if is_standing(line) else _PLUGIN.fullmatch(line.strip())
-            if found:
-                yield f"SLURM says: {found[1]}"
+            match = None if is_standing(line) else _PLUGIN.fullmatch(line.strip())
+            if match:
+                yield f"SLURM says: {match[1]}"

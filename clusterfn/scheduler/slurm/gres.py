@@ -18,13 +18,14 @@ from clusterfn.scheduler.base import NodeGpus, Waiting
 _FACT = re.compile(r"(?:^| )(NodeName|Gres|GresUsed|State|Partitions)=(\S*)")
 _GPUS = re.compile(r"(?:^|,)gpu:(?:([^:,(]+):)?([0-9]{1,9})(?![0-9])")
 _WANTS = re.compile(r"gpu(?::[^,\s]+)?")
-# field and width; a value that is as wide as its column is cut off
+# The field and its width. squeue cuts off a value that is longer than its column.
 _COLUMNS = (
     ("JobArrayID", 32), ("UserName", 32), ("tres-per-node", 48), ("tres-per-job", 48), ("SubmitTime", 22),
     ("Reason", 40), ("Name", 80),
 )  # fmt: skip
 COLUMNS_OPTION = "--Format=" + ",".join(f"{name}:{width}" for name, width in _COLUMNS)
-OLD_COLUMNS_OPTION = "--format=%i|%u|%b|%V|%r|%j"  # SLURM before 18.08 has no tres-per-job
+# SLURM before 18.08 has no tres-per-job.
+OLD_COLUMNS_OPTION = "--format=%i|%u|%b|%V|%r|%j"
 
 
 def types(text: str) -> list[str]:
@@ -44,14 +45,14 @@ def nodes(text: str) -> list[NodeGpus]:
         >>> nodes("NodeName=n1 Gres=gpu:a100:4 GresUsed=gpu:a100:1(IDX:0) State=MIXED")
         [NodeGpus(node='n1', state='mixed', type='a100', total=4, used=1)]
     """
-    found = []
+    gpus = []
     for line in text.splitlines():
         facts = {name: value for name, value in reversed(_FACT.findall(line))}
         used = dict(_counted(facts.get("GresUsed", "")))
         for kind, total in _counted(facts.get("Gres", "")):
-            left = used.get(kind) if used else None
-            found.append(NodeGpus(facts.get("NodeName", "?"), facts.get("State", "?").lower(), kind, total, left))
-    return found
+            used_count = used.get(kind) if used else None
+            gpus.append(NodeGpus(facts.get("NodeName", "?"), facts.get("State", "?").lower(), kind, total, used_count))
+    return gpus
 
 
 def _counted(gres: str) -> Iterable[tuple[str, int]]:
@@ -65,13 +66,13 @@ def waiting(text: str, old: bool = False) -> list[Waiting]:
         old: Whether these are the columns of `OLD_COLUMNS_OPTION`; else each has a fixed width.
     """
     ends = list(itertools.accumulate(width for _, width in _COLUMNS))
-    found = []
+    jobs = []
     for line in text.splitlines():
         row = line.split("|", 5) if old else [line[a:b].strip() for a, b in zip([0, *ends], ends)]
         wants = [word for cell in row[2:-3] for word in _WANTS.findall(cell)]
         if len(row) >= 6 and wants:
-            found.append(Waiting(row[0], row[1], ",".join(wants), *row[-3:]))
-    return found
+            jobs.append(Waiting(row[0], row[1], ",".join(wants), *row[-3:]))
+    return jobs
 
 
 def gpu_options(option: str, gpus: int, gres: str, kind: str | None) -> dict[str, str]:
@@ -87,8 +88,8 @@ def gpu_options(option: str, gpus: int, gres: str, kind: str | None) -> dict[str
         {'gres': 'lscratch:50,gpu:h100:2'}
     """
     others = [part for part in gres.split(",") if part and part.split(":")[0] != "gpu"]
-    asked = [kind or _of_gres(gres), str(gpus)] if gpus else []
-    words = [part for part in asked if part]
+    request = [kind or _of_gres(gres), str(gpus)] if gpus else []
+    words = [part for part in request if part]
     if option == "gres":
         others += [":".join(["gpu", *words])] if words else []
         words = []
@@ -101,7 +102,7 @@ def _of_gres(gres: str) -> str:
     return kinds[0] if kinds else ""
 
 
-def gpu_type(host: Host, asked: Resources) -> str | None:
+def gpu_type(host: Host, resources: Resources) -> str | None:
     """Choose the type of GPU to ask for; None for the host's own, whatever that is.
 
     Raises:
@@ -113,16 +114,16 @@ def gpu_type(host: Host, asked: Resources) -> str | None:
         """Return the type as `gpu_sizes:` writes it, if it does."""
         return next((name for name in host.gpu_sizes if kind and name.lower() == kind.lower()), kind) or None
 
-    given = as_written(asked.gpu_type)
-    if given and " " in given:
+    kind_of_call = as_written(resources.gpu_type)
+    if kind_of_call and " " in kind_of_call:
         raise ConfigError(
-            f"gpu_type={given!r} is not a type of SLURM", host=host.name,
+            f"gpu_type={kind_of_call!r} is not a type of SLURM", host=host.name,
             hint="write one word that `sinfo -o %G` shows there, such as a100 for gpu:a100:4",
         )  # fmt: skip
-    if asked.gpu_memory_bytes is None:
-        return given
-    kind = given or as_written(_of_gres(host.scheduler_options.get("gres") or ""))
-    size = f'gpu_memory="{exact_memory(asked.gpu_memory_bytes)}"'
+    if resources.gpu_memory_bytes is None:
+        return kind_of_call
+    kind = kind_of_call or as_written(_of_gres(host.scheduler_options.get("gres") or ""))
+    size = f'gpu_memory="{exact_memory(resources.gpu_memory_bytes)}"'
     if kind not in host.gpu_sizes if kind else not host.gpu_sizes:
         of = f"the {kind} GPUs of {host.name}" if kind else f"the GPUs of {host.name}"
         raise ConfigError(
@@ -130,11 +131,11 @@ def gpu_type(host: Host, asked: Resources) -> str | None:
             hint=f"add `gpu_sizes: {{{kind or 'a100'}: 80GB}}` to it, or set only gpu_type=",
         )  # fmt: skip
     kinds = [kind] if kind else list(host.gpu_sizes)
-    enough = [each for each in kinds if large_enough(host.gpu_sizes[each], asked.gpu_memory_bytes)]
+    enough = [each for each in kinds if large_enough(host.gpu_sizes[each], resources.gpu_memory_bytes)]
     if not enough:
-        there = ", ".join(f"{each} ({exact_memory(host.gpu_sizes[each])})" for each in kinds)
+        sizes = ", ".join(f"{each} ({exact_memory(host.gpu_sizes[each])})" for each in kinds)
         raise Unsatisfiable(
-            f"{size} is more than a GPU of {host.name} has: {there}", host=host.name, stage="submit",
+            f"{size} is more than a GPU of {host.name} has: {sizes}", host=host.name, stage="submit",
             hint="ask for less, for another gpu_type=, or use another host",
         )  # fmt: skip
     return min(enough, key=lambda each: host.gpu_sizes[each])

@@ -19,7 +19,7 @@ _FROM_ARGUMENTS = {
     "cpus-per-task": "cores=", "mem": "memory=", "time": "time=", "gpus": "gpus=", "gpus-per-node": "gpus=",
     "open-mode": None,
 }  # fmt: skip
-# ... and those without which a job could not be followed, or that would not reach the function: what to do instead.
+# Options that clusterfn needs to follow the job, or that would not reach the function -> what to do instead.
 _REMOVE = "remove this line"
 _RESERVED = {
     **dict.fromkeys(
@@ -49,7 +49,7 @@ _GPU_COUNTED = re.compile(r"gpu(?::.*)?:[0-9]+|gpu:?=.*")
 _OF_HOST = ("cluster", "clusters")
 
 
-def sbatch_options(given: Mapping[str, Any]) -> dict[str, Any]:
+def sbatch_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Check what a call says with `slurm=`, as if it were below `slurm:` in clusterfn.yml.
 
     Raises:
@@ -60,17 +60,18 @@ def sbatch_options(given: Mapping[str, Any]) -> dict[str, Any]:
         {'partition': 'gpu', 'exclusive': True}
     """
     for name in _OF_HOST:
-        if name in given:
+        if name in options:
             raise ConfigError(f"slurm= cannot set {name!r}", hint=f"write `slurm: {{{name}: …}}` in clusterfn.yml")
-    for name, value in given.items():
+    for name, value in options.items():
         if value is False or not isinstance(value, (str, int, float, Mapping, type(None))):
             hint = f"leave it out, or write slurm={{{name!r}: None}} to drop what the host's section says"
             raise ConfigError(f"slurm= cannot set {name!r} to {value!r}", hint=hint)
     try:
-        text = json.dumps({"slurm": dict(given)}, ensure_ascii=False, default=str)
+        text = json.dumps({"slurm": dict(options)}, ensure_ascii=False, default=str)
         top = parse_yaml(text.encode("utf-8", "replace"), "slurm=")
         return _sbatch_options(top.mapping(["slurm"])["slurm"])
-    except ConfigError as error:  # its place is one in the text that was made here
+    except ConfigError as error:
+        # The error names a line of the text that was made here, which the user has never seen.
         hint = (error.hint or "").replace("this line", "it").replace("null", "None")
         raise ConfigError(error.message.partition(": ")[2], hint=hint) from None
 
@@ -84,7 +85,7 @@ def _sbatch_options(value: Value) -> dict[str, Any]:
             raise key.error(f'"{key.text}" is not an option of sbatch', hint)
         if key.text in _RESERVED:
             raise key.error(f"clusterfn needs `--{key.text}` for itself", _RESERVED[key.text])
-    return {name: _sbatch_option(name, given) for name, given in value.mapping().items()}
+    return {name: _sbatch_option(name, option) for name, option in value.mapping().items()}
 
 
 def _sbatch_option(name: str, value: Value) -> Any:
@@ -98,7 +99,7 @@ def _sbatch_option(name: str, value: Value) -> Any:
     if name == "nodes" and value.as_written() not in ("1", "1-1"):
         raise value.error("nothing would run on any node but the first", "write nodes= in @cluster, or `nodes: 1`")
     if name == "partition" and value.kind == "map":
-        return {kind: given.as_written() for kind, given in value.mapping(("cpu", "gpu")).items()}
+        return {kind: name_of_kind.as_written() for kind, name_of_kind in value.mapping(("cpu", "gpu")).items()}
     if value.kind == "bool" and value.text.lower() in ("true", "yes", "on"):
         return True
     if name != "gres":
@@ -110,10 +111,10 @@ def _sbatch_option(name: str, value: Value) -> Any:
 
 
 def _sizes_of_gpus(value: Value) -> dict[str, int]:
-    for key, given in value.pairs:
+    for key, size in value.pairs:
         kinds.GPU_TYPE.read(key)
-        given.as_memory()
-    return {kind: given.as_memory() for kind, given in value.mapping().items()}
+        size.as_memory()
+    return {kind: size.as_memory() for kind, size in value.mapping().items()}
 
 
 _SBATCH: Form = {

@@ -52,7 +52,8 @@ number=$(printf '%s\n' "$said" | sed -n 's/^Submitted batch job \([0-9]*\).*$/\1
 exit 0
 """
 _MB = 2**20
-_ERRAND_CORES, _ERRAND_MEMORY = 4, "4G"  # of a job that unpacks four archives side by side
+# An errand unpacks up to four archives side by side.
+_ERRAND_CORES, _ERRAND_MEMORY = 4, "4G"
 
 
 def submit(host: Host, user: str, job: JobSpec) -> Submission:
@@ -113,8 +114,8 @@ def _array(host: Host, user: str, job: JobSpec, options: Mapping[str, Any], elem
         return request
     supervise = posixpath.join(job.bridge, layout.SUPERVISE)
     own = (job.host_python, supervise, folder, str(elements[0] - 1), str(len(elements)))
-    shell, option, _, name, *rest = request.argv
-    return request._replace(argv=(shell, option, _SUBMIT_ONE_BY_ONE, name, *own, *rest))
+    shell, option, _, name, *words = request.argv
+    return request._replace(argv=(shell, option, _SUBMIT_ONE_BY_ONE, name, *own, *words))
 
 
 def _folder(host: Host, job: JobSpec) -> str:
@@ -143,23 +144,28 @@ def _options(host: Host, job: JobSpec, folder: str) -> dict[str, Any]:
         "job-name": layout.job_name(job.name, job.id),
         "chdir": folder,
         "output": posixpath.join(folder, layout.SCHEDULER_LOG),
-        "open-mode": "append",  # a requeued job continues in the same file
+        # A requeued job continues in the same file.
+        "open-mode": "append",
         "export": _EXPORT,
         "cpus-per-task": resources.cores,
     }
     if resources.memory_bytes is not None:
         options["mem"] = f"{math.ceil(resources.memory_bytes / _MB)}M"
-    if job.retries or job.requeue:  # a lost node: SLURM starts it again, also where the site's default is not to
+    # SLURM starts the job again after the loss of its node, even where the site's default forbids that.
+    if job.retries or job.requeue:
         options["requeue"] = True
     time_s = job.group.element_s if job.group else resources.time_s
-    if time_s is not None:  # the supervisor keeps `time`; SLURM's limit is a minute behind it, where that may be
+    # The supervisor enforces `time`. SLURM's limit is a minute later, where the site allows that.
+    if time_s is not None:
         options["time"] = minutes(time_s)
     gpus = resources.gpus * resources.nodes if host.gpu_option == "gpus" else resources.gpus
     options = with_host_options(options, host, gpus, resources.gpu_type, job.host)
     nodes, tasks = resources.nodes, resources.tasks_per_node
-    if nodes * tasks > 1:  # memory and GPUs are for each node
+    # Memory and GPUs are stated for each node.
+    if nodes * tasks > 1:
         options.update({"nodes": nodes, "ntasks": nodes * tasks, "ntasks-per-node": tasks})
-    if job.retries or job.requeue:  # sbatch obeys the last of both
+    # Of both options sbatch would obey the last.
+    if job.retries or job.requeue:
         options.pop("no-requeue", None)
     return options
 
@@ -172,8 +178,8 @@ def with_host_options(
     Args:
         of_call: The host as one call sees it, whose options are merged over those of the file.
     """
-    given = dict((of_call or host).scheduler_options)
-    words = given.pop("gres", "")
+    from_host = dict((of_call or host).scheduler_options)
+    words = from_host.pop("gres", "")
     if gpus and words is None and host.gpu_option == "gres":
         raise ConfigError(
             f"gpus={gpus} cannot be asked for: `slurm: gres:` is null for {host.name} ({host.source})",
@@ -181,11 +187,11 @@ def with_host_options(
             hint="remove that line, or set gpu_option: gpus",
         )
     merged = {**options, **gres.gpu_options(host.gpu_option, gpus, words or "", kind)}
-    if "mem" in merged and given.get("mem", "") is not None:
-        given = {name: value for name, value in given.items() if not name.startswith("mem-per-")}
-    if isinstance(given.get("partition"), Mapping):
-        given["partition"] = given["partition"].get("gpu" if gpus else "cpu")
-    merged.update(given)
+    if "mem" in merged and from_host.get("mem", "") is not None:
+        from_host = {name: value for name, value in from_host.items() if not name.startswith("mem-per-")}
+    if isinstance(from_host.get("partition"), Mapping):
+        from_host["partition"] = from_host["partition"].get("gpu" if gpus else "cpu")
+    merged.update(from_host)
     return {name: value for name, value in merged.items() if value is not None}
 
 

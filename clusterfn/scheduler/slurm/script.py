@@ -72,26 +72,28 @@ def read_sbatch(text: str, has_slurm: bool) -> SbatchScript | None:
     Raises:
         ConfigError: A value is none that sbatch takes.
     """
-    given = _given(text)
-    if not given:
+    directives = _directives_of(text)
+    if not directives:
         return None
     script = SbatchScript()
-    _DirectiveReader(given, script).read()
-    for name, value in given.items():
+    _DirectiveReader(directives, script).read()
+    for name, value in directives.items():
         _pass_on(name, value, script, has_slurm)
     return script
 
 
-def _given(text: str) -> dict[str, str]:
+def _directives_of(text: str) -> dict[str, str]:
     """Return the options by their long names; those that stand alone have the value ""."""
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
+    # The first line names the interpreter.
     for line in text.splitlines()[1:]:
         match = _LINE.match(line)
         if match:
-            found.update(_options_of(match[1]))
+            options.update(_options_of(match[1]))
         elif line.strip() and not line.startswith("#"):
-            break  # sbatch reads no further
-    return found
+            # sbatch reads no directives after the first command.
+            break
+    return options
 
 
 def _options_of(line: str) -> Iterator[tuple[str, str]]:
@@ -101,7 +103,8 @@ def _options_of(line: str) -> Iterator[tuple[str, str]]:
         raise ConfigError(f"#SBATCH {line}: {error}", hint="close the quotes") from None
     while words:
         word = words.pop(0)
-        if not word.startswith("-"):  # such as hetjob
+        # "hetjob" is such a word.
+        if not word.startswith("-"):
             hint = "write one that begins with --, or leave it out"
             raise ConfigError(f"#SBATCH {line}: {word!r} is no option", hint=hint)
         name, equals, value = word[2:].partition("=")
@@ -115,24 +118,25 @@ def _options_of(line: str) -> Iterator[tuple[str, str]]:
 
 
 def _pass_on(name: str, value: str, script: SbatchScript, has_slurm: bool) -> None:
-    written = f"--{name}={value}" if value else f"--{name}"
+    text = f"--{name}={value}" if value else f"--{name}"
     sets = [each for each in value.split(",") if "=" in each] if name == "export" else []
     if sets:
-        names = ", ".join(each.partition("=")[0] for each in sets)  # a value may be a secret
+        # Only the names are shown, because a value may be a secret.
+        names = ", ".join(each.partition("=")[0] for each in sets)
         script.not_taken.append(f"--export={names} (use --env)")
         return
     if name in _WITHOUT_EFFECT:
         return
     if name in _NOT_TAKEN:
-        script.not_taken.append(f"{written} ({_NOT_TAKEN[name]})")
+        script.not_taken.append(f"{text} ({_NOT_TAKEN[name]})")
         return
     if not has_slurm:
-        script.not_taken.append(f"{written} (the host has no SLURM)")
+        script.not_taken.append(f"{text} (the host has no SLURM)")
         return
     try:
         sbatch_options({name: value or True})
     except ConfigError as error:
-        script.not_taken.append(f"{written} ({error.hint or error.message})")
+        script.not_taken.append(f"{text} ({error.hint or error.message})")
         return
     script.options.setdefault("slurm", {})[name] = value or True
 
@@ -140,8 +144,8 @@ def _pass_on(name: str, value: str, script: SbatchScript, has_slurm: bool) -> No
 class _DirectiveReader:
     """Takes from the options those that a call has, too."""
 
-    def __init__(self, given: dict[str, str], script: SbatchScript) -> None:
-        self._given = given
+    def __init__(self, directives: dict[str, str], script: SbatchScript) -> None:
+        self._directives = directives
         self._script = script
 
     def read(self) -> None:
@@ -149,7 +153,8 @@ class _DirectiveReader:
         nodes = self._take("nodes", lambda text: int(text.partition("-")[0]))
         tasks = self._take("ntasks", int)
         per_node = self._take("ntasks-per-node", int)
-        if not nodes:  # sbatch counts them itself
+        # sbatch derives the number of nodes from the tasks.
+        if not nodes:
             nodes = math.ceil(tasks / per_node) if tasks and per_node else 1
         cpus = self._take("cpus-per-task", int)
         on_each = per_node or math.ceil((tasks or nodes) / nodes)
@@ -166,7 +171,7 @@ class _DirectiveReader:
             options["time"] = timedelta(seconds=limit)
         if (name := self._take("job-name", str)) is not None:
             options["name"] = env["SLURM_JOB_NAME"] = name
-        if self._given.pop("requeue", None) is not None:
+        if self._directives.pop("requeue", None) is not None:
             options["requeue"] = ["preempted", "node"]
         self._read_signal()
         if (array := self._take("array", str)) is not None:
@@ -178,7 +183,7 @@ class _DirectiveReader:
         Raises:
             ConfigError: It is none.
         """
-        text = self._given.pop(name, None)
+        text = self._directives.pop(name, None)
         if text is None:
             return None
         try:
@@ -199,20 +204,21 @@ class _DirectiveReader:
 
     def _gpus(self, nodes: int, on_each: int) -> int:
         """Return how many GPUs each node needs; their type becomes an option."""
-        gres = [each for each in self._given.pop("gres", "").split(",") if each]
+        gres = [each for each in self._directives.pop("gres", "").split(",") if each]
         others = [each for each in gres if each.partition(":")[0] != "gpu"]
         if others:
-            self._given["gres"] = ",".join(others)
+            self._directives["gres"] = ",".join(others)
         per_node = [each.partition(":")[2] or "1" for each in gres if each not in others]
         counts = [self._count(each, 1) for each in per_node]
         for name, share in (("gpus-per-node", 1.0), ("gpus", 1.0 / nodes), ("gpus-per-task", float(on_each))):
-            text = self._given.pop(name, "")
+            text = self._directives.pop(name, "")
             counts += [self._count(each, share) for each in text.split(",") if each]
         return max(counts, default=0)
 
     def _count(self, text: str, share: float) -> int:
         match = _GPUS.fullmatch(text)
-        if match is None and re.fullmatch(r"[A-Za-z][\w.-]*", text):  # a type alone means one
+        # A type without a number means one GPU.
+        if match is None and re.fullmatch(r"[A-Za-z][\w.-]*", text):
             match = _GPUS.fullmatch(f"{text}:1")
         if match is None:
             raise ConfigError(f"#SBATCH asks for {text!r} GPUs", hint="write it as gpu:2 or gpu:a100:2")
@@ -223,14 +229,15 @@ class _DirectiveReader:
     def _read_memory(self, cores: int, gpus: int) -> None:
         total = self._take("mem", _megabytes)
         per_cpu, per_gpu = self._take("mem-per-cpu", _megabytes), self._take("mem-per-gpu", _megabytes)
-        if total == 0:  # all of the node's
+        # sbatch reads --mem=0 as all memory of the node.
+        if total == 0:
             self._script.not_taken.append("--mem=0 (ask for an amount with --memory)")
-        wanted = total or (per_cpu or 0) * cores or (per_gpu or 0) * gpus
-        if wanted:
-            self._script.options["memory"] = f"{math.ceil(wanted)}MB"
+        megabytes = total or (per_cpu or 0) * cores or (per_gpu or 0) * gpus
+        if megabytes:
+            self._script.options["memory"] = f"{math.ceil(megabytes)}MB"
 
     def _read_signal(self) -> None:
-        text = self._given.pop("signal", None)
+        text = self._directives.pop("signal", None)
         if text is None:
             return
         match = _SIGNAL.fullmatch(text)
@@ -243,18 +250,18 @@ class _DirectiveReader:
     def _read_array(self, text: str) -> None:
         """Read what sbatch takes as an array: 1-10, 0-15:4, 1,3,5 and %4 behind it."""
         listed, _, most = text.partition("%")
-        found: list[int] = []
+        numbers: list[int] = []
         for part in listed.split(","):
             match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
             if match is None or (most and not most.isdigit()):
                 raise ConfigError(f"#SBATCH --array={text} is no array", hint="write it as 0-9 or 0-9%4")
             first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-            found += range(first, min(last, first + _MOST_TASKS) + 1, max(1, step))
-        self._script.array = [str(number) for number in found]
+            numbers += range(first, min(last, first + _MOST_TASKS) + 1, max(1, step))
+        self._script.array = [str(number) for number in numbers]
         self._script.max_parallel = int(most) if most else None
         self._script.env.update(
-            SLURM_ARRAY_TASK_ID=f"{{{ARRAY_VARIABLE}}}", SLURM_ARRAY_TASK_COUNT=str(len(found)),
-            SLURM_ARRAY_TASK_MIN=str(min(found)), SLURM_ARRAY_TASK_MAX=str(max(found)),
+            SLURM_ARRAY_TASK_ID=f"{{{ARRAY_VARIABLE}}}", SLURM_ARRAY_TASK_COUNT=str(len(numbers)),
+            SLURM_ARRAY_TASK_MIN=str(min(numbers)), SLURM_ARRAY_TASK_MAX=str(max(numbers)),
         )  # fmt: skip
 
 
@@ -273,8 +280,8 @@ def _seconds(text: str) -> float | None:
     """
     if text.upper() in ("UNLIMITED", "INFINITE"):
         return None
-    days, dash, rest = text.rpartition("-")
-    parts = [float(each) for each in rest.split(":")]
+    days, dash, time = text.rpartition("-")
+    parts = [float(each) for each in time.split(":")]
     if len(parts) > 3:
         raise ValueError(text)
     if dash:

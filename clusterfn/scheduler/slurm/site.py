@@ -13,7 +13,16 @@ from typing import Any, NamedTuple
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, did_you_mean
 from clusterfn.scheduler.base import SchedulerLimits
-from clusterfn.scheduler.site import MISSING, NOT_THERE, Ask, Commands, Given, SchedulerSite, Section, check_given
+from clusterfn.scheduler.site import (
+    MISSING,
+    NOT_THERE,
+    AdvanceAnswers,
+    Ask,
+    Commands,
+    SchedulerSite,
+    Section,
+    check_advance_answer,
+)
 
 _NODES = re.compile(r"\d{1,18}", re.ASCII)
 _NOTHING = ("", "UNLIMITED", "(null)", "none")
@@ -85,8 +94,8 @@ class SlurmSite(SchedulerSite):
     no_accounts = "SLURM does not say which accounts you may use"
 
     @classmethod
-    def read(cls, found: Mapping[str, Section]) -> SlurmSite | None:
-        queues, accounts = found.get("partitions", MISSING), found.get("accounts", MISSING)
+    def read(cls, sections: Mapping[str, Section]) -> SlurmSite | None:
+        queues, accounts = sections.get("partitions", MISSING), sections.get("accounts", MISSING)
         if queues.rc == NOT_THERE:
             return None
         return cls(
@@ -114,26 +123,27 @@ class SlurmSite(SchedulerSite):
         where = "" if len(names) == len(self.partitions) else f" in {', '.join(names)}"
         return [f"SLURM does not track memory{where}: clusterfn asks it for none, and keeps memory= itself"]
 
-    def choose_options(self, given: Given, ask: Ask) -> dict[str, Any]:
+    def choose_options(self, answers: AdvanceAnswers, ask: Ask) -> dict[str, Any]:
         """Return the account and the partitions."""
         options: dict[str, Any] = {}
         accounts = sorted({each.name for each in self.accounts})
-        there = [each.name for each in self.partitions]
-        check_given("there is no partition", "--partition", given.partition, there)
-        check_given("there is no partition", "--gpu-partition", given.gpu_partition, there)
-        check_given("SLURM does not let you use account", "--account", given.account, accounts)
-        if given.account:
-            options["account"] = given.account
-        elif len(accounts) > 1:  # SLURM takes the only one by itself
+        existing = [each.name for each in self.partitions]
+        check_advance_answer("there is no partition", "--partition", answers.partition, existing)
+        check_advance_answer("there is no partition", "--gpu-partition", answers.gpu_partition, existing)
+        check_advance_answer("SLURM does not let you use account", "--account", answers.account, accounts)
+        if answers.account:
+            options["account"] = answers.account
+        elif len(accounts) > 1:
+            # With a single account there is nothing to choose: SLURM takes it by itself.
             options["account"] = ask("Account to charge", "--account", accounts, accounts[0])
         usable = [each for each in self.partitions if each.state == "up"]
         default = next((each.name for each in usable if each.default), None)
         names = [each.name for each in usable]
-        cpu = given.partition or default
+        cpu = answers.partition or default
         if cpu is None and names:
             question = "Which partition, since SLURM has no default"
             cpu = names[0] if len(names) == 1 else ask(question, "--partition", names, names[0])
-        gpu = given.gpu_partition
+        gpu = answers.gpu_partition
         with_gpus = [each.name for each in usable if "gpu" in each.gres]
         if not gpu and with_gpus and cpu not in with_gpus:
             question = "Which partition for jobs with GPUs"
@@ -154,24 +164,24 @@ class SlurmSite(SchedulerSite):
                 key = "scheduler_env: {SLURM_CONF: …}"
                 hint = f"run `echo $SLURM_CONF` there in a login shell, and write {key} of {place}"
             raise ConfigError("sinfo does not answer", evidence=self.trouble.splitlines(), hint=hint)
-        known = {each.name: each for each in self.partitions}
-        wanted = host.scheduler_options.get("partition")
-        chosen = list(wanted.values()) if isinstance(wanted, dict) else [wanted] if wanted else []
-        for group in chosen or [each.name for each in known.values() if each.default]:
+        partitions = {each.name: each for each in self.partitions}
+        configured = host.scheduler_options.get("partition")
+        chosen = list(configured.values()) if isinstance(configured, dict) else [configured] if configured else []
+        for group in chosen or [each.name for each in partitions.values() if each.default]:
             names = [name for name in str(group or "").split(",") if name]
             hint = f"correct slurm: partition: of {place}"
             for name in names:
-                if name not in known:
-                    problem = f"there is no partition {name}{did_you_mean(name, list(known))}"
-                    raise ConfigError(problem, evidence=sorted(known), hint=hint)
-            if names and all(known[name].state != "up" for name in names):
-                usable = ", ".join(each.name for each in known.values() if each.state == "up") or "none"
-                problem = "; ".join(f"the partition {name} is {known[name].state}" for name in names)
+                if name not in partitions:
+                    problem = f"there is no partition {name}{did_you_mean(name, list(partitions))}"
+                    raise ConfigError(problem, evidence=sorted(partitions), hint=hint)
+            if names and all(partitions[name].state != "up" for name in names):
+                usable = ", ".join(each.name for each in partitions.values() if each.state == "up") or "none"
+                problem = "; ".join(f"the partition {name} is {partitions[name].state}" for name in names)
                 raise ConfigError(problem, hint=f"ask the administrator, or {hint}; those that are up: {usable}")
         rows = [
             f"{each.name}{'*' if each.default else ''}  {each.state}, limit {each.time_limit}, nodes {each.nodes}, "
             f"{each.gres}"
-            for each in known.values()
+            for each in partitions.values()
         ]
         rows += self._on_memory()
         return "\n".join([f"SLURM with {len(self.partitions)} partitions (* is the default):", *rows])
@@ -180,14 +190,14 @@ class SlurmSite(SchedulerSite):
         """Find the account and the QOS that are named."""
         if not self.accounts:
             return None
-        wanted, qos = host.scheduler_options.get("account"), host.scheduler_options.get("qos")
-        mine = [each for each in self.accounts if wanted in (None, each.name)]
-        for option, value, known in (
-            ("account", wanted, [each.name for each in self.accounts]),
+        account, qos = host.scheduler_options.get("account"), host.scheduler_options.get("qos")
+        mine = [each for each in self.accounts if account in (None, each.name)]
+        for option, value, available in (
+            ("account", account, [each.name for each in self.accounts]),
             ("qos", qos, [name for each in mine for name in each.qos]),
         ):
-            if value is not None and known and str(value) not in known:
-                names = list(dict.fromkeys(known))
+            if value is not None and available and str(value) not in available:
+                names = list(dict.fromkeys(available))
                 raise ConfigError(
                     f"SLURM does not let you use {option} {value}{did_you_mean(str(value), names)}",
                     hint=f"set `slurm: {option}:` of {place} to one of {', '.join(names)}",
@@ -198,28 +208,30 @@ class SlurmSite(SchedulerSite):
 
 def read_partitions(lines: Iterable[str]) -> tuple[Partition, ...]:
     """Parse `sinfo --format=%P|%a|%l|%D|%G|%m`: a row for each kind of node, so one partition may have several."""
-    found: dict[str, Partition] = {}
+    partitions: dict[str, Partition] = {}
     for line in lines:
         words = line.strip().split("|")
         if len(words) not in (5, 6):
             continue
+        # sinfo puts a star behind the name of the default partition.
         starred, state, limit, count, gres = words[:5]
         name, nodes = starred.rstrip("*"), int(count) if _NODES.fullmatch(count) else 0
-        row = found[name] = found.get(name) or Partition(name, starred.endswith("*"), state, limit, 0, gres)
+        row = partitions[name] = partitions.get(name) or Partition(name, starred.endswith("*"), state, limit, 0, gres)
         kinds = dict.fromkeys(each for each in (row.gres, gres) if each not in _NOTHING)
+        # sinfo shows a + behind the amount where the nodes of a row differ.
         memory = words[5].rstrip("+") if len(words) == 6 else ""
-        known = [int(memory)] if _NODES.fullmatch(memory) else []
-        most = max([*known, *([] if row.memory_mb is None else [row.memory_mb])], default=None)
-        found[name] = replace(row, nodes=row.nodes + nodes, gres=", ".join(kinds) or row.gres, memory_mb=most)
-    return tuple(found.values())
+        sizes = [int(memory)] if _NODES.fullmatch(memory) else []
+        most = max([*sizes, *([] if row.memory_mb is None else [row.memory_mb])], default=None)
+        partitions[name] = replace(row, nodes=row.nodes + nodes, gres=", ".join(kinds) or row.gres, memory_mb=most)
+    return tuple(partitions.values())
 
 
 def read_accounts(lines: Iterable[str]) -> tuple[Account, ...]:
     """Parse `sacctmgr -nP show assoc format=account,partition,qos`."""
     rows = (line.strip().split("|") for line in lines)
     rows = (row for row in rows if len(row) >= 3 and row[0] and " " not in row[0])
-    found = (Account(row[0], row[1], tuple(each for each in row[2].split(",") if each)) for row in rows)
-    return tuple(dict.fromkeys(found))
+    accounts = (Account(row[0], row[1], tuple(each for each in row[2].split(",") if each)) for row in rows)
+    return tuple(dict.fromkeys(accounts))
 
 
 # What one user may have: array sizes, jobs at a time, the time of a partition
@@ -227,7 +239,8 @@ def read_accounts(lines: Iterable[str]) -> tuple[Account, ...]:
 _CONFIG = re.compile(r"^(MaxArraySize|MaxJobCount)\s*=\s*([0-9]{1,18})(?![0-9])", re.MULTILINE)
 _ARRAY_TASKS = re.compile(r"^SchedulerParameters\s*=.*\bmax_array_tasks=([0-9]{1,18})(?![0-9])", re.MULTILINE)
 _PARTITION = re.compile(r"^PartitionName=(\S+)(.*)$", re.MULTILINE)
-_COUNT = re.compile(r"(?<![0-9])[0-9]{1,18}(?![0-9])")  # what is longer is no count
+# A longer number is no count.
+_COUNT = re.compile(r"(?<![0-9])[0-9]{1,18}(?![0-9])")
 _TIME = re.compile(r" MaxTime=(?:([0-9]{1,9})-)?([0-9]{1,9}):([0-9]{1,9}):([0-9]{1,9})(?!\S)")
 
 
@@ -248,22 +261,23 @@ def read_limits(outputs: Sequence[str], partition: str | None) -> SchedulerLimit
         SchedulerLimits(array=1000, jobs=40, time_s=3600.0)
     """
     config, partitions, associations = outputs
-    known = {name: int(value) for name, value in _CONFIG.findall(config)}
-    arrays = [known["MaxArraySize"] - 1] if "MaxArraySize" in known else []
+    limits = {name: int(value) for name, value in _CONFIG.findall(config)}
+    # The elements of an array are numbered from 1, and the largest number that SLURM takes is one below MaxArraySize.
+    arrays = [limits["MaxArraySize"] - 1] if "MaxArraySize" in limits else []
     arrays += [int(tasks) for tasks in _ARRAY_TASKS.findall(config)]
     jobs = [int(word) for word in _COUNT.findall(associations)]
-    jobs += [known["MaxJobCount"]] if "MaxJobCount" in known else []
+    jobs += [limits["MaxJobCount"]] if "MaxJobCount" in limits else []
     elements = max(min(arrays), 0) if arrays else None
     return SchedulerLimits(elements, min(jobs, default=None), _shortest_time(partitions, partition))
 
 
-def _shortest_time(text: str, wanted: str | None) -> float | None:
+def _shortest_time(text: str, partition: str | None) -> float | None:
     """Return the shortest MaxTime of the partitions that are asked for, or of the default one."""
-    names = wanted.split(",") if wanted else []
+    names = partition.split(",") if partition else []
     times = []
     for name, facts in _PARTITION.findall(text):
-        found = _TIME.search(facts)
-        if found and (name in names if names else " Default=YES" in facts):
-            days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+        match = _TIME.search(facts)
+        if match and (name in names if names else " Default=YES" in facts):
+            days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
             times.append(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
     return min(times, default=None)

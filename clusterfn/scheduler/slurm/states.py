@@ -14,7 +14,8 @@ from clusterfn.bridge.supervisor.verdict import MORE_MEMORY, MORE_TIME
 from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, Evidence, JobState, SchedulerVerdict
 
 _PENDING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
-_REVOKED = "REVOKED"  # another cluster of the federation has started it
+# Another cluster of the federation has started the job.
+_REVOKED = "REVOKED"
 _RUNNING = (
     "RUNNING", "COMPLETING", "CONFIGURING", "POWER_UP_NODE", "RESIZING", _REVOKED, "SIGNALING", "STAGE_OUT", "STOPPED",
     "SUSPENDED",
@@ -71,7 +72,7 @@ _HOPELESS = {
     ),
     "InvalidQOS": ("the QOS does not exist or is not yours", "set `slurm: qos:`"),
     "JobHoldMaxRequeue": ("it was restarted too often and is held", _RELEASE),
-    # SLURM's first answer to a time limit, too, before it gives the right one
+    # SLURM also gives this as its first answer to a time limit, before it gives the right one.
     "PartitionConfig": ("the partition cannot give one node what it asks for", _LESS),
     "PartitionNodeLimit": ("it asks for more nodes than the partition gives", FEWER),
     "PartitionTimeLimit": (
@@ -122,12 +123,16 @@ class SlurmState(JobState):
         if is_time(self.expected_start):
             at = datetime.datetime.strptime(self.expected_start, _TIME)
             start = f"expected start {at.day} {_MONTHS[at.month - 1]} {at:%H:%M} host time; "
-        begin, _, rest = self.reason.partition(", ")  # "ReqNodeNotAvail, Reserved for maintenance"
-        begin = begin.partition("(")[0] or self.reason  # "ReqNodeNotAvail(Unavailable:n1)" of older versions
-        known = (_WAITS.get(rest) if rest else "") or _WAITS.get(begin) or _never(self)[0] or _limit_in_words(begin)
-        if not known:
+        # "ReqNodeNotAvail, Reserved for maintenance" is a reason with details.
+        begin, _, details = self.reason.partition(", ")
+        # Older versions write "ReqNodeNotAvail(Unavailable:n1)".
+        begin = begin.partition("(")[0] or self.reason
+        meaning = (
+            (_WAITS.get(details) if details else "") or _WAITS.get(begin) or _never(self)[0] or _limit_in_words(begin)
+        )
+        if not meaning:
             return f"{start}SLURM says {self.reason}"
-        return f"{start}{self.reason}: {known}" if self.reason else f"{start}{known}"
+        return f"{start}{self.reason}: {meaning}" if self.reason else f"{start}{meaning}"
 
     @property
     def suspended(self) -> str:
@@ -171,16 +176,16 @@ def is_time(text: str) -> bool:
 
 def _never(state: JobState) -> tuple[str, str]:
     """Say why it will never start and what to do about it; "" twice if it may."""
-    known = {**_HOPELESS, **_OF_SEVERAL} if state.nodes > 1 else _HOPELESS
+    table = {**_HOPELESS, **_OF_SEVERAL} if state.nodes > 1 else _HOPELESS
     # The tables have a reason as scontrol shows it, with underscores; squeue shows "launch failed requeued held".
-    sentence, hint = known.get(state.reason.replace(" ", "_"), ("", ""))
+    sentence, hint = table.get(state.reason.replace(" ", "_"), ("", ""))
     return sentence.format(nodes=state.nodes), hint
 
 
 _FACT = re.compile(r"\b(JobState|Reason|ExitCode|NodeList|TimeLimit)=(\S*)")
 _MEMORY_TEXT = re.compile(r"exceeded (?:job |step )?memory limit|oom[-_]kill|out of memory", re.IGNORECASE)
-# The second of a task of an array that it still knows, or whose number is another job's: a controller that is killed
-# may forget its last submissions.
+# SLURM says the second of a task of an array that it still knows, or of a number that another job has now. A controller
+# that is killed may forget its last submissions.
 _FORGOTTEN = r"invalid job id specified|\bjob \S+ not found"
 _TAIL = 5
 
@@ -210,8 +215,8 @@ def explain(evidence: Evidence) -> SchedulerVerdict | None:
     if PHASES.get(facts["JobState"]) != FINAL:
         return None
     kind, message, hint, stage = _ending(facts, evidence.log)
-    seen = "scontrol: " + " ".join(f"{name}={value}" for name, value in facts.items())
-    return SchedulerVerdict(kind, message, (seen, *_end_of(evidence.log)), hint, stage)
+    proof = "scontrol: " + " ".join(f"{name}={value}" for name, value in facts.items())
+    return SchedulerVerdict(kind, message, (proof, *_end_of(evidence.log)), hint, stage)
 
 
 _NO_STEP = re.compile(r"job step \S+ not found|" + _FORGOTTEN, re.IGNORECASE)
@@ -230,18 +235,18 @@ def _facts(answer: str, job: str) -> dict[str, str] | None:
 
     A job's own id is in its name and in its paths. None if all lines are of another job, which has the number now.
     """
-    found, others = [], 0
+    own, others = [], 0
     for line in answer.splitlines():
         facts = {name: value for name, value in reversed(_FACT.findall(line))}
         if "JobState" in facts and job not in line:
             others += 1
         elif "JobState" in facts:
             names = ("JobState", "Reason", "ExitCode", "NodeList", "TimeLimit")
-            found.append({name: facts[name] for name in names if name in facts})
-    if others and not found:
+            own.append({name: facts[name] for name in names if name in facts})
+    if others and not own:
         return None
-    alive = (facts for facts in found if PHASES.get(facts["JobState"]) != FINAL)
-    return next(alive, found[0] if found else {})
+    alive = (facts for facts in own if PHASES.get(facts["JobState"]) != FINAL)
+    return next(alive, own[0] if own else {})
 
 
 def _ending(facts: dict[str, str], log: str) -> tuple[str, str, str, str]:
@@ -260,7 +265,8 @@ def _ending(facts: dict[str, str], log: str) -> tuple[str, str, str, str]:
     return layout.LOST, f"the job's script ended {how} and left no result", _LOOK, "scheduler"
 
 
-_NO_LOG = "53"  # SLURM's number for a script whose output file cannot be opened; else it is a signal's
+# SLURM reports this number, which is not that of a signal, for a script whose output file cannot be opened.
+_NO_LOG = "53"
 _LOOK = "read scheduler.log of the job; then call the function again"
 
 

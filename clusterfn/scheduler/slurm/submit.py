@@ -64,7 +64,8 @@ _MAYBE_SUBMITTED = re.compile(
     r"|communication|transport endpoint|slurm_receive_msg",
     re.IGNORECASE,
 )
-_REFUSED = re.compile(r"submission failed|unrecognized option|fatal:")  # sbatch's own words for no job
+# sbatch's own words when it has submitted nothing.
+_REFUSED = re.compile(r"submission failed|unrecognized option|fatal:")
 _ORDER = {RUNNING: 0, PENDING: 1, UNKNOWN: 2, FINAL: 3}
 
 
@@ -85,11 +86,12 @@ class Slurm(Scheduler):
     def __init__(self, host: Host, user: str) -> None:
         self.host = host
         self.user = user
-        self._clusters = (f"--clusters={host.clusters}",) if host.clusters else ()  # which of several to ask
+        # On a site with several clusters, each command must name the one to ask.
+        self._clusters = (f"--clusters={host.clusters}",) if host.clusters else ()
 
-    def resolve_resources(self, asked: Resources) -> Resources:
+    def resolve_resources(self, resources: Resources) -> Resources:
         """Choose the type of GPU."""
-        return asked._replace(gpu_type=gres.gpu_type(self.host, asked)) if asked.gpus else asked
+        return resources._replace(gpu_type=gres.gpu_type(self.host, resources)) if resources.gpus else resources
 
     def submission(self, job: JobSpec) -> Submission:
         """Run sbatch with everything that the job and the host ask for."""
@@ -127,24 +129,24 @@ class Slurm(Scheduler):
 
     def submitted(self, answer: Answer) -> str:
         """Return the job's number, from `1234` or `1234;cluster`, whatever else a wrapper of the site prints."""
-        found = _ID.findall(answer.out)
-        if answer.rc in (0, None) and found:
-            return str(found[-1])
-        said = (answer.err or answer.out).strip()
+        numbers = _ID.findall(answer.out)
+        if answer.rc in (0, None) and numbers:
+            return str(numbers[-1])
+        output = (answer.err or answer.out).strip()
         refused = (
             "sbatch did not answer in time" if answer.rc is None else f"sbatch refused the job (status {answer.rc})"
         )
         message = refused if answer.rc != 0 else "sbatch gave no job number"
         maybe = _may_be_submitted(answer)
         kind: type[ClusterfnError] = SubmitError
-        if not maybe and not answers.can_be_met(said):
+        if not maybe and not answers.can_be_met(output):
             kind, message = Unsatisfiable, f"{message}: SLURM on {self.host.name} can never run it"
         raise kind(
             message,
             host=self.host.name,
             stage="submit",
-            evidence=said.splitlines(),
-            hint=answers.submit_hint(said, self.host),
+            evidence=output.splitlines(),
+            hint=answers.submit_hint(output, self.host),
             retryable=maybe,
         )
 
@@ -165,17 +167,17 @@ class Slurm(Scheduler):
         for line in text.splitlines():
             first, _, name = line.strip().rpartition("|")
             number, _, state_and_reason = first.partition("|")
-            state, _, rest = state_and_reason.partition("|")
+            state, _, columns = state_and_reason.partition("|")
             if not number[:1].isdecimal() or not state:
                 continue
             word = re.split(r"[+ ]", state, maxsplit=1)[0]
-            counted = _NODES.fullmatch(rest)
-            reason, nodes, starts = (counted[1], int(counted[2]), counted[3] or "") if counted else (rest, 1, "")
+            counted = _NODES.fullmatch(columns)
+            reason, nodes, starts = (counted[1], int(counted[2]), counted[3] or "") if counted else (columns, 1, "")
             phase = slurm_states.PHASES.get(word, UNKNOWN)
             start = starts if phase == PENDING and slurm_states.is_time(starts) else ""
-            seen = slurm_states.SlurmState(phase, word, "" if reason == "None" else reason, number, nodes, start)
-            if name not in states or _ORDER[seen.phase] < _ORDER[states[name].phase]:
-                states[name] = seen
+            job_state = slurm_states.SlurmState(phase, word, "" if reason == "None" else reason, number, nodes, start)
+            if name not in states or _ORDER[job_state.phase] < _ORDER[states[name].phase]:
+                states[name] = job_state
         return states
 
     def trouble(self, answer: Answer) -> str:
@@ -203,7 +205,7 @@ class Slurm(Scheduler):
     def cancel_by_hand(self, name: str) -> str:
         return f"scancel --name {name}"
 
-    def alter_command(self, name: str, asked: Resources, change: Alteration) -> tuple[str, ...]:
+    def alter_command(self, name: str, resources: Resources, change: Alteration) -> tuple[str, ...]:
         """Run scontrol for all arrays of that name. Users may only lower a priority, which `nice` does."""
         words = []
         if change.time_s is not None:
@@ -279,20 +281,21 @@ def held_request(
     resources, folder = job.resources, layout.job_dir(job.root, job.id)
     memory = None if resources.memory_bytes is None else math.ceil(resources.memory_bytes / _MB)
     options = {"job-name": layout.job_name(job.name, job.id), "chdir": folder, "cpus-per-task": resources.cores}
-    if resources.time_s is not None:  # as that of a job of its own, for a supervisor that is stopped or hangs
+    # The limit of a job of its own, which ends a job whose supervisor is stopped or hangs.
+    if resources.time_s is not None:
         options["time"] = math.ceil(resources.time_s / 60) + 1
     # The host's default is how long a job of its own may take; here the end of the allocation ends it before.
     time_s = None if resources.time_s == job.host.defaults.time_s else resources.time_s
     gpus = gpu_options if resources.gpus else {"gres": "none"}
     words = [f"--{name}={value}" for name, value in {**options, **gpus}.items()]
     words += [f"--mem={memory}M"] if memory is not None else []
-    wanted = {
+    needs = {
         "name": job.name, "folder": folder, "cores": resources.cores, "memory_mb": memory, "gpus": resources.gpus,
         "gpu_type": resources.gpu_type, "time_s": time_s, "srun": ["srun", *clusters, *_STEP, *words],
     }  # fmt: skip
     enter = [job.host_python, "-I", "-S", posixpath.join(job.bridge, layout.SUPERVISE), "enter"]
     record = posixpath.join(job.root, layout.HOLD)
-    return by_sbatch._replace(argv=(*enter, record, json.dumps(wanted), *by_sbatch.argv), forks=True)
+    return by_sbatch._replace(argv=(*enter, record, json.dumps(needs), *by_sbatch.argv), forks=True)
 
 
 def reason_not_held(job: JobSpec) -> str:

@@ -98,7 +98,7 @@ def test_an_outcome_that_has_come_counts_although_its_connection_is_lost_before_
     assert world.left == []
 
 
-@pytest.mark.parametrize(("stage", "is_chosen_again"), [(layout.CARDS_STAGE, True), ("environment", False)])
+@pytest.mark.parametrize(("stage", "is_chosen_again"), [(layout.GPU_STAGE, True), ("environment", False)])
 def test_an_environment_for_other_gpus_is_given_up_before_its_job_has_the_error(
     stage: str, is_chosen_again: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,7 +69,7 @@ def test_the_public_name_of_a_waiting_job_is_as_before():
     name = lease_names.wait(waiting, 99)
 
     assert name.endswith("/a6000/0")
-    assert lease_names.Seen({name}, 1).waiting[0].kind == kind._replace(only=())
+    assert lease_names.HeldNames({name}, 1).waiting[0].kind == kind._replace(only=())
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, Alteration, Answer
 from clusterfn.scheduler.grid_engine.site import GridEngineSite
 from clusterfn.scheduler.grid_engine.states import GridEngineState
 from clusterfn.scheduler.grid_engine.submit import GridEngine
-from clusterfn.scheduler.site import Given, Section
+from clusterfn.scheduler.site import AdvanceAnswers, Section
 from tests.golden.samples import BARE, job
 
 RECORDED = Path(__file__).parents[2] / "golden" / "grid-engine-8.1.9"
@@ -385,7 +385,7 @@ def surveyed(queues: list[str], environments: list[str], resources: str) -> Grid
 
 
 def chosen(site: GridEngineSite) -> dict[str, object]:
-    return site.choose_options(Given(), lambda *_: pytest.fail("nothing is asked"))
+    return site.choose_options(AdvanceAnswers(), lambda *_: pytest.fail("nothing is asked"))
 
 
 def test_the_usual_names_need_no_line_in_the_configuration():

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from clusterfn.bridge.queue import lease_names, machine, plan, tickets, usage
-from clusterfn.bridge.queue.lease_names import Seen
+from clusterfn.bridge.queue.lease_names import HeldNames
 from clusterfn.bridge.queue.machine import ANY, Demand, MachineResources, Usage, Used, UserLimits, Waiting
 from clusterfn.bridge.queue.tickets import Ticket
 
@@ -88,7 +88,7 @@ class Paper:
 
     def _look(self, user: User) -> bool:
         """Let one user's spooler look once; return whether that changed anything."""
-        seen = Seen(self._names(user), self.now)
+        seen = HeldNames(self._names(user), self.now)
         running = {job.job: job.asked for job in seen.running if job.uid == user.uid}
         size = (len(self.cards), self.cores)
         user.published = usage.published_usage(user.account, running, size, self.now, user.published)

@@ -12,7 +12,7 @@ from clusterfn.bridge.queue.machine import Demand, Kind, Used, Waiting
 @pytest.mark.parametrize("number", ["٤٢", "４２", "-1", "", "4" * 21, "4_2"])
 def test_a_number_in_other_digits_names_nobody(number):
     """Another user could name a victim by them, whose number is compared in ASCII."""
-    seen = lease_names.Seen({f"run/{number}/job/0/4/10", f"wait/{number}/1/99/0/1/0/job//0"}, 0)
+    seen = lease_names.HeldNames({f"run/{number}/job/0/4/10", f"wait/{number}/1/99/0/1/0/job//0"}, 0)
 
     assert seen.running == []
     assert seen.waiting == []

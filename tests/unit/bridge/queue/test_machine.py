@@ -103,14 +103,14 @@ def test_where_another_user_leaves_too_few_none_is_held(monkeypatch: pytest.Monk
 
 
 def test_who_holds_a_gpu_is_said_only_where_the_jobs_that_run_let_it_be_known():
-    seen = lease_names.Seen(["gpu/a", "gpu/b", "run/1/x/2/1/0", "run/7/me/1/1/0"], 0, but=(7, "me"))
+    seen = lease_names.HeldNames(["gpu/a", "gpu/b", "run/1/x/2/1/0", "run/7/me/1/1/0"], 0, but=(7, "me"))
     assert seen.holders(["a", "b", "c"]) == {"a": 1, "b": 1}
 
-    mixed = lease_names.Seen(["gpu/a", "gpu/b", "run/1/x/1/1/0", "run/2/y/1/1/0"], 0)
+    mixed = lease_names.HeldNames(["gpu/a", "gpu/b", "run/1/x/1/1/0", "run/2/y/1/1/0"], 0)
     assert sorted(mixed.holders(["a", "b"]).values()) == [1, 2]
     assert mixed.holders(["a"]) == {"a": -1}
 
-    unknown = lease_names.Seen(["gpu/a", "gpu/b", "run/1/x/1/1/0"], 0)
+    unknown = lease_names.HeldNames(["gpu/a", "gpu/b", "run/1/x/1/1/0"], 0)
     assert unknown.holders(["a", "b"]) == {"a": -1, "b": -1}
 
 
@@ -141,8 +141,8 @@ def test_who_waits_is_read_from_its_name_until_nothing_is_heard_for_too_long():
     waiting = machine.Waiting(5, 7, "aa", Demand(1, 2, 3), Kind("rtxa6000", 40960), None)
     name = lease_names.wait(waiting, 60)
 
-    assert lease_names.Seen([name, lease_names.wait(waiting, 80)], 59).waiting == [waiting]
-    assert lease_names.Seen([name], 60).waiting == []
+    assert lease_names.HeldNames([name, lease_names.wait(waiting, 80)], 59).waiting == [waiting]
+    assert lease_names.HeldNames([name], 60).waiting == []
 
 
 def test_a_name_that_would_be_too_long_says_that_any_gpu_will_do():
@@ -153,4 +153,4 @@ def test_a_name_that_would_be_too_long_says_that_any_gpu_will_do():
     name = lease_names.wait(waiting, 10**9)
 
     assert len(f"clusterfn/{name}") <= 107
-    assert lease_names.Seen([name], 0).waiting == [waiting._replace(kind=ANY)]
+    assert lease_names.HeldNames([name], 0).waiting == [waiting._replace(kind=ANY)]

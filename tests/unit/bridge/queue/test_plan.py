@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from clusterfn.bridge.queue import plan
-from clusterfn.bridge.queue.lease_names import Seen
+from clusterfn.bridge.queue.lease_names import HeldNames
 from clusterfn.bridge.queue.machine import ANY, Demand, Kind, MachineResources, UserLimits, gpus_of_kind
 from clusterfn.bridge.queue.tickets import Ticket
 from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo
@@ -27,7 +27,7 @@ def planned(
     every = [
         GpuInfo(0, name, "NVIDIA A100" if name.isupper() else "NVIDIA RTX A6000", 49140) for name in [*held, *cards]
     ]
-    view = plan.QueueView(machine, Seen(names, 0), 1, lambda kind: gpus_of_kind(kind, every), holders, unleased={})
+    view = plan.QueueView(machine, HeldNames(names, 0), 1, lambda kind: gpus_of_kind(kind, every), holders, unleased={})
     return plan.plan_starts(tickets, view)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn.bridge.queue import machine, report, tickets
-from clusterfn.bridge.queue.lease_names import Seen
+from clusterfn.bridge.queue.lease_names import HeldNames
 from clusterfn.bridge.queue.report import GpuHolders
 from clusterfn.bridge.supervisor.gpus import GpuProcess
 
@@ -16,7 +16,7 @@ OWN, ADA, BOB = os.getuid() if hasattr(os, "getuid") else 0, 990001, 990002
 
 def held(*jobs, cards):
     """Jobs as (uid, id, how many cards) that run, and cards that are held."""
-    return Seen([f"gpu/{card}" for card in cards] + [f"run/{uid}/{job}/{gpus}/1/0" for uid, job, gpus in jobs], 0)
+    return HeldNames([f"gpu/{card}" for card in cards] + [f"run/{uid}/{job}/{gpus}/1/0" for uid, job, gpus in jobs], 0)
 
 
 def users(root, seen, seen_on=None):

@@ -12,7 +12,7 @@ from clusterfn.cli.init.answers import Answers
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.survey import Site, SurveyedGpus, Volume
 from clusterfn.scheduler.grid_engine.site import GridEngineSite
-from clusterfn.scheduler.site import Given
+from clusterfn.scheduler.site import AdvanceAnswers
 from clusterfn.scheduler.slurm.site import Account, Partition, SlurmSite
 
 GB = 2**30
@@ -48,7 +48,7 @@ def typed(monkeypatch, capsys):
 
 
 def proposed(site: Site, scheduler: str | None = None, root: str | None = None, **given: str) -> dict:
-    return choices.keys(site, "ada", scheduler, root, Given(**given), Answers(yes=True))
+    return choices.keys(site, "ada", scheduler, root, AdvanceAnswers(**given), Answers(yes=True))
 
 
 def test_a_machine_without_slurm_has_no_more_than_a_root():
@@ -141,7 +141,7 @@ def test_a_choice_is_asked_about_until_it_is_one(typed):
     site = slurm(partition("main", default=True), partition("a", gres="gpu:1"), partition("b", gres="gpu:1"),
                  accounts=("mine", "yours"))  # fmt: skip
 
-    keys = choices.keys(site, "ada", None, None, Given(account="mine"), Answers(yes=False))
+    keys = choices.keys(site, "ada", None, None, AdvanceAnswers(account="mine"), Answers(yes=False))
 
     assert keys["slurm"]["partition"] == {"cpu": "main", "gpu": "b"}
     assert "'nonsense' is not one of a, b" in asked()
@@ -163,7 +163,7 @@ def test_a_root_that_cannot_be_made_is_asked_for_again(typed):
 
     asked = typed("/scratch/me", "/scratch/ada")
 
-    lines = choices.keys(Site((HOME,)), "ada", None, None, Given(), Answers(yes=False), try_root)
+    lines = choices.keys(Site((HOME,)), "ada", None, None, AdvanceAnswers(), Answers(yes=False), try_root)
     assert lines["root"] == "/scratch/ada"
     assert "Permission denied" in asked()
 
@@ -171,7 +171,9 @@ def test_a_root_that_cannot_be_made_is_asked_for_again(typed):
 def test_a_root_that_is_none_is_asked_for_again(typed):
     asked = typed("scratch", "/scratch/ada")
 
-    assert choices.keys(Site((HOME,)), "ada", None, None, Given(), Answers(yes=False))["root"] == "/scratch/ada"
+    assert (
+        choices.keys(Site((HOME,)), "ada", None, None, AdvanceAnswers(), Answers(yes=False))["root"] == "/scratch/ada"
+    )
     assert "'scratch' is not an absolute path" in asked()
 
 
@@ -179,14 +181,14 @@ def test_without_room_anywhere_the_root_must_be_said(typed):
     typed("/somewhere")
     full = Volume("$HOME", "/home/ada", "nfs4", 0, 0, writable=False)
 
-    assert choices.keys(Site((full,)), "ada", None, None, Given(), Answers(yes=True))["root"] == "/somewhere"
+    assert choices.keys(Site((full,)), "ada", None, None, AdvanceAnswers(), Answers(yes=True))["root"] == "/somewhere"
 
 
 def test_without_a_terminal_the_error_names_the_option(monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("/r\n"))
 
     with pytest.raises(ConfigError) as caught:
-        choices.keys(Site((HOME,)), "ada", None, None, Given(), Answers(yes=False))
+        choices.keys(Site((HOME,)), "ada", None, None, AdvanceAnswers(), Answers(yes=False))
     assert "--root" in (caught.value.hint or "") and "~/.clusterfn" in (caught.value.hint or "")
 
 
