@@ -16,6 +16,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, DIED, NO_SILENCE, PENDING, RAISED, RETURNED, RUNNING, UNKNOWN
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls.group_items import GroupItems
+from clusterfn.errors import ClusterfnError
 
 if TYPE_CHECKING:
     from clusterfn.config.job_spec import Group
@@ -127,6 +128,16 @@ class GroupState(GroupItems):
         self._reason = ""
         self._silence = NO_SILENCE
         self._labels = labels
+
+    def require_backend(self) -> GroupBackend:
+        """Return what follows it.
+
+        Raises:
+            ClusterfnError: Nothing of it was sent.
+        """
+        if self.backend is None:
+            raise ClusterfnError("nothing of this group was sent")
+        return self.backend
 
     @property
     def waits_here(self) -> bool:
