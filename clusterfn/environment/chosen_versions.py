@@ -8,8 +8,8 @@ an old glibc): then the newest version with a wheel for the host is better.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from packaging.version import Version
 
@@ -24,11 +24,8 @@ _ROUNDS = 3  # another version of one package may bring another source distribut
 Found = dict[str, Any]
 
 
-class Solve(Protocol):
-    """Resolves the requirements of a project."""
-
-    def __call__(self, *flags: str, lines: Sequence[str] = (), limits: Sequence[str] = ()) -> UvResult:
-        """Resolve with more flags and constraints; `lines` replace the requirements."""
+# Takes more flags of uv, and perhaps `lines=` instead of the project's requirements and `limits=` as constraints.
+Solve = Callable[..., UvResult]
 
 
 def prefer_wheels(first: Found, solve: Solve, platform: str, minor: str) -> tuple[Found, list[str]]:
