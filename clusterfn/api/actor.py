@@ -8,7 +8,7 @@ import operator
 import os
 import weakref
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from clusterfn.api.actor_class import ActorClass
 from clusterfn.calls import job_display
@@ -23,14 +23,10 @@ if TYPE_CHECKING:
     from clusterfn.calls.job import Job
     from clusterfn.calls.session_tracker import SessionCallJob
 
-
-class ActorSender(Protocol):
-    """Sends a call of one actor to its session."""
-
-    def __call__(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], of_actor: ActorCall,
-        own: Options, follow: bool,
-    ) -> SessionCallJob[Any]: ...  # fmt: skip
+    # The function, its arguments, its keywords, what the call is to the actor, its options, and whether to follow it.
+    ActorSender = Callable[
+        [Callable[..., Any], tuple[Any, ...], Mapping[str, Any], ActorCall, Options, bool], SessionCallJob[Any]
+    ]
 
 
 class Actor:
@@ -205,7 +201,7 @@ class ActorHandle:
     def close(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Close it after calling `function`, show what that prints, and return the value; None if it is gone."""
         with contextlib.suppress(ActorLost):
-            job = self.send(function, args, kwargs, self._closing, Options(), follow=True)
+            job = self.send(function, args, kwargs, self._closing, Options(), True)
             self._is_closed = True
             try:
                 return job_display.result(job, "", "stop")
@@ -238,7 +234,7 @@ class ActorHandle:
         if not self.is_over:
             # The session or its connection may have ended, which has ended the actor too.
             with contextlib.suppress(ClusterfnError, RuntimeError):
-                self.send(function, (), {}, self._closing, Options(), follow=False)
+                self.send(function, (), {}, self._closing, Options(), False)
 
     @property
     def _closing(self) -> ActorCall:

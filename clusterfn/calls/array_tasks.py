@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING, SUSPENDED
 from clusterfn.calls.entry import Entry
 from clusterfn.calls.follower import Follower
 from clusterfn.calls.item_results import ItemResults, ItemStream
+from clusterfn.calls.queue_tracker import GroupBackend
 from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.hosts import loop
 from clusterfn.hosts.rpc.requests import Followed
@@ -22,36 +23,38 @@ from clusterfn.hosts.rpc.requests import Followed
 if TYPE_CHECKING:
     from clusterfn.calls.group_state import GroupState
     from clusterfn.config.job_spec import JobSpec
-    from clusterfn.hosts.connection import HostConnection, Reply
-    from clusterfn.hosts.host_state import HostState
+    from clusterfn.hosts.connection import Reply
     from clusterfn.hosts.landing import Value
 
 
-class ArrayTaskOwner(Protocol):
-    """The group of an `ArrayTask`: what the task needs to know of it, and what it reports to it."""
+class ArrayTaskOwner(GroupBackend):
+    """The group of an `ArrayTask`: what the task needs to know of it, and what it reports to it.
 
-    session: HostState
+    Attributes:
+        job: What the group was sent as.
+        group: What the group reports to.
+        item_results: What collects the results of the group's items.
+    """
+
     job: JobSpec
     group: GroupState
-    folder: str
-    scheduler_name: str
     item_results: ItemResults
-
-    @property
-    def connection(self) -> HostConnection:
-        """The connection to the group's host."""
 
     def queued(self) -> None:
         """Take note that an element waits in the scheduler's queue."""
+        raise NotImplementedError
 
     def ended(self, published: Mapping[str, Any]) -> None:
         """Take the final outcome of an element."""
+        raise NotImplementedError
 
     def quiet(self, item: str, told: str) -> None:
         """Say that an item has made no progress for long."""
+        raise NotImplementedError
 
     def cannot_conclude(self, error: ClusterfnError) -> None:
         """Take the error of an element that the host cannot conclude."""
+        raise NotImplementedError
 
 
 class ArrayTask(Entry):

@@ -1,42 +1,36 @@
-"""Many calls of one function as their user sees them: results in order or as they come, and failures.
+"""Many calls of one function as their user sees them: what each is doing and leaves behind, stopping, and retrying.
 
-Has only names that a user may call; the state is in `group_state.GroupState`, which `state_of_group` gives.
+Has only names that a user may call; the state is in `group_state.GroupState`, which `state_of_group` gives. Their
+results are in `group_results`.
 """
 
 from __future__ import annotations
 
 import collections
-import concurrent.futures
-import contextlib
-import functools
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge.job_states import RUNNING, SHORT, UNKNOWN
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.calls import map_display, remote_state
 from clusterfn.calls.dependencies import ArgumentSource, JobArgument, JobPart, Reference
-from clusterfn.calls.group_state import GroupBackend, GroupState
+from clusterfn.calls.group_results import E, GroupResults, R
+from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.notebook_display import NotebookDisplay
 from clusterfn.calls.summary import Summary, describe_request
-from clusterfn.config.units import parse_memory
-from clusterfn.errors import ClusterfnError, ResultTooLarge
+from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import remote_files
 from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
-    import asyncio
-
     from clusterfn.hosts.connection import Reply
 
-R = TypeVar("R")
-E = TypeVar("E")  # what may be in the place of a value: Exception, or nothing with on_error="raise"
 _ANSWER_S = 30.0
 
 
-class JobGroup(JobArgument, NotebookDisplay, Generic[R, E]):
+class JobGroup(GroupResults[R, E], JobArgument, NotebookDisplay):
     """The calls of one `map`. `len(group)` is their number.
 
     As an argument of another call on that host it means the list of its values, which stay there; `group[3]` means that
@@ -44,139 +38,28 @@ class JobGroup(JobArgument, NotebookDisplay, Generic[R, E]):
 
     Iterating, with `for` or `async for`, gives `(index, result)` as each call ends. Waiting, or giving up waiting,
     never touches them.
+
+    Attributes:
+        id: 16 hex digits; four are enough where they are unambiguous. A retry has an id of its own.
+        name: The function's name.
+        host: The host's name.
+        folder: The group's folder on the host.
     """
 
     _as_argument = "pass the values of its calls: group.results()"
     _value = ".results()"
 
     def __init__(self, known: GroupState) -> None:
-        self._known = known
+        super().__init__(known)
+        self._take_identity(known)
 
-    @property
-    def id(self) -> str:
-        """16 hex digits; four are enough where they are unambiguous. A retry has an id of its own."""
-        return self._known.id
-
-    @property
-    def name(self) -> str:
-        """The function's name."""
-        return self._known.name
-
-    @property
-    def host(self) -> str:
-        """The host's name."""
-        return self._known.host
-
-    @property
-    def folder(self) -> str:
-        """The group's folder on the host."""
-        return self._known.folder
+    def _take_identity(self, known: GroupState) -> None:
+        self.id, self.name, self.host, self.folder = known.id, known.name, known.host, known.folder
 
     @property
     def outputs_to(self) -> Path | None:
         """The folder on this machine in which item n has the folder n with its files; None without `outputs=`."""
         return self._known.outputs_to
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def done(self) -> bool:
-        """Whether each call has ended."""
-        return self._known.done()
-
-    @public_api
-    def results(self, timeout: float | None = None) -> list[R | E]:
-        """The values in the order of the items, waiting for them and showing, once, a line for each that ends.
-
-        With `on_error="collect"` an exception takes the place of a value; with "raise" the first one is raised, and
-        the others can still be read.
-
-        Args:
-            timeout: Seconds; None for as long as it takes.
-
-        Raises:
-            MapError: Every call of the map failed; it lists each distinct cause with its count.
-            TimeoutError: Not all have ended within `timeout`; they continue.
-            KeyboardInterrupt: After Ctrl-C; they continue, unless it is pressed twice.
-            Exception: With "raise", that of the first call that failed.
-        """
-        map_display.show_until_done(self._known, timeout)
-        errors = list(self.failed.values())
-        if errors and len(errors) == len(self):
-            raise map_display.error_of_all(self._known, errors)
-        return [self._known.end_of(index, None).result for index in range(len(self))]
-
-    @public_api
-    def result(self, index: int, timeout: float | None = None, *, max_result: str | None = None) -> R:
-        """The value of one call, waiting for it without a word; a negative index counts from the end, as everywhere.
-
-        Args:
-            index: Which.
-            timeout: Seconds; None for as long as it takes.
-            max_result: Size with a unit, "8GB": fetch a value up to this size that was too large for the group.
-
-        Raises:
-            IndexError: There is no such item.
-            TimeoutError: It has not ended within `timeout` seconds; it continues.
-            Exception: What it raised, or one of `clusterfn.errors`.
-        """
-        most = None if max_result is None else parse_memory(max_result, "max_result")
-        which, until = self._known.at(index), None if timeout is None else time.monotonic() + timeout
-        ended = self._known.end_of(which, until)
-        if most is not None and isinstance(ended.error, ResultTooLarge):
-            left = None if until is None else max(0.0, until - time.monotonic())
-            value = self._backend.results_of(which).fetch_value(which, most, left)
-            self._known.keep_value(which, value)
-            return cast(R, value)
-        if ended.error is not None:
-            raise ended.error
-        return cast(R, ended.value)
-
-    @public_api
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until each call has ended, without showing each; whether they have after `timeout` seconds."""
-        try:
-            if len(self):
-                self._known.ended_after(len(self) - 1, None if timeout is None else time.monotonic() + timeout)
-        except concurrent.futures.TimeoutError:
-            return False
-        return True
-
-    @public_api
-    def as_completed(self, timeout: float | None = None) -> Iterator[tuple[int, R | E]]:
-        """`(index, result)` of each call as it ends.
-
-        Raises:
-            TimeoutError: Not all have ended within `timeout` seconds.
-            Exception: With `on_error="raise"`, that of the first call that failed.
-        """
-        until = None if timeout is None else time.monotonic() + timeout
-        known, given = self._known, 0
-        while given < len(known):
-            index, ended = known.ended_after(given, until)
-            given += 1
-            if ended.error is not None and known.raises:
-                raise ended.error
-            yield index, cast("R | E", ended.result)
-
-    def __iter__(self) -> Iterator[tuple[int, R | E]]:
-        return self.as_completed()
-
-    async def __aiter__(self) -> AsyncIterator[tuple[int, R | E]]:
-        import asyncio
-
-        known, changed, given = self._known, asyncio.Event(), self.as_completed()
-        with known.listening(functools.partial(_wake, asyncio.get_running_loop(), changed)):
-            for before in range(len(self)):
-                while not known.has_news(before):
-                    changed.clear()
-                    await changed.wait()
-                yield next(given)
-
-    @property
-    def failed(self) -> dict[int, BaseException]:
-        """The exceptions of the calls that have failed so far, by index."""
-        return self._known.failed
 
     @property
     def states(self) -> list[str]:
@@ -213,7 +96,7 @@ class JobGroup(JobArgument, NotebookDisplay, Generic[R, E]):
             index: Which.
             stream: "stdout" or "stderr".
         """
-        which, backend = self._known.at(index), self._backend
+        which, backend = self._known.at(index), self._known.require_backend()
         return backend.results_of(which).read_log(backend.connection, which, stream)
 
     @public_api
@@ -225,7 +108,7 @@ class JobGroup(JobArgument, NotebookDisplay, Generic[R, E]):
         """
         said, index = None, self._known.at(index)
         if self.states[index] == RUNNING:
-            backend = self._backend
+            backend = self._known.require_backend()
             said = remote_state.request_stack_dump(
                 backend.connection,
                 backend.results_of(index).element_folder(index),
@@ -241,21 +124,21 @@ class JobGroup(JobArgument, NotebookDisplay, Generic[R, E]):
     @public_api
     def files(self, index: int) -> list[remote_files.RemoteFile]:
         """List the files that one call left in its folder."""
-        which, backend = self._known.at(index), self._backend
+        which, backend = self._known.at(index), self._known.require_backend()
         folder = backend.results_of(which).work_folder(which)
         return remote_files.list_files(backend.connection, folder, item=which)
 
     @public_api
     def download(self, index: int, pattern: str = "*", to: str | Path = ".") -> list[Path]:
         """Fetch files that one call left in its folder; as `Job.download`."""
-        which, backend = self._known.at(index), self._backend
+        which, backend = self._known.at(index), self._known.require_backend()
         folder = backend.results_of(which).work_folder(which)
         return remote_files.fetch(backend.connection, folder, pattern, Path(to), which)
 
     @public_api
     def checkpoint(self, index: int) -> remote_files.CheckpointFolder:
         """Return what one call has saved in `clusterfn.checkpoint()`; as `Job.checkpoint`."""
-        which, backend = self._known.at(index), self._backend
+        which, backend = self._known.at(index), self._known.require_backend()
         folder = backend.results_of(which).checkpoint_folder(which)
         return remote_files.CheckpointFolder(backend.connection, folder, f"group.checkpoint({which})")
 
@@ -298,6 +181,7 @@ class JobGroup(JobArgument, NotebookDisplay, Generic[R, E]):
         failed, send_again = sorted(self.failed), self._known.send_again
         if send_again is not None and failed:
             self._known = send_again(failed)
+            self._take_identity(self._known)
         return self
 
     @public_api
@@ -343,9 +227,6 @@ class JobGroup(JobArgument, NotebookDisplay, Generic[R, E]):
         """Return what means the value of this item, as an argument of another call."""
         return JobPart(self._reference()._replace(item=self._known.at(index)))
 
-    def __contains__(self, value: object) -> bool:
-        raise TypeError("a JobGroup does not say what is in it: look at group.results()")
-
     def _reference(self) -> Reference:
         known = self._known
         # A retry has the values of its own items alone in its folder: those of the others come from here.
@@ -360,12 +241,6 @@ class JobGroup(JobArgument, NotebookDisplay, Generic[R, E]):
 
     def __repr__(self) -> str:
         return f"<JobGroup {self.id} {self.name} on {self.host}: {self.status}>"
-
-    @property
-    def _backend(self) -> GroupBackend:
-        if self._known.backend is None:
-            raise ClusterfnError("nothing of this group was sent")
-        return self._known.backend
 
 
 class GroupSource(ArgumentSource):
@@ -389,14 +264,9 @@ class GroupSource(ArgumentSource):
         self.argument.wait()
 
     def open_requests(self) -> Sequence[Reply[Any]]:
-        return self.argument._backend.open_requests()
+        return self.argument._known.require_backend().open_requests()
 
 
 def state_of_group(group: JobGroup[Any, Any]) -> GroupState:
     """Return the state behind a `JobGroup`, for other parts of the library."""
     return group._known
-
-
-def _wake(loop: asyncio.AbstractEventLoop, changed: asyncio.Event) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
-        loop.call_soon_threadsafe(changed.set)

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING
 from clusterfn.calls import conclusion, liveness, submit
-from clusterfn.calls.array_tasks import ArrayTask
+from clusterfn.calls.array_tasks import ArrayTask, ArrayTaskOwner
 from clusterfn.calls.dependencies import describe_open
-from clusterfn.calls.queue_tracker import QueueTracker
 from clusterfn.calls.submission import PendingSubmission, Started, WaitingJob
 from clusterfn.config.job_spec import Group, JobSpec
 from clusterfn.errors import ClusterfnError, SubmitError
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 _LARGEST_ARRAY = 1000  # of a scheduler that does not say
 
 
-class GroupElements(QueueTracker):
+class GroupElements(ArrayTaskOwner):
     """The elements of one group.
 
     Args:

@@ -8,8 +8,9 @@ import operator
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge.job_states import PENDING, RUNNING
@@ -49,16 +50,20 @@ class GroupItems:
     """The items of one group; `len` is their number.
 
     Args:
+        group_id: The group's id.
         count: How many.
+        labels: What a person calls each item.
 
     Attributes:
+        given: The path of each file on the host that was an argument, and the path here from which it came.
         ended_at: When the last one ended, by the monotonic clock.
         listeners: What is called when one ends, in the thread that reports that.
     """
 
-    id: str
-
-    def __init__(self, count: int) -> None:
+    def __init__(self, group_id: str, count: int, labels: Sequence[str] = ()) -> None:
+        self.id = group_id
+        self.given: Mapping[str, PurePath] = {}
+        self._labels = labels
         self.ended_at: float | None = None
         self._states = [PENDING] * count
         self._ended: dict[int, ItemOutcome] = {}
@@ -75,6 +80,10 @@ class GroupItems:
 
     def __len__(self) -> int:
         return len(self._states)
+
+    def label(self, index: int) -> str:
+        """Return the name of an item for people."""
+        return self._labels[index] if self._labels else f"item {index}"
 
     def at(self, index: int) -> int:
         """Return the number of an item that a user may count from the end, as in a list.

@@ -9,71 +9,19 @@ from __future__ import annotations
 import collections
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, DIED, NO_SILENCE, PENDING, RAISED, RETURNED, RUNNING, UNKNOWN
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls.group_items import GroupItems
+from clusterfn.errors import ClusterfnError
 
 if TYPE_CHECKING:
-    from clusterfn.config.job_spec import Group
+    from clusterfn.calls.queue_tracker import GroupBackend
     from clusterfn.config.spec import Resources
-    from clusterfn.hosts.connection import HostConnection, Reply
     from clusterfn.hosts.transfer import Transfer
-
-
-class ItemFiles(Protocol):
-    """What has the results and files of the items of one try: an `ItemResults`."""
-
-    def read_log(self, connection: HostConnection, index: int, stream: str) -> str:
-        """Read what an item has printed."""
-
-    def fetch_value(self, index: int, most: int, timeout: float | None) -> Any:
-        """Fetch the value of an item, of up to `most` bytes, that was too large to come by itself."""
-
-    def element_folder(self, index: int) -> str:
-        """Return the folder of the element that runs or ran the item."""
-
-    def work_folder(self, index: int) -> str:
-        """Return the folder in which the item runs or ran."""
-
-    def checkpoint_folder(self, index: int) -> str:
-        """Return the item's own folder in the checkpoint of its group."""
-
-
-class GroupBackend(Protocol):
-    """What a group asks of whatever follows it on its host: a `GroupTracker`.
-
-    Attributes:
-        spec: How many items it has, and how they are shared out.
-    """
-
-    spec: Group
-
-    @property
-    def connection(self) -> HostConnection:
-        """The connection to the group's host."""
-
-    @property
-    def waits_here(self) -> bool:
-        """Whether all of it waits in this program until its scheduler takes it."""
-
-    def open_requests(self) -> Sequence[Reply[Any]]:
-        """Return the requests after which its folder is on the host, and its scheduler knows it."""
-
-    def unanswered(self, since: float) -> str:
-        """Say who has not taken it yet, if it was sent longer ago than a moment; "" otherwise."""
-
-    def results_of(self, index: int) -> ItemFiles:
-        """Return what has the results and files of an item."""
-
-    def stop(self) -> None:
-        """End what runs, and keep the rest from ever starting."""
-
-    def withdraw(self) -> None:
-        """Keep items from ever starting that no element has taken."""
 
 
 class GroupState(GroupItems):
@@ -104,8 +52,7 @@ class GroupState(GroupItems):
         self, group_id: str, name: str, host: str, folder: str, count: int, on_error: str = "collect",
         labels: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        super().__init__(count)
-        self.id = group_id
+        super().__init__(group_id, count, labels)
         self.name = name
         self.host = host
         self.folder = folder
@@ -121,12 +68,20 @@ class GroupState(GroupItems):
         self.has_value = True
         self.outputs_to: Path | None = None
         self.transfer: Transfer | None = None
-        self.given: Mapping[str, PurePath] = {}  # path of an argument there -> here
         self.arguments: Sequence[Mapping[str, Any]] = ()
         self.kept_arguments: Sequence[Mapping[str, Any]] = ()
         self._reason = ""
         self._silence = NO_SILENCE
-        self._labels = labels
+
+    def require_backend(self) -> GroupBackend:
+        """Return what follows it.
+
+        Raises:
+            ClusterfnError: Nothing of it was sent.
+        """
+        if self.backend is None:
+            raise ClusterfnError("nothing of this group was sent")
+        return self.backend
 
     @property
     def waits_here(self) -> bool:
@@ -178,10 +133,6 @@ class GroupState(GroupItems):
     def status_since(self) -> str:
         """The same: its items have come into their states at different times."""
         return self.status
-
-    def label(self, index: int) -> str:
-        """Return the name of an item for people."""
-        return self._labels[index] if self._labels else f"item {index}"
 
     def with_items_again(self, indices: Sequence[int], group_id: str, folder: str) -> GroupState:
         """Return the state of this group when these items are sent again under that id; the others keep their ends."""

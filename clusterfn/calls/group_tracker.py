@@ -30,7 +30,7 @@ from clusterfn.hosts import exit_flush, loop, remote_files
 from clusterfn.scheduler.base import SchedulerLimits, SchedulerVerdict
 
 if TYPE_CHECKING:
-    from clusterfn.calls.group_state import GroupState, ItemFiles
+    from clusterfn.calls.group_state import GroupState
     from clusterfn.calls.remote_state import RemoteGroupState
     from clusterfn.hosts.connection import Reply
     from clusterfn.hosts.host_state import HostState
@@ -53,7 +53,7 @@ class Retried:
 
 
 class GroupTracker(GroupElements):
-    """Follows one group: the `GroupBackend` of its state, and the `ArrayTaskOwner` of its elements.
+    """Follows one group: what its state asks, and what its elements report to.
 
     Args:
         session: Its host.
@@ -85,7 +85,7 @@ class GroupTracker(GroupElements):
         self.said_quiet = False
         group.backend = self
 
-    def results_of(self, index: int) -> ItemFiles:
+    def results_of(self, index: int) -> ItemResults:
         """Return what has the results and files of an item: of one that is not retried, those of the try before."""
         if self._earlier is None or self.item_results.has(index):
             return self.item_results

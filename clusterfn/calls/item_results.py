@@ -18,8 +18,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import DIED, FINAL, RETURNED
 from clusterfn.calls import console, files, outcome
 from clusterfn.calls.arriving import Arriving
-from clusterfn.calls.group_items import ItemOutcome
-from clusterfn.calls.group_state import GroupState
+from clusterfn.calls.group_items import GroupItems, ItemOutcome
 from clusterfn.config.host_text import Lines, count, reading
 from clusterfn.errors import JobError, ResultError, ResultTooLarge
 from clusterfn.hosts import loop, remote_files
@@ -107,7 +106,7 @@ class ItemResults:
     """
 
     def __init__(
-        self, group: GroupState, numbers: Sequence[int], place: outcome.JobLocation,
+        self, group: GroupItems, numbers: Sequence[int], place: outcome.JobLocation,
         on_ended: Callable[[int, str], None], when_all: Callable[[], None], fetch: Fetch,
     ) -> None:  # fmt: skip
         self._group = group

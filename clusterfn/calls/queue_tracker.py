@@ -21,6 +21,8 @@ from clusterfn.hosts import exit_flush, loop
 from clusterfn.hosts.transfer import Sending
 
 if TYPE_CHECKING:
+    from clusterfn.calls.item_results import ItemResults
+    from clusterfn.config.job_spec import Group
     from clusterfn.config.spec import ResultPolicy
     from clusterfn.hosts.connection import Completed, HostConnection, Reply
     from clusterfn.hosts.host_state import HostState
@@ -312,6 +314,28 @@ class JobBackend(QueueTracker, FollowedJob):
 
     def watch_output(self, on_output: Callable[[str, bytes], Any]) -> Reply[bytes]:
         """Give what the present attempt prints, and later ones, to `on_output`, with the stream's name."""
+        raise NotImplementedError
+
+
+class GroupBackend(QueueTracker):
+    """What is asked of whatever follows a group, by its `GroupState` and its `JobGroup`.
+
+    Attributes:
+        spec: How many items it has, and how they are shared out.
+    """
+
+    spec: Group
+
+    def results_of(self, index: int) -> ItemResults:
+        """Return what has the results and files of an item."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """End what runs, and keep the rest from ever starting."""
+        raise NotImplementedError
+
+    def withdraw(self) -> None:
+        """Keep items from ever starting that no element has taken."""
         raise NotImplementedError
 
 

@@ -14,7 +14,7 @@ import logging
 import posixpath
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.agent.frames import Inbox, pack
@@ -34,20 +34,24 @@ _log = logging.getLogger("clusterfn")
 _LONGEST_FRAME = 64 << 20
 
 
-class StreamedCall(Protocol):
+class StreamedCall:
     """A call that is heard through the stream."""
 
     def append(self, file: str, data: bytes) -> None:
         """Take what was appended to its file of this name."""
+        raise NotImplementedError
 
     def conclude(self, content: bytes, value: bytes | None) -> None:
         """Take its outcome, and its value unless that is too large to come with it."""
+        raise NotImplementedError
 
     def go_on_with_files(self, has_arrived: bool) -> None:
         """Go on with the files; send it as files too, unless it has arrived."""
+        raise NotImplementedError
 
     def give_up(self, error: BaseException) -> None:
         """Take the error of a connection that is not opened again."""
+        raise NotImplementedError
 
 
 class CallStream:

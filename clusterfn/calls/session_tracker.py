@@ -15,6 +15,7 @@ from clusterfn.calls.arriving import Arriving
 from clusterfn.calls.follower import Follower
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.queue_tracker import JobBackend
+from clusterfn.calls.session_stream import CallStream, StreamedCall
 from clusterfn.errors import ClusterfnError, ResultError
 from clusterfn.hosts import loop
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from clusterfn.calls.job_tracker import Tracker
     from clusterfn.calls.payload import Payload
     from clusterfn.calls.session_actor import ActorCall
-    from clusterfn.calls.session_stream import CallStream
     from clusterfn.hosts.connection import Reply
 
 R = TypeVar("R")
@@ -78,7 +78,7 @@ def _forget(call: Any) -> None:
     call.tracker.end()
 
 
-class SessionCallTracker(Follower, JobBackend):
+class SessionCallTracker(Follower, JobBackend, StreamedCall):
     """Follows one call of a session.
 
     Args:

@@ -15,7 +15,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..layout import (
     CALL,
@@ -48,23 +48,14 @@ from .spare import REST_S
 if TYPE_CHECKING:
     from ..supervisor.spec import Spec, SpecResources
 
+    # Tells the session's server what was just written to the files of a call: "events", "stdout", "stderr", or "end"
+    # with the outcome; then the bytes that were appended. "end" also has the `size=` of the value.
+    Say = Callable[..., None]
+
 FULL = (errno.ENOSPC, errno.EDQUOT)
 FULL_DISK = "the disk of the host is full"
 RESTARTED = "the session was restarted"
 ROOM = "make room there, or point root: to another file system"
-
-
-class Say(Protocol):
-    """Tells the session's server what was just written to the files of a call."""
-
-    def __call__(self, what: str, data: bytes, **facts: Any) -> None:
-        """Tell it.
-
-        Args:
-            what: "events", "stdout", "stderr", or "end" with the outcome.
-            data: What was appended to the file, or all of it.
-            facts: For "end" the `size` of the value.
-        """
 
 
 _EVENTS_AFTER_S = 0.02
