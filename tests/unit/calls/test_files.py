@@ -68,6 +68,14 @@ def test_an_empty_directory_can_be_sent(tmp_path):
     assert shipment(Directory(tmp_path / "d")).members == ()
 
 
+@pytest.mark.parametrize("name", ["ü", "a\nb", "a b", "🎉", "-n", os.fsdecode(b"\xff")])
+def test_odd_names_travel(tmp_path, name):
+    write(tmp_path / "d" / name)
+
+    assert names(tmp_path / "d") == [name]
+    assert shipment(File(tmp_path / "d" / name)).name == name
+
+
 def test_equal_content_has_one_digest_whatever_its_name(tmp_path):
     first, second = File(write(tmp_path / "a")), File(write(tmp_path / "b"))
 

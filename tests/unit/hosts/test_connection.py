@@ -591,6 +591,15 @@ def test_a_host_that_sends_no_frames_again_and_again_is_given_up(connected: Conn
     assert not connection.usable()
 
 
+def test_garbage_instead_of_hello_is_an_error_of_that_host() -> None:
+    with pytest.raises(HostError, match="an invalid frame") as caught:
+        HostConnection(
+            HOST, FakeTransport(lambda command, far: far.write(agent.marker(None, far) + b"\n" + bytes(99)) or 0)
+        )  # type: ignore[arg-type, func-returns-value]
+
+    assert caught.value.host == "lab8"
+
+
 def test_an_agent_that_starts_and_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boot, "HELLO_S", 0.2)
 

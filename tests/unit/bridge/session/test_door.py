@@ -18,7 +18,7 @@ import pytest
 from clusterfn.bridge import session
 from clusterfn.bridge.agent.frames import Inbox, pack
 from clusterfn.calls import payload
-from tests.unit.bridge.session.serving import Client, Server, of_main
+from tests.unit.bridge.session.serving import Client, Server, of_main, value_of
 from tests.waiting import until
 
 
@@ -105,6 +105,23 @@ def test_a_call_that_comes_twice_runs_once(start: Callable[..., Server], tmp_pat
     assert client.end(2)[1] == 2
     assert (tmp_path / "runs").read_text() == "ran\n"
     assert server.close()["calls"] == 2
+
+
+def test_a_call_whose_client_goes_away_in_its_midst_leaves_everything_in_its_files(
+    start: Callable[..., Server], tmp_path: Path
+):
+    server = start()
+    client = Client(server)
+    client.send(1, wait_for, str(tmp_path / "gate"))
+    client.send(2, speak, "later")
+    client.next("taken")
+    client.sock.close()
+    (tmp_path / "gate").touch()
+
+    until(lambda: server.outcome(2).exists())
+    assert value_of((server.outcome(1).parent / "value.pkl").read_bytes()) == "through"
+    assert (server.outcome(2).parent / "stdout").read_text() == "later\n"
+    assert Client(server).next is not None, "another connection is taken"
 
 
 def test_a_client_that_does_not_read_holds_up_no_call(start: Callable[..., Server]):
@@ -244,6 +261,41 @@ def test_a_damaged_call_json_fails_its_call_alone(start: Callable[..., Server], 
 
     assert client.end(2)[1] == 2
     assert "its call.json is damaged" in json.loads(server.outcome(1).read_text())["message"]
+
+
+NO_NEW_FOLDERS = """
+import errno, os
+
+make = os.mkdir
+
+def mkdir(path, *rest, **more):
+    if os.path.exists({mark!r}) and not os.path.exists(path):
+        raise OSError(errno.ENOSPC, "no space left on device")
+    return make(path, *rest, **more)
+
+os.mkdir = mkdir
+"""
+
+
+def test_a_full_disk_fails_calls_that_wait_by_name_and_ends_no_worker(start: Callable[..., Server], tmp_path: Path):
+    server = start(before=NO_NEW_FOLDERS.format(mark=str(tmp_path / "full")))
+    client = Client(server)
+    client.send(1, speak, "one")
+    runner = client.end(1)[1][1]
+    client.send(2, wait_for, str(tmp_path / "gate"))
+    client.send(3, speak, "three")
+    until(lambda: (server.folder / "calls" / "2" / "taken").exists() and (server.folder / "calls" / "3").exists())
+
+    (tmp_path / "full").touch()
+    (tmp_path / "gate").touch()
+    refused = client.end(3)[0]
+    (tmp_path / "full").unlink()
+    client.send(4, speak, "four")
+
+    assert client.end(2)[1] == "through"
+    assert (refused["kind"], refused["message"]) == ("host_disk", "the disk of the host is full")
+    assert "make room there" in refused["hint"]
+    assert client.end(4)[1][1] == runner
 
 
 NO_NEW_FILES = """
