@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 import threading
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -35,17 +37,23 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_command_that_only_sends_a_job_says_that_its_scheduler_has_not_taken_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waiting: dict[Any, Any] = {Future(): (60.0, threading.Event())}
     monkeypatch.setattr(exit_flush, "unanswered", waiting)
-    answer = threading.Timer(0.5, waiting.clear)
-    answer.start()
+
+    class Answered(io.StringIO):
+        """A stderr at whose first word the answer comes."""
+
+        def write(self, text: str) -> int:
+            waiting.clear()
+            return super().write(text)
+
+    monkeypatch.setattr(sys, "stderr", stderr := Answered())
 
     send(Mock(submit=Sent), (), {})
 
-    answer.join()
-    said = capsys.readouterr().err
+    said = stderr.getvalue()
     assert said == "clusterfn: 7f3a is not submitted to lab8 yet: it is PENDING since 14:03:11 (Priority)\n"
 
 

@@ -288,11 +288,11 @@ DAMAGED = {
 @pytest.mark.parametrize("name", DAMAGED)
 def test_a_pickle_that_ours_does_not_write_is_damaged_and_takes_neither_memory_nor_time(name):
     limit = threading.stack_size()
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(DamagedPickle):
         data_reader.load(DAMAGED[name])
 
-    assert time.monotonic() - began < 30 and threading.stack_size() == limit
+    assert time.process_time() - began < 30 and threading.stack_size() == limit
     about, data = file_of(DAMAGED[name])
     with pytest.raises(errors.ResultError, match="the value is damaged"):
         outcome.value_of({"kind": "returned", "value": about}, data, PLACE)

@@ -17,6 +17,7 @@ from clusterfn.calls.job import entry_of
 from clusterfn.calls.payload import Needs
 from clusterfn.config.spec import ResultPolicy
 from tests.fakes.taken import Taken
+from tests.waiting import WAIT_S
 
 JOB: Job[Any] = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", Taken())  # type: ignore[arg-type]
 GROUP: JobGroup[Any, Any] = JobGroup(GroupState("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", 2))
@@ -96,6 +97,6 @@ def test_a_dependent_and_the_failed_job_have_one_exception_whichever_outcome_com
     first.start()
     time.sleep(0.1)
     entry_of(failed).settle(cause, None)
-    first.join(10)
+    first.join(WAIT_S)
 
     assert dependent.exception(0).__cause__ is failed.exception(0) is not None  # type: ignore[union-attr]

@@ -15,7 +15,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from clusterfn import Cancelled, ClusterfnError, HostError, MapError, SubmitError
+from clusterfn import ClusterfnError, HostError, MapError, SubmitError
 from clusterfn.bridge.job_states import FINAL
 from clusterfn.bridge.supervisor.group import conclude_if_complete
 from clusterfn.bridge.supervisor.job import JobFolder
@@ -99,14 +99,6 @@ def test_the_first_end_of_an_item_is_its_end():
     known.begin_item(0)
 
     assert made.results() == [1] and made.states == ["RETURNED"]
-
-
-def test_a_group_of_which_an_item_was_cancelled_is_cancelled():
-    known, made = group(2)
-    known.end_item(0, ItemOutcome("RETURNED", 1))
-    known.end_item(1, ItemOutcome("CANCELLED", None, Cancelled("stopped")))
-
-    assert made.status == "CANCELLED (2 of 2 ended: 1 returned, 1 cancelled)"
 
 
 def test_ctrl_c_that_comes_after_the_end_is_said_to_be_late(capfd):
@@ -214,6 +206,21 @@ def test_what_is_known_is_reported_in_one_line():
 
 
 @pytest.mark.parametrize(
+    ("kinds", "status"),
+    [
+        (["memory", "exited", "returned"], "RETURNED (3 of 3 ended: 1 returned, 1 exited, 1 memory)"),
+        (["returned", "cancelled"], "CANCELLED (2 of 2 ended: 1 returned, 1 cancelled)"),
+    ],
+)
+def test_how_items_ended_is_said_in_the_words_of_the_list_of_jobs(kinds, status):
+    known, made = group(len(kinds))
+    for index, kind in enumerate(kinds):
+        known.end_item(index, ItemOutcome(FINAL.get(kind, "DIED"), kind=kind))
+
+    assert made.status == status
+
+
+@pytest.mark.parametrize(
     ("kinds", "state"),
     [(["returned", "raised"], "RETURNED"), (["raised", "memory"], "RAISED"), (["result"], "RETURNED"),
      (["memory", "exited"], "DIED"), (["returned", "cancelled"], "CANCELLED")],
@@ -236,14 +243,6 @@ def test_the_state_of_a_group_is_the_one_that_its_host_lists(tmp_path, kinds, st
     conclude_if_complete(JobFolder(str(tmp_path)))
     outcome = json.loads((tmp_path / "attempts" / "1" / "outcome.json").read_text())
     assert FINAL.get(outcome["kind"], "DIED") == state
-
-
-def test_how_items_died_is_said_in_the_words_of_the_list_of_jobs():
-    known, made = group(3)
-    for index, kind in enumerate(("memory", "exited", "returned")):
-        known.end_item(index, ItemOutcome("RETURNED" if kind == "returned" else "DIED", kind=kind))
-
-    assert made.status == "RETURNED (3 of 3 ended: 1 returned, 1 exited, 1 memory)"
 
 
 def test_a_table_without_pandas_says_what_to_install(monkeypatch):
@@ -317,7 +316,7 @@ def test_async_for_can_be_left_while_it_waits_and_wakes_when_an_item_ends():
         asyncio.get_running_loop().call_later(0.1, known.end_item, 0, ItemOutcome("RETURNED", "a"))
         return [found async for found in made]
 
-    assert asyncio.run(asyncio.wait_for(gather(), 20)) == [(1, "b"), (0, "a")]
+    assert asyncio.run(asyncio.wait_for(gather(), WAIT_S)) == [(1, "b"), (0, "a")]
     assert known.listeners == []
 
 
@@ -329,7 +328,7 @@ def test_what_is_lost_ends_an_async_for():
         return [found async for found in made]
 
     with pytest.raises(ClusterfnError, match="gone"):
-        asyncio.run(asyncio.wait_for(gather(), 20))
+        asyncio.run(asyncio.wait_for(gather(), WAIT_S))
 
 
 def lines(*values: bytes) -> bytes:

@@ -11,6 +11,7 @@ from clusterfn.bridge.job_states import RUNNING
 from clusterfn.calls.dependencies import reference_of
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.errors import HostError
+from tests.waiting import WAIT_S
 
 
 class SlowJob(Job[Any]):
@@ -34,7 +35,7 @@ def test_a_job_that_is_lost_in_the_moment_in_which_it_begins_ends_with_that_erro
     entry_of(job).lose(lost)  # in a thread of its own
     entry_of(job).set_state(RUNNING)
 
-    assert job.exception(20) is lost
+    assert job.exception(WAIT_S) is lost
     assert job.begun == 1
 
 
@@ -47,5 +48,5 @@ def test_a_call_that_takes_the_value_of_a_job_waits_though_a_display_shows_it() 
     assert waiting.is_alive()
 
     entry_of(job).lose(HostError("the connection has ended", host="box"))
-    waiting.join(20)
+    waiting.join(WAIT_S)
     assert not waiting.is_alive()

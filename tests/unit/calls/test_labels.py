@@ -233,11 +233,11 @@ def test_what_is_no_secret_of_a_command_is_shown(command):
 
 
 def test_a_long_command_is_read_in_a_moment():
-    began = time.monotonic()
+    began = time.process_time()
     for part in ("a.b-", "https://", "--token ", "'", "key"):
         labels.without_secrets(part * 20_000)
 
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_values_of_a_command_have_its_places_for_words_and_no_quotes():

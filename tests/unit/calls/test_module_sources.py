@@ -43,12 +43,6 @@ def sent(*names: str) -> set[str]:
     return set(parcel.files) if parcel else set()
 
 
-def test_a_module_beside_the_script_travels(project):
-    write(project, mine_a="A = 1")
-
-    assert sent("mine_a") == {"mine_a.py"}
-
-
 def test_what_it_imports_is_sent_wherever_the_import_is(project):
     write(project, mine_a="def f():\n    import mine_b.c", mine_b__init="", mine_b__c="from mine_d import x", mine_d="")
 
@@ -299,13 +293,6 @@ def test_a_finder_of_an_editable_install_is_asked(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
 
     assert sent("mine_f") == {"mine_f/__init__.py"}
-
-
-def test_what_is_installed_does_not_travel(tmp_path, monkeypatch):
-    write(tmp_path, **{"site-packages/installed": ""})
-    monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
-
-    assert not own_modules.is_own("installed")
 
 
 def test_the_place_of_an_installed_module_is_looked_up_once(monkeypatch):

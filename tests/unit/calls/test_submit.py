@@ -58,7 +58,7 @@ def test_a_file_that_is_gone_here_when_the_host_needs_it_again_ends_its_job(tmp_
     argument.unlink()
     needed.on_lacking(["/root/files/a"], gone_on.set_result)
 
-    error = gone_on.result(20)
+    error = gone_on.result(WAIT_S)
     assert isinstance(error, HostError) and error.host == "lab8"
     assert "it was not sent again: [Errno 2] No such file or directory: " in error.message
 

@@ -36,7 +36,7 @@ def test_a_line_of_many_pieces_takes_a_time_that_grows_with_its_bytes() -> None:
             lines.feed(b"x" * 4096)
         return time.process_time() - began
 
-    assert seconds(8000) < 0.5  # 33 MB; copied each time it would be 130 GB
+    assert seconds(8000) < 5  # 33 MB; copied each time it would be 130 GB
 
 
 def test_a_number_that_cannot_be_shown_is_none() -> None:

@@ -136,7 +136,7 @@ def fail():
     raise ValueError("no")
 
 def wait_for_host():
-    print(loop.start(answer()).result(20), threading.current_thread().name)
+    print(loop.start(answer()).result(100), threading.current_thread().name)
     done.set()
 
 async def answer():

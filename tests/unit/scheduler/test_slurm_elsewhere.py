@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from clusterfn.scheduler.base import PENDING, RUNNING, Answer, Evidence
 from clusterfn.scheduler.slurm.states import SlurmState
 from tests.golden.golden import recorded
 from tests.golden.samples import SLURM, SUBMISSIONS
+from tests.unit.scheduler.test_slurm import submitted_after
 
 slurm = scheduler_for(SLURM, {"user": "ada"})
 # Every command prints these, as long as slurm.conf and the machine are as they are.
@@ -50,43 +50,6 @@ def test_an_unknown_complaint_makes_only_an_empty_list_worthless() -> None:
 
     assert slurm.trouble(Answer(0, "", said)) == said.strip()
     assert slurm.trouble(Answer(0, f"12|RUNNING|None|1|N/A|train.{ID}\n", said)) == ""
-
-
-@pytest.mark.parametrize("words", STANDING)
-def test_a_job_that_waits_for_another_is_submitted_whatever_every_command_complains_of(
-    tmp_path: Path, words: str
-) -> None:
-    said = f"echo 'squeue: error: {words}' >&2"
-
-    assert "--dependency=afterany:631" in _submitted(tmp_path, f"{said}; echo 631")
-    with pytest.raises(subprocess.CalledProcessError):
-        _submitted(tmp_path, f"{said}; echo '{GONE}' >&2; echo 631")
-    with pytest.raises(subprocess.CalledProcessError):
-        _submitted(tmp_path, f"{said}; exit 1")
-
-
-def _submitted(folder: Path, squeue: str) -> list[str]:
-    """The words that sbatch gets for a job that takes a value, where squeue is this line of shell."""
-    for name, line in (("squeue", squeue), ("sbatch", f"printf '%s\\n' \"$@\" >'{folder}/got'; echo 12")):
-        (folder / name).write_text(f"#!/bin/sh\n{line}\n")
-        (folder / name).chmod(0o755)
-    request = slurm.submission(PLAIN._replace(after={"ab" * 8: {"name": "train", "items": None}}))
-    env = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
-    subprocess.run(request.argv, env=env, check=True, capture_output=True, timeout=60)
-    return (folder / "got").read_text().splitlines()
-
-
-@pytest.mark.parametrize(
-    "out",
-    [
-        "Submitted batch job 1234\n",
-        "Submitted batch job 1234 on cluster slaking\n",
-        "--> Verifying access to queue (3)...OK\n--> 12 nodes\nSubmitted batch job 1234\r\n",
-        "1234;alpha\nThank you for 30 jobs\n",
-    ],
-)
-def test_the_number_is_found_in_what_a_wrapper_of_sbatch_prints(out: str) -> None:
-    assert slurm.submitted(Answer(0, out)) == "1234"
 
 
 def test_a_job_whose_number_was_printed_may_exist_though_a_wrapper_of_sbatch_failed_afterwards() -> None:
@@ -144,55 +107,24 @@ def test_a_reason_with_a_detail_is_explained_too(reason: str, words: str) -> Non
     assert SlurmState(PENDING, "PENDING", reason).hopeless("hpc") is None
 
 
-def test_a_job_that_another_cluster_of_the_federation_has_started_lives() -> None:
+def test_states_of_a_federation_and_of_nodes_that_start_are_part_of_a_run() -> None:
     line = recorded("slurm-22.05.8/scontrol-kill.txt").replace("JobState=FAILED", "JobState=REVOKED")
-    (state,) = slurm.parse_states("7|REVOKED|None|1|N/A|a.1").values()
+    revoked, starts = (slurm.parse_states(f"7|{each}|None|1|N/A|a.1")["a.1"] for each in ("REVOKED", "POWER_UP_NODE"))
 
-    assert state.phase == RUNNING and slurm.explain(Evidence(line)) is None
-    assert state.in_words == "another cluster of the federation has started it"
-
-
-def test_a_node_that_starts_for_a_job_is_part_of_its_run() -> None:
-    (state,) = slurm.parse_states("7|POWER_UP_NODE|None|1|N/A|a.1").values()
-
-    assert state.phase == RUNNING
+    assert revoked.phase == starts.phase == RUNNING and slurm.explain(Evidence(line)) is None
+    assert revoked.in_words == "another cluster of the federation has started it"
 
 
-@pytest.mark.parametrize(
-    ("said", "words"),
-    [
-        ("Rate limit exceeded, please retry momentarily", "no more requests of yours"),
-        ("System submissions disabled", "takes no new jobs for now"),
-        ("Unable to create job record, try again", "cannot take it at this moment"),
-        ("Controller is in standby mode, try a different controller", "another controller"),
-    ],
-)
-def test_what_passes_by_itself_is_waited_for(said: str, words: str) -> None:
-    told = slurm.refused_for_now(Answer(1, "", f"sbatch: error: Batch job submission failed: {said}\n"))
+@pytest.mark.parametrize("words", STANDING)
+def test_a_job_that_waits_for_another_is_submitted_whatever_every_command_complains_of(
+    tmp_path: Path, words: str
+) -> None:
+    said = f"echo 'squeue: error: {words}' >&2"
 
-    assert told.startswith(f"Batch job submission failed: {said}: ") and words in told
-
-
-@pytest.mark.parametrize(
-    ("said", "hint"),
-    [
-        ("ERROR: --mem is not allowed on this system", "`slurm: {mem: null}` leaves it out"),
-        ("sbatch: unrecognized option '--open-mode=append'", "`slurm: {open-mode: null}` leaves it out"),
-        ("Please do not use --export, it breaks modules", "`slurm: {export: null}` leaves it out"),
-        ("use --mem-per-cpu", "compare `slurm:`"),
-        ("Batch job submission failed: Required partition not available (inactive or drain)", "slurm: partition:"),
-        ("Batch job submission failed: Requested reservation is invalid", "slurm: reservation:"),
-        ("Batch job submission failed: Protocol authentication error", "munge"),
-        ("Batch job submission failed: Invalid user id", "does not know your account"),
-        ("Batch job submission failed: More processors requested than permitted", "fewer cores="),
-        ("Batch job submission failed: User's group not permitted to use this partition", "slurm: partition:"),
-    ],
-)
-def test_a_hint_names_what_clusterfn_has_added_and_what_to_change(said: str, hint: str) -> None:
-    with pytest.raises(SubmitError) as caught:
-        slurm.submitted(Answer(1, "", f"sbatch: error: {said}\n"))
-
-    assert hint in str(caught.value.hint) and "clusterfn.yml:2" in str(caught.value.hint)
+    assert "--dependency=afterany:631" in submitted_after(tmp_path, f"{said}; echo 631")
+    for refused in (f"{said}; echo '{GONE}' >&2; echo 631", f"{said}; exit 1"):
+        with pytest.raises(subprocess.CalledProcessError):
+            submitted_after(tmp_path, refused)
 
 
 def test_an_option_that_the_host_has_left_out_is_not_named_as_added() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import gc
 import os
 import pwd
@@ -181,24 +180,6 @@ def test_of_many_files_one_at_a_time_is_held(client: Client, tmp_path: Path) -> 
     client.turns()
 
     assert client.agent.out.size + len(client.agent.out.now) < FULL + 4096
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has larger pipes")
-def test_each_pipe_becomes_larger_once_it_was_full(client: Client, tmp_path: Path) -> None:
-    def sizes() -> list[int]:
-        return [fcntl.fcntl(fd, 1032) for fd in (client.asking, client.answers)]  # F_GETPIPE_SZ
-
-    usual, _ = sizes()
-    (tmp_path / "big").write_bytes(bytes(4 * CHUNK))
-    client.ask(id=2, do="get", path=str(tmp_path / "big"))
-    client.turns()
-    assert sizes() == [usual, max(usual, 2**19)]
-
-    client.ask(id=3, do="put", path=str(tmp_path / "new"), size=usual)
-    client.turns()
-    os.write(client.asking, pack({"id": 3, "do": "chunk", "last": True}, bytes(usual)))
-    client.turns()
-    assert sizes() == [max(usual, 2**19)] * 2
 
 
 def test_a_file_is_read_no_further_than_its_client_listens(client: Client, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from clusterfn.bridge.kernel.carried import READ, CarriedConnections, SocketWatcher, receive
 from clusterfn.bridge.kernel.stream import CLOSE, DATA, Frame, FrameSplitter, FrameStream
+from tests.waiting import WAIT_S
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def watcher():
 @pytest.fixture
 def pair():
     near, far = socket.socketpair()
-    far.settimeout(10)
+    far.settimeout(WAIT_S)
     with near, far:
         yield near, far
 

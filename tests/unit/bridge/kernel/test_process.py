@@ -76,11 +76,8 @@ def test_a_client_waits_until_the_answer_to_this_subscription_has_passed(kernel:
     assert not kernel.activity.is_subscribed()
 
     kernel.session.send(kernel.iopub, "iopub_welcome", {"subscription": "kernel."}, ident=b"kernel.")
-    for _ in range(500):
+    while not kernel.activity.is_subscribed():  # until the limit of the test, as no clock runs
         kernel.watcher.wait(0.01)
-        if kernel.activity.is_subscribed():
-            return
-    pytest.fail("the welcome was not seen")
 
 
 def test_a_kernel_that_sends_no_welcome_keeps_clients_waiting_for_half_a_second(kernel: Kernel, monkeypatch):

@@ -143,11 +143,13 @@ def test_a_deep_chain_ends_soon(monkeypatch):
     value = LOCK
     for _ in range(300):
         value = [value]
-    monkeypatch.setattr(unpicklable, "pickling_failure", lambda *told, **more: time.sleep(0.02) or WHY[2:])
+    looks = []
+    monkeypatch.setattr(
+        unpicklable, "pickling_failure", lambda *told, **more: looks.append(time.sleep(0.02)) or WHY[2:]
+    )
 
-    began = time.monotonic()
     assert where(value, "result").startswith("result[0]")
-    assert time.monotonic() - began < 3, "it was followed to its end, however long that takes"
+    assert len(looks) < 100, "it was followed to its end, however long that takes"
 
 
 def test_parts_that_only_fail_together_are_left_at_the_whole():

@@ -263,17 +263,6 @@ def test_a_damaged_call_json_fails_its_call_alone(start: Callable[..., Server], 
     assert "its call.json is damaged" in json.loads(server.outcome(1).read_text())["message"]
 
 
-def test_the_ends_of_many_calls_at_once_all_come_in_their_order(start: Callable[..., Server]):
-    server = start()
-    client = Client(server)
-    numbers = range(1, 31)
-    for number in numbers:
-        client.send(number, abs, -number, live=False)
-
-    assert [client.end(number)[1] for number in numbers] == [*numbers]
-    assert server.close()["calls"] == 30
-
-
 NO_NEW_FOLDERS = """
 import errno, os
 
@@ -419,30 +408,6 @@ def test_a_process_that_was_forked_ahead_and_killed_costs_no_call(start: Callabl
     client.send(2, speak, "two")
 
     assert client.end(2)[1][1] == runner
-
-
-def test_workers_run_calls_beside_one_another_each_with_its_gpu(start: Callable[..., Server], tmp_path: Path):
-    server = start(workers=3, gpus=3, CUDA_VISIBLE_DEVICES="GPU-a,GPU-b,GPU-c")
-    client = Client(server)
-
-    @of_main
-    def meet(folder: str, name: str) -> str:
-        import os
-        import time
-        from pathlib import Path
-
-        Path(folder, name).touch()
-        while len(os.listdir(folder)) < 3:
-            time.sleep(0.02)
-        return os.environ["CUDA_VISIBLE_DEVICES"]
-
-    (tmp_path / "met").mkdir()
-    for number in (1, 2, 3):
-        client.send(number, meet, str(tmp_path / "met"), str(number))
-    gpus = sorted(client.end(number)[1] for number in (1, 2, 3))
-
-    assert gpus == ["GPU-a", "GPU-b", "GPU-c"]
-    assert server.close()["calls"] == 3
 
 
 def test_random_numbers_and_lines_that_wait_for_a_newline_are_each_calls_own(start: Callable[..., Server]):

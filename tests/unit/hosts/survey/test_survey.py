@@ -484,7 +484,7 @@ def test_programs_of_the_host_are_asked(ask, tmp_path):
 def test_what_hangs_is_named_and_ended_and_hides_nothing_else(ask, tmp_path):
     hangs = "echo $$ >>$HOME/pids; exec sleep 300"
 
-    site = ask(timeout_s=10, sinfo=hangs, nvidia_smi=hangs, quota=hangs)  # enough for all else on a busy machine
+    site = ask(timeout_s=30, sinfo=hangs, nvidia_smi=hangs, quota=hangs)  # enough for all else on a busy machine
 
     assert set(site.silent) == {"partitions", "gpus", "quotas"}
     assert site.schedulers == {"slurm": SlurmSite(trouble="it did not answer in time")}

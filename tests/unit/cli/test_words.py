@@ -1,0 +1,217 @@
+"""The words of a command line, by the program itself: what is wrong with them, and what to write instead."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.programs import main
+
+
+@pytest.fixture
+def two_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "clusterfn.yml"
+    path.write_text("hosts:\n  tensor01: {scheduler: bare}\n  cluster: {scheduler: slurm}\n")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("run", "there is nothing to run; write a script, or clusterfn run [HOST] -- COMMAND"),
+        ("list", "there is no command 'list'; did you mean jobs?"),
+        ("ls", "there is no command 'ls'; did you mean jobs?"),
+        ("status", "there is no command 'status'; did you mean jobs?"),
+        ("ps", "there is no command 'ps'; did you mean jobs?"),
+        ("kill", "there is no command 'kill'; did you mean cancel?"),
+        ("delete", "there is no command 'delete'; did you mean rm?"),
+        ("download", "there is no command 'download'; did you mean pull?"),
+        ("ssh", "there is no command 'ssh'; did you mean shell?"),
+        ("version", "there is no command 'version'; did you mean --version?"),
+        ("sweep", "there is no command 'sweep'; did you mean clusterfn.sweep(…) in Python?"),
+        ("jobs --host tensor01", "; write the host without --host: clusterfn jobs tensor01"),
+        ("gpus --host=x", "; write the host without --host: clusterfn gpus x"),
+        ("env list --host", "; write the host without --host: clusterfn env list HOST"),
+        ("logs 7f3a --host tensor01", "; write the host without --host: clusterfn logs tensor01 ID"),
+        (
+            "run --host tensor01 train.py::train 1",
+            "; write the host without --host: clusterfn run tensor01 FILE.py::FUNCTION",
+        ),
+        ("jobs --jsno", "clusterfn jobs: error: unrecognized arguments: --jsno; did you mean --json?"),
+        ("logs 7f3a --stdrr", "clusterfn logs: error: unrecognized arguments: --stdrr; did you mean --stderr?"),
+        ("env lock --chk", "clusterfn env lock: error: unrecognized arguments: --chk; did you mean --check?"),
+        ("kernel add --cpus", "clusterfn kernel add: error: unrecognized arguments: --cpus; did you mean --cores?"),
+        ("--verison", "clusterfn: error: unrecognized arguments: --verison; did you mean --version?"),
+        ("--hots x", "--hots; write the host without --host: clusterfn COMMAND x"),
+        ("run --hots x f.py::f", "--hots; write the host without --host: clusterfn run x FILE.py::FUNCTION"),
+        ("--gpus 1 run f.py::f", "--gpus; write options after the command: clusterfn COMMAND --gpus"),
+        ("run --gpu 1 f.py::f", "did you mean --gpus? An argument of the function is written gpu=1"),
+        ("run f.py::f --gpu=1", "did you mean --gpus? An argument of the function is written gpu=1"),
+        ("run --epochs 3 f.py::f", "--epochs; an argument of the function is written epochs=3"),
+        ("run f.py::f -1e-3", "unrecognized arguments: -1e-3; put -- before it: clusterfn run ... -- -1e-3"),
+        ("run --keep 2 f.py::f", "; write keep=... in @cluster. An argument of the function is written keep=2"),
+        (
+            "run f.py::f --partition gpu",
+            "; write --slurm partition=gpu, or partition: below slurm: in clusterfn.yml. "
+            "An argument of the function is written partition=gpu",
+        ),
+        ("run -p gpu f.py::f", "unrecognized arguments: -p; write --slurm partition=gpu"),
+        ("run --gres gpu:a100:2 f.py::f", "--gres; write --gpu-type a100 --gpus 2"),
+        ("run -t 1-0 f.py::f", "-t; write --time 1440min"),
+        ("run -c four f.py::f", "-c; an argument of the function is written c=four"),
+        ("run -n 4 f.py::f", "-n; an argument of the function is written n=4"),
+        ("train.py --lr 1", "there is no command 'train.py'; to run it, write clusterfn run [HOST] train.py"),
+        ("sh train.sh", "to run that program on a host, write clusterfn run [HOST] -- sh"),
+        ("sbatch job.sh", "there is no command 'sbatch'; did you mean run?"),
+        ("env lst", "clusterfn env: error: there is no command 'env lst'; did you mean list?"),
+        ("kernel x", "there is no command 'kernel x'; its commands are add, list, remove, run"),
+        ("init --scheduler slrm ada@lab8", "; did you mean slurm?"),
+        ("logs 7f3a -g", "clusterfn logs: error: unrecognized arguments: -g"),
+        ("init -p 22028 ada@tensor01", "; a port is written user@name:22028"),
+        ("run --cpus 2 f.py::f", "--cpus; did you mean --cores? An argument of the function is written cpus=2"),
+    ],
+)
+def test_wrong_words_are_answered_with_what_to_write(line, said, capsys):
+    assert main(line.split()) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and "usage: clusterfn" in printed.err
+    assert printed.err.endswith(f"{said}\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("check tensr", "ConfigError: there is no host 'tensr'; did you mean tensor01?"),
+        ("run nvidia-smi", "for a command, write -- before it: clusterfn run -- nvidia-smi"),
+        ("run tensor01 nvidia-smi", "for a command, write -- before it: clusterfn run tensor01 -- nvidia-smi"),
+        ("run tensor01 python train --lr 1", "for a command, write -- before it: clusterfn run [HOST] -- COMMAND"),
+        ("run tensr -- ls", "there is no host 'tensr'; did you mean tensor01?"),
+        ("run --", "there is no command"), ("run --map lr -- ls", "write it as --map lr=1e-3,1e-4"),
+        ("run --map lr=1 -- ls", "the command has no place {lr}"), ("run --env A -- ls", "write --env A=VALUE"),
+        ("run --result x.json f.py::f", "--result is for commands and scripts"),
+        ("run tensor01", "there is nothing to run on tensor01"),
+        ("run tensor01 'ls | wc'", "clusterfn run tensor01 -- 'ls | wc'; for a function"),
+        ("run tensor01 pkg.train 1", "for a module, write -m before it: clusterfn run tensor01 -m pkg.train 1"),
+        ("run tensor01 train.py:f", "write two colons: clusterfn run tensor01 train.py::f"),
+        ("run tensor01 --map lr 0.1 -- ls {lr}", "write it as --map lr=1e-3,1e-4"),
+        ("run tensor01 -- --gpus 1 ls", "options of clusterfn come before --: clusterfn run [HOST] --gpus ... --"),
+        ("run sh pkg/train.py", "for a command, write -- before it: clusterfn run [HOST] -- sh pkg/train.py"),
+        ("run -- ls", "next:  clusterfn run tensor01 ...; or add `default_host: tensor01`"),
+        ("run pkg/train.py 1", "next:  clusterfn run tensor01 ...; or add `default_host: tensor01`"),
+        ("run pkg/train.py::f 1", "next:  clusterfn run tensor01 ...; or add `default_host: tensor01`"),
+    ],
+)  # fmt: skip
+def test_a_command_that_is_nearly_right_is_reported_with_how_it_is_written(
+    line, said, two_hosts, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/nowhere")
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "train.py").write_text("def f(x): pass\n")
+
+    assert main(shlex.split(line)) == 2
+    printed = capsys.readouterr()
+    assert said in printed.err and printed.out == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["check", "jobs", "cancel train", "rm --all", "attach train", "cancel --all --state pending --number 2"],
+)
+def test_without_a_host_the_hint_names_one_and_keeps_the_jobs_that_were_named(two_hosts, line, capsys):
+    assert main(line.split()) == 2
+    expected = f"next:  clusterfn {line} tensor01; or add `default_host: tensor01` to {two_hosts}\n"
+    assert capsys.readouterr().err.endswith(expected)
+
+
+def test_a_host_behind_the_packages_is_not_taken_for_a_package(two_hosts, monkeypatch, capsys):
+    monkeypatch.setenv("CLUSTERFN_HOST", "cluster")
+
+    assert main(["env", "build", "--packages", "python=3.11", "numpy", "tensor01"]) == 2
+    said = capsys.readouterr().err
+
+    assert "--packages takes tensor01 for a package, but it is a host of" in said
+    assert "clusterfn env build tensor01 --packages" in said
+
+
+@pytest.mark.parametrize("words", [["jobs", "nowhere"], ["gpus", "nowhere"], ["logs", "7f3a", "nowhere"], ["result"]])
+def test_an_error_is_json_too_where_json_is_asked_for(words, two_hosts, monkeypatch, capsys):
+    monkeypatch.setenv("CLUSTERFN_HOST", "nowhere")
+
+    assert main([*words, "--json"]) == 2
+    printed = capsys.readouterr()
+    error = json.loads(printed.out)["error"]
+    assert (error["type"], error["exit_code"]) == ("ConfigError", 2)
+    assert error["message"] in printed.err and error["hint"] in printed.err
+
+
+TRAIN = """
+from clusterfn import cluster
+@cluster(cores=3)
+def train(lr, layers=2): return lr
+class Kind: pass
+async def cube(x): return x
+if __name__ == '__main__': raise SystemExit('it was run')
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file whose name no other module of this process has."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path = tmp_path / f"mine_{abs(hash(tmp_path)) % 10**8}.py"
+    path.write_text(TRAIN)
+    monkeypatch.chdir(tmp_path)
+    Path("clusterfn.yml").write_text("hosts: {}\n")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", "clusterfn.yml")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("{file}::", "next:  write {file}::train or {file}::cube\n"),
+        ("{file}::trian", "no function 'trian'; did you mean train?"),
+        ("{file}::Kind", "is not a function"),
+        ("x{file}::train", "did you mean {file}?"),
+        ("train", "names no function"),
+        ("::train", "names no function"),
+        ("json.py::f", "already imported"),
+        ("{file}::train", "it is train(lr, layers=2)"),
+        ("{file}::train 1 2 3", "it is train(lr, layers=2)"),
+        ("{file}::train 1 rate=2", "it is train(lr, layers=2)"),
+    ],
+)
+def test_a_wrong_function_or_argument_is_reported_before_anything_is_sent(words, said, file, capsys):
+    Path("json.py").write_text("def f(): pass\n")
+
+    assert main(["run", *words.format(file=file.name).split()]) == 2
+    assert said.format(file=file.name) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "hides"),
+    [
+        ("def f():\n    return 1\n\nprint(undefined_name)\n",
+         ["NameError: name 'undefined_name' is not defined", "line 4"], "cli/target.py"),
+        ("from clusterfn import cluster\n@cluster(host='nowhere')\ndef f():\n    return 1\nf()\n",
+         ["{name} calls a decorated function while it is imported", "line 5",
+          'put the call under `if __name__ == "__main__":`'], "decorator.py"),
+        ("raise SystemExit(0)\n", ["SystemExit"], "cli/target.py"),
+        *((f"from clusterfn import cluster\n{line}\ndef f():\n    return 1\n", ["ConfigError: "], "__main__")
+          for line in ("@cluster(gpu=1)", "@cluster(memory=16)", "@(lambda f: cluster(f).with_options(time=5))",
+                       "@(lambda f: cluster(f).with_options(gpu=1))", "@cluster()\n@classmethod")),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_imported_shows_the_users_lines_alone(text, says, hides, file, capsys):
+    file.write_text(text)
+
+    assert main(["run", f"{file.name}::f"]) == 2
+
+    said = capsys.readouterr().err
+    assert [part for part in says if part.format(name=file.name) not in said] == []
+    assert hides not in said
