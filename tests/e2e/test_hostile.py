@@ -25,12 +25,12 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run
 
 
 @pytest.fixture
-def root(tmp_path, monkeypatch) -> Path:
+def root(tmp_path, warm_root, monkeypatch) -> Path:
     """A local host whose folder is the test's own."""
     config = tmp_path / "clusterfn.yml"
-    config.write_text(f"hosts:\n  here: {{scheduler: local, root: {tmp_path}/root}}\n")
+    config.write_text(f"hosts:\n  here: {{scheduler: local, root: {warm_root}}}\n")
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
-    return tmp_path / "root"
+    return warm_root
 
 
 def double(x):
