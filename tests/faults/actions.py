@@ -44,6 +44,14 @@ def kill_everything(case: Case) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def purge_and_kill_everything(case: Case) -> None:
+    """Have SLURM forget a job that runs, and kill all of its processes."""
+    case.await_up()
+    assert case.world is not None
+    (case.world.stubs / case.host / "purged").touch()
+    kill_everything(case)
+
+
 def pause(*names: str, seconds: float) -> Action:
     """SIGSTOP for a while: it is silent, and alive."""
 

@@ -33,7 +33,11 @@ STUBS = {
         "sbatch": '@real "$@" >/dev/null; echo "sbatch: error: Socket timed out on send/recv operation" >&2; exit 1'
     },
     "held": {"squeue": '@real "$@" | sed "s/PENDING|[^|]*|/PENDING|launch failed requeued held|/"'},
-    "purged": {"squeue": "exit 0", "scontrol": "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"},
+    "purged": {  # from when there is a file of that name: a job that SLURM had never known would not be one that runs
+        "squeue": '[ -e "${0%/*}/purged" ] || exec @real "$@"',
+        "scontrol": '[ -e "${0%/*}/purged" ] || exec @real "$@"; '
+        "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1",
+    },
 }
 
 

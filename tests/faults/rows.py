@@ -276,7 +276,8 @@ ROWS: list[Row] = [
     ),
     Row(
         "purged and dead", "3c 22", calls.sleeps, (300,), errors.WorkerLost, stage="scheduler", hosts=("purged",),
-        text=("no longer knows",), seen=("Invalid job id",), act=do.kill_everything, check=used_so_far, takes_s=20,
+        text=("no longer knows",), seen=("Invalid job id",), act=do.purge_and_kill_everything, check=used_so_far,
+        takes_s=20,
     ),
     Row(
         "too many cores", "3c 23", calls.returns, expect=errors.Unsatisfiable, hosts=("never",), stage="queue",
