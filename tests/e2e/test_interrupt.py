@@ -15,7 +15,7 @@ import pytest
 
 from clusterfn import Cancelled, ConfigError, attach
 from clusterfn.calls import attach as calls_attach
-from tests.e2e.conftest import ON_BARE, ON_SLURM, PATIENT, give_to
+from tests.e2e.conftest import ON_BARE, ON_SLURM, PATIENT, give_to, local_host
 from tests.waiting import until
 
 pytestmark = pytest.mark.lab
@@ -324,7 +324,7 @@ finally:
 def sender(tmp_path, warm_root, monkeypatch):
     """Start a script that sends 24 MB with 1 MB a second to this machine, with 8 MB once there is the file `fast`."""
     config, script = tmp_path / "clusterfn.yml", tmp_path / "script.py"
-    config.write_text(f"hosts:\n  {tmp_path.name}:\n    scheduler: local\n    root: {warm_root}\n")
+    config.write_text(local_host(warm_root, tmp_path.name))
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
     script.write_text(SLOW_LINE)
     started = []
@@ -339,7 +339,7 @@ def sender(tmp_path, warm_root, monkeypatch):
         if how == "map":  # whose call returns before anything is sent
             assert started[-1].stdout.readline() == "waiting\n"
         else:
-            while "sending" not in started[-1].stderr.readline():
+            while " pending" not in started[-1].stderr.readline():  # how much was sent comes after 15 s only
                 assert started[-1].poll() is None
         until(lambda: list((tmp_path / "root" / "jobs").glob("*.part-*")))
         return started[-1]
