@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.conftest import REPOSITORY, lab_venv
+from tests.e2e.conftest import REPOSITORY, venv_with_older_versions
 
 pytestmark = pytest.mark.lab
 
-OLDER = ("pydantic==2.9.2", "attrs==23.1.0", "zipp<3.20")
-OLDEST_NUMPY = {"3.13": "numpy==2.1.0"}  # the first that has wheels for it; building one takes many minutes
 BESIDE = "def load():\n    return 5\n"
 SCRIPT = (REPOSITORY / "tests" / "fixtures" / "calls" / "public_reports.py").read_text(encoding="utf-8")
 
@@ -23,7 +21,7 @@ MINORS = ["3.11", *(pytest.param(each, marks=pytest.mark.long) for each in ("3.9
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("minor", MINORS)
 def test_what_public_reports_broke_works(hosts, lab, run_script, tmp_path, monkeypatch, minor):
-    environment = lab_venv(lab, "values", OLDEST_NUMPY.get(minor, "numpy<2"), *OLDER, minor=minor)
+    environment = venv_with_older_versions(lab, minor)
     path = hosts.describe(lab, tmp_path / "clusterfn.yml", environment / "bin" / "python", "", ("py36",))
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
     (tmp_path / "beside.py").write_text(BESIDE)

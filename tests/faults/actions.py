@@ -44,11 +44,11 @@ def kill_everything(case: Case) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def purge_and_kill_everything(case: Case) -> None:
-    """Have SLURM forget a job that runs, and kill all of its processes."""
+def kill_everything_and_forget(case: Case) -> None:
+    """Let SLURM forget the job, and kill all its processes: not before it runs, or a slow start would be its end."""
     case.await_up()
     assert case.world is not None
-    (case.world.stubs / case.host / "purged").touch()
+    (case.world.stubs / case.host / "forgets").touch()
     kill_everything(case)
 
 

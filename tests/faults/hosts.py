@@ -24,7 +24,7 @@ PYTHON = layout.PYTHONS / "3.11" / "bin" / "python"
 CGROUPS = Path("/sys/fs/cgroup/memory")
 MEMORY_BYTES = 160 << 20
 
-# What stands in for a program of SLURM on the login node. `@real` is the program itself.
+# What stands in for a program of SLURM on the login node. `@real` is the program itself, `@folder` where its stub lies.
 STUBS = {
     "squeue-empty": {"squeue": "exit 0"},
     "squeue-garbage": {"squeue": "echo 'slurm_load_jobs error: something || | |odd'; printf '\\377\\376|x'; exit 0"},
@@ -33,10 +33,10 @@ STUBS = {
         "sbatch": '@real "$@" >/dev/null; echo "sbatch: error: Socket timed out on send/recv operation" >&2; exit 1'
     },
     "held": {"squeue": '@real "$@" | sed "s/PENDING|[^|]*|/PENDING|launch failed requeued held|/"'},
-    "purged": {  # from when there is a file of that name: a job that SLURM had never known would not be one that runs
-        "squeue": '[ -e "${0%/*}/purged" ] || exec @real "$@"',
-        "scontrol": '[ -e "${0%/*}/purged" ] || exec @real "$@"; '
-        "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1",
+    "purged": {
+        "squeue": '[ -e @folder/forgets ] || exec @real "$@"',
+        "scontrol": """[ -e @folder/forgets ] || exec @real "$@"
+echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1""",
     },
 }
 
@@ -130,7 +130,8 @@ class World:
         folder.mkdir(parents=True)
         old = layout.HOSTS / "slurm" / "bin" / "python3"
         texts = {"python": f'PATH={folder}:$PATH exec {old} "$@"'}
-        texts.update({name: text.replace("@real", f"/usr/bin/{name}") for name, text in programs.items()})
+        for name, text in programs.items():
+            texts[name] = text.replace("@real", f"/usr/bin/{name}").replace("@folder", str(folder))
         for name, text in texts.items():
             (folder / name).write_text(f"#!/bin/sh\n{text}\n")
             (folder / name).chmod(0o755)

@@ -276,7 +276,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "purged and dead", "3c 22", calls.sleeps, (300,), errors.WorkerLost, stage="scheduler", hosts=("purged",),
-        text=("no longer knows",), seen=("Invalid job id",), act=do.purge_and_kill_everything, check=used_so_far,
+        text=("no longer knows",), seen=("Invalid job id",), act=do.kill_everything_and_forget, check=used_so_far,
         takes_s=20,
     ),
     Row(

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.e2e.conftest import venv_with_older_versions
 from tests.fixtures import roundtrip
 from tests.unit.bridge.serialization.test_calls import CALLS, TORCH, version
 
 SCRIPTS = ["tensors_script.py", "indexes_script.py"]
-OLDER = Path("/opt/clusterfn-lab/envs/values-3.11/bin/python")  # has numpy 1, attrs 23 and pydantic 2.9
-needs_older = pytest.mark.skipif(not OLDER.exists(), reason="tests/e2e/test_values.py has not made it yet")
 pytestmark = pytest.mark.skipif(not TORCH.exists(), reason="the lab's torch environment is not there")
+
+
+@pytest.fixture
+def older(lab: Any) -> str:
+    """The interpreter of an environment with numpy 1, attrs 23 and pydantic 2.9."""
+    return str(venv_with_older_versions(lab) / "bin" / "python")
 
 
 def broken(report: dict[str, str]) -> dict[str, str]:
@@ -42,10 +48,11 @@ def test_optimisers_go_and_come_back_with_what_they_optimise(tmp_path: Path):
     assert broken(roundtrip.run(str(TORCH), [str(CALLS / "optimisers_script.py")], tmp_path, CALLS)) == {}
 
 
-@needs_older
+@pytest.mark.lab
+@pytest.mark.timeout(600)  # the first one installs the older versions
 @pytest.mark.parametrize("new_there", [True, False], ids=["from numpy 1", "to numpy 1"])
-def test_numpy_1_and_2_read_each_other(new_there: bool, tmp_path: Path):
-    here, there = (str(OLDER), str(TORCH)) if new_there else (str(TORCH), str(OLDER))
+def test_numpy_1_and_2_read_each_other(new_there: bool, older: str, tmp_path: Path):
+    here, there = (older, str(TORCH)) if new_there else (str(TORCH), older)
 
     report = roundtrip.run(
         here, [str(CALLS / "numbers_script.py")], tmp_path, CALLS, there=(there, version(str(TORCH)))
@@ -63,10 +70,11 @@ def test_a_caller_without_the_library_gets_plain_data_or_its_name(tmp_path: Path
     assert broken(report) == {}
 
 
-@needs_older
+@pytest.mark.lab
+@pytest.mark.timeout(600)  # the first one installs the older versions
 @pytest.mark.parametrize("new_there", [True, False], ids=["from older versions", "to older versions"])
-def test_a_class_that_a_library_made_meets_another_version_of_it(new_there: bool, tmp_path: Path):
-    here, there = (str(OLDER), sys.executable) if new_there else (sys.executable, str(OLDER))
+def test_a_class_that_a_library_made_meets_another_version_of_it(new_there: bool, older: str, tmp_path: Path):
+    here, there = (older, sys.executable) if new_there else (sys.executable, older)
 
     script = str(CALLS / "made_by_libraries.py")
     assert broken(roundtrip.run(here, [script], tmp_path, CALLS, there=(there, version(there)))) == {}
