@@ -59,7 +59,8 @@ def run_there(folder: Path, *argv: str, timeout_s: float) -> subprocess.Complete
 
 def test_its_modules_are_imported_and_its_calls_return(tmp_path: Path) -> None:
     copy_core(tmp_path)
-    (tmp_path / "clusterfn.yml").write_text(f"hosts:\n  local: {{scheduler: local, root: {tmp_path}/root}}\n")
+    host = f"{{scheduler: local, root: {tmp_path}/root, limits: {{cores: 64}}}}"
+    (tmp_path / "clusterfn.yml").write_text(f"hosts:\n  local: {host}\n")
     (tmp_path / "calls.py").write_text(CALL)
     others = ["clusterfn.__main__", *(f"clusterfn.{name[:-3].replace('/', '.')}" for name in NAMES_ALL)]
 

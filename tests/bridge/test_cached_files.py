@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,9 +103,7 @@ def test_one_machine_sees_late_what_the_other_has_written(shared: Shared) -> Non
     assert not path.exists()
     shared.touch_there(path)
     assert not path.exists()
-    began = time.monotonic()
     until(path.exists)
-    assert time.monotonic() - began < 2 * REMEMBERS_S + 10
 
 
 def test_calls_and_maps_return_and_raise_as_everywhere(shared: Shared, capfd: pytest.CaptureFixture[str]) -> None:

@@ -37,7 +37,7 @@ def ask(question: str, given: dict[str, Any], path: str = "") -> Any:
     """What a program of another user prints where /proc shows its own processes alone."""
     argv = ["unshare", "--mount", sys.executable, "-I", "-c", f"{_BECOME}\nprint(json.dumps({question}))"]
     environ = {**os.environ, "PATH": f"{path}:/usr/sbin:/usr/bin:/sbin:/bin"}
-    said = subprocess.run([*argv, json.dumps(given)], env=environ, stdout=subprocess.PIPE, check=True, timeout=60)
+    said = subprocess.run([*argv, json.dumps(given)], env=environ, stdout=subprocess.PIPE, check=True, timeout=150)
     return json.loads(said.stdout)
 
 

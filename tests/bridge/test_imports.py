@@ -37,4 +37,4 @@ def test_a_worker_is_started_before_anything_slow_is_loaded(bridge: Path):
     )
     argv = [sys.executable, "-I", "-S", "-c", program, str(bridge)]
 
-    assert subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout == "\n"
+    assert subprocess.run(argv, capture_output=True, text=True, check=True, timeout=150).stdout == "\n"

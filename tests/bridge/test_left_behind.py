@@ -43,12 +43,13 @@ def test_a_daemon_is_ended_with_the_job_and_listed(bench: Bench):
 
 
 def test_a_child_that_ignores_sigterm_and_changed_its_tag_is_ended(bench: Bench):
-    command = "trap '' TERM; exec env -i sleep 64"
+    sleeps = f"sleep {10_000 + os.getpid()}"  # as no other process of the machine does
+    command = f"trap '' TERM; exec env -i {sleeps}"
     source = "def f(command):\n    import subprocess\n    subprocess.Popen(command, shell=True)\n"
     job = bench.job(source, command, grace_s=0.2)
 
     assert job.run()["kind"] == "returned"
-    assert subprocess.run(["pgrep", "-fx", "sleep 64"]).returncode == 1
+    assert subprocess.run(["pgrep", "-fx", sleeps]).returncode == 1
 
 
 def test_a_thread_that_stays_does_not_delay_the_value(bench: Bench):

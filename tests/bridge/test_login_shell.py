@@ -216,7 +216,7 @@ def test_shell_files_that_hang_end_or_flood_cost_only_their_time(place: Place, t
     found = place.look(usual=(str(place.slurm),), patience_s=1.0, SLURM_CONF="/etc/a.conf").found
 
     assert found["slurm"].how == "in a usual folder"
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 80  # the shell would sleep for 100
 
 
 def test_a_shell_file_that_prints_and_reads_hides_nothing(place: Place) -> None:

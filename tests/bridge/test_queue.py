@@ -30,12 +30,8 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: each test
 @pytest.fixture
 def patient(box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Box:
     """A machine whose spooler looks again after ten minutes only: what it notices before that has woken it."""
-    bridge = layout_bridge(tmp_path / "patient")
-    spooler = next(bridge.rglob("queue/spooler.py"))
-    impatient = spooler.read_text()
-    assert "_LOOK_AGAIN_S = 5.0 " in impatient
-    spooler.write_text(impatient.replace("_LOOK_AGAIN_S = 5.0 ", "_LOOK_AGAIN_S = 600.0 "))
-    monkeypatch.setattr(box.bench, "bridge", bridge)
+    late = ("queue/spooler.py", "_LOOK_AGAIN_S = 5.0", "_LOOK_AGAIN_S = 600.0")
+    monkeypatch.setattr(box.bench, "bridge", layout_bridge(tmp_path / "patient", late))
     return box
 
 
@@ -210,15 +206,12 @@ def test_twelve_jobs_on_eight_gpus_never_share_one_and_none_leaks(box: Box):
 
 
 def test_of_a_long_queue_only_the_front_is_looked_at_and_all_start_in_turn(box: Box, tmp_path: Path, monkeypatch):
-    bridge = layout_bridge(tmp_path / "hasty")
-    spooler = next(bridge.rglob("queue/spooler.py"))
-    text = spooler.read_text()
-    changes = {"_FEW = 256": "_FEW = 2", "_OF_EACH = 64": "_OF_EACH = 1", "_MOST_S = 0.1, 30.0": "_MOST_S = 1e-9, 1e9"}
-    for real, small in changes.items():
-        assert real in text
-        text = text.replace(real, small)
-    spooler.write_text(text)
-    monkeypatch.setattr(box.bench, "bridge", bridge)
+    changes = [
+        ("queue/spooler.py", "_FEW = 256", "_FEW = 2"),
+        ("queue/spooler.py", "_OF_EACH = 64", "_OF_EACH = 1"),
+        ("queue/spooler.py", "_SHARE, _MOST_S = 0.1, 30.0", "_SHARE, _MOST_S = 1e-9, 1e9"),
+    ]
+    monkeypatch.setattr(box.bench, "bridge", layout_bridge(tmp_path / "hasty", *changes))
     box.say(cards=1)
     first = running(box, box.job(1, 600))
     waiting = [box.job(1, 0.05) for _ in range(5)]

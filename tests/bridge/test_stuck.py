@@ -15,6 +15,8 @@ import pytest
 from tests.bridge.host import Bench, is_running, layout_bridge
 from tests.waiting import until
 
+ENDS_WITHIN_S = 50.0  # ten seconds on a quiet machine; what ends a job that nobody wakes comes after 60
+
 STOPS_ITS_SUPERVISOR = """def f(seconds):
     import os, signal, time
     os.kill(os.getppid(), signal.SIGSTOP)
@@ -50,7 +52,7 @@ def test_the_time_limit_of_a_job_that_stops_its_supervisor_holds(bench: Bench):
     outcome = job.run()
 
     assert outcome["kind"] == "time" and outcome["by"] == "supervisor"
-    assert outcome["usage"]["wall_s"] < 15
+    assert outcome["usage"]["wall_s"] < ENDS_WITHIN_S
     assert job.tagged() == []
 
 
@@ -65,7 +67,7 @@ def test_a_job_whose_supervisor_is_stopped_ends_when_it_is_asked_to(bench: Bench
     script.wait(150)
 
     assert job.outcome()["kind"] == "cancelled"
-    assert time.monotonic() - asked < 15
+    assert time.monotonic() - asked < ENDS_WITHIN_S
     assert job.tagged() == []
 
 
@@ -135,7 +137,7 @@ def test_a_job_that_does_not_end_when_asked_to_is_ended_by_who_asks(bench: Bench
     told = json.loads(job.call("end").stdout)
 
     assert told == {"left": []}
-    assert time.monotonic() - began < 13
+    assert time.monotonic() - began < ENDS_WITHIN_S
     assert job.outcome()["kind"] == "cancelled"
     script.wait(150)
     until(lambda: job.tagged() == [])

@@ -27,18 +27,6 @@ def number_of(sent: Sent) -> str:
     return next(iter(sent.in_slurm()))
 
 
-@pytest.mark.fault("17")
-def test_job_requeued_while_it_runs_ends_in_its_second_attempt(here: Here, world: World) -> None:
-    sent = here.submit("restarted", "slurm", seconds=600)
-    sent.await_at("function")
-    world.lab.slurm.run("scontrol", "requeue", number_of(sent))
-    assert sent.job.result(150) == 2, sent.there.history()
-    assert kinds(sent) == [layout.PREEMPTED, layout.RETURNED]
-    assert sent.there.runs() == [f"{sent.job.id}/1", f"{sent.job.id}/2"]
-    assert any("queued again" in status for status in sent.states), sent.states
-    sent.stands(runs=2)
-
-
 def test_job_requeued_after_its_end_runs_nothing_again(here: Here, world: World) -> None:
     sent = here.submit("speak", "slurm", lines=3, every=0.1)
     assert sent.job.result(150) == 3

@@ -123,11 +123,16 @@ def hosts(_shared: Hosts, monkeypatch: pytest.MonkeyPatch) -> Hosts:
     return _shared
 
 
+def local_host(root: Path, name: str = "here") -> str:
+    """Return a clusterfn.yml whose only host is this machine, with cores for the tests that run beside this one too."""
+    return f"hosts:\n  {name}:\n    scheduler: local\n    root: {root}\n    limits: {{cores: 64}}\n"
+
+
 @pytest.fixture(scope="session")
 def _bridge(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`bridge` of a root below which a call has run: its modules have been compiled."""
     folder = tmp_path_factory.mktemp("compiled")
-    (folder / "clusterfn.yml").write_text(f"hosts:\n  here:\n    scheduler: local\n    root: {folder}/root\n")
+    (folder / "clusterfn.yml").write_text(local_host(folder / "root"))
     if sys.platform == "win32":  # jobs cannot run there
         (folder / "root" / "bridge").mkdir(parents=True)
         return folder / "root" / "bridge"
@@ -147,8 +152,7 @@ def warm_root(tmp_path: Path, _bridge: Path) -> Path:
 def here(tmp_path: Path, warm_root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A configuration whose only host is this machine, with a root of its own; the root."""
     config = tmp_path / "clusterfn.yml"
-    lines = ["scheduler: local", f"root: {warm_root}", "limits: {cores: 64}"]  # for the tests that run beside it too
-    config.write_text("hosts:\n  here:\n" + "".join(f"    {line}\n" for line in lines))
+    config.write_text(local_host(warm_root))
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
     return warm_root
 

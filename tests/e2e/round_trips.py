@@ -211,7 +211,7 @@ def _check(there: There) -> int:
 
 def _log_in() -> None:
     """Hold a connection, and wait until an agent waits behind it."""
-    subprocess.run([sys.executable, "-m", "clusterfn", "login", "held"], check=True, capture_output=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "clusterfn", "login", "held"], check=True, capture_output=True, timeout=150)
     until(lambda: is_waiting(held_connections.runtime_folder()))
 
 
@@ -289,7 +289,7 @@ def behind(lab: Lab, one_way_s: float) -> Iterator[There]:
 def _log_out() -> None:
     if held_connections.has_records():
         subprocess.run(
-            [sys.executable, "-m", "clusterfn", "logout", "held"], check=True, capture_output=True, timeout=60
+            [sys.executable, "-m", "clusterfn", "logout", "held"], check=True, capture_output=True, timeout=150
         )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import clusterfn
+from tests.e2e.conftest import local_host
 from tests.e2e.terminal import PROMPT, Terminal
 from tests.programs import main
 from tests.waiting import until
@@ -61,7 +62,7 @@ def held(path):
 
 @pytest.fixture
 def folder(tmp_path, warm_root, monkeypatch) -> Path:
-    (tmp_path / "clusterfn.yml").write_text(f"hosts:\n  here:\n    scheduler: local\n    root: {warm_root}\n")
+    (tmp_path / "clusterfn.yml").write_text(local_host(warm_root))
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
     (tmp_path / "work.py").write_text(WORK)
     return tmp_path
@@ -233,7 +234,7 @@ def test_attach_shows_everything_and_ends_with_the_job(run, started):
 @pytest.fixture
 def one_home(folder, run, monkeypatch) -> str:
     """A job that three hosts show, sent to the second; nothing here remembers it. Its id."""
-    block = f"    scheduler: local\n    root: {folder}/root\n"
+    block = f"    scheduler: local\n    root: {folder}/root\n    limits: {{cores: 64}}\n"
     (folder / "clusterfn.yml").write_text(f"hosts:\n  a:\n{block}  b:\n{block}  c:\n{block}")
     job = run("run", "b", "work.py::add", "1").stderr.split()[1]
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "elsewhere"))
@@ -340,7 +341,7 @@ def test_jobs_are_narrowed_by_state_time_and_number(run):
 
 
 def test_jobs_of_all_hosts_are_one_list_and_a_host_that_fails_is_named(folder, run, tmp_path):
-    other = f"  other:\n    scheduler: local\n    root: {tmp_path}/other\n"
+    other = f"  other:\n    scheduler: local\n    root: {tmp_path}/other\n    limits: {{cores: 64}}\n"
     gone = "  gone:\n    scheduler: bare\n    address: nowhere.invalid\n    transport: openssh\n"
     text = (folder / "clusterfn.yml").read_text()
     (folder / "clusterfn.yml").write_text(text + other)

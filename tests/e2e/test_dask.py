@@ -27,7 +27,7 @@ from clusterfn import ClusterfnError, ConfigError, EnvironmentBuildError
 from clusterfn.config import config_file
 from clusterfn.hosts.host_state import open_session
 from tests.bridge.host import command_of
-from tests.e2e.conftest import ON_SLURM, SLURM_IF_LONG, lab_venv
+from tests.e2e.conftest import BOTH, ON_SLURM, SLURM_IF_LONG, lab_venv, local_host
 from tests.waiting import WAIT_S, until
 
 pytest.importorskip("distributed", reason="dask is not installed")
@@ -156,9 +156,7 @@ def outcomes(root: Path) -> list[dict[str, Any]]:
 def _block(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A client with two workers on this machine, and the host's root; for the tests that leave it as it was."""
     folder = tmp_path_factory.mktemp("dask")
-    (folder / "clusterfn.yml").write_text(
-        f"hosts:\n  here:\n    scheduler: local\n    root: {folder}/root\n    limits: {{cores: 64}}\n"
-    )
+    (folder / "clusterfn.yml").write_text(local_host(folder / "root"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CLUSTERFN_CONFIG", str(folder / "clusterfn.yml"))
         with clusterfn.dask_client("here", workers=2, **SMALL) as client:
@@ -328,9 +326,7 @@ def test_own_modules_go_to_scheduler_and_workers(here, run_script, tmp_path):
 def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """As `_block`, but one job holds scheduler and workers."""
     folder = tmp_path_factory.mktemp("whole")
-    (folder / "clusterfn.yml").write_text(
-        f"hosts:\n  here:\n    scheduler: local\n    root: {folder}/root\n    limits: {{cores: 64}}\n"
-    )
+    (folder / "clusterfn.yml").write_text(local_host(folder / "root"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CLUSTERFN_CONFIG", str(folder / "clusterfn.yml"))
         with clusterfn.dask_client("here", workers=2, nodes=1, **SMALL) as client:
@@ -523,8 +519,9 @@ def environment(lab: Any) -> str:
     return f"venv:{lab_venv(lab, 'dask', *versions)}"
 
 
+@pytest.mark.long
 @pytest.mark.lab
-@SLURM_IF_LONG
+@BOTH
 def test_four_workers_shuffle_and_one_dies(hosts, environment, host):
     from dask import bag
 

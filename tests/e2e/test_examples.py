@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.conftest import ON_BARE
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 pytestmark = pytest.mark.timeout(600)
 SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py"))
@@ -151,7 +153,7 @@ def test_files_here(here):
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("host", ["tensor01", "slurm"])
+@ON_BARE
 def test_files_on_a_host(hosts, host):
     assert run("files.py", host).splitlines() == FILES
 

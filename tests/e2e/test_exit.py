@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import clusterfn
-from tests.e2e.conftest import MINOR
+from tests.e2e.conftest import MINOR, local_host
 from tests.lab import DelayProxy, Lab
 
 SCRIPT = """
@@ -42,13 +42,13 @@ print(json.dumps([each.id for each in left]))
 
 
 @pytest.fixture
-def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def started(tmp_path: Path, warm_root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file with a line for each agent that this machine has started as the host `here`."""
     started, python = tmp_path / "started", tmp_path / "counting-python"
     python.write_text(f'#!/bin/sh\necho agent >>"{started}"\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o700)
     config = tmp_path / "clusterfn.yml"
-    config.write_text(f"hosts:\n  here:\n    scheduler: local\n    root: {tmp_path / 'root'}\n    python: {python}\n")
+    config.write_text(local_host(warm_root) + f"    python: {python}\n")
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
     return started
 
@@ -93,10 +93,6 @@ print(json.dumps([first.id, second.id]))
 def test_a_script_that_ends_says_which_of_its_jobs_wait_and_which_run(
     started: Path, tmp_path: Path, run_script: Callable[..., Any]
 ) -> None:
-    config = tmp_path / "clusterfn.yml"
-    # Jobs of other tests use the cores of this machine too. The first job needs one of many, the second all of them.
-    config.write_text(config.read_text() + "    limits: {cores: 64}\n")
-
     runs, waits = run_script(WAITS)
     said = (tmp_path / "said").read_text()
     for job_id in (runs, waits):

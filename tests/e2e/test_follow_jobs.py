@@ -116,7 +116,7 @@ def test_a_terminal_that_is_stopped_brings_no_further_look(here, monkeypatch):
     monkeypatch.setattr(connection.HostConnection, "converse", converse)
     looks = top.looks(open_session(config_file.load().resolve("here")[0]))
     next(looks)
-    time.sleep(5)  # the host may look each 2 s
+    time.sleep(3)  # the host may look each 2 s
     assert len(came) == 1
 
     next(looks)
@@ -259,11 +259,11 @@ def tunnelled(capfd):
     for process in started:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=150)
 
 
 def page(address):
-    with urllib.request.urlopen(address, timeout=30) as answer:
+    with urllib.request.urlopen(address, timeout=150) as answer:
         return answer.read()
 
 
@@ -284,7 +284,7 @@ def test_a_port_of_a_job_is_reached_here_until_the_job_ends(host, hosts, tunnell
         each.join()
     assert pages == [b"page of the job " * 10000] * 4
     job.stop()
-    assert process.wait(60) == 0 and "has ended, and the tunnel with it" in process.stderr.read()
+    assert process.wait(150) == 0 and "has ended, and the tunnel with it" in process.stderr.read()
 
 
 @pytest.mark.lab
@@ -297,7 +297,7 @@ def test_a_port_on_which_nothing_of_this_user_listens_is_named(hosts, tunnelled,
         with pytest.raises(OSError):
             page(address)
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=60)[1]
+        said = process.communicate(timeout=150)[1]
     assert re.search(rf"port {port} of \S+ belongs to another user", said)
 
 

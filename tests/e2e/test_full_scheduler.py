@@ -15,7 +15,7 @@ import clusterfn
 from tests.e2e.conftest import MINOR
 from tests.lab import Lab
 from tests.lab.own_slurm import OwnSlurm
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.lab
 # As a limit of an association or a QOS does it (`test_qos`): sbatch says its name, then why it fails.
@@ -67,7 +67,7 @@ def test_a_call_waits_with_slurms_words_until_there_is_room(site, may_have):
 
     assert states == ("PENDING", "PENDING")
     assert sum("AssocMaxSubmitJobLimit" in line for line in listed.stdout.splitlines()) == 2
-    assert [first.result(60), second.result(60)] == [1, 2]
+    assert [first.result(WAIT_S), second.result(WAIT_S)] == [1, 2]
     assert len(queued(site)) == len(before) + 2  # none was submitted twice
 
 
@@ -78,7 +78,7 @@ def test_a_call_that_another_program_cancels_while_it_waits_is_never_submitted(s
     until(lambda: WORDS in job.reason)
 
     subprocess.run([sys.executable, "-m", "clusterfn", "cancel", job.id], capture_output=True, check=True)
-    assert type(job.exception(60)) is clusterfn.Cancelled
+    assert type(job.exception(WAIT_S)) is clusterfn.Cancelled
     may_have(1)
 
     assert clusterfn.cluster(abs)(-2) == 2
@@ -130,7 +130,7 @@ def test_a_job_that_waits_for_longer_than_queue_timeout_fails_with_slurms_words(
     job = clusterfn.cluster(abs).submit(-1)
 
     with pytest.raises(clusterfn.Unsatisfiable, match="queue_timeout, 3 s .*AssocMaxSubmitJobLimit"):
-        job.result(30)
+        job.result(WAIT_S)
 
 
 def test_ctrl_c_in_a_program_that_waits_for_room_drops_its_job(site, may_have, tmp_path):
@@ -144,7 +144,6 @@ def test_ctrl_c_in_a_program_that_waits_for_room_drops_its_job(site, may_have, t
             if "waits in this program" in line:
                 program.send_signal(signal.SIGINT)
     may_have(1)
-    time.sleep(2)
 
     assert any(WORDS in line for line in told) and "was stopped" in told[-1]
     assert queued(site) == before
@@ -160,7 +159,7 @@ def test_a_slurm_that_holds_as_many_jobs_as_it_can_is_waited_for(lab, tmp_path, 
         for _ in range(5):
             own.run("sbatch", "--wrap", "sleep 5")
         job = clusterfn.cluster(abs).submit(-1)
-        until(lambda: "Slurm temporarily unable to accept job" in job.reason, 30)
+        until(lambda: "Slurm temporarily unable to accept job" in job.reason)
 
-        assert job.result(120) == 1
+        assert job.result(WAIT_S) == 1
         assert [value for _, value in sorted(clusterfn.cluster(abs).map(range(-30, 0)))] == list(range(30, 0, -1))

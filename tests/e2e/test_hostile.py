@@ -25,12 +25,9 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run
 
 
 @pytest.fixture
-def root(tmp_path, monkeypatch) -> Path:
-    """A local host whose folder is the test's own."""
-    config = tmp_path / "clusterfn.yml"
-    config.write_text(f"hosts:\n  here: {{scheduler: local, root: {tmp_path}/root}}\n")
-    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
-    return tmp_path / "root"
+def root(here) -> Path:
+    """The folder of a local host."""
+    return here
 
 
 def double(x):
@@ -123,8 +120,6 @@ def test_the_error_of_a_job_whose_files_were_removed_says_so(root):
 
 
 def test_who_waits_for_jobs_whose_files_are_removed_learns_whether_they_run_or_wait(root):
-    config = Path(os.environ["CLUSTERFN_CONFIG"])
-    config.write_text(config.read_text().replace("}", ", limits: {cores: 64}}"))
     third = cluster(cores=22)  # two at a time: a limit of jobs would count those of tests beside this one
     begun = [root.with_name("item"), root.with_name("job")]
     group = third(waits_to_be_killed).map([str(begun[0])])
@@ -155,7 +150,7 @@ def test_who_waits_for_jobs_whose_files_are_removed_learns_whether_they_run_or_w
 @pytest.mark.long
 def test_a_script_that_dies_before_its_first_heartbeat_is_noticed_though_the_agent_that_started_it_is_gone(root):
     config = Path(os.environ["CLUSTERFN_CONFIG"])
-    config.write_text(config.read_text().replace("}", ", setup: [sleep 600]}"))
+    config.write_text(config.read_text() + "    setup: [sleep 600]\n")
     job = cluster(double).submit(1)
     scripts = until(lambda: pids_with(f"{root}/jobs/{job.id}"))
     os.kill(open_session(config_file.load().resolve("here")[0]).connection.facts.pid, signal.SIGKILL)

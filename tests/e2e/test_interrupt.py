@@ -15,7 +15,7 @@ import pytest
 
 from clusterfn import Cancelled, ConfigError, attach
 from clusterfn.calls import attach as calls_attach
-from tests.e2e.conftest import ON_BARE, ON_SLURM, PATIENT, give_to
+from tests.e2e.conftest import ON_BARE, ON_SLURM, PATIENT, give_to, local_host
 from tests.waiting import until
 
 pytestmark = pytest.mark.lab
@@ -219,10 +219,9 @@ of_the_user()
 
 
 @pytest.mark.parametrize("what", WAITING)
-def test_what_follows_shows_the_users_frames_and_not_ours(tmp_path, monkeypatch, what):
-    config, script = tmp_path / "clusterfn.yml", tmp_path / "script.py"
-    config.write_text(f"hosts:\n  here:\n    scheduler: local\n    root: {tmp_path / 'root'}\n")
-    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+@pytest.mark.usefixtures("here")
+def test_what_follows_shows_the_users_frames_and_not_ours(tmp_path, what):
+    script = tmp_path / "script.py"
     text, says_more = WAITING[what]
     script.write_text(FRAMES.replace("WHAT", text.replace("\n", "\n    ")))
     caller = subprocess.Popen(
@@ -263,10 +262,9 @@ threading.Thread(target=tell_when_it_waits, daemon=True).start()
 """
 
 
-def test_ctrl_c_at_the_end_of_a_program_that_still_sends_lets_it_go_and_shows_nothing_of_ours(tmp_path, monkeypatch):
-    config, script = tmp_path / "clusterfn.yml", tmp_path / "script.py"
-    config.write_text(f"hosts:\n  here:\n    scheduler: local\n    root: {tmp_path / 'root'}\n")
-    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+@pytest.mark.usefixtures("here")
+def test_ctrl_c_at_the_end_of_a_program_that_still_sends_lets_it_go_and_shows_nothing_of_ours(tmp_path):
+    script = tmp_path / "script.py"
     script.write_text(LEAVING)
     caller = subprocess.Popen(
         [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -323,10 +321,10 @@ finally:
 
 
 @pytest.fixture
-def sender(tmp_path, monkeypatch):
+def sender(tmp_path, warm_root, monkeypatch):
     """Start a script that sends 24 MB with 1 MB a second to this machine, with 8 MB once there is the file `fast`."""
     config, script = tmp_path / "clusterfn.yml", tmp_path / "script.py"
-    config.write_text(f"hosts:\n  {tmp_path.name}:\n    scheduler: local\n    root: {tmp_path / 'root'}\n")
+    config.write_text(local_host(warm_root, tmp_path.name))
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
     script.write_text(SLOW_LINE)
     started = []
@@ -341,7 +339,7 @@ def sender(tmp_path, monkeypatch):
         if how == "map":  # whose call returns before anything is sent
             assert started[-1].stdout.readline() == "waiting\n"
         else:
-            while "sending" not in started[-1].stderr.readline():
+            while " pending" not in started[-1].stderr.readline():  # how much was sent comes after 15 s only
                 assert started[-1].poll() is None
         until(lambda: list((tmp_path / "root" / "jobs").glob("*.part-*")))
         return started[-1]

@@ -20,7 +20,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from tests.e2e.conftest import lab_venv
+from tests.e2e.conftest import lab_venv, local_host
 from tests.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.browser]
@@ -86,7 +86,7 @@ def server(folder):
         port = probe.getsockname()[1]
     settings = {"IdentityProvider.token": "", "ServerApp.port": port, "ServerApp.root_dir": folder}
     words = [f"--{name}={value}" for name, value in settings.items()]
-    (folder / "clusterfn.yml").write_text(f"hosts:\n  here:\n    scheduler: local\n    root: {folder}/root\n")
+    (folder / "clusterfn.yml").write_text(local_host(folder / "root"))
     news = folder / "settings" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
     news.parent.mkdir(parents=True)
     news.write_text('{"fetchNews": "false"}')

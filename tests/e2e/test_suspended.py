@@ -14,7 +14,7 @@ import clusterfn
 from tests.e2e.conftest import MINOR
 from tests.lab import Lab
 from tests.lab.own_slurm import OwnSlurm
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.lab
 PAUSE_S = 8.0
@@ -59,28 +59,28 @@ def test_a_suspended_job_has_all_of_its_time(site, call):
     job = call(time=f"{PAUSE_S:g}s")
     number = number_of(site)
     assert site.run("scontrol", "suspend", number).returncode == 0
-    until(lambda: job.state == "SUSPENDED", 10)
+    until(lambda: job.state == "SUSPENDED")
     seen = job.status
     listed = subprocess.run([sys.executable, "-m", "clusterfn", "jobs"], capture_output=True, text=True, check=True)
     time.sleep(PAUSE_S)
     site.run("scontrol", "resume", number)
-    until(lambda: job.state == "RUNNING", 10)
+    until(lambda: job.state == "RUNNING")
     resumed = job.status
     call.end()
 
     assert seen == "SUSPENDED (the scheduler has suspended the job; this time does not count)"
     assert "SUSPENDED" in listed.stdout
     assert resumed.startswith("RUNNING (it was suspended for ")
-    assert job.result(30) == "returned"
+    assert job.result(WAIT_S) == "returned"
     assert job.usage["wall_s"] < PAUSE_S
 
 
 def test_the_cancel_of_a_suspended_job_is_a_cancel(site, call):
     job = call()
     site.run("scontrol", "suspend", number_of(site))
-    until(lambda: job.state == "SUSPENDED", 10)
+    until(lambda: job.state == "SUSPENDED")
 
     job.stop()
 
     with pytest.raises(clusterfn.Cancelled):
-        job.result(90)
+        job.result(WAIT_S)

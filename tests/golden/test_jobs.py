@@ -24,7 +24,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for spec in root.glob("jobs/*/spec.json"):  # the root of a job is named there
         spec.write_text(spec.read_text().replace("/home/ann/made/root", str(root)))
     config = tmp_path / "clusterfn.yml"
-    config.write_text(f"hosts:\n  here:\n    scheduler: local\n    root: {root}\n")
+    config.write_text(f"hosts:\n  here:\n    scheduler: local\n    root: {root}\n    limits: {{cores: 64}}\n")
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
     return root
 

@@ -36,7 +36,7 @@ def ids(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
         root.rename(tmp_path / "moved")
         root.symlink_to(tmp_path / "moved")
     config = tmp_path / "clusterfn.yml"
-    config.write_text(f"hosts:\n  here:\n    scheduler: local\n    root: {root}\n")
+    config.write_text(f"hosts:\n  here:\n    scheduler: local\n    root: {root}\n    limits: {{cores: 64}}\n")
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
     found: dict[str, str] = told["ids"]
     return found
