@@ -160,6 +160,8 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, _numbered_folders: Iterat
         monkeypatch.setenv(f"XDG_{kind.upper()}_HOME", str(folder / kind))
     monkeypatch.setenv("CLUSTERFN_RUNTIME", _runtime)
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(folder / "config" / "clusterfn" / "config.yml"))
+    # A program runs one script; tests in one process run several.
+    monkeypatch.setattr("clusterfn.config.config_file.running_file", None)
     monkeypatch.setattr("clusterfn.hosts.transports.prompts.person", lambda: None)  # the tester is not asked for codes
 
 

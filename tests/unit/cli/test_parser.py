@@ -77,7 +77,7 @@ def group(monkeypatch) -> None:
         "wait": lambda *_: True, "states": ["RETURNED", "RAISED", "PENDING"], "label": lambda _, index: f"x={index}",
         "logs": lambda _, index, stream: printed[index], "__len__": lambda _: 3, "state": "RUNNING",
     }.items():  # fmt: skip
-        monkeypatch.setattr(JobGroup, name, value)
+        monkeypatch.setattr(JobGroup, name, value, raising=False)
     monkeypatch.setattr(output, "find", lambda *_, live: found)
 
 
@@ -271,12 +271,6 @@ def test_the_record_of_jobs_does_not_grow_for_ever(monkeypatch, tmp_path):
     assert sum(each.stat().st_size for each in tmp_path.iterdir()) < 2500
     assert len(history.entries(f"{49:016x}")) == len(history.entries(f"{42:016x}")) == 1
     assert not history.entries(f"{0:016x}")
-
-
-@pytest.fixture(autouse=True)
-def _no_script(monkeypatch) -> None:
-    """What one test runs is not what the next one runs."""
-    monkeypatch.setattr("clusterfn.config.config_file.running_file", None)
 
 
 @pytest.fixture

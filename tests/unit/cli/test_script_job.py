@@ -15,7 +15,6 @@ from clusterfn.cli.submission import call_options
 def test_a_script_of_any_name_gives_its_job_a_name_that_fits(file, name, tmp_path, monkeypatch):
     (tmp_path / file).write_text("print(1)\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("clusterfn.config.config_file.running_file", None)
     sent = []
 
     def send(called, *_, **__):

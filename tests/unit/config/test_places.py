@@ -140,8 +140,7 @@ def test_a_notebook_and_an_installed_command_are_no_script(alone, monkeypatch, p
     assert config_file.load().path is None
 
 
-def test_a_command_names_the_file_that_it_runs(alone, monkeypatch):
-    monkeypatch.setattr(config_file, "running_file", None)
+def test_a_command_names_the_file_that_it_runs(alone):
     write(alone / "scripts" / "clusterfn.yml", "beside")
     config_file.running(alone / "scripts" / "train.py")
     assert config_file.load().named == ("beside",)

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import venv_with_older_versions
 from tests.fixtures import roundtrip
 from tests.unit.bridge.serialization.test_calls import CALLS, TORCH, version
 
 SCRIPTS = ["tensors_script.py", "indexes_script.py"]
 pytestmark = pytest.mark.skipif(not TORCH.exists(), reason="the lab's torch environment is not there")
-
-
-@pytest.fixture
-def older(lab: Any) -> str:
-    """The interpreter of an environment with numpy 1, attrs 23 and pydantic 2.9."""
-    return str(venv_with_older_versions(lab) / "bin" / "python")
 
 
 def broken(report: dict[str, str]) -> dict[str, str]:

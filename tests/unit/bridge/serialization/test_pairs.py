@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures import roundtrip
-from tests.unit.bridge.serialization.test_arrays import OLDER
 from tests.unit.bridge.serialization.test_calls import TORCH
 
 FIXTURES = Path(roundtrip.__file__).parent
@@ -88,14 +87,12 @@ def test_tables_go_and_come_back_within_one_version(tmp_path: Path):
 MADE_HERE = pytest.param("pandas", marks=pytest.mark.long)  # by pip
 
 
+@pytest.mark.lab
 @pytest.mark.parametrize("module", ["numpy", "pydantic", "attrs", MADE_HERE])
 @pytest.mark.timeout(900)
-def test_values_go_between_two_versions_and_come_back(module: str, tmp_path: Path):
-    here, old = sys.executable if module in ("pydantic", "attrs") else str(TORCH), str(OLDER)
-    if module == "pandas":
-        old = made_by_pip(tmp_path, OLD_PANDAS)
-    elif not OLDER.exists():
-        pytest.skip("tests/e2e/test_values.py has not made the environment of older versions yet")
+def test_values_go_between_two_versions_and_come_back(module: str, older: str, tmp_path: Path):
+    here = sys.executable if module in ("pydantic", "attrs") else str(TORCH)
+    old = made_by_pip(tmp_path, OLD_PANDAS) if module == "pandas" else older
     for first, second in ((here, old), (old, here)):
         path, script = tmp_path / "values", MODULES / f"{module}.py"
         trip(first, "write", script, path)
