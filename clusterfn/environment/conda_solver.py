@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 from clusterfn.bridge.builder.plan import masked
 from clusterfn.environment import package_sources
@@ -83,18 +83,10 @@ def solve(spec: Specification, target: SolveTarget, say: Say) -> list[LockedPack
     ]  # fmt: skip
 
 
-class Ended(NamedTuple):
-    """How a program ended, and what it wrote."""
-
-    status: int
-    out: str
-    err: str
-
-
 def run_program(
     argv: Sequence[str], report: Callable[[float], None], *, given: str = "", folder: Path | None = None,
     variables: Mapping[str, str],
-) -> Ended:  # fmt: skip
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """Run a program that may take long, conda's solver or uv, to its end; never leave it behind.
 
     Args:
@@ -109,7 +101,7 @@ def run_program(
             while True:
                 try:
                     out, err = process.communicate(given or None, timeout=PATIENCE_S)
-                    return Ended(process.returncode, out, err)
+                    return subprocess.CompletedProcess(argv, process.returncode, out, err)
                 except subprocess.TimeoutExpired:
                     given = ""  # is on its way
                     report(time.monotonic() - began)
@@ -164,13 +156,13 @@ def virtual_packages(target: SolveTarget) -> dict[str, str]:
     return {**found, "__cuda": target.cuda} if target.cuda else found
 
 
-def _answer(ended: Ended, spec: Specification) -> list[dict[str, Any]]:
+def _answer(ended: subprocess.CompletedProcess[str], spec: Specification) -> list[dict[str, Any]]:
     try:
-        answer = json.loads(ended.out)
+        answer = json.loads(ended.stdout)
     except ValueError:
-        lines = masked(ended.err).strip().splitlines()
+        lines = masked(ended.stderr).strip().splitlines()
         raise LockError(
-            f"{spec.title} could not be locked: the solver ended with {ended.status}", evidence=lines[-10:]
+            f"{spec.title} could not be locked: the solver ended with {ended.returncode}", evidence=lines[-10:]
         ) from None
     if "solved" in answer:
         return list(answer["solved"])

@@ -144,18 +144,17 @@ def load_table() -> CudaTable:
     rows = tuple(
         CudaBuild(
             str(row["cuda"]),
-            version(str(row["torch"][0])),
-            _or_none(row["torch"][1]),
+            *_span(row["torch"]),
             tuple(map(str, row["capabilities"])),
-            (version(str(row["pypi"][0])), _or_none(row["pypi"][1])) if row.get("pypi") else None,
+            _span(row["pypi"]) if row.get("pypi") else None,
         )
         for row in content["builds"]
     )
     return CudaTable(rows, dict(content["drivers"]), dict(content["ships"]), str(content["date"]))
 
 
-def _or_none(value: object) -> Version | None:
-    return None if value is None else version(str(value))
+def _span(pair: Sequence[object]) -> tuple[Version, Version | None]:
+    return version(str(pair[0])), None if pair[1] is None else version(str(pair[1]))
 
 
 def choose_build(

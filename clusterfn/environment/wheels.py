@@ -228,7 +228,7 @@ class WheelFinder:
             [self.program, *argv], lambda seconds: self.say(f"still resolving {self.spec.title} ({seconds:.0f} s)"),
             given=given, folder=folder, variables=variables,
         )  # fmt: skip
-        return uv.UvResult(ended.status, masked(ended.err))
+        return uv.UvResult(ended.returncode, masked(ended.stderr))
 
     def _failure(self, reply: uv.UvResult, title: str = "") -> Exception:
         title = title or self.spec.title

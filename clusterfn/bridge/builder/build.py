@@ -199,8 +199,8 @@ class _Build:
             packages=[[each.name, each.version, each.build, each.manager] for each in self.plan.packages],
         )  # fmt: skip
         if self.plan.base is not None:
-            ready["base"] = dict(self.plan.base._asdict())
-            ready["packages"].append(["python", self.plan.base.version, "", "host"])
+            ready["base"] = self.plan.base
+            ready["packages"].append(["python", self.plan.base["version"], "", "host"])
         os.makedirs(os.path.join(self._aside, ABOUT), exist_ok=True)
         for name, document in ((SIZES, sizes), (PLAN, self.plan.document), (READY, ready)):
             write_document(os.path.join(self._aside, ABOUT, name), document)

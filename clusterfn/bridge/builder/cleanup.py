@@ -124,14 +124,11 @@ def remove_packages(root: str, holder: "LockHolder", unused_s: float = 0.0) -> "
 def _packages_in_use(root: str, holder: "LockHolder") -> "set[str]":
     """Return the SHA-256 of the packages of all environments and of all current builds."""
     folders = [os.path.join(layout.environment_dir(root, each), layout.ABOUT) for each in list_environments(root)]
-    folders += [layout.build_dir(root, each) for each in builds_under_way(root, holder)]
+    builds = [
+        path for path in paths_in(os.path.join(root, layout.BUILDS)) if not os.path.basename(path).startswith(".")
+    ]
+    folders += [path for path in builds if is_held(os.path.join(path, layout.LOCK), holder)]  # its builder lives
     return set().union(*(_hashes(os.path.join(folder, layout.PLAN)) for folder in folders))
-
-
-def builds_under_way(root: str, holder: "LockHolder") -> "list[str]":
-    """Return the ids of the environments that living builders make or repair."""
-    paths = [path for path in paths_in(os.path.join(root, layout.BUILDS)) if not os.path.basename(path).startswith(".")]
-    return [os.path.basename(path) for path in paths if is_held(os.path.join(path, layout.LOCK), holder)]
 
 
 def remove_old_parts(root: str) -> int:

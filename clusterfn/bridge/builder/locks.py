@@ -23,7 +23,6 @@ from ..agent.trusted import user_name
 from ..layout import BUILDS
 from ..supervisor import publish
 from ..supervisor.process_tree import STOPPED, boot_id, is_hidden, start_time, state_of
-from . import stopping
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,25 +41,22 @@ _LEFT_S = 600.0  # by the file server's clock, at the first look
 class FolderLock:
     """A lock, kept in a folder.
 
-    Attributes:
-        held_by: The other holder at the last look, if there was one.
-
     Args:
         is_kept: Whether its folder stays when it is released. Then a number is never used again.
     """
 
     def __init__(self, folder: str, holder: "LockHolder", *, is_kept: bool = True) -> None:
-        self.held_by: "Optional[OtherHolder]" = None
+        self._other: "Optional[OtherHolder]" = None  # its holder at the last look
         self._folder = folder
         self._holder = holder
         self._is_kept = is_kept
         self._number = 0
 
     @contextlib.contextmanager
-    def held(self, meanwhile: "Callable[[Optional[OtherHolder]], None]" = stopping.check) -> "Iterator[None]":
+    def held(self, meanwhile: "Callable[[Optional[OtherHolder]], None]") -> "Iterator[None]":
         """Hold the lock; as long as it is taken, call `meanwhile` with its holder again and again."""
         while not self.take():
-            meanwhile(self.held_by)
+            meanwhile(self._other)
             time.sleep(_LOOK_S)
         try:
             yield
@@ -72,9 +68,9 @@ class FolderLock:
         os.makedirs(self._folder, exist_ok=True)
         number, token = current_holder(self._folder)
         if token:
-            if self.held_by is None or self.held_by.token != token:
-                self.held_by = OtherHolder(token, self._holder)
-            if not self.held_by.is_dead(_STOPPED_S):
+            if self._other is None or self._other.token != token:
+                self._other = OtherHolder(token, self._holder)
+            if not self._other.is_dead(_STOPPED_S):
                 return False
         try:
             if not publish.publish(self._folder, str(number + 1), self._holder.token.encode(), mode=0o666):

@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterable, Mapping, Optional
 
-    from .plan import BasePython, BuildPlan, PlannedPackage
+    from .plan import BuildPlan, PlannedPackage
 
 _HISTORY = b"==> made by clusterfn from a lock <==\n"
 _WHEEL_INFO = re.compile(r"[^/]+\.dist-info/WHEEL\Z")
@@ -73,16 +73,16 @@ def layout_of_plan(plan: "BuildPlan", prefix: str) -> Layout:
     return layout
 
 
-def _place_base(layout: Layout, base: "BasePython") -> None:
+def _place_base(layout: Layout, base: "dict[str, str]") -> None:
     """Lay the environment out as `venv` does: a link to the host's interpreter, and pyvenv.cfg, which isolates it.
 
     Neither `venv` nor `ensurepip` is used: Debian has packages of their own for them.
     """
-    home = os.path.dirname(base.path)
+    home = os.path.dirname(base["path"])
     values = "home = %s\ninclude-system-site-packages = false\nversion = %s\nexecutable = %s\n"
-    config = values % (home, base.version, base.path)
+    config = values % (home, base["version"], base["path"])
     layout.add(TargetFile("pyvenv.cfg", WRITE, "", content=os.fsencode(config)))
-    layout.add(TargetFile("bin/python", SYMLINK, "", content=os.fsencode(base.path)))
+    layout.add(TargetFile("bin/python", SYMLINK, "", content=os.fsencode(base["path"])))
     for name in ("python3", "python%d.%d" % layout.version):
         layout.add(TargetFile("bin/" + name, SYMLINK, "", content=b"python"))
 

@@ -70,17 +70,6 @@ class PlannedPackage(NamedTuple):
         return "%s %s" % (self.name, self.version)
 
 
-class BasePython(NamedTuple):
-    """The host's own interpreter, on which an environment is built as a venv is.
-
-    Attributes:
-        version: "3.11.4"; with another one the environment is not the one that was locked.
-    """
-
-    path: str
-    version: str
-
-
 class BuildPlan(NamedTuple):
     """What to build, and how.
 
@@ -92,7 +81,8 @@ class BuildPlan(NamedTuple):
         purged: Whether files may be missing from an environment that is there.
         timeout_s: How many seconds a post-link script may take, and for how many any program may do nothing.
         owners: Users and groups whose folders are trusted.
-        base: The host's interpreter that it is built on; None if a package brings its Python.
+        base: The host's interpreter that it is built on, its `path` and `version`; None if a package brings its Python.
+            With another version the environment is not the one that was locked.
         setup: Lines of shell that load the host's modules before a wheel is built.
         document: The plan as it was read.
     """
@@ -108,7 +98,7 @@ class BuildPlan(NamedTuple):
     purged: bool
     timeout_s: float
     owners: "list[str]"
-    base: "Optional[BasePython]"
+    base: "Optional[dict[str, str]]"
     setup: str
     document: "dict[str, Any]"
 
@@ -142,7 +132,7 @@ def parse_plan(given: "dict[str, Any]") -> BuildPlan:
         purged=bool(given.get("purged", False)),
         timeout_s=float(given.get("timeout_s") or _TIMEOUT_S),
         owners=[str(name) for name in given.get("owners") or ()],
-        base=BasePython(_matching(_PATH, base["path"]), _matching(_VERSION, base["version"])) if base else None,
+        base=dict(path=_matching(_PATH, base["path"]), version=_matching(_VERSION, base["version"])) if base else None,
         setup=str(given.get("setup") or ""),
         document=given,
     )

@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Mapping, Optional
 
-    from .plan import BasePython, BuildPlan
+    from .plan import BuildPlan
     from .progress import ProgressWriter
 
 _LEAKS = ("LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "PYTHON", "PIP_", "CONDA_", "MAMBA_", "_CE_")
@@ -225,7 +225,7 @@ def verify_environment(plan: "BuildPlan", prefix: str) -> "dict[str, Any]":
     if found is None:
         raise _verify_failed("did not say which Python it is", lines[-20:])
     facts = dict(native(json.loads(found)))
-    wanted = plan.base.version if plan.base is not None else "%d.%d" % plan.python
+    wanted = plan.base["version"] if plan.base is not None else "%d.%d" % plan.python
     if not (facts["python"] + ".").startswith(wanted + "."):
         raise _verify_failed("is Python %s, the lock wants %s" % (facts["python"], wanted), [])
     if os.path.realpath(facts["prefix"]) != os.path.realpath(prefix):
@@ -238,20 +238,20 @@ def _verify_failed(what: str, evidence: "list[str]") -> BuildFailed:
     return BuildFailed("the environment was built, and %s" % what, stage="verify", evidence=evidence, hint=hint)
 
 
-def refuse_changed(base: "BasePython") -> None:
+def refuse_changed(base: "dict[str, str]") -> None:
     """Raise BuildFailed unless the interpreter on this machine is the one that the environment was locked for."""
-    argv, limit = [base.path, "-I", "-S", "-c", _VERSION], ProgramLimit(_BASE_TIMEOUT_S, _BASE_TIMEOUT_S)
+    argv, limit = [base["path"], "-I", "-S", "-c", _VERSION], ProgramLimit(_BASE_TIMEOUT_S, _BASE_TIMEOUT_S)
     try:
         said = run_program(argv, clean_environ(), limit).decode("utf-8", "replace").strip()
     except ProgramFailed as error:
         raise _changed(base, "fails (%s)" % error, error.evidence) from error
-    if said != base.version:
+    if said != base["version"]:
         raise _changed(base, "is Python %s" % said, [])
 
 
-def _changed(base: "BasePython", what: str, evidence: "list[str]") -> BuildFailed:
+def _changed(base: "dict[str, str]", what: str, evidence: "list[str]") -> BuildFailed:
     return BuildFailed(
-        "it is built on Python %s of the host, and %s %s on %s" % (base.version, base.path, what, os.uname()[1]),
+        "it is built on Python %s of the host, and %s %s on %s" % (base["version"], base["path"], what, os.uname()[1]),
         stage="python", evidence=evidence,
         hint="if the host was updated, run your program again: it locks and builds for the Python that is there now; "
         "if its machines differ, name a Python that all have, or take it from elsewhere (env_python: standalone)",

@@ -13,7 +13,6 @@ import time
 
 from ..builder import leases, permissions, programs, progress
 from ..builder.errors import BuildFailed, from_os_error
-from ..builder.plan import BasePython
 from ..layout import BUILD, BUILDER_LOG, ENVIRONMENT, PLAN, READY, build_dir, environment_dir
 from .environ import add_script_variables
 from .text import native
@@ -108,7 +107,7 @@ def _refuse_other_python(base: "Optional[dict[str, str]]") -> None:
     """Raise if it is built on an interpreter of the host that is gone here, or is another one."""
     if base:
         with _verdict_of_builder(base["path"], "the environment cannot be used"):
-            programs.refuse_changed(BasePython(native(base["path"]), base["version"]))
+            programs.refuse_changed(native(base))
 
 
 class _Builder:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import http.server
+import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -360,9 +361,9 @@ def asked_of_uv(shelf: Shelf, monkeypatch) -> list[tuple[list[str], dict[str, st
     """Return what uv will have been asked: its arguments and variables. It finds nothing."""
     asked: list[tuple[list[str], dict[str, str]]] = []
 
-    def run(argv, report, *, given, folder, variables) -> conda_solver.Ended:
+    def run(argv, report, *, given, folder, variables) -> subprocess.CompletedProcess[str]:
         asked.append((list(argv), dict(variables)))
-        return conda_solver.Ended(1, "", "no solution")
+        return subprocess.CompletedProcess(argv, 1, "", "no solution")
 
     monkeypatch.setattr(conda_solver, "run_program", run)
     return asked
