@@ -54,6 +54,7 @@ class Conclusion:
         """Ask the host to publish this verdict, unless the job has an outcome; `parse_conclusion` reads the answer."""
         self.job.skip_turn()
         request = json.dumps(verdict.as_dict()).encode()
+        # Only the host concludes: a client that concluded by itself could contradict a supervisor that is still alive.
         return self.job.session.bridge.supervise("conclude", self.job.folder, bridge=self.job.bridge, stdin=request)
 
     def conclude_and_cancel(self, verdict: SchedulerVerdict) -> None:

@@ -107,6 +107,7 @@ class Actors:
         Raises:
             ConfigError: Actors have all of them.
         """
+        # Waiting for a worker instead could last for ever: the `close()` of the actor may come after this call.
         if len(self._living) < self._workers:
             return
         names = ", ".join(self._living.values())

@@ -131,6 +131,7 @@ class TextPickler(pickler.Pickler):
         if reduction is not NotImplemented:
             return reduction
         if type(obj) is types.CodeType and not self._same_python:
+            # Byte code of one minor version means nothing to another, and could crash it, so code goes as its source.
             return source.compiled, (self._known_there(source.of_code(obj)),)
         if _UNION is not None and type(obj) is _UNION:
             return union, obj.__args__

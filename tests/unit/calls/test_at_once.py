@@ -12,7 +12,7 @@ from clusterfn.calls.at_once import at_once
 from tests.waiting import until
 
 
-def test_several_are_done_at_the_same_time_and_told_in_their_order() -> None:
+def test_several_are_done_at_the_same_time_and_reported_in_their_order() -> None:
     all_there = threading.Barrier(module.MOST)  # none gets through before so many have come
 
     def work(number: int) -> int:
