@@ -175,8 +175,8 @@ def _rows(environments: Sequence[Built]) -> Iterator[list[str]]:
 
 
 def _users(jobs: Sequence[str]) -> str:
-    shown = " ".join(job[:_DIGITS] for job in jobs[:_SHOWN_JOBS])
-    return f"{shown} and {len(jobs) - _SHOWN_JOBS} more" if len(jobs) > _SHOWN_JOBS else shown
+    ids = " ".join(job[:_DIGITS] for job in jobs[:_SHOWN_JOBS])
+    return f"{ids} and {len(jobs) - _SHOWN_JOBS} more" if len(jobs) > _SHOWN_JOBS else ids
 
 
 def show_environment(args: argparse.Namespace) -> int:
