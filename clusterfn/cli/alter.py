@@ -67,32 +67,32 @@ def _alter(job_id: str, host: str | None, change: Alteration) -> dict[str, Any]:
         spec = read_spec(data or b"")
         before = Resources(**known_fields(Resources, spec["resources"]))
     facts = {name: value for name, value in change._asdict().items() if value is not None}
-    asked = before._replace(**{name: value for name, value in facts.items() if name != "priority"})
+    request = before._replace(**{name: value for name, value in facts.items() if name != "priority"})
     # Reject what the host can never give before anything is changed.
-    session.capacity.enough(asked)
-    _alter_at_scheduler(session, spec, asked, change)
+    session.capacity.enough(request)
+    _alter_at_scheduler(session, spec, request, change)
     answer = session.bridge.supervise("alter", folder, bridge=spec["bridge"], stdin=json.dumps(facts).encode())
-    done = answer.result(_TIMEOUT_S)
-    if done.rc != 0:
-        lines = done.err.decode("utf-8", "replace").splitlines()[-5:]
+    outcome = answer.result(_TIMEOUT_S)
+    if outcome.rc != 0:
+        lines = outcome.err.decode("utf-8", "replace").splitlines()[-5:]
         raise ClusterfnError("the host could not alter the job", host=session.host.name, job=spec["id"], evidence=lines)
     with reading(session.host.name, "its answer"):
-        is_altered = json.loads(done.out)["altered"] is True
+        is_altered = json.loads(outcome.out)["altered"] is True
     if not is_altered:
         raise _has_begun(session, spec)
     console.tell(f"{spec['id'][:SHORT]} {spec['name']} on {session.host.name} now has {_in_words(change)}")
-    limits = {"time_s": asked.time_s, "memory_bytes": asked.memory_bytes}
+    limits = {"time_s": request.time_s, "memory_bytes": request.memory_bytes}
     return {"id": spec["id"], "name": spec["name"], "host": session.host.name, "altered": True, **limits, **facts}
 
 
-def _alter_at_scheduler(session: HostState, spec: dict[str, Any], asked: Resources, change: Alteration) -> None:
+def _alter_at_scheduler(session: HostState, spec: dict[str, Any], request: Resources, change: Alteration) -> None:
     name = layout.job_name(spec["name"], spec["id"])
     element_s = (spec.get("group") or {}).get("element_s")
     # An element of a group runs several items, so its time limit changes by the same factor as that of an item.
     if element_s and change.time_s is not None and spec["resources"].get("time_s"):
         element_s *= change.time_s / spec["resources"]["time_s"]
-        asked, change = asked._replace(time_s=element_s), change._replace(time_s=element_s)
-    command = session.scheduler.alter_command(name, asked, change)
+        request, change = request._replace(time_s=element_s), change._replace(time_s=element_s)
+    command = session.scheduler.alter_command(name, request, change)
     if not command:
         return
     answer = session.connection.run(command, unset=session.scheduler.unset, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)

@@ -45,8 +45,8 @@ def describe_error(error: BaseException, loud: bool = False) -> Complaint | None
     else:
         return None
     if loud:
-        ours = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        text = f"{ours}\n{text}"
+        own_traceback = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        text = f"{own_traceback}\n{text}"
     return Complaint(text, code, facts)
 
 

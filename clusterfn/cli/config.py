@@ -62,7 +62,7 @@ def _of_program(configuration: config_file.Config, top: Value | None) -> Iterato
             yield f"${name}", os.environ[name], "environment"
     for key, value in top.pairs if top else ():
         if key.text != "hosts":
-            yield from _written(key.text, value)
+            yield from _settings_of(key.text, value)
 
 
 def _keys_of_host(top: Value | None, name: str) -> Mapping[str, Value]:
@@ -72,7 +72,7 @@ def _keys_of_host(top: Value | None, name: str) -> Mapping[str, Value]:
     return {key.text: value for key, value in host.pairs} if host else {}
 
 
-def _of_host(host: Host, written: Mapping[str, Value]) -> Iterator[Setting]:
+def _of_host(host: Host, values: Mapping[str, Value]) -> Iterator[Setting]:
     for key, (field, *_) in HOST_KEYS.items():
         schedulers = [name for name, each in SCHEDULER_KEYS.items() if key in each.keys]
         if schedulers and host.scheduler not in schedulers:
@@ -80,9 +80,9 @@ def _of_host(host: Host, written: Mapping[str, Value]) -> Iterator[Setting]:
             continue
         value = _attribute(host, field)
         below = _below(value)
-        if key in written:
-            yield from _written(key, written[key])
-            names = {name.text for name, _ in written[key].pairs}
+        if key in values:
+            yield from _settings_of(key, values[key])
+            names = {name.text for name, _ in values[key].pairs}
             yield from ((f"{key}.{name}", each, _DEFAULT) for name, each in below.items() if name not in names)
         elif below:
             yield from ((f"{key}.{name}", each, _DEFAULT) for name, each in below.items())
@@ -100,8 +100,8 @@ def _attribute(host: Host, field: str) -> Any:
 def _below(value: Any) -> dict[str, Any]:
     """Return the defaults below `defaults:` that hold without being written, by the words of the file."""
     facts = value._asdict() if isinstance(value, (Limits, Resources)) else {}
-    kept = {name: each for name, each in facts.items() if each is not None and name not in ("nodes", "allow_cpu")}
-    return {name.removesuffix("_bytes").removesuffix("_s"): _with_unit(name, each) for name, each in kept.items()}
+    present = {name: each for name, each in facts.items() if each is not None and name not in ("nodes", "allow_cpu")}
+    return {name.removesuffix("_bytes").removesuffix("_s"): _with_unit(name, each) for name, each in present.items()}
 
 
 def _with_unit(field: str, value: Any) -> Any:
@@ -115,11 +115,11 @@ def _with_unit(field: str, value: Any) -> Any:
     return exact_time(value * 86400) if field.endswith("_days") else value
 
 
-def _written(key: str, value: Value) -> Iterator[Setting]:
+def _settings_of(key: str, value: Value) -> Iterator[Setting]:
     """Yield a key as it is written, and the keys below it."""
     if value.kind == "map":
         for name, below in value.pairs:
-            yield from _written(f"{key}.{name.text}", below)
+            yield from _settings_of(f"{key}.{name.text}", below)
     elif value.kind == "list":
         yield key, [each.text for each in value.values], value.place
     else:

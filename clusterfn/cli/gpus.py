@@ -133,12 +133,12 @@ def _holder_name(holder: Mapping[str, Any]) -> str:
 
 def _waiting(place: int, job: Mapping[str, Any]) -> Sequence[str]:
     since = format_duration(time.time() - job["since"])
-    return (str(place), _holder_name(job), _asked(job["asked"]), since, shortened(job["reason"], _REASON))
+    return (str(place), _holder_name(job), _request_in_words(job["asked"]), since, shortened(job["reason"], _REASON))
 
 
-def _asked(asked: Mapping[str, int]) -> str:
+def _request_in_words(request: Mapping[str, int]) -> str:
     """Say what a job waits for: its GPUs, else its cores."""
-    number, unit = (asked["gpus"], "GPU") if asked["gpus"] else (asked["cores"], "core")
+    number, unit = (request["gpus"], "GPU") if request["gpus"] else (request["cores"], "core")
     return f"{number} {unit}{'' if number == 1 else 's'}"
 
 
@@ -155,8 +155,8 @@ def ask_cluster(session: HostState) -> dict[str, Any]:
     """
     questions = session.scheduler.gpus()
     nodes, (queue, *others) = questions.nodes, questions.queue
-    asked = [_ask(session, nodes), _ask(session, queue)]
-    node_answer, waiting = (reply.result(_TIMEOUT_S) for reply in asked)
+    replies = [_ask(session, nodes), _ask(session, queue)]
+    node_answer, waiting = (reply.result(_TIMEOUT_S) for reply in replies)
     # A scheduler that rejects the first question about its queue may answer one of the others.
     for other in others:
         if waiting.rc != 0:

@@ -154,8 +154,8 @@ def _record(session: HostState) -> dict[str, Any] | None:
     with reading(session.host.name, layout.HOLD_RECORD):
         number, _ = str(record["id"]), _described(record)
     scheduler = session.scheduler
-    asked = session.connection.run(scheduler.evidence_command(number), unset=scheduler.unset).result(_TIMEOUT_S)
-    output = (asked.out + asked.err).decode("utf-8", "replace")
+    answer = session.connection.run(scheduler.evidence_command(number), unset=scheduler.unset).result(_TIMEOUT_S)
+    output = (answer.out + answer.err).decode("utf-8", "replace")
     # A node that dies does not remove the record, so only the scheduler knows whether the allocation still exists.
     return None if scheduler.explain(Evidence(output, "", number, str(record["job"]))) else record
 

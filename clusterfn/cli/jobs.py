@@ -60,10 +60,10 @@ def hosts_of(args: argparse.Namespace, command: str) -> tuple[config_file.Config
     return configuration, list(configuration.named or configuration.hosts)
 
 
-def _sizes(shown: Sequence[JobInfo]) -> dict[str, int]:
+def _sizes(jobs: Sequence[JobInfo]) -> dict[str, int]:
     """Ask the hosts how large the jobs are that will be shown; a host measures for ten seconds at most."""
     ids: dict[str, list[str]] = {}
-    for job in shown:
+    for job in jobs:
         ids.setdefault(job.host, []).append(job.id)
 
     def measure(name: str) -> dict[str, int]:
@@ -108,8 +108,8 @@ def _say_what_is_not_shown(
         console.tell(f"no jobs on {', '.join(hosts)}")
     elif not visible:
         options = {"-n": args.number, "--state": args.state, "--since": args.since}
-        asked = " and ".join(name for name, value in options.items() if value is not None)
-        console.tell(f"none of {len(listed)} jobs on {', '.join(hosts)} matches {asked}")
+        filters = " and ".join(name for name, value in options.items() if value is not None)
+        console.tell(f"none of {len(listed)} jobs on {', '.join(hosts)} matches {filters}")
     others = [name for name in history.hosts(configuration.path) if name in configuration.hosts and name not in hosts]
     if others and not args.hosts and not args.all_hosts:
         console.tell(f"other hosts with jobs: {', '.join(others)} (clusterfn jobs --all-hosts)")
@@ -161,14 +161,14 @@ def reports_on(jobs: Sequence[JobInfo]) -> list[dict[str, Any]]:
 
 
 def _report(jobs: Sequence[JobInfo]) -> dict[str, Any]:
-    used, asked = [job.usage for job in jobs], jobs[0].asked
+    used, requested = [job.usage for job in jobs], jobs[0].asked
     gpus = [gpu for each in used for gpu in each.get("gpus") or ()]
     use = [gpu["mean_use_percent"] for gpu in gpus if gpu.get("mean_use_percent") is not None]
     report = {
         "name": jobs[0].name,
         "host": jobs[0].host,
         "jobs": len(jobs),
-        "asked": dict(asked),
+        "asked": dict(requested),
         "wall_s": sum(each.get("wall_s") or 0.0 for each in used),
         "cores": max((cores for cores in map(mean_cores, used) if cores is not None), default=None),
         "memory_bytes": max((each.get("peak_memory_bytes") or 0 for each in used), default=0) or None,
@@ -177,10 +177,10 @@ def _report(jobs: Sequence[JobInfo]) -> dict[str, Any]:
     }
     # A job that failed may have needed more than it had the time to use.
     has_returned = any(job.state == RETURNED for job in jobs)
-    return {**report, "suggestions": suggestions(report, asked) if has_returned else []}
+    return {**report, "suggestions": suggestions(report, requested) if has_returned else []}
 
 
-def suggestions(used: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
+def suggestions(used: Mapping[str, Any], requested: Mapping[str, Any]) -> list[str]:
     """Say what to ask for the next time.
 
     Example:
@@ -188,14 +188,14 @@ def suggestions(used: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
         ['cores=2', 'memory="4GB"']
     """
     advice = []
-    cores, memory, limit_s = asked.get("cores"), asked.get("memory_bytes"), asked.get("time_s")
+    cores, memory, limit_s = requested.get("cores"), requested.get("memory_bytes"), requested.get("time_s")
     if cores and used.get("cores") is not None:
         enough = max(1, math.ceil(used["cores"] * _MARGIN["cores"]))
         advice += [f"cores={enough}"] if enough <= _WORTH * cores else []
     if memory and used.get("memory_bytes"):
         enough = _rounded_up(used["memory_bytes"] * _MARGIN["memory"], _MEMORY_STEPS)
         advice += _if_worth_it(f'memory="{exact_memory(enough)}"', memory, used["memory_bytes"], enough)
-    if asked.get("gpus") and used.get("gpu_use_percent") == 0:
+    if requested.get("gpus") and used.get("gpu_use_percent") == 0:
         advice.append("gpus=0: its GPUs did nothing")
     if limit_s and used.get("longest_s"):
         enough = _rounded_up(used["longest_s"] * _MARGIN["time"], _TIME_STEPS)
@@ -203,11 +203,11 @@ def suggestions(used: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
     return advice
 
 
-def _if_worth_it(option: str, asked: float, used: float, enough: float) -> list[str]:
+def _if_worth_it(option: str, requested: float, used: float, enough: float) -> list[str]:
     """Return the option if what was used came close to what was asked for, or if much less is enough."""
-    if used >= _NEAR * asked:
+    if used >= _NEAR * requested:
         return [f"{option}: it was close to its limit"]
-    return [option] if enough <= _WORTH * asked else []
+    return [option] if enough <= _WORTH * requested else []
 
 
 def _rounded_up(amount: float, steps: Sequence[float]) -> int:
@@ -222,14 +222,14 @@ def _rounded_up(amount: float, steps: Sequence[float]) -> int:
 
 
 def _row(report: Mapping[str, Any]) -> Sequence[str]:
-    asked, memory = report["asked"], report["memory_bytes"]
+    requested, memory = report["asked"], report["memory_bytes"]
     cores = "-" if report["cores"] is None else f"{report['cores']:.1f}"
     gpu = "-" if report["gpu_use_percent"] is None else f"{report['gpu_use_percent']:.0f} %"
-    limit = f" of {format_duration(asked['time_s'])}" if asked.get("time_s") else ""
+    limit = f" of {format_duration(requested['time_s'])}" if requested.get("time_s") else ""
     return (
         report["name"], report["host"], str(report["jobs"]),
-        f"{cores} of {asked['cores']}" if asked.get("cores") else cores,
+        f"{cores} of {requested['cores']}" if requested.get("cores") else cores,
         f"{format_size(memory) if memory else '-'}"
-        f"{' of ' + format_size(asked['memory_bytes']) if asked.get('memory_bytes') else ''}",
+        f"{' of ' + format_size(requested['memory_bytes']) if requested.get('memory_bytes') else ''}",
         gpu, format_duration(report["longest_s"]) + limit, ", ".join(report["suggestions"]) or "-",
     )  # fmt: skip

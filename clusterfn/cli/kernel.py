@@ -43,8 +43,8 @@ def add(args: argparse.Namespace) -> int:
             hint="write --environment conda:NAME, or a file such as environment.yml; it must have ipykernel",
         )
     args.host = host.name
-    shown = args.name or _name_of(args)
-    added = kernelspecs.add_kernelspec(shown, host.name, _words(args))
+    title = args.name or _name_of(args)
+    added = kernelspecs.add_kernelspec(title, host.name, _words(args))
     print(f"added {added.name} as {added.shown!r}: choose it in Jupyter or VS Code", file=sys.stderr)
     return 0
 

@@ -79,8 +79,8 @@ def trust(args: argparse.Namespace) -> int:
     _, host, _ = target.host(args.host, "trust")
     if not host.address:
         raise ConfigError(f"{host.name} is this machine, and is not reached by ssh", host=host.name)
-    written = trust_hosts(host, args.fingerprint, f"clusterfn trust {host.name}", replace=args.replace)
-    return 1 if written is None else 0
+    files = trust_hosts(host, args.fingerprint, f"clusterfn trust {host.name}", replace=args.replace)
+    return 1 if files is None else 0
 
 
 def trust_hosts(host: Host, fingerprints: Sequence[str], command: str, *, replace: bool = False) -> list[Path] | None:
@@ -98,7 +98,7 @@ def trust_hosts(host: Host, fingerprints: Sequence[str], command: str, *, replac
         HostKeyError: A key is not the one that is remembered or was named.
         ConfigError: No person can be asked.
     """
-    written: list[Path] = []
+    files: list[Path] = []
     for settings in keys.hosts_on_the_way(host):
         met = keys.fetch_keys(host, settings)
         if met.trusted is not None:
@@ -117,9 +117,9 @@ def trust_hosts(host: Host, fingerprints: Sequence[str], command: str, *, replac
             again = f"Once you know the fingerprint: {command} --fingerprint SHA256:…"
             print(f"Nothing was written. {again}", file=sys.stderr)
             return None
-        written.append(keys.write_known_hosts(host, met, chosen))
-        print(f"Written to {written[-1]}")
-    return written
+        files.append(keys.write_known_hosts(host, met, chosen))
+        print(f"Written to {files[-1]}")
+    return files
 
 
 def _show(met: HostKeys) -> None:
@@ -134,7 +134,7 @@ def _show(met: HostKeys) -> None:
 def _chosen(host: Host, met: HostKeys, fingerprints: Sequence[str], command: str) -> Sequence[ShownKey]:
     """Return the keys to write: those of the given fingerprints, or all of them once the person said yes."""
     if fingerprints:
-        return _named(host, met, fingerprints)
+        return _keys_with(host, met, fingerprints)
     if not sys.stdin.isatty():
         raise ConfigError(
             "There is no terminal on which to ask whether these are the right keys",
@@ -147,14 +147,14 @@ def _chosen(host: Host, met: HostKeys, fingerprints: Sequence[str], command: str
         print(question, end="", file=sys.stderr, flush=True)
         typed = sys.stdin.readline().strip()
         if typed.startswith("SHA256:"):
-            return _named(host, met, [typed])
+            return _keys_with(host, met, [typed])
         if typed.lower() in ("y", "yes"):
             return met.shown
         if typed.lower() in ("", "n", "no"):
             return ()
 
 
-def _named(host: Host, met: HostKeys, fingerprints: Sequence[str]) -> Sequence[ShownKey]:
+def _keys_with(host: Host, met: HostKeys, fingerprints: Sequence[str]) -> Sequence[ShownKey]:
     """Return the keys of these fingerprints.
 
     Raises:

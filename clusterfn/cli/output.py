@@ -296,7 +296,7 @@ def _values_of_map(group: JobGroup[Any, Any], as_json: bool) -> list[Any]:
         Cancelled: No item has a value, and all were cancelled.
         MapError: No item has a value.
     """
-    asked = f"clusterfn logs {group.id[:SHORT]} shows what each item printed"
+    advice = f"clusterfn logs {group.id[:SHORT]} shows what each item printed"
     try:
         values = group.results()
     except MapError as error:
@@ -304,13 +304,13 @@ def _values_of_map(group: JobGroup[Any, Any], as_json: bool) -> list[Any]:
         if all(isinstance(each, Cancelled) for each in group.failed.values()):
             message = f"{in_one_line(group.name)} was cancelled before any of its {len(group)} items returned"
             raise Cancelled(message, host=group.host, job=group.id, log=error.log) from None
-        error.hint = asked
+        error.hint = advice
         raise
     failed = group.failed
     if failed:
         cancelled = " was cancelled" if group.state == CANCELLED else ""
         have = f"{len(failed)} of {len(group)} items {'has' if len(failed) == 1 else 'have'} no value"
-        console.warn(f"{group.id[:SHORT]} {in_one_line(group.name)} on {group.host}{cancelled}: {have}; {asked}")
+        console.warn(f"{group.id[:SHORT]} {in_one_line(group.name)} on {group.host}{cancelled}: {have}; {advice}")
     for index, why in failed.items():
         values[index] = {"error": error_facts(why)} if as_json else _NoValue(why)
     return values

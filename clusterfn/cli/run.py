@@ -65,10 +65,10 @@ def script(args: argparse.Namespace) -> int:
 
 
 def _call(args: argparse.Namespace) -> tuple[ClusterFunction[Any, Any], tuple[Any, ...], dict[str, Any]]:
-    named = target.function(args.target, args.words)
+    function = target.function(args.target, args.words)
     positional, kwargs = target.arguments(args.words)
-    target.check_arguments(named, positional, kwargs)
-    decorated = named if isinstance(named, ClusterFunction) else cluster(named)
+    target.check_arguments(function, positional, kwargs)
+    decorated = function if isinstance(function, ClusterFunction) else cluster(function)
     return decorated.with_options(**call_options(args)), positional, kwargs
 
 

@@ -46,16 +46,16 @@ def narrow_table(head: Sequence[str], rows: Iterable[Sequence[str]], room: int |
     if room is None or sum(widths) + 2 * (len(head) - 1) <= room:
         return table(head, lines[1:])
     most = max(_NARROW, room // 3)
-    shown, left = [], room
+    columns, left = [], room
     for title in order:
         column = head.index(title)
         needs = min(widths[column], most if title else _NARROW) + 2
         if needs <= left + 2:
-            shown.append(column)
+            columns.append(column)
             left -= needs
-    kept = [[shortened(in_one_line(line[each]), most) if head[each] else line[each] for each in sorted(shown)]
+    cells = [[shortened(in_one_line(line[each]), most) if head[each] else line[each] for each in sorted(columns)]
             for line in lines]  # fmt: skip
-    return table(kept[0], kept[1:])
+    return table(cells[0], cells[1:])
 
 
 def fitted_lines(text: str, room: int) -> list[str]:

@@ -44,13 +44,13 @@ _MOST_RUNS = 100_000
 def run_script(args: argparse.Namespace) -> int:
     """Run the command on its host; its exit status becomes ours, 128 and more for a signal."""
     places = columns(args.map)
-    command, shown = _prepared(args, tuple(places), read_input(args.stdin))
+    command, title = _prepared(args, tuple(places), read_input(args.stdin))
     called = command.function
     if command.array:
         places[ARRAY_VARIABLE] = command.array
         args.max_parallel = args.max_parallel or command.max_parallel
     if places:
-        return _run_for_each(called, places, args, shown)
+        return _run_for_each(called, places, args, title)
     if args.detach:
         return start_detached(called, (), {}, as_json=args.json)
     code, value, advice = 0, None, None
@@ -64,13 +64,13 @@ def run_script(args: argparse.Namespace) -> int:
             console.warn(f"{error.message}; {error.hint}")
         advice = advise(error, command.project, args)
     if args.json:
-        key = "script" if shown == args.target else "command"
-        print(screen.as_json({key: shown, "exit_status": code, **({"value": value} if args.result else {})}))
+        key = "script" if title == args.target else "command"
+        print(screen.as_json({key: title, "exit_status": code, **({"value": value} if args.result else {})}))
     elif code:
-        console.warn(f"{shown} has exited with status {code}")
+        console.warn(f"{title} has exited with status {code}")
         if advice:
             console.tell(advice)
-        _tell_who_sends_itself(shown)
+        _tell_who_sends_itself(title)
     elif args.result:
         print(screen.as_json(value))
     return code
@@ -94,20 +94,20 @@ def _prepared(
         script = Path(args.target)
         # The configuration is also searched next to the script, as for a script that Python runs itself.
         config_file.running(script)
-        text, shown = CommandText(tuple(words), "", ()), args.target
+        text, title = CommandText(tuple(words), "", ()), args.target
     else:
         text = line_of_one_word(words[0]) if len(words) == 1 else CommandText(tuple(words), "", ())
-        shown = command_as_shown(text)
+        title = command_as_shown(text)
     unused = [name for name in names if not any(f"{{{name}}}" in word for word in words)]
     if unused:
-        raise ConfigError(f"the command has no place {{{unused[0]}}}", hint=f"write it where its value goes: {shown} "
+        raise ConfigError(f"the command has no place {{{unused[0]}}}", hint=f"write it where its value goes: {title} "
                           f"--{unused[0]} {{{unused[0]}}}")  # fmt: skip
     options = call_options(args)
     command = make_command(text._replace(names=names), options, args.result, stdin)
     if args.host:
         # $CLUSTERFN_HOST overrides the option `host`, and the HOST on the command line must override both.
         command = command._replace(function=command.function.on(args.host))
-    return command, shown
+    return command, title
 
 
 def _tell_who_sends_itself(target: str) -> None:
@@ -143,7 +143,7 @@ def columns(texts: list[str]) -> dict[str, list[str]]:
 
 
 def _run_for_each(
-    called: ClusterFunction[..., Any], columns: dict[str, list[str]], args: argparse.Namespace, shown: str
+    called: ClusterFunction[..., Any], columns: dict[str, list[str]], args: argparse.Namespace, title: str
 ) -> int:  # fmt: skip
     """Run the command for each combination of values; return 1 if one fails."""
     rows = list(itertools.product(*columns.values()))
@@ -213,14 +213,14 @@ def advise(error: CommandFailed, project: Project | None, args: argparse.Namespa
 
 
 def _of_clusterfn(words: Sequence[str]) -> str | None:
-    ours = {f"--{name.replace('_', '-')}" for name in (*OPTIONS, "detach", "partition", "map")}
-    return next((word for word in words if word.partition("=")[0] in ours), None)
+    options = {f"--{name.replace('_', '-')}" for name in (*OPTIONS, "detach", "partition", "map")}
+    return next((word for word in words if word.partition("=")[0] in options), None)
 
 
 def _left_out(lines: Sequence[str], project: Project) -> str | None:
     """Return a file that a line misses, or the folder of one, that is in the project's folder and was not sent."""
     root = Path(project)
-    sent: set[str] = set()
+    members: set[str] = set()
     for line in filter(_MISSING.search, lines):
         for word in _WORDS.findall(line):
             full_path = Path(os.path.normpath(root / word))
@@ -228,9 +228,9 @@ def _left_out(lines: Sequence[str], project: Project) -> str | None:
             if root not in path.parents:
                 continue
             name: str = path.relative_to(root).as_posix()
-            if not sent:
-                sent = {each for each, _ in project.members()}
-            if not any(each == name or each.startswith(f"{name}/") for each in sent):
+            if not members:
+                members = {each for each, _ in project.members()}
+            if not any(each == name or each.startswith(f"{name}/") for each in members):
                 return name
     return None
 
@@ -240,7 +240,7 @@ MOST_BYTES = 200 << 20
 _PIECE = 1 << 20
 
 
-def read_input(named: str | None) -> str | None:
+def read_input(source_name: str | None) -> str | None:
     """Return the file that a command reads: the one that `--stdin` names, or a copy of what comes in; None for nothing.
 
     A terminal is never read. A socket is read only for `--stdin -`: programs below `ssh` and editors inherit one
@@ -249,9 +249,9 @@ def read_input(named: str | None) -> str | None:
     Raises:
         ConfigError: There is nothing to read for `--stdin -`, or more than a job may get so.
     """
-    if named not in (None, "-"):
-        return named
-    source = _source(named == "-")
+    if source_name not in (None, "-"):
+        return source_name
+    source = _source(source_name == "-")
     if source is None:
         return None
     folder = Path(tempfile.mkdtemp(prefix="clusterfn-stdin-"))

@@ -108,19 +108,19 @@ def select(args: argparse.Namespace, command: str, states: Collection[str] = STA
     chosen: dict[str, str | None] = {}
     listed: dict[str, str] = {}
     for word in words:
-        named = [job for job in jobs if _is_named(job, word)]
-        if _is_id(word) and not named:
+        matching = [job for job in jobs if _is_named(job, word)]
+        if _is_id(word) and not matching:
             chosen[word] = _one_host(hosts, command)
             continue
-        if not named:
+        if not matching:
             raise _no_such_name(word, jobs, hosts, command)
-        kept = filter_jobs(named, args, states)
+        filtered = filter_jobs(matching, args, states)
         # Users rarely mean jobs on several hosts by one name, and these commands cannot be undone. Ask for the host.
-        if command in _ENDING and len({job.host for job in kept}) > 1:
-            lines = [f"{job.id} on {job.host}: {job.state}" for job in kept[:_SHOWN]]
-            hint = f"name the host: clusterfn {command} {kept[0].host} {shlex.quote(word)}"
-            raise ConfigError(f"{len(kept)} jobs on several hosts are named {word!r}", evidence=lines, hint=hint)
-        listed.update((job.id, job.host) for job in kept)
+        if command in _ENDING and len({job.host for job in filtered}) > 1:
+            lines = [f"{job.id} on {job.host}: {job.state}" for job in filtered[:_SHOWN]]
+            hint = f"name the host: clusterfn {command} {filtered[0].host} {shlex.quote(word)}"
+            raise ConfigError(f"{len(filtered)} jobs on several hosts are named {word!r}", evidence=lines, hint=hint)
+        listed.update((job.id, job.host) for job in filtered)
         chosen.update(listed)
     if args.all:
         listed.update((job.id, job.host) for job in filter_jobs(jobs, args, states))
@@ -140,16 +140,16 @@ def select_one(args: argparse.Namespace, command: str) -> tuple[str, str | None]
     if _is_id(word) and not word.isalpha():
         return word, host
     jobs = _list_each([host], command) if host else _list_by_names([word], command)
-    named = [job for job in jobs if _is_named(job, word)]
+    matching = [job for job in jobs if _is_named(job, word)]
     # The sort is stable, so the newest comes first in both groups.
-    named.sort(key=lambda job: job.state in ENDED)
-    if len(named) > 1:
-        first = named[0]
+    matching.sort(key=lambda job: job.state in ENDED)
+    if len(matching) > 1:
+        first = matching[0]
         which = "the newest" if first.state in ENDED else "the newest that has not ended"
-        console.tell(f"{len(named)} jobs are named {word!r}; {first.id} on {first.host} is {which}")
-    if not named and not _is_id(word):
+        console.tell(f"{len(matching)} jobs are named {word!r}; {first.id} on {first.host} is {which}")
+    if not matching and not _is_id(word):
         raise _no_such_name(word, jobs, [host] if host else [], command)
-    return (named[0].id, named[0].host) if named else (word, host)
+    return (matching[0].id, matching[0].host) if matching else (word, host)
 
 
 def filter_jobs(jobs: Sequence[JobInfo], args: argparse.Namespace, states: Collection[str] = STATES) -> list[JobInfo]:
@@ -159,10 +159,10 @@ def filter_jobs(jobs: Sequence[JobInfo], args: argparse.Namespace, states: Colle
         ConfigError: One of the filters has no meaning.
     """
     chosen_states, since = requested_states(args.state), sent_since(args.since)
-    kept = [job for job in jobs if job.state in states and job.state in chosen_states and job.started >= since]
+    filtered = [job for job in jobs if job.state in states and job.state in chosen_states and job.started >= since]
     if args.number is not None and args.number < 1:
         raise ConfigError(f"-n {args.number} shows no job", hint="give a number of at least 1")
-    return kept if args.number is None else kept[: args.number]
+    return filtered if args.number is None else filtered[: args.number]
 
 
 def requested_states(text: str | None) -> Collection[str]:

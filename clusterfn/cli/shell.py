@@ -74,8 +74,8 @@ def _environment_of(session: HostState, which: str | None) -> str:
     """Find, and build if need be, the environment of a host's jobs; return it as JSON."""
     ready = session.environments.find(EnvironmentRequest(which), say)
     if ready.made is not None:
-        with BuildDisplay() as shown:
-            environment_upload.build(session, ready.made, say, shown.show)
+        with BuildDisplay() as display:
+            environment_upload.build(session, ready.made, say, display.show)
     interpreter = ready.interpreter
     facts = {"python": interpreter.path, "activation": interpreter.activation, "env": dict(session.host.env)}
     return json.dumps(facts)

@@ -62,8 +62,8 @@ def suggest_words(parser: argparse.ArgumentParser, message: str, typed: Sequence
 def _unknown_command(parser: argparse.ArgumentParser, word: str, choices: Sequence[str], typed: Sequence[str]) -> str:
     """Say what is wrong with a word where a command is expected, or with an option before it."""
     before = typed[: typed.index(word)] if word in typed else ()
-    ours = _options(parser)
-    stray = next((each for each in before if each.startswith("-") and not any(o.startswith(each) for o in ours)), None)
+    options, words = _options(parser), [each for each in before if each.startswith("-")]
+    stray = next((each for each in words if not any(option.startswith(each) for option in options)), None)
     if stray is not None:
         # argparse took the value of an unknown option for the command.
         return f"{_UNKNOWN}{stray}{_near_option(parser, stray, typed)}"
@@ -100,7 +100,7 @@ def _near_option(parser: argparse.ArgumentParser, word: str, typed: Sequence[str
         rest = " FILE.py::FUNCTION" if command in RUN_FILES else " ID" if command in _TAKE_IDS else ""
         host = f"{' COMMAND' if takes_command else ''} {_value(typed, word, match, 'HOST')}{rest}"
         return f"; write the host without --host: {parser.prog}{host}"
-    meant = f"; did you mean --{near}?" if near else ""
+    tip = f"; did you mean --{near}?" if near else ""
     if command in RUN_FILES and (words := _as_of_sbatch(word, _value(typed, word, match, ""))):
         return f"; write {words}"
     if command in RUN_FILES:
@@ -108,12 +108,12 @@ def _near_option(parser: argparse.ArgumentParser, word: str, typed: Sequence[str
         value = _value(typed, word, match, "VALUE")
         keyword = name.replace("-", "_")
         if keyword in OF_SLURM:
-            meant = f"; write --slurm {name}={value}, or {keyword}: below slurm: in clusterfn.yml."
-        elif not meant and keyword in CallOptions.__annotations__:
-            meant = f"; write {keyword}=... in @cluster."
-        written = f"n argument of the function is written {keyword}={value}"
-        return f"{meant} A{written}" if meant else f"; a{written}"
-    return f"; write options after the command: {parser.prog} COMMAND {word}" if takes_command and not meant else meant
+            tip = f"; write --slurm {name}={value}, or {keyword}: below slurm: in clusterfn.yml."
+        elif not tip and keyword in CallOptions.__annotations__:
+            tip = f"; write {keyword}=... in @cluster."
+        form = f"n argument of the function is written {keyword}={value}"
+        return f"{tip} A{form}" if tip else f"; a{form}"
+    return f"; write options after the command: {parser.prog} COMMAND {word}" if takes_command and not tip else tip
 
 
 def _as_of_sbatch(word: str, value: str) -> str:

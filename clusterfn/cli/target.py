@@ -198,9 +198,9 @@ def _run(path: Path, work: Callable[[], Any]) -> Any:
 def _complaint(path: Path, error: BaseException) -> str:
     """Format Python's traceback of the user's lines, without our frames and those of the import machinery."""
     frames = list(_frames(path, error))
-    shown = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
+    lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
     last = traceback.format_exception_only(type(error), error)
-    return "".join([f"{path} could not be imported.\n", *shown, *last]).rstrip()
+    return "".join([f"{path} could not be imported.\n", *lines, *last]).rstrip()
 
 
 def _frames(path: Path, error: BaseException) -> Iterator[traceback.FrameSummary]:
@@ -247,16 +247,16 @@ def arguments(words: Sequence[str]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         ((3, 'cat'), {'lr': 0.001, 'sizes': [1, 2]})
     """
     positional: list[Any] = []
-    named: dict[str, Any] = {}
+    keywords: dict[str, Any] = {}
     for word in words:
         match = _KEYWORD.fullmatch(word)
         if match is None:
             positional.append(_value(word))
-        elif match[1] in named:
+        elif match[1] in keywords:
             raise ConfigError(f"the argument {match[1]}= is given twice", hint="give it once")
         else:
-            named[match[1]] = _value(match[2])
-    return tuple(positional), named
+            keywords[match[1]] = _value(match[2])
+    return tuple(positional), keywords
 
 
 def _value(word: str) -> Any:

@@ -57,7 +57,7 @@ def top(args: argparse.Namespace) -> int:
 
 def _watch(session: HostState) -> None:
     """Refresh the screen until Ctrl-C; while the host cannot be reached, say so in its place, and try again."""
-    block, shown = screen.Block(sys.stdout), Screen(session)
+    block, view = screen.Block(sys.stdout), Screen(session)
     reasons: dict[str, str] = {}
     asked_at = -_REASONS_EVERY_S
     while True:
@@ -69,7 +69,7 @@ def _watch(session: HostState) -> None:
                 for job in look["own"] if session.scheduler_rules.has_nodes else ():
                     job["message"] = reasons.get(job["id"], job["message"]) if job["state"] == PENDING else ""
                 notes = "\n".join(notes_on(look))
-                block.show("\n\n".join(filter(None, [shown.text(look, block.room), notes])))
+                block.show("\n\n".join(filter(None, [view.text(look, block.room), notes])))
         except HostError as error:
             block.show(f"{session.host.name}, {time.strftime('%H:%M:%S')}\n{in_one_line(error.message)}")
         time.sleep(_AGAIN_S)
@@ -156,8 +156,8 @@ class Screen:
         return "\n\n".join(parts)
 
     def _own_row(self, job: Mapping[str, Any]) -> Sequence[str]:
-        asked, now = job.get("asked") or {}, (job.get("usage") or {}).get("now") or {}
-        ran, limit = job.get("ran_s"), asked.get("time_s")
+        requested, now = job.get("asked") or {}, (job.get("usage") or {}).get("now") or {}
+        ran, limit = job.get("ran_s"), requested.get("time_s")
         detail = job["message"]
         if job["state"] == PENDING and job.get("since"):
             detail = f"since {clock(job['since'])}{f': {detail}' if detail else ''}"
@@ -165,14 +165,14 @@ class Screen:
             job["id"][:SHORT], job["name"], job["state"],
             "-" if ran is None else console.as_clock(ran),
             "-" if ran is None or limit is None else console.as_clock(max(0.0, limit - ran)),
-            _of(_one_digit(now.get("cores")), str(asked["cores"]) if asked.get("cores") else ""),
-            _of(_memory(now.get("memory_bytes")), _memory(asked.get("memory_bytes"))),
+            _of(_one_digit(now.get("cores")), str(requested["cores"]) if requested.get("cores") else ""),
+            _of(_memory(now.get("memory_bytes")), _memory(requested.get("memory_bytes"))),
             _gpus_in_words(now.get("gpus") or (), job.get("gpus") or 0), shortened(detail, _MESSAGE),
         )  # fmt: skip
 
 
-def _of(used: str, asked: str) -> str:
-    return f"{used or '-'} of {asked}" if asked else used or "-"
+def _of(used: str, requested: str) -> str:
+    return f"{used or '-'} of {requested}" if requested else used or "-"
 
 
 def _one_digit(number: float | None) -> str:
@@ -183,12 +183,12 @@ def _memory(size: float | None) -> str:
     return "" if size is None else format_size(size)
 
 
-def _gpus_in_words(gpus: Sequence[Mapping[str, Any]], asked: int) -> str:
+def _gpus_in_words(gpus: Sequence[Mapping[str, Any]], requested: int) -> str:
     """Say how busy the GPUs of a job are, and how much of their memory is in use; else how many it asked for."""
     use = [each["use_percent"] for each in gpus if each.get("use_percent") is not None]
     memory = sum(each["memory_bytes"] for each in gpus if each.get("memory_bytes") is not None)
     if not use:
-        return f"{asked}" if asked else "-"
+        return f"{requested}" if requested else "-"
     return f"{len(gpus)}: {' '.join(f'{each:.0f} %' for each in use)}, {format_size(memory)}"
 
 

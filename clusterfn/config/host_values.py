@@ -68,8 +68,8 @@ def _environment(value: Value) -> str:
     """Return the text, unless its form is nearly right."""
     if value.kind == "map":
         kinds = [(kind.text, name.text) for kind, name in value.pairs if kind.text in forms.ENVIRONMENT_KINDS]
-        written = next((f'"{kind}:{name}"' for kind, name in kinds if name), '"conda:NAME"')
-        hint = f"write `environment: {written}`"
+        example = next((f'"{kind}:{name}"' for kind, name in kinds if name), '"conda:NAME"')
+        hint = f"write `environment: {example}`"
         raise value.error("expected a string, found a mapping", hint)
     text = value.as_text()
     if forms.names_a_file(text):

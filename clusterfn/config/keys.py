@@ -88,13 +88,13 @@ _INSTEAD_OF_DEFAULT = {word: f"the key is `{meant}:`" for word, meant in ALIASES
 def _defaults(value: Value) -> Resources:
     beside = dict.fromkeys(HOST_KEYS, "write it below the host, beside `defaults:`")
     entries = value.mapping(DEFAULT_KEYS, {**OF_CALLS, **beside, **_INSTEAD_OF_DEFAULT})
-    asked = [(DEFAULT_KEYS[word], each) for word, each in entries.items() if word != "environment"]
-    return Resources(**{key.field: key.kind.read(each) for key, each in asked})
+    pairs = [(DEFAULT_KEYS[word], each) for word, each in entries.items() if word != "environment"]
+    return Resources(**{key.field: key.kind.read(each) for key, each in pairs})
 
 
 def _limits(value: Value) -> Limits:
-    asked = [(LIMIT_KEYS[word], each) for word, each in value.mapping(LIMIT_KEYS).items()]
-    return Limits(**{key.field: key.kind.read(each) for key, each in asked})
+    pairs = [(LIMIT_KEYS[word], each) for word, each in value.mapping(LIMIT_KEYS).items()]
+    return Limits(**{key.field: key.kind.read(each) for key, each in pairs})
 
 
 _DEFAULTS = Kind(_defaults, form_of(DEFAULT_KEYS))

@@ -639,8 +639,8 @@ def changed(before: Options, values: Mapping[str, object]) -> Options:
             name, check = _KEYWORDS[keyword]
             facts[name] = check(value, keyword)
     # A type or a size of GPUs from the decorator makes no sense for a call without GPUs.
-    kept = before._replace(gpu_type=None, gpu_memory_bytes=None) if facts.get("gpus") == 0 else before
-    return kept._replace(**facts)
+    base = before._replace(gpu_type=None, gpu_memory_bytes=None) if facts.get("gpus") == 0 else before
+    return base._replace(**facts)
 
 
 def without_needs(options: Options) -> Options:

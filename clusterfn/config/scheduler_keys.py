@@ -59,8 +59,8 @@ def _variables_of_commands(value: Value) -> dict[str, str]:
         for word, scheduler in SCHEDULERS.items():
             # A "!" before a prefix excepts those variables: they say where
             # the scheduler is, and clusterfn passes them on.
-            kept = [prefix[1:] for prefix in scheduler.obeyed if prefix.startswith("!")]
-            if key.text.startswith(scheduler.obeyed) and not key.text.startswith(tuple(kept)):
+            exceptions = [prefix[1:] for prefix in scheduler.obeyed if prefix.startswith("!")]
+            if key.text.startswith(scheduler.obeyed) and not key.text.startswith(tuple(exceptions)):
                 raise key.error(f"clusterfn does not pass {key.text} on", f"write the option itself below `{word}:`")
     return kinds.read_variables(value)
 

@@ -30,7 +30,7 @@ def read_text(path: Path, only: str = "") -> str:
         raise ConfigError(f"{path} cannot be read: {error.strerror}", hint="correct its name or its mode") from error
     encoding = encoding_of(data)[1]
     if only and encoding != only:
-        raise ConfigError(f"{path} is in {_named(encoding)}, and its format allows {_named(only)} alone", hint=_SAVE)
+        raise ConfigError(f"{path} is in {_title(encoding)}, and its format allows {_title(only)} alone", hint=_SAVE)
     return decode(data, str(path))
 
 
@@ -51,7 +51,7 @@ def decode(data: bytes, path: str) -> str:
     except UnicodeDecodeError as error:
         before = data[len(prefix) :][: error.start].decode(encoding)
         line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
-        raise ConfigError(f"{path}:{line}:{column}: this byte is not {_named(encoding)}", hint=_SAVE) from error
+        raise ConfigError(f"{path}:{line}:{column}: this byte is not {_title(encoding)}", hint=_SAVE) from error
     if "\0" in text:
         # This is UTF-16 without a byte order mark, or no text at all.
         line = text[: text.index("\0")].count("\n") + 1
@@ -59,5 +59,5 @@ def decode(data: bytes, path: str) -> str:
     return text
 
 
-def _named(encoding: str) -> str:
+def _title(encoding: str) -> str:
     return "-".join(encoding.upper().split("-")[:2])

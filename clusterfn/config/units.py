@@ -93,8 +93,8 @@ def exact_time(seconds: float) -> str:
 
 def _number(value: object) -> float | None:
     """Return what was written without a unit, as a number above zero; None if it is something else."""
-    written = isinstance(value, str) and NUMBER.fullmatch(value.strip())
-    number = float(written[0]) if written else finite(value)
+    match = isinstance(value, str) and NUMBER.fullmatch(value.strip())
+    number = float(match[0]) if match else finite(value)
     return number if 0 < number < 1e15 else None
 
 

@@ -54,10 +54,10 @@ class Source(NamedTuple):
     def error(self, problem: str, line: int, column: int, hint: str | None, *, show: bool = True) -> ConfigError:
         """Return a ConfigError that begins with file:line:column and shows that line; count from 0."""
         text = self.lines[line].strip() if show and line < len(self.lines) else ""
-        shown = [text[:_SHOWN]] if text and not re.search(_HIDDEN, text) else []
+        evidence = [text[:_SHOWN]] if text and not re.search(_HIDDEN, text) else []
         # The problem may quote a value with a password in it, which must not reach a log.
         shown_problem = re.sub(_PASSWORD, r"\1:…@", problem[:_LONGEST])
-        return ConfigError(f"{self.path}:{line + 1}:{column + 1}: {shown_problem}", evidence=shown, hint=hint)
+        return ConfigError(f"{self.path}:{line + 1}:{column + 1}: {shown_problem}", evidence=evidence, hint=hint)
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class Value:
 
     def error(self, problem: str, hint: str | None = None, *, show: bool = True) -> ConfigError:
         """Return a ConfigError about this piece, to be raised by the caller."""
-        named = f"{self.name}: {problem}" if self.name else problem
-        return self.source.error(named, self.line, self.column, hint, show=show)
+        message = f"{self.name}: {problem}" if self.name else problem
+        return self.source.error(message, self.line, self.column, hint, show=show)
 
     @property
     def place(self) -> str:

@@ -192,16 +192,16 @@ class HostBridge:
 
         async def answer(reply: Reply[Completed]) -> None:
             try:
-                ended = await asked[-1]
+                ended = await attempts[-1]
                 if ended.rc != 0 and self._is_own(folder) and _lacks(folder, ended.err):
-                    asked.append(ask(self._send_again(folder, sends)))
-                    ended = await asked[-1]
+                    attempts.append(ask(self._send_again(folder, sends)))
+                    ended = await attempts[-1]
                 reply.resolve(ended)
             except (ClusterfnError, concurrent.futures.CancelledError) as error:
                 reply.reject(error)
 
-        asked = [ask(before)]
-        reply = asked[0].substitute(lambda: asked[-1].cancel())
+        attempts = [ask(before)]
+        reply = attempts[0].substitute(lambda: attempts[-1].cancel())
         loop.begin(answer(reply))
         return reply
 
@@ -297,8 +297,8 @@ class ConnectedHost:
         with contextlib.suppress(HostError):
             # Do not fail here: `HostCapacity.enough` rejects the call
             # later, and names the missing command and the key for it.
-            shown = commands.look(connection, self.host.scheduler, timeout_s=_SHELL_S)
-            self.command_places = shown.schedulers.get(self.host.scheduler)
+            answer = commands.look(connection, self.host.scheduler, timeout_s=_SHELL_S)
+            self.command_places = answer.schedulers.get(self.host.scheduler)
 
     @functools.cached_property
     def scheduler_rules(self) -> Scheduler:

@@ -59,7 +59,7 @@ def download(
     # Counts bytes that are on their way, and bytes in memory that wait until earlier files are stored.
     ahead = 0
     stored: set[str] = set()
-    gone: list[HostError] = []
+    missing: list[HostError] = []
 
     def next_request() -> _OnTheirWay:
         if batches:
@@ -83,13 +83,13 @@ def download(
                     raise
                 # A running job may rename or remove a file after the host has
                 # listed it. That is an error only if all files are gone.
-                gone.append(error)
+                missing.append(error)
             ahead -= under_way.popleft().size
     finally:
         for each in under_way:
             each.give_up()
-    if gone and not stored:
-        raise gone[0]
+    if missing and not stored:
+        raise missing[0]
     return [target.path for name, target in targets.items() if name in stored]
 
 
@@ -234,7 +234,7 @@ class _File:
         self.size = max(size, _SMALL)
         self._connection = connection
         self._path = f"{folder}/{name}"
-        self._held = bytearray()
+        self._buffer = bytearray()
         self._part = _PartFile(target)
         self._is_open = self._is_over = False
         # The connection's reader thread writes, while the caller's thread finishes or gives up.
@@ -250,15 +250,15 @@ class _File:
         """Take a piece of it."""
         with self._lock:
             if not self._is_over:
-                self._held += piece
-                if len(self._held) > _IN_MEMORY or self._is_open:
+                self._buffer += piece
+                if len(self._buffer) > _IN_MEMORY or self._is_open:
                     self._store()
         return len(piece)
 
     def _store(self) -> None:
         self._is_open = True
-        self._part.write(self._held)
-        self._held.clear()
+        self._part.write(self._buffer)
+        self._buffer.clear()
 
     def finish(self) -> Collection[str]:
         """Wait for the rest of it, and return its name."""

@@ -121,14 +121,14 @@ def about_visible(setting: str, host: str) -> str:
 
 def ask_types(connection: HostConnection, scheduler: Scheduler) -> Sequence[str] | None:
     """Ask a cluster for the types of its GPUs; None if it cannot say, and the submission shows it."""
-    asked = scheduler.gpus().types
-    if asked is None:
+    question = scheduler.gpus().types
+    if question is None:
         return None
     try:
-        answer = connection.run(asked.argv, unset=scheduler.unset, timeout_s=20.0).result(30.0)
+        answer = connection.run(question.argv, unset=scheduler.unset, timeout_s=20.0).result(30.0)
     except HostError:
         return None
-    return asked.read(answer.out.decode("utf-8", "replace")) if answer.rc == 0 else None
+    return question.read(answer.out.decode("utf-8", "replace")) if answer.rc == 0 else None
 
 
 def enough(gpus: tuple[GpuInfo, ...] | None, request: Resources, host: str) -> None:
@@ -154,17 +154,17 @@ def require_type(types: Sequence[str] | None, request: Resources, host: str, sch
     kind = request.gpu_type or ""
     if types is None or kind in types:
         return
-    named = [each for each in types if each]
-    near = next((each for each in named if is_gpu_type(each, kind)), None) or nearest_word(kind, named, 0.75)
-    other = "ask for one of these types, or choose another host" if named else "leave gpu_type= out"
+    names = [each for each in types if each]
+    near = next((each for each in names if is_gpu_type(each, kind)), None) or nearest_word(kind, names, 0.75)
+    other = "ask for one of these types, or choose another host" if names else "leave gpu_type= out"
     do = f'did you mean gpu_type="{near}"?' if near else other if types else "choose another host"
     if not types:
         offer = f"no node of {host} has a gres named gpu"
-    elif not named:
+    elif not names:
         offer = f"the GPUs of {host} have no types in {scheduler}"
     else:
         some = "; some of its GPUs have none" if "" in types else ""
-        offer = f"the types of {host} are: {', '.join(named)}{some}"
+        offer = f"the types of {host} are: {', '.join(names)}{some}"
     raise _unsatisfiable(request, host, offer, do)
 
 

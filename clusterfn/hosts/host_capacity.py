@@ -29,7 +29,7 @@ class HostCapacity:
         self._has_warned_of_gpus = False
         self._gpus: tuple[GpuInfo, ...] | None = None
 
-    def enough(self, asked: Resources) -> None:
+    def enough(self, request: Resources) -> None:
         """Reject what a host without a scheduler can never give, and a type of GPU that a cluster does not have.
 
         Raises:
@@ -37,13 +37,13 @@ class HostCapacity:
         """
         if self._session.scheduler.has_nodes:
             self.require_commands()
-            if asked.gpu_type:
-                gpus.require_type(self.gpu_types, asked, self._host.name, self._session.scheduler.title)
+            if request.gpu_type:
+                gpus.require_type(self.gpu_types, request, self._host.name, self._session.scheduler.title)
             return
         facts, limits, host = self._session.connection.facts, self.limit(self._host).limits, self._host
-        amounts = (("gpus", asked.gpus, limits.gpus, str), ("cores", asked.cores, limits.cores, str),
-                  ("memory", asked.memory_bytes or 0, limits.memory_bytes, exact_memory))  # fmt: skip
-        for name, amount, limit, shown in amounts:
+        amounts = (("gpus", request.gpus, limits.gpus, str), ("cores", request.cores, limits.cores, str),
+                  ("memory", request.memory_bytes or 0, limits.memory_bytes, exact_memory))  # fmt: skip
+        for name, amount, limit, as_text in amounts:
             if limit is not None and amount > limit:
                 # Such a job would wait forever, because not even the end of
                 # all other jobs of the user makes enough room.
@@ -51,20 +51,20 @@ class HostCapacity:
                 by_site = self.rules is not None and limit == getattr(self.rules.limits, field)
                 mend = f", or change limits: {{{name}: …}} in {host.source}"
                 raise Unsatisfiable(
-                    f"{name}={shown(amount)} is more than all your jobs on {host.name} may have: {shown(limit)}",
-                    host=host.name, stage="submit", hint=f"ask for at most {shown(limit)}{'' if by_site else mend}",
+                    f"{name}={as_text(amount)} is more than all your jobs on {host.name} may have: {as_text(limit)}",
+                    host=host.name, stage="submit", hint=f"ask for at most {as_text(limit)}{'' if by_site else mend}",
                     evidence=[f"the administrator has set it in {site_rules.FILE} on {host.name}"] if by_site else [],
                 )  # fmt: skip
         # A user may allow more cores than the machine has, because cores are shared in time.
-        self._reject_above("cores", asked.cores, max(facts.cpus, limits.cores or 0), str)
-        self._reject_above("memory", asked.memory_bytes or 0, facts.memory_bytes, format_size)
-        available = self.gpus if asked.gpus else None
+        self._reject_above("cores", request.cores, max(facts.cpus, limits.cores or 0), str)
+        self._reject_above("memory", request.memory_bytes or 0, facts.memory_bytes, format_size)
+        available = self.gpus if request.gpus else None
         if available is not None:
             if self._host.gpus_only:
-                gpus.enough_allowed(available, asked, self._host)
-            self._reject_above("gpus", asked.gpus, len(available), str)
-            if asked.gpu_type or asked.gpu_memory_bytes:
-                gpus.enough(available, asked, self._host.name)
+                gpus.enough_allowed(available, request, self._host)
+            self._reject_above("gpus", request.gpus, len(available), str)
+            if request.gpu_type or request.gpu_memory_bytes:
+                gpus.enough(available, request, self._host.name)
 
     def require_commands(self) -> None:
         """Reject a host on which not even a login shell finds the commands of its scheduler.
@@ -92,11 +92,11 @@ class HostCapacity:
         """Return the host, with the options of a call, within what the administrator allows."""
         return self.rules.limit(host) if self.rules else host
 
-    def limit_time(self, asked: Resources) -> Resources:
+    def limit_time(self, request: Resources) -> Resources:
         """Return what a job asks for with a time that the administrator allows; raise Unsatisfiable if it has more."""
-        return self.rules.limit_time(asked, self._host.name) if self.rules else asked
+        return self.rules.limit_time(request, self._host.name) if self.rules else request
 
-    def warnings(self, asked: Resources) -> Iterator[str]:
+    def warnings(self, request: Resources) -> Iterator[str]:
         """Yield what the user should know before such a job goes there, each once."""
         name, facts, places = self._host.name, self._session.connection.facts, self._session.command_places
         if places and not self._has_warned_of_commands:
@@ -113,17 +113,17 @@ class HostCapacity:
                 f"logind on {name} ends your processes when you log out, so jobs end with the connection; "
                 f"`clusterfn check {name}` shows what to ask the administrator for"
             )
-        if asked.gpus and facts.visible_gpus and not self._host.gpus_only and not self._has_warned_of_gpus:
+        if request.gpus and facts.visible_gpus and not self._host.gpus_only and not self._has_warned_of_gpus:
             self._has_warned_of_gpus = True
             yield gpus.about_visible(facts.visible_gpus, name)
 
-    def _reject_above(self, name: str, asked: int, available: int, shown: Callable[[int], str]) -> None:
-        if asked > available:
+    def _reject_above(self, name: str, requested: int, available: int, as_text: Callable[[int], str]) -> None:
+        if requested > available:
             raise Unsatisfiable(
-                f"{name}={shown(asked)} is more than {self._host.name} has: {shown(available)}",
+                f"{name}={as_text(requested)} is more than {self._host.name} has: {as_text(available)}",
                 host=self._host.name,
                 stage="submit",
-                hint=f"ask for at most {shown(available)}"
+                hint=f"ask for at most {as_text(available)}"
                 if available
                 else f"remove {name}=, or use another host: `clusterfn init ADDRESS` adds one",
             )
@@ -146,6 +146,6 @@ class HostCapacity:
         """The types of a cluster's GPUs, as its scheduler says; None if it does not."""
         return gpus.ask_types(self._session.connection, self._session.scheduler)
 
-    def count_gpus_for(self, asked: Resources) -> int:
+    def count_gpus_for(self, request: Resources) -> int:
         """Return how many GPUs of the requested type and size it has; 0 if that is not known."""
-        return len(eligible_gpus(self.gpus or (), asked.gpu_type, asked.gpu_memory_bytes))
+        return len(eligible_gpus(self.gpus or (), request.gpu_type, request.gpu_memory_bytes))

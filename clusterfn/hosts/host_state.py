@@ -43,7 +43,7 @@ class HostState(ConnectedHost):
         super().__init__(host)
         self.limits: list[str] | None = None
         self.follow_window: FollowWindow[Any] = FollowWindow()
-        self._held: bool | None = None
+        self._has_hold: bool | None = None
         self._held_looked = 0.0
         self._held_look: Reply[list[bool]] | None = None
         # Has one entry, for the present connection: entries of ended connections are removed.
@@ -66,18 +66,18 @@ class HostState(ConnectedHost):
         if not self.scheduler_rules.holds:
             return False
         connection = self.connection
-        if self._held is None:
-            self._held, self._held_looked = connection.facts.have[1:2] == (True,), time.monotonic()
+        if self._has_hold is None:
+            self._has_hold, self._held_looked = connection.facts.have[1:2] == (True,), time.monotonic()
         elif time.monotonic() - self._held_looked > HELD_S and (self._held_look is None or self._held_look.done()):
             self._held_looked = time.monotonic()
             self._held_look = connection.have([posixpath.join(self.root, layout.HOLD)])
             loop.begin(self._see_held(self._held_look))
-        return self._held
+        return self._has_hold
 
     async def _see_held(self, answer: Reply[list[bool]]) -> None:
         with contextlib.suppress(HostError):
             # Keep the old answer if the host cannot be asked now: a later call asks again.
-            (self._held,) = await answer
+            (self._has_hold,) = await answer
 
     @property
     def watch(self) -> SchedulerWatch:

@@ -288,5 +288,5 @@ def left_behind(left: Sequence[Sequence[Any]], host: str, job_id: str) -> str:
 
 
 def _listed(names: Sequence[str], count: int) -> str:
-    shown = ", ".join(name if name.isprintable() else ascii(name) for name in names[:3])
-    return f"{shown} and {count - 3} more" if count > 3 else shown
+    first = ", ".join(name if name.isprintable() else ascii(name) for name in names[:3])
+    return f"{first} and {count - 3} more" if count > 3 else first

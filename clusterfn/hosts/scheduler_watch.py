@@ -68,11 +68,11 @@ class LookCounter:
     hopeless: int = 0
     gone: int = 0
 
-    def count(self, seen: JobState | None, host: str) -> SchedulerVerdict | None:
+    def count(self, state: JobState | None, host: str) -> SchedulerVerdict | None:
         """Count one look at a job of this host; return the verdict on one that will never start."""
-        verdict = None if seen is None else seen.hopeless(host)
+        verdict = None if state is None else state.hopeless(host)
         self.hopeless = self.hopeless + 1 if verdict is not None else 0
-        self.gone = self.gone + 1 if seen is None or seen.phase == FINAL else 0
+        self.gone = self.gone + 1 if state is None or state.phase == FINAL else 0
         return verdict
 
 
@@ -184,13 +184,13 @@ class SchedulerWatch:
 
         The host keeps its last look for all programs, so that many that ask cost the scheduler one question.
         """
-        seen: Future[CommandLook] = Future()
+        first_look: Future[CommandLook] = Future()
         looking = self._connection.repeat(
             self._scheduler.watch_command(), max(_FRESH_S, self._floor_s), share=_SHARE, unset=self._scheduler.unset,
-            on_look=lambda look: None if seen.done() else seen.set_result(look),
+            on_look=lambda look: None if first_look.done() else first_look.set_result(look),
         )  # fmt: skip
         try:
-            look = seen.result(timeout_s)
+            look = first_look.result(timeout_s)
         except FutureTimeout:
             return f"{self._scheduler.title} has not answered for {timeout_s:.0f} s"
         finally:
@@ -239,8 +239,8 @@ class SchedulerWatch:
     def _take(self, look: CommandLook) -> None:
         reports = [] if self._is_repeated(look) else self._reports(look)
         self._repeat()
-        for listener, seen in reports:
-            listener(seen)
+        for listener, report in reports:
+            listener(report)
 
     def _is_repeated(self, look: CommandLook) -> bool:
         """Whether this look was counted before: each new interval begins with the last answer that the host kept."""

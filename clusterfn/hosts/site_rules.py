@@ -44,22 +44,22 @@ class SiteRules(NamedTuple):
         defaults = host.defaults._replace(memory_bytes=memory, time_s=host.defaults.time_s or self.time_s)
         return host._replace(limits=least, defaults=defaults)
 
-    def limit_time(self, asked: Resources, host: str) -> Resources:
+    def limit_time(self, request: Resources, host: str) -> Resources:
         """Return what a job asks for with a time that is allowed.
 
         Raises:
             Unsatisfiable: It asks for more.
         """
         if self.longest_s is None:
-            return asked
-        if asked.time_s is not None and asked.time_s > self.longest_s:
+            return request
+        if request.time_s is not None and request.time_s > self.longest_s:
             most = exact_time(self.longest_s)
             raise Unsatisfiable(
-                f"time={exact_time(asked.time_s)!r} is more than a job on {host} may take: {most}", host=host,
+                f"time={exact_time(request.time_s)!r} is more than a job on {host} may take: {most}", host=host,
                 stage="submit", evidence=[f"the administrator has set it in {FILE} on {host}"],
                 hint=f"ask for time={most!r} at most, and continue in a further job (resume=)",
             )  # fmt: skip
-        return asked._replace(time_s=asked.time_s or self.longest_s)
+        return request._replace(time_s=request.time_s or self.longest_s)
 
     def in_words(self) -> list[str]:
         """List the limits as they stand in the file."""

@@ -44,7 +44,7 @@ class Transfer:
         self._replies = list(replies)
         self._size = size
         # Created late, because most transfers are too short to be shown, and there may be thousands.
-        self._seen: collections.deque[tuple[float, int]] | None = None
+        self._points: collections.deque[tuple[float, int]] | None = None
         self._shown_from: float | None = None
 
     def forget(self) -> None:
@@ -86,17 +86,17 @@ class Transfer:
         if not size or not self.goes_on or (self.doing != SENDING and not moved):
             return ""
         with _showing:
-            seen = self._seen = collections.deque() if self._seen is None else self._seen
-            if seen and moved < seen[-1][1]:
+            points = self._points = collections.deque() if self._points is None else self._points
+            if points and moved < points[-1][1]:
                 # After a reconnect some bytes are sent again, so the earlier measurements no longer give the rate.
-                seen.clear()
+                points.clear()
             # Several displays may ask at short intervals, so measure at most five times a second.
-            if not seen or now - seen[-1][0] >= 0.2:
-                seen.append((now, moved))
+            if not points or now - points[-1][0] >= 0.2:
+                points.append((now, moved))
             # Always keep two measurements, because one alone gives no rate.
-            while now - seen[0][0] > _WINDOW_S and len(seen) > 2:
-                seen.popleft()
-            began, before = seen[0]
+            while now - points[0][0] > _WINDOW_S and len(points) > 2:
+                points.popleft()
+            began, before = points[0]
             # The rate is 0 until one second of measurements exists.
             rate = int((moved - before) / (now - began)) if now - began >= 1.0 else 0
             self._shown_from = now if self._shown_from is None else self._shown_from
@@ -141,25 +141,25 @@ class Sending(Transfer):
         # Cancel the last upload first, because the job's folder that it makes is what lets the job start.
         for reply in reversed(self._replies):
             reply.cancel()
-        asked: Reply[list[bool]] | None = None
+        question: Reply[list[bool]] | None = None
         try:
             # A request that is cancelled here may still have been carried out there, so ask.
-            asked = connection.have([last])
-            self._conclude(not asked.result(timeout_s)[0])
+            question = connection.have([last])
+            self._conclude(not question.result(timeout_s)[0])
         except HostError:
             # If some of it never left this machine, the host cannot have all of it, whatever it would answer.
             if left:
                 self.dropped = False
-                if asked is not None:
-                    loop.begin(self._conclude_late(asked))
+                if question is not None:
+                    loop.begin(self._conclude_late(question))
                 raise
             self._conclude(True)
         return self.dropped
 
-    async def _conclude_late(self, asked: Reply[list[bool]]) -> None:
+    async def _conclude_late(self, question: Reply[list[bool]]) -> None:
         with contextlib.suppress(HostError):
             # If the host never answers, nothing more can be learnt.
-            self._conclude(not (await asked)[0])
+            self._conclude(not (await question)[0])
 
     def _conclude(self, dropped: bool) -> None:
         self.dropped = dropped

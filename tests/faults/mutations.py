@@ -220,7 +220,7 @@ MUTATIONS: list[Mutation] = [
          "        remove_folder(tracker.connection, tracker.folder)\n",
          "        pass\n",
          "too many GPUs-slurm", "too much memory-slurm", "no such partition-bad-partition"),
-    _one("cards are not counted", CAPACITY, "self.gpus if asked.gpus", "self.gpus if False",
+    _one("cards are not counted", CAPACITY, "self.gpus if request.gpus", "self.gpus if False",
          "too many GPUs, bare-bare"),
     _one("nobody concludes from outside, SLURM", WORDS, 'if PHASES.get(facts["JobState"]) != FINAL:', "if True:",
          "job.sh killed, SLURM-slurm", "supervisor and job.sh killed-slurm", "all killed together-slurm"),

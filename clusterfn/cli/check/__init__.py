@@ -91,7 +91,7 @@ def check_host(state: CheckState) -> int:
         for finding in _findings(state, line.clear):
             _say(finding)
             findings.append(finding)
-    failed, doubtful = _named("FAIL", findings), _named("WARN", findings)
+    failed, doubtful = _names_with("FAIL", findings), _names_with("WARN", findings)
     if failed:
         print(f"\n{state.name} is not ready: {', '.join(failed)}")
         return 1
@@ -103,7 +103,7 @@ def _as_json(state: CheckState) -> int:
     """Run the steps and print one JSON object when all have ended; 1 if one of them failed."""
     with _ending_is_an_exception():
         findings = list(_findings(state, lambda: None))
-    ready = not _named("FAIL", findings)
+    ready = not _names_with("FAIL", findings)
     steps = [
         {"name": each.name, "result": each.word.lower(), "message": each.message, "evidence": list(each.evidence),
          "hint": each.hint}
@@ -113,7 +113,7 @@ def _as_json(state: CheckState) -> int:
     return 0 if ready else 1
 
 
-def _named(word: str, findings: Sequence[Finding]) -> list[str]:
+def _names_with(word: str, findings: Sequence[Finding]) -> list[str]:
     return [each.name for each in findings if each.word == word]
 
 
@@ -167,8 +167,8 @@ class _Progress:
         does = "waits in the queue" if state == PENDING else "runs" if state == RUNNING else "starts"
         word = screen.coloured("....", _COLOURS["...."], sys.stdout)
         why = f" ({in_one_line(reason)})" if reason else ""
-        shown = f"{word}  {'function'.ljust(_WIDTH)}  {does} {console.as_clock(seconds)}{why}"
-        self._line.show(shown, console.without_digits(does + why))
+        text = f"{word}  {'function'.ljust(_WIDTH)}  {does} {console.as_clock(seconds)}{why}"
+        self._line.show(text, console.without_digits(does + why))
 
 
 def _run(step: Step, state: CheckState, first: bool, ended: Callable[[], None]) -> Finding:

@@ -108,8 +108,8 @@ def pytorch(state: CheckState) -> str:
     node, version, cuda, available, count, capability, total = probe
     build = f"PyTorch {version} for CUDA {cuda}"
     if not available or count < state.gpus:
-        seen = f"sees {count} of {state.gpus} GPUs" if available else "sees no GPU (torch.cuda.is_available() is False)"
-        raise StepFailed(f"{build} {seen} on {node}", f"run nvidia-smi in a job on {state.name}")
+        sees = f"sees {count} of {state.gpus} GPUs" if available else "sees no GPU (torch.cuda.is_available() is False)"
+        raise StepFailed(f"{build} {sees} on {node}", f"run nvidia-smi in a job on {state.name}")
     if total != manage.TOTAL:
         raise StepFailed(f"{build} computes {total} instead of {manage.TOTAL} on {node}", "ask the administrator")
     return f"{build} calculated on {node}: {count} GPUs, compute capability {capability}"
@@ -117,9 +117,9 @@ def pytorch(state: CheckState) -> str:
 
 def _check_namespace(state: CheckState, net_ns: str) -> None:
     """Warn about separate network namespaces: jobs of a bare host lock GPUs by sockets, which do not cross them."""
-    ours = state.session.connection.facts.net_ns
-    if not state.has_nodes and state.host.lease == "socket" and net_ns and ours and net_ns != ours:
-        message = f"returned, but jobs run in a network namespace of their own ({net_ns}, the agent in {ours})"
+    agent_ns = state.session.connection.facts.net_ns
+    if not state.has_nodes and state.host.lease == "socket" and net_ns and agent_ns and net_ns != agent_ns:
+        message = f"returned, but jobs run in a network namespace of their own ({net_ns}, the agent in {agent_ns})"
         raise StepWarning(f"{message}: two jobs could take the same GPU", f"write `lease: file` for {state.place}")
 
 

@@ -104,7 +104,7 @@ class CheckState:
     def site(self) -> Site:
         """What the host offers; asked once for all steps, and its jobs in the same round trip."""
         # Send the question about jobs first, so that both questions take one round trip.
-        _ = self._asked
+        _ = self._jobs_reply
         site, places = survey.survey(self.session.connection), self.session.command_places
         if places is None:
             return site
@@ -115,12 +115,12 @@ class CheckState:
     @functools.cached_property
     def jobs(self) -> tuple[list[dict[str, Any]], int]:
         """The specs of recent jobs in the root, and how many jobs wait in the queue of a machine without SLURM."""
-        *specs, waiting = self._asked.result(TIMEOUT_S).out.split(b"\0")
+        *specs, waiting = self._jobs_reply.result(TIMEOUT_S).out.split(b"\0")
         with reading(self.host.name, "its recent jobs"):
             return [dict(json.loads(spec)) for spec in specs if spec], int(waiting)
 
     @functools.cached_property
-    def _asked(self) -> Reply[Completed]:
+    def _jobs_reply(self) -> Reply[Completed]:
         root = self.session.root
         queue = posixpath.join(root, layout.MACHINES, self.session.connection.facts.machine, layout.QUEUE)
         argv = ["/bin/sh", "-c", _JOBS, "sh", posixpath.join(root, layout.JOBS), layout.SPEC, queue]

@@ -187,8 +187,8 @@ def build(args: argparse.Namespace) -> int:
     if locked.why:
         say(locked.why)
     try:
-        with BuildDisplay() as shown:
-            new = environment_upload.build(session, locked, say, shown.show)
+        with BuildDisplay() as display:
+            new = environment_upload.build(session, locked, say, display.show)
     except KeyboardInterrupt:
         console.warn(
             f"the build keeps running on {session.host.name}, unless nothing was sent yet; "

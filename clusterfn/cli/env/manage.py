@@ -41,29 +41,31 @@ NAMES = {"pytorch": "torch", "pytorch-gpu": "torch", "pytorch-cuda": "torch"}
 def modules(name):
     name = NAMES.get(name, name)
     try:
-        found = metadata.distribution(name)
+        distribution = metadata.distribution(name)
     except metadata.PackageNotFoundError:
         plain = name.replace("-", "_")
         return [plain] if plain.isidentifier() and importlib.util.find_spec(plain) else []
-    listed = (found.read_text("top_level.txt") or "").split()
+    listed = (distribution.read_text("top_level.txt") or "").split()
     if not listed:
-        places = [path.parts for path in found.files or () if path.suffix in (".py", ".so") and len(path.parts) < 3]
+        files = [path for path in distribution.files or () if path.suffix in (".py", ".so")]
+        places = [path.parts for path in files if len(path.parts) < 3]
         listed = [parts[0].partition(".")[0] for parts in places if parts[-1] in ("__init__.py", parts[0])]
     return sorted({each for each in listed if each.isidentifier() and not each.startswith("_")})
 
-told = {"python": "%d.%d.%d" % sys.version_info[:3], "imported": [], "failed": {}}
-for name in [each for wanted in sys.argv[1:] for each in modules(wanted) if wanted not in ("python", "pip")]:
+report = {"python": "%d.%d.%d" % sys.version_info[:3], "imported": [], "failed": {}}
+for name in [each for package in sys.argv[1:] for each in modules(package) if package not in ("python", "pip")]:
     try:
         module = importlib.import_module(name)
-    except BaseException as error:  # importing runs a package's own code, which may raise anything
-        told["failed"][name] = "%s: %s" % (type(error).__name__, error)
+    # Importing runs the code of a package, which may raise anything.
+    except BaseException as error:
+        report["failed"][name] = "%s: %s" % (type(error).__name__, error)
         continue
     version = getattr(module, "__version__", None)
-    told["imported"].append("%s %s" % (name, version) if version else name)
+    report["imported"].append("%s %s" % (name, version) if version else name)
     if name == "torch":
-        told["cuda"] = module.version.cuda
-print("\n" + MARK + json.dumps(told), flush=True)
-""".replace("MARK", repr(REPORT_PREFIX))
+        report["cuda"] = module.version.cuda
+print("\n" + PREFIX + json.dumps(report), flush=True)
+""".replace("PREFIX", repr(REPORT_PREFIX))
 
 # The correct result of the calculation below.
 TOTAL = 4.0
@@ -173,8 +175,8 @@ def _rows(environments: Sequence[Built]) -> Iterator[list[str]]:
 
 
 def _users(jobs: Sequence[str]) -> str:
-    shown = " ".join(job[:_DIGITS] for job in jobs[:_SHOWN_JOBS])
-    return f"{shown} and {len(jobs) - _SHOWN_JOBS} more" if len(jobs) > _SHOWN_JOBS else shown
+    ids = " ".join(job[:_DIGITS] for job in jobs[:_SHOWN_JOBS])
+    return f"{ids} and {len(jobs) - _SHOWN_JOBS} more" if len(jobs) > _SHOWN_JOBS else ids
 
 
 def show_environment(args: argparse.Namespace) -> int:

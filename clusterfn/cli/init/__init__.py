@@ -54,8 +54,8 @@ def init(args: argparse.Namespace) -> int:
     try:
         return _story(args, Answers(args.yes), done)
     except KeyboardInterrupt:
-        kept = "; ".join(done.notes) or "nothing was written"
-        print(f"\nStopped: {kept}. Run the same command again to continue.", file=sys.stderr)
+        summary = "; ".join(done.notes) or "nothing was written"
+        print(f"\nStopped: {summary}. Run the same command again to continue.", file=sys.stderr)
         raise
 
 

@@ -83,8 +83,8 @@ class Answers:
     def _refuse_without_terminal(self, question: str, option: str, default: str | None) -> None:
         if sys.stdin.isatty():
             return
-        taken = f", or accept {default} with --yes" if default else ""
-        hint = f"answer it with {option}{taken}"
+        accept = f", or accept {default} with --yes" if default else ""
+        hint = f"answer it with {option}{accept}"
         raise ConfigError(f"init needs an answer, and there is no terminal: {question}", hint=hint)
 
 

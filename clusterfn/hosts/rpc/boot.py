@@ -170,11 +170,11 @@ def _start(stream: Stream, host: Host, python: str, first: bytes, meanwhile: Cal
     printed, rest = _until_marker(stream, marker)
     if rest is None:
         raise _no_agent(host, stream, printed)
-    reader, asked = FrameReader(stream.read, rest), time.monotonic()
+    reader, asked_at = FrameReader(stream.read, rest), time.monotonic()
     with _deadline(stream, HELLO_S):
         answer = reader.frame()
     if answer is None:
-        is_late = time.monotonic() - asked >= HELLO_S
+        is_late = time.monotonic() - asked_at >= HELLO_S
         how = f"did not answer within {HELLO_S:g} s" if is_late else f"ended: {stream.cause()}"
         raise HostError(f"The agent on {host.name} {how}", host=host.name, evidence=_lines(stream.stderr()))
     return _check_greeting(stream, host, reader, answer[0], printed)
@@ -205,8 +205,8 @@ def standby_name(python: str) -> str:
 
     Many configurations of ssh send the language to the host (`SendEnv LANG LC_*`).
     """
-    sent = {name: value for name, value in os.environ.items() if name == "LANG" or name.startswith("LC_")}
-    text = json.dumps([COMMAND, python, _LOADER, sorted(agent_sources().items()), sorted(sent.items())])
+    language = {name: value for name, value in os.environ.items() if name == "LANG" or name.startswith("LC_")}
+    text = json.dumps([COMMAND, python, _LOADER, sorted(agent_sources().items()), sorted(language.items())])
     return hashlib.sha256(text.encode()).hexdigest()
 
 

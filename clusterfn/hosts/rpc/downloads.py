@@ -71,18 +71,18 @@ class GetEachRequest(OpenRequest[None]):
         self._on_file = on_file
 
     def take(self, header: Header, body: bytes) -> None:
-        sizes, asked = header.get("sizes"), self.fields["files"]
-        if not isinstance(sizes, list) or not 0 < len(sizes) <= len(asked):
-            raise MalformedAnswer(f"sizes: {ascii(sizes)[:80]}, of {len(asked)} files")
+        sizes, files = header.get("sizes"), self.fields["files"]
+        if not isinstance(sizes, list) or not 0 < len(sizes) <= len(files):
+            raise MalformedAnswer(f"sizes: {ascii(sizes)[:80]}, of {len(files)} files")
         begin = 0
-        for size, (name, most) in zip(sizes, asked):
+        for size, (name, most) in zip(sizes, files):
             if size is not None and (type(size) is not int or not 0 <= size <= min(most, len(body) - begin)):
                 raise MalformedAnswer(f"size: {ascii(size)[:80]}, of {ascii(name)[:80]}, which may have {most} bytes")
             self._on_file(name, None if size is None else body[begin : begin + size])
             begin += size or 0
         if begin < len(body):
             raise MalformedAnswer(f"{len(body) - begin} bytes of no file")
-        del asked[: len(sizes)]
+        del files[: len(sizes)]
         self.reply.moved += len(body)
 
     def value(self, header: Header, body: bytes) -> None:

@@ -190,11 +190,11 @@ def _decompressed(content: bytes) -> bytes:
         raise no_frame(str(error), content) from error
 
 
-def no_frame(why: str, seen: bytes | bytearray) -> HostError:
+def no_frame(why: str, data: bytes | bytearray) -> HostError:
     """Return the error for what is no frame, with its first bytes."""
     return HostError(
         f"The host sent an invalid frame: {why}",
-        evidence=[repr(bytes(seen[:SHOWN]))],
+        evidence=[repr(bytes(data[:SHOWN]))],
         hint="check whether something on the host writes into the connection, such as a program started by an rc file",
         retryable=True,
     )
@@ -244,11 +244,11 @@ def _full(host: Host, data: Header, path: str) -> HostError:
         # The free space of the disk would mislead here, because the quota does not let this user have it.
         amounts = amounts[1:]
     valid = [(word, amount) for word, amount in amounts if type(amount) is int and 0 <= amount < 2**63]
-    seen = ", ".join(f"{format_size(amount)} {word}" for word, amount in valid)
+    summary = ", ".join(f"{format_size(amount)} {word}" for word, amount in valid)
     return HostDiskFull(
         message,
         host=host.name,
-        evidence=[data["message"], *([seen] if seen else [])],
+        evidence=[data["message"], *([summary] if summary else [])],
         hint=f"free some (old jobs are in {host.root}/jobs), and call again; or set root: of host {host.name}"
         f" ({host.source}) to a larger file system",
         retryable=True,

@@ -38,7 +38,7 @@ class Keepalive:
         self.heard = self.moved = now
         self._unanswered = 0
         # The time of the ping that has no answer yet; None if there is none.
-        self._asked: float | None = None
+        self._pinged_at: float | None = None
 
     def send(self, size: int) -> None:
         """Record that so many bytes went out, which may delay an answer."""
@@ -51,14 +51,14 @@ class Keepalive:
             busy: Whether an answer is waited for.
         """
         # Send only one ping: if the first gets no answer, a second would get none either.
-        if self._asked is None:
+        if self._pinged_at is None:
             if now - self.heard <= (QUIET_S if busy else IDLE_PING_S):
                 return WELL
-            self._asked = now
+            self._pinged_at = now
             return ASK
         # Our own bytes that are on their way may delay the answer on a slow line, so allow for them.
         late = self._unanswered / SLOWEST
-        dead = now - max(self.heard, self.moved) >= DEAD_S + late and now - self._asked >= ANSWER_S + late
+        dead = now - max(self.heard, self.moved) >= DEAD_S + late and now - self._pinged_at >= ANSWER_S + late
         return DEAD if dead else WELL
 
 

@@ -64,7 +64,7 @@ class Link:
     Args:
         opener: Makes a stream whose agent has said hello.
         opened: The first one.
-        sent: A request that was sent with the first hello; its number is `FIRST`.
+        first: A request that was sent with the first hello; its number is `FIRST`.
 
     Attributes:
         line: The stream as it is now.
@@ -73,7 +73,7 @@ class Link:
 
     def __init__(
         self, host: Host, opener: Callable[[], AgentStream], opened: AgentStream,
-        sent: OpenRequest[Any] | None = None,
+        first: OpenRequest[Any] | None = None,
     ) -> None:  # fmt: skip
         self.host = host
         self.line = LinkStream(host.name, opened)
@@ -87,8 +87,8 @@ class Link:
         self._tries = reconnect.Tries()
         self._pid = os.getpid()
         self._needs_you: AuthenticationError | None = None
-        if sent is not None:
-            self._add(sent)
+        if first is not None:
+            self._add(first)
         for work in (self._read, self._write):
             name = f"clusterfn-{work.__name__.strip('_')}-{host.name}"
             threading.Thread(target=work, name=name, daemon=True).start()
@@ -373,9 +373,9 @@ class Link:
         with self.line.changed:
             if not self.line.connected:
                 return
-            seen, opened = self.line.pulse.look(now, bool(self._requests)), self.line.opened
-            if seen == ASK:
+            health, opened = self.line.pulse.look(now, bool(self._requests)), self.line.opened
+            if health == ASK:
                 self._sender.say({"id": PING_ID, "do": "have", "paths": []})
-        if seen == DEAD:
+        if health == DEAD:
             # Closing may take seconds, and nothing may block the loop's thread.
             await loop.in_thread(lambda: self.line.lose(opened), "clusterfn-hang-up")

@@ -57,7 +57,7 @@ class Reply(Generic[T]):
     def __init__(self, cancel: Callable[[], None]) -> None:
         self.id = self.moved = 0
         self.size: int | None = None
-        self._host = self._asked = ""
+        self._host = self._request = ""
         self._answering: AbstractSet[int] = frozenset()
         self._trouble: Callable[[], str] = str
         self._pid = os.getpid()
@@ -94,24 +94,24 @@ class Reply(Generic[T]):
             return
         if os.getpid() != self._pid:
             raise HostError(
-                f"The answer of {self._host} to `{self._asked}` goes to process {self._pid}, which forked this one",
+                f"The answer of {self._host} to `{self._request}` goes to process {self._pid}, which forked this one",
                 host=self._host,
                 hint="connect again in this process, or start it with the spawn method",
             )
         if threading.get_ident() in self._answering:
             raise RuntimeError(
-                f"A callback waits for the answer of {self._host} to `{self._asked}`, on the thread that must read it:"
-                " it would wait forever. Wait in another thread, or use add_done_callback"
+                f"A callback waits for the answer of {self._host} to `{self._request}`, on the thread that must read "
+                "it: it would wait forever. Wait in another thread, or use add_done_callback"
             )
         began = time.monotonic()
 
         def describe() -> str:
-            what = f"{self._asked} on {self._host}" if self._asked else self._host
+            what = f"{self._request} on {self._host}" if self._request else self._host
             return self._trouble() or f"waiting for {what}: no answer for {time.monotonic() - began:.0f} s"
 
         if not spoken_wait.wait_for([self._future], describe, timeout_s):
             raise Unreachable(
-                f"{self._host} did not answer `{self._asked}` within {timeout_s:g} s",
+                f"{self._host} did not answer `{self._request}` within {timeout_s:g} s",
                 host=self._host,
                 hint="try again; then check the load of the host and of its file systems",
                 retryable=True,
@@ -176,15 +176,15 @@ class Reply(Generic[T]):
     def substitute(self, cancel: Callable[[], None]) -> Reply[T]:
         """Return a reply that is answered elsewhere, and has the number and the words of this one."""
         other: Reply[T] = Reply(cancel)
-        other.register(self.id, self._host, self._asked, self._answering, self._trouble)
+        other.register(self.id, self._host, self._request, self._answering, self._trouble)
         return other
 
     def register(
-        self, number: int, host: str, asked: str, answering: AbstractSet[int] = frozenset(),
+        self, number: int, host: str, request: str, answering: AbstractSet[int] = frozenset(),
         trouble: Callable[[], str] = str,
     ) -> None:  # fmt: skip
         """Set the request's number, its host, its words, the threads that bring the answer, and what says why not."""
-        self.id, self._host, self._asked, self._answering = number, host, asked, answering
+        self.id, self._host, self._request, self._answering = number, host, request, answering
         self._trouble = trouble
 
     def resolve(self, value: T) -> None:

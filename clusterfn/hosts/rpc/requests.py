@@ -374,11 +374,11 @@ class SpawnReply(Reply[Spawned]):
         self.exited: Reply[int | None] = Reply(cancel)
 
     def register(
-        self, number: int, host: str, asked: str, answering: AbstractSet[int] = frozenset(),
+        self, number: int, host: str, request: str, answering: AbstractSet[int] = frozenset(),
         trouble: Callable[[], str] = str,
     ) -> None:  # fmt: skip
-        super().register(number, host, asked, answering, trouble)
-        self.exited.register(number, host, f"the end of {asked}", answering, trouble)
+        super().register(number, host, request, answering, trouble)
+        self.exited.register(number, host, f"the end of {request}", answering, trouble)
 
 
 class SpawnRequest(OpenRequest[Spawned]):

@@ -106,10 +106,10 @@ def _rank(volume: Volume) -> tuple[bool, bool, int]:
 
 
 def _room(volume: Volume) -> str:
-    files, amount, shown = volume.room_files, volume.room_bytes, "an unknown amount"
+    files, amount, text = volume.room_files, volume.room_bytes, "an unknown amount"
     if amount is not None:
-        shown = format_size(amount)
-    return shown if files is None else f"{shown} and {files} files"
+        text = format_size(amount)
+    return text if files is None else f"{text} and {files} files"
 
 
 def survey(connection: HostConnection, timeout_s: float = TIMEOUT_S, folder: str = "") -> Site:

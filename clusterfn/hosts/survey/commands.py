@@ -81,18 +81,18 @@ def look(connection: HostConnection, only: str = "", folder: str = "", timeout_s
         for word, kind in kinds_of_sites().items()
         if only in ("", word) and kind.commands.programs
     }
-    asked = {"wanted": queries, "patience_s": timeout_s, "folders": connection.host.scheduler_path}
-    asked.update({} if only else {"signs": login_node.questions()})
-    argv = [connection.facts.python, "-I", "-S", "-c", _PROGRAM.read_text(encoding="utf-8"), json.dumps(asked)]
+    question = {"wanted": queries, "patience_s": timeout_s, "folders": connection.host.scheduler_path}
+    question.update({} if only else {"signs": login_node.questions()})
+    argv = [connection.facts.python, "-I", "-S", "-c", _PROGRAM.read_text(encoding="utf-8"), json.dumps(question)]
     limit = _SHELLS * timeout_s + _SPARE_S
     answer = connection.run(argv, unset=SURVEY_UNSET, timeout_s=limit).result(limit + _SPARE_S)
-    shown = read(answer.out)
+    shell = read(answer.out)
     host = connection.host
-    for commands in shown.schedulers.values():
+    for commands in shell.schedulers.values():
         host = commands.on(host)
     if host != connection.host:
         connection.use_commands(host).result(limit)
-    return shown
+    return shell
 
 
 def read(printed: bytes) -> LoginShellAnswer:

@@ -88,10 +88,10 @@ def _runtime_path() -> Path:
     return _another(usual, uid) if _owner(usual) not in (None, uid) else usual
 
 
-def _another(taken: Path, uid: int) -> Path:
+def _another(usual: Path, uid: int) -> Path:
     """Return a folder of ours with another name, the same for all programs: another user has made the usual one."""
-    ours = [path for path in taken.parent.glob(f"{taken.name}-*") if _owner(path) == uid]
-    return min(ours) if ours else Path(tempfile.mkdtemp(prefix=f"{taken.name}-", dir=taken.parent))
+    own = [path for path in usual.parent.glob(f"{usual.name}-*") if _owner(path) == uid]
+    return min(own) if own else Path(tempfile.mkdtemp(prefix=f"{usual.name}-", dir=usual.parent))
 
 
 def _owner(path: Path) -> int | None:

@@ -123,7 +123,7 @@ class OpensshStream(ProcessStream):
         self._opened = False
         self._decided = threading.Event()
         self.asking = asking
-        self._shown = 0
+        self._lines_reported = 0
         if asking is not None:
             asking.about = self._recent_lines
         super().__init__(line, {**os.environ, **(asking.env if asking else ASK_NOBODY)})
@@ -147,7 +147,7 @@ class OpensshStream(ProcessStream):
     def _recent_lines(self) -> str:
         """Return what ssh has said to a person since the last call: a menu, or that an answer was wrong."""
         lines = self.before().splitlines()
-        new, self._shown = lines[self._shown :], len(lines)
+        new, self._lines_reported = lines[self._lines_reported :], len(lines)
         return "\n".join(line for line in new if line.strip() and not re.match(ssh_errors.CHATTER, line))
 
     def _decide(self) -> None:

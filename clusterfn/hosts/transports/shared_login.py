@@ -182,13 +182,13 @@ class ReusingTransport(Transport):
             return None
         settings = resolve(self.host)
         held = find_held(settings)
-        taken = standby.take(held, name()) if held is not None else None
-        if taken is None or held is None:
+        waiting = standby.take(held, name()) if held is not None else None
+        if waiting is None or held is None:
             # `open` follows at once, and need not ask ssh for the same settings again.
             self._settings = settings
             return None
         self.via, self._by_person = _VIA, self._by_person or held.asked
-        return taken
+        return waiting
 
     def _through_held(self, command: str) -> Stream | None:
         settings, self._settings = self._settings or resolve(self.host), None

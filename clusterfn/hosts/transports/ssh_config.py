@@ -152,7 +152,7 @@ def resolve(host: Host, address: str | None = None) -> Settings:
     target = parse_address(address or host.address or host.name, host)
     config = _config_of(host)
     if shutil.which("ssh"):
-        return _settings(host, target, _asked(host, target, config), config)
+        return _settings(host, target, _options_by_ssh(host, target, config), config)
     options: Options = {"user": [target.user] if target.user else [], "port": [str(target.port)] if target.port else []}
     return _settings(host, target, {**DEFAULTS, **ssh_config_file.read(host, target.name, options, config)}, config)
 
@@ -202,7 +202,7 @@ def refuse_unmet(host: Host, settings: Settings) -> None:
     )
 
 
-def _asked(host: Host, target: Address, config: str | None) -> Options:
+def _options_by_ssh(host: Host, target: Address, config: str | None) -> Options:
     argv = _question(target, config)
     with _asked_ahead.pop(tuple(argv), None) or _started(argv) as ssh:
         answer = None
@@ -238,7 +238,7 @@ _asked_ahead: dict[tuple[str, ...], subprocess.Popen[str]] = {}
 
 
 def _question(target: Address, config: str | None) -> list[str]:
-    return ["ssh", "-G", *(["-F", config] if config else []), *_named(target), "--", target.name]
+    return ["ssh", "-G", *(["-F", config] if config else []), *_address_options(target), "--", target.name]
 
 
 def _started(argv: list[str]) -> subprocess.Popen[str]:
@@ -252,7 +252,7 @@ def _config_of(host: Host) -> str | None:
     return str(Path(host.ssh_config).expanduser()) if host.ssh_config else None
 
 
-def _named(target: Address) -> tuple[str, ...]:
+def _address_options(target: Address) -> tuple[str, ...]:
     user = ("-l", target.user) if target.user else ()
     return (*user, "-p", str(target.port)) if target.port else user
 
@@ -268,12 +268,12 @@ def _settings(host: Host, target: Address, options: Options, config: str | None)
     timeout = first("connecttimeout")
     user_files = expand.files(_words(options, "userknownhostsfile"))
     identity_agent = options.get("identityagent", [""])[0]
-    asked = {
+    requested = {
         name: next((value for value in options.get(name, []) if value and value not in harmless), "")
         for name, harmless in NOT_HONOURED.items()
         if name != "localcommand" or options.get("permitlocalcommand") == ["yes"]
     }
-    unmet = [f"{name} {value}" for name, value in asked.items() if value]
+    unmet = [f"{name} {value}" for name, value in requested.items() if value]
     return Settings(
         alias=target.name,
         hostname=hostname,
@@ -296,7 +296,7 @@ def _settings(host: Host, target: Address, options: Options, config: str | None)
         gssapi=first("gssapiauthentication") == "yes",
         tries=int(first("numberofpasswordprompts", "3")),
         unmet=(*unmet, *expand.unknown),
-        named=_named(target),
+        named=_address_options(target),
         instead=tuple(f"{key}={value}" for key, value in IN_THE_WAY.items() if options.get(key, [value]) != [value]),
         config_file=config,
     )
@@ -322,8 +322,8 @@ class _Tokens:
         return re.sub("%(.?)", lambda match: self._or_unknown(match[0], text, self.values.get(match[1])), text)
 
     def files(self, names: list[str]) -> tuple[Path, ...]:
-        named = [name for name in names if name.lower() not in ("none", "/dev/null", "nul")]
-        return tuple(ssh_config_file.expanded(self._file(name)) for name in named)
+        paths = [name for name in names if name.lower() not in ("none", "/dev/null", "nul")]
+        return tuple(ssh_config_file.expanded(self._file(name)) for name in paths)
 
     def _file(self, name: str) -> str:
         return re.sub(

@@ -243,8 +243,8 @@ def _not_connected(output: SshOutput, match: re.Match[str]) -> HostError:
 
 
 def _no_common_algorithm(output: SshOutput, match: re.Match[str]) -> HostError:
-    named = match.groupdict()
-    place = f"{named['name']}:{named['port']}" if named.get("name") else output.settings.place
+    groups = match.groupdict()
+    place = f"{groups['name']}:{groups['port']}" if groups.get("name") else output.settings.place
     hint = "its sshd is too old or too strict for this ssh; if you trust it, allow what it offers in your ssh "
     hint += "configuration, such as HostKeyAlgorithms +ssh-rsa"
     return no_common(output.host, place, "the ssh of this machine", [match[0]], hint)
@@ -281,8 +281,8 @@ def _host_key(output: SshOutput, match: re.Match[str]) -> HostError:
         return host_keys.revoked_error(at, output.host.name, key, offending or "known_hosts")
     remembered = host_keys.known_keys(at.key_name, at.known_hosts)
     if any(re.fullmatch(_CHANGED, line) for line in output.plain_lines):
-        named = [entry for entry in remembered if entry.place == offending] or remembered
-        return host_keys.changed(at, output.host.name, key, named)
+        matching = [entry for entry in remembered if entry.place == offending] or remembered
+        return host_keys.changed(at, output.host.name, key, matching)
     return host_keys.unknown(at, output.host.name, key)
 
 

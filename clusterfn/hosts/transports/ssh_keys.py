@@ -101,11 +101,11 @@ def new_path(settings: Settings) -> Path:
     candidates = [usual] if usual in settings.identity_files else [*settings.identity_files]
     free = [path for path in candidates if not path.exists() and not path.with_name(path.name + ".pub").exists()]
     if not free:
-        taken = candidates[0] if candidates else usual
+        occupied = candidates[0] if candidates else usual
         raise ConfigError(
-            f"{taken} exists, but cannot be used without you",
+            f"{occupied} exists, but cannot be used without you",
             evidence=["clusterfn never overwrites a key"],
-            hint=f"if it has a passphrase: run ssh-add {taken}, then the same command again",
+            hint=f"if it has a passphrase: run ssh-add {occupied}, then the same command again",
         )
     return free[0]
 
