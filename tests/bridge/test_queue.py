@@ -33,8 +33,8 @@ def patient(box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Box:
     bridge = layout_bridge(tmp_path / "patient")
     spooler = next(bridge.rglob("queue/spooler.py"))
     impatient = spooler.read_text()
-    assert "_LOOK_AGAIN_S = 5.0 " in impatient
-    spooler.write_text(impatient.replace("_LOOK_AGAIN_S = 5.0 ", "_LOOK_AGAIN_S = 600.0 "))
+    assert "_LOOK_AGAIN_S = 5.0\n" in impatient
+    spooler.write_text(impatient.replace("_LOOK_AGAIN_S = 5.0\n", "_LOOK_AGAIN_S = 600.0\n"))
     monkeypatch.setattr(box.bench, "bridge", bridge)
     return box
 
