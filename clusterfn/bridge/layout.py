@@ -206,7 +206,7 @@ EXIT_RETURNED = 0
 EXIT_PUBLISHED = 10
 # The job waits in the queue of a machine without a scheduler, which will start job.sh again.
 EXIT_QUEUED = 20
-# Of `after`: nothing was published, and `run` may try again.
+# Of `after`: nothing was published, and `run` may retry.
 EXIT_AGAIN = 12
 
 # In the environment of a job.sh whose turn in the queue of a machine has come.

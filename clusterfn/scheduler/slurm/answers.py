@@ -109,7 +109,7 @@ def can_be_met(output: str) -> bool:
     return not any(text in output.lower() for text in _NEVER_MET)
 
 
-# Options of sbatch that clusterfn adds by itself, and a site may not allow.
+# Options of sbatch that clusterfn itself adds, and that a site may not allow.
 _ADDED = re.compile(r"--(export|mem|cpus-per-task|open-mode|requeue)(?![\w-])")
 
 
