@@ -18,8 +18,8 @@ from clusterfn.scheduler.slurm.states import FEWER
 
 # sbatch prints this once and then retries silently for two minutes.
 REPEATS = "sleeping and retrying"
-# What sbatch says when it takes no more jobs for now, and what that means, in SLURM 17 to 24. Since about 19 it names the
-# limit of an account or a QOS. Before, its words are the same for a job that can never run.
+# What sbatch says when it takes no more jobs for now, and what that means, in SLURM 17 to 24. Since about version 19 it
+# names the limit of an account or a QOS. Before, its words are the same for a job that can never run.
 _FULL = (
     (r"unable to accept job|job queue full", "SLURM has as many jobs as it can hold"),
     (r"submission failed: resource temporarily unavailable", "SLURM has as many jobs as it can hold"),
