@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 # The lines of `setup:` in a script may never end, so a job is awaited only this long.
 _COMES_S = 5.0
-# The turn is kept this long for a slow script, and twice as long each further time: a script that is only slow succeeds
-# in the end.
+# The turn is kept this long for a slow script, and twice as long each further time. So a script that is only slow
+# succeeds in the end.
 _KEPT_S, _KEPT_MOST_S = lease_names.VALID_S, 3600
 _AGAIN_S, _AGAIN_MOST_S = 0.2, 5.0
 
