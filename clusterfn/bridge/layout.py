@@ -11,7 +11,8 @@ FORMAT = 1
 # The administrator's limits for each user, which agent/site_rules.py reads.
 SITE_RULES = "/etc/clusterfn.yml"
 
-# below a host's root
+# -- Names below a host's root
+
 BRIDGE = "bridge"
 BLOBS = "blobs"
 SOURCES = "sources"
@@ -38,33 +39,39 @@ CACHE = "cache"
 # Files whose dates say when a cleanup last looked for what is no longer needed.
 LOOKED, LOOKED_SOON = "expired", "expired-soon"
 
-# below machines/<machine>
+# -- Names below machines/<machine>
+
 # queue/<job>: the ticket of a job that waits; <job>.<k> for an element of a group.
 QUEUE = "queue"
 # damaged/<job>: a file from the queue that could not be read as a ticket.
 DAMAGED_TICKETS = "damaged"
 # interrupted/<job>: the ticket of a running job, which puts it back into the queue after a restart of the machine.
 INTERRUPTED = "interrupted"
-QUEUE_STATUS = "queue.jsonl"  # why each of them waits
+# Why each of these jobs waits.
+QUEUE_STATUS = "queue.jsonl"
 
-# below pkgs/<sha256>
+# -- Names below pkgs/<sha256>
+
 PACKAGE_FILES = "files"
 MANIFEST = "manifest.json"
 
-# below envs/<id>
+# -- Names below envs/<id>
+
 # Describes what was built. The environment is complete if and only if this file exists.
 READY = "READY"
 # The builder's folder in an environment: the plan, a copy of READY, and the size of every file.
 ABOUT = ".clusterfn"
 SIZES = "manifest"
 
-# below builds/<id>
+# -- Names below builds/<id>
+
 PLAN = "plan.json"
 LOCK = "lock"
 PROGRESS = "progress.jsonl"
-# OUTCOME, too: that of the last build that failed.
+# OUTCOME is there too: that of the last build that failed.
 
-# below jobs/<id>
+# -- Names below jobs/<id>
+
 SPEC = "spec.json"
 PAYLOAD = "payload.pkl"
 SCRIPT = "job.sh"
@@ -79,47 +86,65 @@ STACK = "stack"
 SECRETS = "secrets"
 # Whom to notify of the end. It is removed afterwards, because it may hold the address of a webhook.
 NOTIFY = "notify"
-NOTIFIED = "notified.json"  # who was told, and what went wrong
-BUILDER_LOG = "builder.jsonl"  # what the builder of its environment has said, also below attempts/<n>
+# Who was notified, and what went wrong.
+NOTIFIED = "notified.json"
+# What the builder of the job's environment has printed. It is also below attempts/<n>.
+BUILDER_LOG = "builder.jsonl"
 SCHEDULER_LOG = "scheduler.log"
 CHECKPOINT = "checkpoint"
 # takers/<id> or <id>.<number of its array>: a group of which items start as the values of this job appear.
 TAKERS = "takers"
 ATTEMPTS = "attempts"
 
-# below jobs/<id> of a group
-ITEMS = "items.pkl"  # the arguments of each item, one after another
-ITEMS_INDEX = "items.json"  # where each of them ends
-LABELS = "labels.json"  # what a person calls each of them
-ARGUMENTS = "arguments.json"  # the plain arguments of each of them, by parameter
-ITEM_INPUTS = "item_inputs.json"  # the jobs whose values each item takes
+# -- Names below jobs/<id> of a group
+
+# The arguments of each item, one after another.
+ITEMS = "items.pkl"
+# Where each item of ITEMS ends.
+ITEMS_INDEX = "items.json"
+# What a person calls each item.
+LABELS = "labels.json"
+# The plain arguments of each item, by parameter.
+ARGUMENTS = "arguments.json"
+# The jobs whose values each item takes.
+ITEM_INPUTS = "item_inputs.json"
 # released/<k>: the scheduler no longer holds this element back, or why it could not be released.
 RELEASED = "released"
 # The group that a retry continues, and the indices of its items in that group.
 RETRIED = "retried.json"
 # claims/<chunk>, <chunk>.2, ...: the element that runs the chunk or took it over, its first item, and how many it has.
 CLAIMS = "claims"
-DONE = "done"  # <chunk>: each of its items has a line
-ELEMENTS = "elements"  # <k>: what belongs to one job in jobs/<id>, from `started` to `attempts`
+# done/<chunk>: each item of this chunk has a line in a journal.
+DONE = "done"
+# elements/<k>: what a single job has in jobs/<id>, from `started` to `attempts`.
+ELEMENTS = "elements"
 # For an element that runs nothing: the outcome of each item that it gives up.
 VERDICT = "verdict.json"
 
-# below jobs/<id> of a session
-CALLS = "calls"  # <n>: what belongs to one call, payload.pkl and `attempts` as in jobs/<id>
+# -- Names below jobs/<id> of a session
+
+# calls/<n>: what belongs to one call; payload.pkl and `attempts` are as in jobs/<id>.
+CALLS = "calls"
 # The modules of a call; for an actor also its `actor` (the call that constructs it) and a `name`.
 CALL = "call.json"
 # A second name of call.json, made by the process that runs the call, or a folder where hard links are impossible. A
 # symbolic link means that the client has withdrawn the call.
 TAKEN = "taken"
-CLOSE = "close"  # no more calls are to come
-DOOR = "door.json"  # the socket, on the machine of the job, that takes calls without files
+# No more calls will come.
+CLOSE = "close"
+# The socket, on the machine of the job, that takes calls without files.
+DOOR = "door.json"
 
-# below jobs/<id> of a kernel
-KERNEL = "kernel.json"  # the socket, on the machine of the job, to which the kernel's proxy connects
+# -- Names below jobs/<id> of a kernel
 
-# below jobs/<id>/attempts/<n>
+# The socket, on the machine of the job, to which the kernel's proxy connects.
+KERNEL = "kernel.json"
+
+# -- Names below jobs/<id>/attempts/<n>
+
 OWNER = "owner"
-WAITING = "waiting"  # for GPUs, on the host itself
+# The attempt waits for GPUs of the host itself.
+WAITING = "waiting"
 # Contains "started" or "withdrawn" for an attempt that had to wait: whichever was linked first counts.
 BEGUN = "begun"
 # The supervisor died, and `after` has left the job to another attempt.
@@ -132,7 +157,8 @@ HEARTBEAT = "heartbeat"
 VALUE = "value.pkl"
 # What the attempt had used a while ago. A running item of an element has usage-<index>.json.
 USAGE = "usage.json"
-STACKS = "stacks"  # what the worker's processes answered when asked where they are
+# What the worker's processes answered to a request for their stacks.
+STACKS = "stacks"
 # The error of a further rank of the function, kept while the attempt lasts.
 FAILED_RANK = "failed-rank"
 OUTCOME = "outcome.json"
@@ -140,18 +166,24 @@ OUTCOME = "outcome.json"
 JOURNAL = "journal.jsonl"
 # nodes/<rank> of each node but the first, with its stdout, stderr and outcome.json.
 NODES = "nodes"
-LAUNCH_LOG = "srun.log"  # what srun said, which started them
-VALUES = "values"  # of an element: value.pkl of each item, one after another
-INPUTS = "inputs.json"  # where the values of other jobs are that its arguments name
+# The output of srun, which started the other nodes.
+LAUNCH_LOG = "srun.log"
+# Of an element: value.pkl of each item, one after another.
+VALUES = "values"
+# Where the values are of the other jobs that the arguments name.
+INPUTS = "inputs.json"
 
-# below bridge/<hash>
+# -- Names below bridge/<hash>
+
 SUPERVISE = "supervise.py"
 # Below the root: an allocation that is held for many calls. It exists as long as the allocation accepts jobs.
 HOLD = "held"
-HOLD_RECORD = "record"  # in it: what it has
+# In that folder: what the allocation has.
+HOLD_RECORD = "record"
 # The variables of a batch job on the node of a held allocation.
 HOLD_ENVIRONMENT = "environment"
-HOLD_RELEASE = "release"  # asks it to end
+# In that folder: a request to end the allocation.
+HOLD_RELEASE = "release"
 # The variable that marks a job as a step of a held allocation.
 STEP = "CLUSTERFN_STEP"
 BUILD = "build.py"
@@ -174,7 +206,7 @@ EXIT_RETURNED = 0
 EXIT_PUBLISHED = 10
 # The job waits in the queue of a machine without a scheduler, which will start job.sh again.
 EXIT_QUEUED = 20
-# Of `after`: nothing was published, and `run` may try again.
+# Of `after`: nothing was published, and `run` may retry.
 EXIT_AGAIN = 12
 
 # In the environment of a job.sh whose turn in the queue of a machine has come.
@@ -191,23 +223,33 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXP
 # Kinds of outcomes (mechanisms: which error a fault gives). The library maps each to one class of its error tree.
 RETURNED = "returned"
 RAISED = "raised"
-COMMAND = "command"  # the command that a job ran has failed: its `code`, or the `signal` that ended it
-RESULT = "result"  # ran to its end, but its value cannot be pickled
-PAYLOAD_BROKEN = "payload"  # the call could not be loaded in the environment
-ENVIRONMENT = "environment"  # the environment's interpreter is missing or another one
-EXITED = "exited"  # the process ended without a word: os._exit
+# The command that a job ran has failed: the outcome has its `code`, or the `signal` that ended it.
+COMMAND = "command"
+# The function ran to its end, but its value cannot be pickled.
+RESULT = "result"
+# The call could not be loaded in the environment.
+PAYLOAD_BROKEN = "payload"
+# The environment's interpreter is missing, or is another one.
+ENVIRONMENT = "environment"
+# The process ended without a word, as by os._exit.
+EXITED = "exited"
 SIGNAL = "signal"
 MEMORY = "memory"
 TIME = "time"
 STALLED = "stalled"
 NODE = "node"
-DISK = "disk"  # full while the function ran
-HOST_DISK = "host_disk"  # full before it started
-LOST = "lost"  # the supervisor itself was killed
-ACTOR_LOST = "actor_lost"  # the actor whose method it calls is gone, so the call did not run
+# The disk became full while the function ran.
+DISK = "disk"
+# The disk was full before the function started.
+HOST_DISK = "host_disk"
+# The supervisor itself was killed.
+LOST = "lost"
+# The actor whose method is called is gone, so the call did not run.
+ACTOR_LOST = "actor_lost"
 CANCELLED = "cancelled"
 UNSATISFIABLE = "unsatisfiable"
-DEPENDENCY = "dependency"  # a job whose value it takes has none
+# A job whose value the call takes has none.
+DEPENDENCY = "dependency"
 # Not final: the scheduler, or the queue of the machine, starts the job again.
 PREEMPTED = "preempted"
 # Not final: a later attempt took over.

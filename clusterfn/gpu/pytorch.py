@@ -36,8 +36,8 @@ def lacks_cuda() -> str:
     if torch is not None:
         return "" if any(getattr(torch.version, name, None) for name in _KINDS_OF_GPUS) else str(torch.__version__)
     version, path = installed_version(), find_version_file()
-    # A version says "+cpu" only in some builds for CPUs: not in conda-forge's, nor in PyPI's for ARM.
-    # Each entry is "None", or a version in quotation marks such as "'12.8'".
+    # Each entry is "None", or a version in quotation marks such as "'12.8'". The version alone does not suffice: only
+    # some builds for CPUs say "+cpu", and neither conda-forge's nor PyPI's for ARM do.
     built_for = _BUILT_FOR.findall(path.read_text(encoding="utf-8")) if path else []
     lacks = set(built_for) == {"None"} if built_for else version.endswith("+cpu")
     return version or "of unknown version" if lacks else ""

@@ -23,7 +23,7 @@ from clusterfn.gpu.guards import annotate, first_line, is_asynchronous, log
 F = TypeVar("F", bound=Callable[..., Any])
 
 _LONGEST_S = 60.0
-# A generator of its own, so that the program's seeds give the same numbers as without clusterfn.
+# A separate generator, so that the program's seeds give the same numbers as without clusterfn.
 _dice = random.SystemRandom()
 
 

@@ -109,7 +109,7 @@ def _run(task: Callable[[Any], Any], context: Any, config: Any, state: Any) -> A
     )  # fmt: skip
 
 
-# The function travels by value, so the job need not import modules that only the launcher uses.
+# The function is sent by value, so the job need not import modules that only the launcher uses.
 _run.__module__ = "__main__"
 
 

@@ -125,7 +125,7 @@ def _begun(begin: Callable[[], Any], batch: Callable[[], Any]) -> Any:
     return batch()
 
 
-# The function travels by value, because jobs do not have this module.
+# The function is sent by value, because jobs do not have this module.
 _begun.__module__ = "__main__"
 
 

@@ -190,7 +190,7 @@ def _run(
     code = journals.code_of(function.__wrapped__, function.options)
     _begin(function, request, journal, seed, code)
     cache = None
-    # Each version of a function has a folder of its own, which can be deleted by itself.
+    # Each version of a function has a separate folder, which can be deleted alone.
     if request.cache is not None and code is not None:
         cache = Store(request.cache / f"{job_name(function.__name__)}-{code[:_DIGITS]}")
     shelf = ResultStore(Store(store.beside(journal.path)), cache, code)

@@ -178,7 +178,7 @@ def sent(bench: Bench, days: float, *more: str, **spec: Any) -> Laid:
 
 
 def tidied(bench: Bench, keep_days: float = 14, **more: Any) -> dict[str, Any]:
-    return tidy(str(bench.root), time.time(), keep_days * DAY_S, **more).told
+    return tidy(str(bench.root), time.time(), keep_days * DAY_S, **more).summary
 
 
 def test_what_no_client_has_asked_for_as_long_as_jobs_are_kept_is_removed(bench: Bench):
@@ -430,7 +430,7 @@ def test_what_a_waiting_job_takes_stays_and_so_do_the_modules_of_each_job_that_s
     found = tidy(str(bench.root), time.time(), 3 * DAY_S)
 
     assert old.folder.exists() and sources.exists() and not gone.folder.exists()
-    assert found.told["waiting"] == [waits.id]
+    assert found.summary["waiting"] == [waits.id]
     done = subprocess.run(
         [sys.executable, "-I", "-S", str(bench.bridge / "supervise.py"), "remove", str(bench.root), "", old.id],
         capture_output=True, text=True, check=True,

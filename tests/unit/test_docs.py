@@ -206,7 +206,7 @@ def test_the_page_of_files_names_every_file_that_the_layout_names():
     pages = ("docs/reference/job-directory.md", "docs/reference/builder.md")
     said = "".join((ROOT / page).read_text(encoding="utf-8") for page in pages)
     source = Path(layout.__file__).read_text(encoding="utf-8")
-    blocks = re.findall(r"^# below (?!bridge).*\n((?:[A-Z#].*\n)+)", source, re.MULTILINE)
+    blocks = re.findall(r"^# -- Names below (?!bridge).*\n\n((?:[A-Z#].*\n)+)", source, re.MULTILINE)
     names = set(re.findall(r'"([^"]+)"', re.sub(r"#.*", "", "".join(blocks))))
 
     assert len(names) > 60

@@ -62,7 +62,7 @@ class Compressor:
             self._pauses = min(2 * self._pauses, _MOST_PLAIN)
         elif not self._pieces:
             self._link = 0.0
-        # A late piece is sent compressed all the same, because its time is spent already.
+        # A late piece is still sent compressed, because its time is spent already.
         return compressed if is_smaller else None
 
     def rest(self) -> None:

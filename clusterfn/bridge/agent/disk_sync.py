@@ -77,7 +77,7 @@ class DiskSync:
 
     def on_exit(self, batch: "List[Tuple[Sequence[str], Sequence[str], Done]]", status: int) -> None:
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else errno.EIO
-        # The status of the child does not name the file. Each member is flushed once more by itself to learn which
+        # The status of the child does not name the file, so each member is flushed once more alone to learn which
         # failed.
         if code and len(batch) > 1:
             self.waiting = batch + self.waiting

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .handler import AgentServices
 
 
-# The header of a frame lies directly before the piece, so that one buffer holds both; it never needs more bytes.
+# The header of a frame is directly before the piece, so that one buffer holds both. It never needs more bytes.
 HEAD = 1024
 _frame = memoryview(bytearray(HEAD + CHUNK))
 
@@ -152,7 +152,7 @@ class ManyFilesHandler(RequestHandler):
             finally:
                 os.close(fd)
         except (Failure, OSError, ValueError):
-            # The client requests this file again by itself, and that request reports the error.
+            # The client requests this file once more, and that request reports the error.
             return None
         # A read from a file server may return fewer bytes than the file has. Such a file is not reported as whole.
         return size if size == status.st_size < len(room) else None

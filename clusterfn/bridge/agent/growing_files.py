@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .frames import Frame, Header
 
 
-# How long a file server may be away while the job runs, and once its outcome exists, and how often it is tried again.
+# How long a file server may be away while the job runs, and once its outcome exists, and how often it is asked again.
 AWAY_S, AWAY_AT_END_S, AGAIN_S = 300.0, 30.0, 2.0
 # A value is sent ahead, while it is being written, from this size on. A smaller one arrives soon enough at the end.
 EARLY = 1024 * 1024
@@ -52,7 +52,8 @@ class FollowHandler(RequestHandler):
             self.agent.stills.add(self.still, self.still.silent / self.still.LOOKS)
         watched: "List[Any]" = [*self.growing, *([self] if self.path else [])]
         for each in watched:
-            # Each file is added by itself, because the file server of one may be away while the others can be read.
+            # An error of one file must not keep the others from being added: the file server of a single one may be
+            # away.
             if not self.ended:
                 each.safely(partial(self.agent.watcher.add, each))
 

@@ -20,7 +20,7 @@ def libc_function(name: str, older: str = "") -> "Callable[..., int]":
     """
     import _ctypes
 
-    # None stands for this process itself, as a null pointer does for dlopen(3).
+    # None means this process itself, as a null pointer does for dlopen(3).
     process = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
     try:
         address = _ctypes.dlsym(process, name)

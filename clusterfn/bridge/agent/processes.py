@@ -76,7 +76,8 @@ class Program:
         self.truncated = self.truncated or len(data) > room
         self.output[fd].append(data[:room])
         self.sizes[fd] += len(data[:room])
-        # A program such as sbatch announces that it will wait and try again by itself; the client does that instead.
+        # A program such as sbatch announces that it will wait and retry. It is ended, because the client retries
+        # instead.
         if self.stop_at and fd == self.stderr and self.status is None and self.stop_at in self.text(fd):
             self.kill()
         if not data:

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
         def safely(self, action: Callable[[], Any]) -> Any: ...
 
 
-# How long a start is tried again, and at which interval, while the machine has no process or descriptor left for the
-# user.
+# How long a start is retried, and at which interval, while the machine has no process or descriptor left for the user.
 PATIENCE_S, AGAIN_S = 60.0, 0.2
 _NONE_LEFT = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 # The descriptors that a program needs while it starts, and those that its pipes need while it runs.

@@ -277,7 +277,7 @@ class DaskProcess(HeldProcess):
                 facts = json.load(file)
             return socket.create_connection((facts["ip"], facts["port"]), CONNECT_S)
         except OSError:
-            # The scheduler does not listen yet, or is too busy to accept. The next look tries again.
+            # The scheduler does not listen yet, or is too busy to accept. The next look retries.
             return None
 
     def was_shut_down(self) -> bool:

@@ -82,7 +82,7 @@ class JobEndings:
                 verdict_file.seek(0)
                 process = subprocess.Popen(argv, stdin=verdict_file, stdout=null, cwd="/", start_new_session=True)
         except OSError as error:
-            # The machine has no process or disk space left. The next turn of the spooler tries again.
+            # The machine has no process or disk space left. The next turn of the spooler retries.
             say("the end of %s could not be published now: %s" % (job, error))
             self._abandoned.discard(job)
             return

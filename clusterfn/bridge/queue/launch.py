@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # The value of TURN if the supervisor is to have the environment made, and to leave the job in the queue. Any other says
 # that it need not ask the queue of its own user.
 ENVIRONMENT = "environment"
-# A further value of TURN: the keeper that follows it (`lease`) holds the lock of all admissions for ever.
+# A further value of TURN: the keeper that follows it (`lease`) never releases the lock of all admissions.
 KEPT = "kept="
 # A job that another user must not pass from now on: its id, and its name, which counts until then.
 FirstInLine = namedtuple("FirstInLine", ("job", "until_s", "name", "lease"))
@@ -90,8 +90,7 @@ def _start_apart(argv: "list[str]", **how: "Any") -> None:
             worker_process.die_with_parent(signal.SIGKILL, own)
             subprocess.Popen(argv, stdin=subprocess.DEVNULL, **how)
             os.write(writes, b"0")
-            # This process must not end by itself: its parent ends it, so that init adopts the spooler and not the
-            # supervisor.
+            # Only the parent may end this process, so that init adopts the spooler and not the supervisor.
             while True:
                 signal.pause()
         except OSError as error:
@@ -113,7 +112,7 @@ def _replace_hung_spooler(queue: "Queue", lease: str, leases: "Leases") -> "Opti
     pids = [pid for pid in _spoolers(queue, lease, name, leases) if _is_stopped_or_hangs(pid, name, leases)]
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
-            # The spooler has just ended by itself.
+            # The spooler has just ended.
             os.kill(pid, signal.SIGKILL)
     until = time.monotonic() + _DIES_S
     lease_held = None

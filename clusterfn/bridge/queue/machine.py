@@ -23,19 +23,20 @@ if TYPE_CHECKING:
 _BOOTTIME = 7
 
 Demand = namedtuple("Demand", ("gpus", "cores", "memory_mb"))
-# Which GPUs will do: a type as `squeezed` has it, "" for any; the size of each, 0 for any; those that the user's
-# clusterfn.yml leaves, () for all, which the names of leases do not say.
+# Which GPUs are suitable. type: as `squeezed` writes it, "" for any. memory_mb: the size of each, 0 for any. only: the
+# GPUs that the user's clusterfn.yml permits, () for all; the names of leases do not say this.
 Kind = namedtuple("Kind", ("type", "memory_mb", "only"))
 Kind.__new__.__defaults__ = ((),)
-# What all running jobs of one user may take together; None: as much as there is.
+# What all running jobs of one user may take together; None for all there is.
 UserLimits = namedtuple("UserLimits", ("gpus", "cores", "memory_mb", "jobs"))
-# Jobs that run; shared: it shares the cores in time with all other programs, and no other user waits for them.
+# A job that runs. shared: whether it shares the cores in time with all other programs, so that no other user waits for
+# them.
 Running = namedtuple("Running", ("uid", "job", "asked", "shared"))
-# What is published of a user's use of the machine (`usage`): what counts when it is the turn of a job, what each
-# further job adds to that, and how many further jobs like this one could start.
+# What is published of a user's use of the machine (`usage`). ms: what counts when it is the turn of a job. step_ms:
+# what each further job adds. more: how many further jobs like this one could start.
 Used = namedtuple("Used", ("ms", "step_ms", "more"))
-# Jobs that are next in their line; ms: when one was submitted, since the machine's start; used: None if the bridge of
-# its user is too old to say.
+# A job that is next in its line. ms: when it was submitted, since the machine's start. used: None if the bridge of its
+# user is too old to publish it.
 Waiting = namedtuple("Waiting", ("ms", "uid", "job", "asked", "kind", "used"))
 
 ANY = Kind("", 0, ())

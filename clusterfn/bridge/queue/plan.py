@@ -259,7 +259,7 @@ class _Planning:
         why = self.group_has_its_half(ticket, kind)
         missing = self.room.lacks(ticket.asked, kind) if kind is not None else []
         if not missing and not why:
-            # Jobs with GPUs start one after another: a job may exchange a GPU that another process uses, and the next
+            # Jobs with GPUs start one after another. A job may exchange a GPU that another process uses, and the next
             # job must not have taken the replacement.
             if ticket.asked.gpus and self._gpu_job_comes:
                 self.plan.reasons[ticket.job] = self._with_place_in_line("", ticket, before)

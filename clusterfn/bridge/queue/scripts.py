@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from .tickets import Queue, Ticket
 
-# The lines of `setup:` in a script may run for ever, so a job is awaited only this long.
+# The lines of `setup:` in a script may never end, so a job is awaited only this long.
 _COMES_S = 5.0
-# The turn is kept this long for a slow script, and twice as long each further time: a script that is only slow succeeds
-# in the end.
+# The turn is kept this long for a slow script, and twice as long each further time. So a script that is only slow
+# succeeds in the end.
 _KEPT_S, _KEPT_MOST_S = lease_names.VALID_S, 3600
 _AGAIN_S, _AGAIN_MOST_S = 0.2, 5.0
 
@@ -81,7 +81,7 @@ class JobScripts:
                     env=dict(fields["env"], **{TURN: turn}), start_new_session=True,
                 )  # fmt: skip
         except OSError as error:
-            # The user has no process left, or the job's file system is away. Other jobs must start all the same.
+            # The user has no process left, or the job's file system is away. Other jobs must still start.
             say("the script of %s could not be started: %s" % (ticket.job, error))
             return None
 

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from ..supervisor.job import JobFolder
 
-# order: what sorts them, by priority= first; ms: when it was submitted, for other users; needs: files without which its
-# environment is not ready; after: the jobs whose values it takes
+# order: what sorts tickets, by priority= first. ms: when the job was submitted, for other users. needs: files without
+# which the environment is not ready. after: the jobs whose values it takes.
 Ticket = namedtuple(
     "Ticket",
     ("order", "ms", "job", "name", "folder", "home", "element", "submitted", "asked", "limits", "kind", "written",

@@ -100,7 +100,7 @@ class SlurmOnHost(HostScheduler):
     def cancel_waiting_elements(self) -> None:
         array = os.environ.get("SLURM_ARRAY_JOB_ID")
         if array:
-            # A failure does no harm: an element that starts all the same finds nothing to do.
+            # A failure does no harm: an element that still starts finds nothing to do.
             _run(["scancel", "--state=PENDING", array], _SCANCEL_S)
 
     def release_elements(self, array: str, tasks: "list[int]", besides: str, clusters: str) -> str:

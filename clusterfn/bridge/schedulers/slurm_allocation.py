@@ -38,10 +38,10 @@ _ENV, _ID, _STEP_ID = "environ", "SLURM_JOB_ID", "SLURM_STEP_ID"
 _OF_THE_STEP = (
     "SLURM_", "SRUN_", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK",
 )  # fmt: skip
-# What srun starts on the node: claim the job for the step, and become its script. The claim comes first: who asks what
-# has become of a step that dies before its supervisor runs must not ask for the allocation. The other name of the claim
-# is left to `enter`, because each program that is started here delays the call; if `enter` is gone by then, to the
-# removal of the job.
+# What srun starts on the node: it claims the job for the step, and becomes the job's script. The claim comes first: a
+# client that asks about a step which died before its supervisor ran must not ask for the allocation. The other name of
+# the claim is left to `enter`, because each program that is started here delays the call. If `enter` is gone by then,
+# the removal of the job removes it.
 _BECOME = """umask 077
 set -- "$1" "$2" "$0.$SLURM_STEP_ID"
 { printf %s.%s "$SLURM_JOB_ID" "$SLURM_STEP_ID" >"$3" && [ -s "$3" ] && ln "$3" "$1"; } || rm -f "$3"

@@ -27,7 +27,7 @@ _PACKAGES = ("dask", "distributed")
 
 def run_program(*words: str) -> None:
     """Run a worker, or those of a node, in the job until they are asked to close."""
-    # The function travels by value, so it imports everything itself.
+    # The function is sent by value, so it imports everything itself.
     import json
     import os
     import platform
@@ -42,7 +42,7 @@ def run_program(*words: str) -> None:
         raise RuntimeError(f"what starts dask's workers on {node} ended with {how}")
 
 
-# The function travels by value, so the job need not import modules that only the client uses.
+# The function is sent by value, so the job need not import modules that only the client uses.
 run_program.__module__ = "__main__"
 
 

@@ -24,7 +24,7 @@ from clusterfn.integrations.dask.settings import DaskSettings, run_program
 if TYPE_CHECKING:
     from clusterfn.config.options import Options
 
-# A worker that was told to close has this long to do so.
+# A worker has this long to close after the request.
 _LEAVE_S = 15.0
 
 

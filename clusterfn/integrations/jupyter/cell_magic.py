@@ -57,7 +57,7 @@ def run_cell(shell: Any, line: str, cell: str | None) -> None:
         raise ConfigError("%%cluster needs a cell", hint="write %%cluster … in the first line, and the code below it")
     request = cell_options.parse_line(line)
     values = cell_options.values_of(request.inputs, shell.user_ns)
-    # The empty first line stands for the line of %%cluster, so that line numbers in tracebacks are right.
+    # The empty first line takes the place of the line of %%cluster, so that line numbers in tracebacks are right.
     file, source = _file_of_cell(shell.user_ns), "\n" + cell
     check_names(names_in(source, file), request.inputs, request.outputs, shell.user_ns)
     wire = serialization.part("cell")
@@ -70,7 +70,7 @@ def run_cell(shell: Any, line: str, cell: str | None) -> None:
             source_imports.imported(source),
         )
     except Exception as error:  # the code of the cell may raise anything
-        # What the cell displayed before it failed travels with the exception.
+        # What the cell displayed before it failed is sent with the exception.
         _show(vars(error).pop(wire.SHOWN, ()))
         raise
     chosen = config_file.host_of_call(request.options)

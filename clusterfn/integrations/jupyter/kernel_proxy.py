@@ -80,7 +80,7 @@ class LoopEvents:
         """Send to the loop, from a signal handler too: takes no lock."""
         self._events.append((kind, data))
         with contextlib.suppress(OSError):
-            # A full socket wakes the loop all the same, and a closed one means that the loop has ended.
+            # A full socket also wakes the loop, and a closed one means that the loop has ended.
             self._waking.send(b"\0")
 
     def close(self) -> None:

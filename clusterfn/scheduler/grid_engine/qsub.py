@@ -22,8 +22,8 @@ _PASSED = (
     "http_proxy https_proxy ftp_proxy all_proxy no_proxy HTTP_PROXY HTTPS_PROXY FTP_PROXY ALL_PROXY NO_PROXY "
     "SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE"
 )
-# `-w e` refuses what can never run, which would wait for ever otherwise, and does not say why; `-w v` does, and submits
-# nothing.
+# `-w e` rejects what can never run, which would otherwise wait without end, but does not say why. `-w v` says why, and
+# submits nothing.
 _SUBMIT = f"""\
 for name in {_PASSED}; do
     eval "[ -z \\"\\${{$name+x}}\\" ]" || set -- -v "$name" "$@"

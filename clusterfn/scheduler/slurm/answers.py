@@ -16,10 +16,10 @@ from clusterfn.config.units import exact_memory
 from clusterfn.scheduler.base import PENDING, Answer, JobState, Submission
 from clusterfn.scheduler.slurm.states import FEWER
 
-# What sbatch says when it takes no more jobs for now, and what that means; by SLURM 17 to 24. Since 19 or so it names
-# the limit of an account or a QOS; before, its words are the same for a job that can never run.
-# sbatch prints this once and then tries again silently for two minutes.
+# sbatch prints this once and then retries silently for two minutes.
 REPEATS = "sleeping and retrying"
+# What sbatch says when it takes no more jobs for now, and what that means, in SLURM 17 to 24. Since about version 19 it
+# names the limit of an account or a QOS. Before, its words are the same for a job that can never run.
 _FULL = (
     (r"unable to accept job|job queue full", "SLURM has as many jobs as it can hold"),
     (r"submission failed: resource temporarily unavailable", "SLURM has as many jobs as it can hold"),
@@ -109,7 +109,7 @@ def can_be_met(output: str) -> bool:
     return not any(text in output.lower() for text in _NEVER_MET)
 
 
-# Options of sbatch that clusterfn adds by itself, and a site may not allow.
+# Options of sbatch that clusterfn itself adds, and that a site may not allow.
 _ADDED = re.compile(r"--(export|mem|cpus-per-task|open-mode|requeue)(?![\w-])")
 
 

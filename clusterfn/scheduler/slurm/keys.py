@@ -19,8 +19,8 @@ _FROM_ARGUMENTS = {
     "cpus-per-task": "cores=", "mem": "memory=", "time": "time=", "gpus": "gpus=", "gpus-per-node": "gpus=",
     "open-mode": None,
 }  # fmt: skip
-# Options that clusterfn needs to follow the job, or that would not reach the function -> what to do instead.
 _REMOVE = "remove this line"
+# Options that clusterfn needs to follow the job, or that would not reach the function -> what to do instead.
 _RESERVED = {
     **dict.fromkeys(
         [

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _EXPORT = ",".join(["HOME", "USER", "LOGNAME", *_PROXIES, *map(str.upper, _PROXIES), *_CERTIFICATES])
-# $1 the names of the jobs whose values it takes, $2 other conditions, $3 and $4 how squeue is asked. What is no longer
-# listed is over: whether it has returned is for the job to see, as SLURM takes one that it has forgotten for a success.
+# $1 the names of the jobs whose values it takes, $2 other conditions, $3 and $4 how squeue is asked. A job that is no
+# longer listed has ended. The job itself sees whether that one has returned, as SLURM takes a job that it has forgotten
+# for a success.
 _CONDITIONS = rf"""
 names=$1; others=$2; clusters=$3; user=$4; shift 4
 ask() {{ squeue --noheader --all --format=%F --name="$names" --user="$user" "$@" 2>&1; }}
@@ -38,8 +39,9 @@ after="${{others}}${{others:+${{ids:+,}}}}${{ids:+afterany:$ids}}"
 """
 _SUBMIT_AFTER = f"""{_CONDITIONS}exec sbatch --parsable ${{after:+--dependency="$after"}} "$@"
 """
-# Before those, $1 the host's Python, $2 the supervisor, $3 the folder of a group whose items start one by one, $4 how
-# many elements come before these, $5 how many these are. Those that find work start before all inputs have ended.
+# Before those, $1 is the host's Python, $2 the supervisor, and $3 the folder of a group whose items start one by one.
+# $4 is how many elements come before these, and $5 how many these are. Those that find work start before all inputs
+# have ended.
 _SUBMIT_ONE_BY_ONE = rf"""
 python=$1; supervise=$2; group=$3; first=$4; count=$5; shift 5
 {_CONDITIONS}status=0

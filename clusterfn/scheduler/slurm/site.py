@@ -134,7 +134,7 @@ class SlurmSite(SchedulerSite):
         if answers.account:
             options["account"] = answers.account
         elif len(accounts) > 1:
-            # With a single account there is nothing to choose: SLURM takes it by itself.
+            # With a single account there is nothing to choose, because SLURM takes it anyway.
             options["account"] = ask("Account to charge", "--account", accounts, accounts[0])
         usable = [each for each in self.partitions if each.state == "up"]
         default = next((each.name for each in usable if each.default), None)

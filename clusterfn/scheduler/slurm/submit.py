@@ -281,10 +281,10 @@ def held_request(
     resources, folder = job.resources, layout.job_dir(job.root, job.id)
     memory = None if resources.memory_bytes is None else math.ceil(resources.memory_bytes / _MB)
     options = {"job-name": layout.job_name(job.name, job.id), "chdir": folder, "cpus-per-task": resources.cores}
-    # The limit of a job of its own, which ends a job whose supervisor is stopped or hangs.
+    # The limit is that of a separate job, and ends a job whose supervisor is stopped or hangs.
     if resources.time_s is not None:
         options["time"] = math.ceil(resources.time_s / 60) + 1
-    # The host's default is how long a job of its own may take; here the end of the allocation ends it before.
+    # The host's default says how long a separate job may take. Here the end of the allocation comes first.
     time_s = None if resources.time_s == job.host.defaults.time_s else resources.time_s
     gpus = gpu_options if resources.gpus else {"gres": "none"}
     words = [f"--{name}={value}" for name, value in {**options, **gpus}.items()]
