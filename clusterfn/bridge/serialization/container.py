@@ -19,12 +19,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from . import load_failure, pickler, unpickler
+from . import hints, load_failure, pickler, unpickler
 
 if TYPE_CHECKING:  # a Python too old for the rest must come as far as saying so
     import mmap
-
-    from .hints import Hints
 
     ReadBlob = Callable[[str, int, int], Any]  # from a blob's path, size and CRC-32, its content
     Read = Callable[[memoryview, Sequence[Any]], Any]  # from a pickle and its buffers, the value
@@ -122,8 +120,6 @@ def pack(obj: object, on_object: Callable[[object], Any] | None = None, target: 
     Raises:
         Whatever pickling raises; for another version also `source.NoSource`.
     """
-    from . import hints  # here: what is only read is spared it
-
     names = hints.Hints()
     try:
         return _packed(obj, on_object, target, names)
@@ -134,7 +130,7 @@ def pack(obj: object, on_object: Callable[[object], Any] | None = None, target: 
 
 
 def _packed(
-    obj: object, on_object: Callable[[object], Any] | None, target: pickler.Version, names: Hints | None
+    obj: object, on_object: Callable[[object], Any] | None, target: pickler.Version, names: hints.Hints | None
 ) -> Packed:  # fmt: skip
     work = functools.partial(_pack, obj, on_object, names)
     if target not in (None, pickler.HERE):
@@ -152,7 +148,7 @@ def _packed(
 def _pack(
     obj: object,
     on_object: Callable[[object], Any] | None,
-    names: Hints | None,
+    names: hints.Hints | None,
     make: Callable[..., pickler.Pickler],
 ) -> Packed:
     buffers: list[memoryview] = []

@@ -33,6 +33,7 @@ from . import (
     copyreg_entries,
     decorated,
     enumerations,
+    exception_parts,
     registers,
     stand_ins,
     standard_library,
@@ -314,8 +315,6 @@ def _reduce_exception(obj: Any) -> Any:
     """Reduce an exception to its parts where a pickle of it would call a constructor of the user's with its `args`."""
     if not issubclass(type(obj), BaseException):  # what `obj.__class__` says may be anything
         return NotImplemented
-    from . import exception_parts  # here: few values hold one
-
     return exception_parts.reduce(obj)
 
 

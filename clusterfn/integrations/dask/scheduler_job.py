@@ -57,7 +57,6 @@ class SchedulerJob:
         prepared = settings.of_job(prepared)
         self._security = settings.security
         self._why = ""
-        self._has_ended = threading.Event()
         self._relay: Relay | None = None
         self._on_end: Callable[[ClusterfnError], None] = lambda _: None
         self.job = send_held(prepared, KernelSpec("distributed", idle_s, idle_s, CALLER))
@@ -78,6 +77,8 @@ class SchedulerJob:
         Raises:
             ClusterfnError: It has ended before that.
         """
+        relay = self._relay
+        assert relay is not None
         ip, _, port = self.address.rpartition("/")[2].partition(":")
         context = self._security.get_connection_args("client")["ssl_context"]
         for _ in range(_TRIES):
@@ -85,7 +86,8 @@ class SchedulerJob:
                 with socket.create_connection((ip, int(port)), _ANSWER_S) as plain, context.wrap_socket(plain):
                     return
             except OSError:  # the connection closes a moment before the reason comes
-                if self._has_ended.wait(_REASON_S):
+                relay.wait(_REASON_S)
+                if self._why:
                     break
         raise self.error()
 
@@ -107,7 +109,6 @@ class SchedulerJob:
 
     def _ended(self, why: str) -> None:
         self._why = why
-        self._has_ended.set()
         self._on_end(self.error())
 
     def end(self, patience_s: float = 0.0) -> None:

@@ -174,7 +174,7 @@ class KernelProxy:
         for number, kind in ((signal.SIGINT, self.on_sigint), (signal.SIGTERM, "terminate")):
             signal.signal(number, lambda *_, kind=kind: self.events.post_at_once(kind))
 
-    def on_found(self, job: KernelJob) -> None:
+    def take_job(self, job: KernelJob) -> None:
         """Act on the start of the job."""
 
     def end_kernel(self) -> None:
@@ -223,7 +223,7 @@ class KernelProxy:
             self._waiting.end()
             self._link = self._open_link(what, self.events.post)
             self._connect(self._link)
-            self.on_found(what)
+            self.take_job(what)
         elif kind == "failed":
             self._waiting.end(f"there will be no kernel: {what}")
             self._leave(1, what)
