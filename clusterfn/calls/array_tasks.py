@@ -167,16 +167,16 @@ class ArrayTaskTracker(Follower):
             stream.values = posixpath.join(self.attempt_folder, layout.VALUES)
         files = [
             self._file(layout.EVENTS, self._on_events),
-            self._file(layout.JOURNAL, lambda data: results.on_lines(stream, data)),
+            self._file(layout.JOURNAL, lambda data: results.take_lines(stream, data)),
         ]
         if not stream.values:
-            files.append(self._file(layout.VALUES, lambda data: results.on_values(stream, data)))
+            files.append(self._file(layout.VALUES, lambda data: results.take_values(stream, data)))
         waiting = self.connection.follow(files, posixpath.join(self.attempt_folder, layout.OUTCOME))
         self.awaited = waiting
         return waiting
 
     def _take_outcome(self, data: bytes) -> Reply[bytes] | None:
-        self._owner.item_results.on_last(self._stream)  # its other files have been read to their ends
+        self._owner.item_results.take_end(self._stream)  # its other files have been read to their ends
         return super()._take_outcome(data)
 
     def _open_next(self, told: dict[str, Any]) -> Reply[bytes]:

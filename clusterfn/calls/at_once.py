@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,15 +30,14 @@ def at_once(things: Sequence[T], work: Callable[[T], R], doing: str, most: int =
         most: How many at a time.
     """
     answers: list[Future[R]] = [Future() for _ in things]
-    left, taking, is_over = iter(zip(answers, things)), threading.Lock(), threading.Event()
+    left: queue.SimpleQueue[tuple[Future[R], T]] = queue.SimpleQueue()
+    for pair in zip(answers, things):
+        left.put(pair)
 
     def work_off() -> None:
-        while not is_over.is_set():
-            with taking:
-                taken = next(left, None)
-            if taken is None:
-                return
-            _answer(*taken, work)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                _answer(*left.get_nowait(), work)
 
     if len(answers) == 1:
         work_off()
@@ -57,7 +58,9 @@ def at_once(things: Sequence[T], work: Callable[[T], R], doing: str, most: int =
             # The caller shows its own progress while it has the answer, so that time does not count.
             due += time.monotonic() - yielded_at
     finally:
-        is_over.set()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                left.get_nowait()
 
 
 def _answer(answer: Future[R], thing: T, work: Callable[[T], R]) -> None:

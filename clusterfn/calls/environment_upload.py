@@ -178,7 +178,7 @@ def _upload(session: HostState, environment: LockedEnvironment, say: Say, on_pro
 
     Args:
         say: Called with a sentence about what the host lacks.
-        on_progress: Called with how far fetching is, and later how far sending is, on the connection's thread.
+        on_progress: Called with how far fetching is, and later how far sending is, in the loop.
 
     Raises:
         EnvironmentBuildError: A package can be fetched neither by the host nor by this machine.
@@ -293,14 +293,16 @@ def _send(
     def fetched(done: int, of: int, bytes: int) -> None:
         tell_fetched({"stage": FETCHING, "done": done, "of": of, "bytes": bytes, "size": size})
 
-    def arrived(_: Reply[Any]) -> None:
+    async def report_arrival(reply: Reply[Any]) -> None:
+        with contextlib.suppress(concurrent.futures.CancelledError):
+            await reply.error()
         count = sum(reply.done() for reply in sent)
         tell_sent({"stage": SENDING, "done": count, "of": len(sent), "text": transfer.amounts()})
 
     for sha256, path in download.download_packages(packages, fetched, environment.indexes):
         sent.append(session.connection.put(layout.blob(environment.root, sha256), path, mode=_GROUP_READS))
         transfer.add(sent[-1])
-        sent[-1].add_done_callback(arrived)
+        loop.begin(report_arrival(sent[-1]))
         yield sent[-1]
 
 

@@ -136,7 +136,7 @@ class ItemResults:
         # The list is a copy, because the event loop adds items while this thread counts them.
         return sum("index" in line for _, _, line in list(self._places.values()))
 
-    def on_lines(self, stream: ItemStream, data: bytes) -> None:
+    def take_lines(self, stream: ItemStream, data: bytes) -> None:
         """Take more bytes of a journal."""
         for line in stream.lines(data):
             if max(line.get(name, 0) for name in ("begin", "retry", "index")) >= len(self._numbers):
@@ -154,19 +154,19 @@ class ItemResults:
                     self._send_for(stream, line)
                 else:
                     stream.waiting.append(line)
-        self.on_values(stream, b"")
+        self.take_values(stream, b"")
         self._received[stream.element, stream.attempt] += len(data)
 
     def is_caught_up(self, journals: Mapping[tuple[int, int], int]) -> bool:
         """Whether so many bytes of the journals of these elements and attempts have been received."""
         return all(self._received[which] >= size for which, size in journals.items())
 
-    def on_values(self, stream: ItemStream, data: bytes) -> None:
+    def take_values(self, stream: ItemStream, data: bytes) -> None:
         """Take more bytes of values, and have those loaded that are complete."""
         for line, value in stream.ready(data):
             self._records.put(ItemRecord(stream.element, stream.attempt, line, value))
 
-    def on_last(self, stream: ItemStream) -> None:
+    def take_end(self, stream: ItemStream) -> None:
         """Take the end of an attempt: a value that is incomplete now stays so."""
         for line, value in stream.incomplete():
             self._records.put(ItemRecord(stream.element, stream.attempt, line, value))
@@ -272,7 +272,7 @@ class ItemResults:
         """Whether it is one of these items."""
         return index in self._on_host
 
-    def on_host(self, indices: Iterable[int]) -> list[int]:
+    def numbers_on_host(self, indices: Iterable[int]) -> list[int]:
         """Return the numbers that these items have on the host."""
         return [self._on_host[index] for index in indices]
 

@@ -145,7 +145,7 @@ def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
         layout.LABELS: json.dumps([group.label(each) for each in failed]).encode(),
         layout.ARGUMENTS: json.dumps([group.arguments[each] for each in failed if group.arguments]).encode(),
         layout.RETRIED: json.dumps({"of": group.id, "items": list(failed)}).encode(),
-        **_select(data, ends, old.item_results.on_host(failed)),
+        **_select(data, ends, old.item_results.numbers_on_host(failed)),
     }
     # The host has deleted the secrets of the first try, so this process sends its own.
     if fields["secrets"]:

@@ -187,11 +187,11 @@ class CallStream:
 
     def _on_data(self, data: bytes) -> None:
         for header, body in self._inbox.feed(data):
-            self._on_frame(header, body)
+            self._take_frame(header, body)
         if len(self._inbox.data) > _LONGEST_FRAME:
             raise ValueError("the session sends what is no frame")
 
-    def _on_frame(self, header: Mapping[str, Any], body: bytes) -> None:
+    def _take_frame(self, header: Mapping[str, Any], body: bytes) -> None:
         what, number = header["what"], header.get("n", 0)
         if what == "end":
             end = int(header["outcome"])

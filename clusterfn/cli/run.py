@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterfn.api.decorator import ClusterFunction, cluster
+from clusterfn.calls import call
 from clusterfn.cli import screen, script_job, target
 from clusterfn.cli.submission import call_options, start_detached
 from clusterfn.errors import ClusterfnError, ConfigError
@@ -41,10 +42,8 @@ def _run(args: argparse.Namespace) -> int:
     # With --json, stdout has only the value. What the file and its jobs print goes to stderr.
     with contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext():
         called, positional, kwargs = _call(args)
+        # Calling an async function returns a coroutine, and sends nothing.
         if inspect.iscoroutinefunction(called.__wrapped__):
-            # Calling an async function returns a coroutine, and sends nothing.
-            from clusterfn.calls import call
-
             value = call.run_call(called.__wrapped__, positional, kwargs, called.options)
         else:
             value = called(*positional, **kwargs)

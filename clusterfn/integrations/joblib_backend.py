@@ -86,14 +86,16 @@ class ClusterfnBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
             job = Future()
             job.set_exception(error)
         self._jobs.add(job)
-        job.add_done_callback(self._jobs.discard)
-        # The callback sends the next batch, which must not wait in the thread that receives answers.
-        if callback is not None:
-            job.add_done_callback(lambda done: threading.Thread(target=callback, args=(done,), daemon=True).start())
+        job.add_done_callback(functools.partial(self._end_batch, callback))
         # joblib may have aborted the loop while the batch was being sent.
         if getattr(self.parallel, "_aborting", False):
             _stop(job)
         return job
+
+    def _end_batch(self, callback: Callable[[Any], Any] | None, job: Future[Any]) -> None:
+        self._jobs.discard(job)
+        if callback is not None:  # it sends the next batch, which must not wait in the thread that brings answers
+            threading.Thread(target=callback, args=(job,), daemon=True).start()
 
     def retrieve_result_callback(self, out: Future[Any]) -> Any:
         """Return the values of a batch, or raise its exception."""

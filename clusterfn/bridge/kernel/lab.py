@@ -8,14 +8,13 @@ import sys
 import threading
 
 from ..supervisor.limits import clock
-from .process import HeldProcess
+from .process import Activity, HeldProcess
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, List, Optional, Set, Tuple
 
     from .carried import SocketWatcher
-    from .process import Activity
 
 _SOCKET = "lab"
 _LOOK_S, _ANSWER_S = 15.0, 10.0
@@ -55,7 +54,7 @@ class LabProcess(HeldProcess):
         return LabActivity(self._path, self._token)
 
 
-class LabActivity:
+class LabActivity(Activity):
     """Asks JupyterLab, now and then and in a thread, what its kernels and terminals do.
 
     An open page asks the server all the time, which is no sign of a user.

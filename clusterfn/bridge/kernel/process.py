@@ -20,15 +20,9 @@ from .zmtp import GREETING, GREETING_BYTES, MessageReader, socket_ready, subscri
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Protocol
+    from typing import Any, Dict, List, Optional
 
     from .carried import SocketWatcher
-
-    class Activity(Protocol):
-        """What knows how long the held process has done nothing for its user."""
-
-        def idle_s(self) -> float: ...
-        def close(self) -> None: ...
 
 
 # ipykernel appends the number of the channel: k-1 to k-5. A short name, because a socket's path has at most 107 bytes.
@@ -173,7 +167,19 @@ _WELCOME_S = 0.5
 _NOT_COUNTED = ("kernel_info_request", "comm_info_request", "usage_request", "debug_request", "shutdown_request", "")
 
 
-class KernelActivity:
+class Activity:
+    """What knows how long the held process has done nothing for its user."""
+
+    def idle_s(self) -> float:
+        """Return the seconds since it has last done something for its user."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Stop looking."""
+        raise NotImplementedError
+
+
+class KernelActivity(Activity):
     """The connection, for one kernel.
 
     Args:

@@ -19,13 +19,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from . import load_failure, pickler, unpickler
+from . import hints, load_failure, pickler, unpickler
 
 # A Python that is too old for these imports must still get as far as reporting its version.
 if TYPE_CHECKING:
     import mmap
-
-    from .hints import Hints
 
     # From a blob's path, size and CRC-32, its content.
     ReadBlob = Callable[[str, int, int], Any]
@@ -128,9 +126,6 @@ def pack(obj: object, on_object: Callable[[object], Any] | None = None, target: 
     Raises:
         Whatever pickling raises; for another version also `source.NoSource`.
     """
-    # A process that only reads values does not need this module.
-    from . import hints
-
     names = hints.Hints()
     try:
         return _packed(obj, on_object, target, names)
@@ -143,7 +138,7 @@ def pack(obj: object, on_object: Callable[[object], Any] | None = None, target: 
 
 
 def _packed(
-    obj: object, on_object: Callable[[object], Any] | None, target: pickler.Version, names: Hints | None
+    obj: object, on_object: Callable[[object], Any] | None, target: pickler.Version, names: hints.Hints | None
 ) -> Packed:  # fmt: skip
     work = functools.partial(_pack, obj, on_object, names)
     if target not in (None, pickler.HERE):
@@ -163,7 +158,7 @@ def _packed(
 def _pack(
     obj: object,
     on_object: Callable[[object], Any] | None,
-    names: Hints | None,
+    names: hints.Hints | None,
     make: Callable[..., pickler.Pickler],
 ) -> Packed:
     buffers: list[memoryview] = []

@@ -33,6 +33,7 @@ from . import (
     copyreg_entries,
     decorated,
     enumerations,
+    exception_parts,
     registers,
     stand_ins,
     standard_library,
@@ -334,9 +335,6 @@ def _reduce_exception(obj: Any) -> Any:
     # `isinstance` would trust `obj.__class__`, which may be any object.
     if not issubclass(type(obj), BaseException):
         return NotImplemented
-    # Few values hold an exception.
-    from . import exception_parts
-
     return exception_parts.reduce(obj)
 
 

@@ -57,7 +57,6 @@ class SchedulerJob:
         prepared = settings.of_job(prepared)
         self._security = settings.security
         self._why = ""
-        self._has_ended = threading.Event()
         self._relay: Relay | None = None
         self._on_end: Callable[[ClusterfnError], None] = lambda _: None
         self.job = send_held(prepared, KernelSpec("distributed", idle_s, idle_s, CALLER))
@@ -78,6 +77,8 @@ class SchedulerJob:
         Raises:
             ClusterfnError: It has ended before that.
         """
+        relay = self._relay
+        assert relay is not None
         ip, _, port = self.address.rpartition("/")[2].partition(":")
         context = self._security.get_connection_args("client")["ssl_context"]
         for _ in range(_TRIES):
@@ -86,7 +87,8 @@ class SchedulerJob:
                     return
             except OSError:
                 # The connection closes a moment before the reason arrives.
-                if self._has_ended.wait(_REASON_S):
+                relay.wait(_REASON_S)
+                if self._why:
                     break
         raise self.error()
 
@@ -108,7 +110,6 @@ class SchedulerJob:
 
     def _ended(self, why: str) -> None:
         self._why = why
-        self._has_ended.set()
         self._on_end(self.error())
 
     def end(self, patience_s: float = 0.0) -> None:

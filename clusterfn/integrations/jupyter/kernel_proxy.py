@@ -180,7 +180,7 @@ class KernelProxy:
         for number, kind in ((signal.SIGINT, self.on_sigint), (signal.SIGTERM, "terminate")):
             signal.signal(number, lambda *_, kind=kind: self.events.post_at_once(kind))
 
-    def on_found(self, job: KernelJob) -> None:
+    def take_job(self, job: KernelJob) -> None:
         """Act on the start of the job."""
 
     def end_kernel(self) -> None:
@@ -232,7 +232,7 @@ class KernelProxy:
             self._waiting.end()
             self._link = self._open_link(data, self.events.post)
             self._connect(self._link)
-            self.on_found(data)
+            self.take_job(data)
         elif kind == "failed":
             self._waiting.end(f"there will be no kernel: {data}")
             self._leave(1, data)

@@ -45,7 +45,7 @@ class TunnelProxy(KernelProxy):
     def end_kernel(self) -> None:
         """Leave the job alone: its tunnel ends with the connection."""
 
-    def on_found(self, job: KernelJob) -> None:
+    def take_job(self, job: KernelJob) -> None:
         """End when the job does."""
         job.job.add_done_callback(lambda _: self.events.post_at_once("terminate"))
 
@@ -134,7 +134,7 @@ class LabProxy(KernelProxy):
         """End JupyterLab and its job."""
         self.stream.say(do="end")
 
-    def on_found(self, job: KernelJob) -> None:
+    def take_job(self, job: KernelJob) -> None:
         """Say so: until JupyterLab listens, the browser's first connection waits."""
         self._announce(job.job.host)
 
