@@ -186,6 +186,7 @@ MODULES = {
 LOADING = """
 def f(x):
     import importlib, sys, time
+    {before}
     names = {names!r}
     found = [name for name in names if name in sys.modules]
     if not found:
@@ -211,11 +212,13 @@ def packages(tmp_path: Path, bench: Bench) -> Path:
     return next((tmp_path / "venv" / "lib").glob("python*/site-packages"))
 
 
-def loading(bench: Bench, packages: Path, modules: dict[str, str], count: int, wait_s: float) -> Group:
+def loading(
+    bench: Bench, packages: Path, modules: dict[str, str], count: int, wait_s: float, before: str = "pass", **more: Any
+) -> Group:
     for name, source in modules.items():
         (packages / f"{name}.py").write_text(source)
     source = LOADING.replace("{names!r}", repr(list(modules))).replace("{wait_s}", str(wait_s))
-    return Group(bench, count, count, source=source)
+    return Group(bench, count, count, source=source.replace("{before}", before), **more)
 
 
 def test_an_item_finds_modules_loaded_and_else_all_as_if_it_had_loaded_them(bench: Bench, packages: Path):
@@ -231,6 +234,15 @@ def test_an_item_finds_modules_loaded_and_else_all_as_if_it_had_loaded_them(benc
     assert [(each["index"], each["of copy"]) for _, _, each in found] == [(str(x), str(x)) for x in range(count)]
     stdout = (group.folder_of(1) / "attempts/1/stdout").read_text().splitlines()
     assert stdout == [line for x in range(count) for line in ("loading", f"item {x}")]
+
+
+def test_no_module_is_loaded_ahead_where_that_could_take_the_memory_of_an_item(bench: Bench, packages: Path):
+    most = {"memory_bytes": 200 << 20}
+    group = loading(bench, packages, {"small": ""}, 8, wait_s=0.2, before="bytearray(100 << 20)", resources=most)
+
+    assert group.start(1).wait(150) == 0
+
+    assert [group.value(1, x)[0] for x in range(8)] == [[]] * 8
 
 
 def test_items_go_on_while_a_module_is_loaded_that_never_ends(bench: Bench, packages: Path, tmp_path: Path):

@@ -236,7 +236,9 @@ class AttemptRun:
             self._done = said
             loaded = said.get("loaded")  # the function can write what it likes there
             self.loaded = [name for name in loaded if isinstance(name, str)] if isinstance(loaded, list) else []
-            self.job.workers.learn(self.loaded, self._cores.chosen if self._cores is not None else None)
+            # What loads them for others uses up to as much memory as this call, and the next call runs beside it.
+            if self.loaded and (self._limit is None or 2 * self.processes.peak() <= self._limit):
+                self.job.workers.learn(self.loaded, self._cores.chosen if self._cores is not None else None)
         elif "note" in said:
             self.notes.append(said["note"])
             self.attempt.event("note", message=said["note"])
