@@ -219,9 +219,6 @@ class CallRun(AttemptRun):
         ahead: What was made for it and for the next calls.
         give: Gives the call to its process, and returns that.
         is_live: Whether a client hears what the call prints.
-
-    Attributes:
-        loaded: Top-level modules that it loaded.
     """
 
     def __init__(
@@ -233,7 +230,6 @@ class CallRun(AttemptRun):
         self._ahead = ahead
         self._give = give
         self._call = attempt
-        self.loaded: list[str] = []
         self._is_live = is_live
 
     def _wake_session(self) -> None:
@@ -265,8 +261,7 @@ class CallRun(AttemptRun):
         super()._take_line(said)
         if "written" in said:
             self._ahead.written = prefault.read_ranges(said["written"])
-        if "loaded" in said:  # the function can write what it likes there
-            self.loaded = [name for name in said["loaded"] or () if isinstance(name, str)]
+        if "loaded" in said:
             # Only its own process can say it while it exits: without an exec, wait4 does not.
             self.processes.told_peak = said.get("peak") or 0
 

@@ -8,7 +8,6 @@ takes its call with it; the server starts another.
 from __future__ import annotations
 
 import collections
-import gc
 import os
 import signal
 import socket
@@ -21,12 +20,13 @@ from ..agent.frames import Inbox, pack
 from ..layout import THREADS
 from ..supervisor.watch import Signals
 from ..supervisor.worker_process import become_subreaper, die_with_parent
+from ..worker.fork_rules import settle_memory
+from ..worker.preload import Preloader
 from . import prefault
 from .ahead import Ahead
 from .call import CallJob, serve_call
 from .keep_actor import KeptProcess, keep_actor
 from .link import ServerLink, Voice
-from .preload import Preloader
 from .spare import SpareProcess, fork_spare
 
 if TYPE_CHECKING:
@@ -203,9 +203,8 @@ class CallRunner:
             ran: Whether the last call was to be run; None if there was none.
             loaded: What was loaded since.
         """
-        if loaded or ran is None:
-            gc.collect()
-            gc.freeze()  # else the first collection in each call would copy the pages of all that is loaded
+        if ran is None:
+            settle_memory()
         if loaded:
             self._ahead.dismiss_spares()
         self._ahead.prepare()

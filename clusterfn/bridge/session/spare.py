@@ -12,33 +12,31 @@ import json
 import os
 import resource
 import signal
-import sys
 import threading
 from collections.abc import Iterable, Mapping
 from time import sleep  # the function may replace the module's
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..layout import FAILED_RANK, WORK
-from ..supervisor.worker_process import WorkerProcess, die_with_parent
-from ..worker import children, execute, payload
+from ..supervisor.worker_process import Pipes, WaitingWorker, die_with_parent
+from ..worker import children, execute, loaded_modules, outputs, payload, random_numbers
 from ..worker.descriptors import out_of_reach
 from ..worker.report import Report
-from . import prefault, preload, random_numbers
+from . import prefault
+
+if TYPE_CHECKING:
+    from ..worker.preload import Preloader
 
 # Nothing is prepared for the next call until then: with few cores, the value would reach its client later.
 REST_S = 0.0015
 _KIB = 1024  # what getrusage counts in
 
 
-class SpareProcess(WorkerProcess):
-    """A process that waits for its call."""
-
-    def __init__(self, pid: int, out: int, err: int, report: int, order: int) -> None:
-        super().__init__(pid, out, err, report)
-        self._order = order
+class SpareProcess(WaitingWorker):
+    """A process that waits for its call. That of an actor can be given more, and ends after the last."""
 
     def give(self, folder: str, attempt: str, facts: Mapping[str, Any]) -> bool:
-        """Give it a call; False if it has died while it waited. That of an actor can be given more.
+        """Give it a call; False if it has died while it waited.
 
         Args:
             folder: The call's, with its payload.
@@ -47,43 +45,20 @@ class SpareProcess(WorkerProcess):
         """
         order = (json.dumps({**facts, "folder": folder, "attempt": attempt}) + "\n").encode()
         try:
-            left = memoryview(order)
-            while len(left):
-                left = left[os.write(self._order, left) :]
-        except BrokenPipeError:
-            return False
+            return self.order(order)
         finally:
             if "actor" not in facts:
                 self.give_no_more()
-        return True
-
-    def give_no_more(self) -> None:
-        """Let it end after its last call."""
-        if self._order >= 0:
-            os.close(self._order)
-            self._order = -1
 
     def dismiss(self) -> None:
-        """End it: it has nothing to lose, and may have been stopped by a signal."""
-        self.close()
+        """End it and wait for that: it has nothing to lose, and is none of the next call's."""
+        super().dismiss()
         with contextlib.suppress(ChildProcessError):  # it was killed, and has been collected
-            if os.waitpid(self.pid, os.WNOHANG)[0] == 0:
-                os.kill(self.pid, signal.SIGKILL)
-                os.waitpid(self.pid, 0)
-
-    def close(self) -> None:
-        """Close its pipes."""
-        for fd in self.fds():
-            os.close(fd)
-        self._order = -1
-
-    def fds(self) -> list[int]:
-        """Return the descriptors of this process that lead to it."""
-        return [fd for fd in (self.out, self.err, self.report, self._order) if fd >= 0]
+            os.waitpid(self.pid, 0)
 
 
 def fork_spare(
-    spec: dict[str, Any], loaded: preload.Preloader, foreign: Iterable[int] = (), written: prefault.Ranges | None = None
+    spec: dict[str, Any], loaded: Preloader, foreign: Iterable[int] = (), written: prefault.Ranges | None = None
 ) -> SpareProcess:
     """Fork the process of the next call.
 
@@ -93,42 +68,35 @@ def fork_spare(
         foreign: Descriptors of this process that it must not keep open.
         written: The memory that a call writes to, which it copies while it waits.
     """
-    pipes = [os.pipe() for _ in range(4)]
-    out, err, report, order = pipes
     parent = os.getpid()
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()  # else both processes would print it
-    pid = os.fork()
-    if pid == 0:
-        _live(spec, loaded, parent, pipes, foreign, written)
-    for fd in (out[1], err[1], report[1], order[0]):
-        os.close(fd)
-    for fd in (out[0], err[0], report[0]):
-        os.set_blocking(fd, False)
-    return SpareProcess(pid, out[0], err[0], report[0], order[1])
+    outputs.flush()
+    with Pipes() as pipes:
+        pid = os.fork()
+        if pid == 0:
+            _live(spec, loaded, parent, pipes, foreign, written)
+        return SpareProcess([], {}, pid, *pipes.take_ours())
 
 
 def _live(
-    spec: dict[str, Any], loaded: preload.Preloader, parent: int, pipes: list[tuple[int, int]], foreign: Iterable[int],
+    spec: dict[str, Any], loaded: Preloader, parent: int, pipes: Pipes, foreign: Iterable[int],
     written: prefault.Ranges | None,
 ) -> NoReturn:  # fmt: skip
     """Wait for the call, run it, and end this process."""
-    out, err, report, order = pipes
     status = 1
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         die_with_parent(signal.SIGKILL, parent)  # a runner that dies leaves no call behind without an outcome
-        for fd in (out[0], err[0], report[0], order[1], *foreign):
+        pipes.drop_ours()
+        for fd in foreign:
             os.close(fd)
-        for fd, pipe in ((1, out[1]), (2, err[1])):
-            os.dup2(pipe, fd)
-            os.close(pipe)
-        said = Report(report[1])
+        out, err, report, control = pipes.theirs
+        outputs.take(out, err)
+        said = Report(report)
         children.report_own_signals(said.say)
         random_numbers.reseed(loaded.unseeded)  # torch starts from the same seed in every process, forked or not
-        orders = Orders(order[0])
+        orders = Orders(control)
         prefault.copy_when_idle(orders.fd, written)
         call = orders.next()
         if call is not None:
@@ -158,7 +126,7 @@ class Orders:
     """The calls that the runner gives to this process: one, or all those of an actor.
 
     Attributes:
-        fd: The pipe through which they come.
+        fd: The socket through which they come.
     """
 
     def __init__(self, fd: int) -> None:
@@ -182,7 +150,7 @@ class Orders:
 
 def _run(spec: dict[str, Any], call: dict[str, Any], report: Report) -> None:
     attempt: str = call["attempt"]
-    known = preload.last_imported()
+    known = loaded_modules.last_loaded()
     spec["sys_path"] = call["sys_path"]
     _enter(spec, attempt)
     value = execute.open_value_file(attempt)
@@ -191,7 +159,9 @@ def _run(spec: dict[str, Any], call: dict[str, Any], report: Report) -> None:
     except execute.CallRejected as rejected:
         facts = rejected.facts
     # In the line that says the end: each further line would wake the runner once more.
-    facts.update(loaded=preload.imported_since(known), peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB)
+    facts.update(
+        loaded=loaded_modules.loaded_since(known), peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
+    )
     execute.report_outcome(report, facts)
     if call["rests"]:
         sleep(REST_S)

@@ -75,8 +75,7 @@ def see_through(job: "JobFolder", attempt: "Attempt", watch: "EndWatch") -> int:
             raise
         verdict = nothing_can_be_written(error, attempt.folder)
     finally:
-        if job.template is not None:
-            job.template.close()
+        job.workers.close()
     if verdict.kind is None:
         say(verdict.message)
         return exit_code(verdict, False)
@@ -114,7 +113,7 @@ class ElementRun(ItemRecorder):
             await_values(self.job, self.attempt, self.watch, self._inputs)
         ensure_environment(self.job, self.attempt, self.watch)
         if self.job.tasks == (1, 1):
-            self.job.template = WorkerTemplate()
+            self.job.workers = WorkerTemplate()
         most = self.job.spec["group"]["per_element"]
         while True:
             for chunk in self.pulled(most):

@@ -27,6 +27,7 @@ from ..layout import (
 from ..schedulers import scheduler_named
 from .process_tree import boot_id, start_time
 from .text import native
+from .worker_process import WorkerSource
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,8 +53,6 @@ if TYPE_CHECKING:
         def wait_again(self, reason: str) -> bool: ...
         def release(self) -> None: ...
 
-    from .worker_process import WaitingWorker
-    from .worker_template import WorkerTemplate
 
 # A job whose value another takes; items: indices of a group's items; None for the value of a job, or of all items.
 Dependency = namedtuple("Dependency", ("job", "name", "items"))
@@ -200,8 +199,7 @@ class JobFolder:
         spec: spec.json, strings native.
         scheduler: What started it, or will.
         held: What it has of the machine, where no scheduler gives it out; None before it is let in.
-        early: A worker that was started ahead of its attempt, until that takes it.
-        template: What forks workers; None where each is started by exec.
+        workers: Where its workers come from.
         id: 16 hex digits; of an element with its number, 7f3a….3.
         submission: The same for all that one job.sh starts, and after a requeue; another for another job.sh.
         start: The same, and which of its starts this is: a requeue's is not that of the attempt before.
@@ -223,8 +221,7 @@ class JobFolder:
 
             self.spec = site_rules.obeyed(self.spec, site_rules.read_rules())
         self.held: "Optional[HeldResources]" = None
-        self.early: "Optional[WaitingWorker]" = None
-        self.template: "Optional[WorkerTemplate]" = None
+        self.workers = WorkerSource()
         script = os.getppid()
         self.submission = self.scheduler.submission_id() or "%s:%d:%s" % (boot_id(), script, start_time(script))
         self.failed_cards: "list[str]" = []

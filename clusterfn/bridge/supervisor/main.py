@@ -42,7 +42,7 @@ def run(folder: str, status: "Optional[str]" = None, early: "Optional[WaitingWor
     worker_process.die_with_parent(signal.SIGUSR1, os.getppid())
     worker_process.become_subreaper()
     job = JobFolder(folder)
-    job.early = early
+    job.workers = worker_process.WorkerSource(early)
     if not job.scheduler.has_nodes:
         from ..queue import admission, launch
 
@@ -133,8 +133,7 @@ def _claim_and_run(job: JobFolder, status: "Optional[str]", signals: Signals) ->
 
 def _end_early(job: JobFolder) -> None:
     """End the worker of a job that does not run here now, and what its interpreter has started."""
-    if job.early is not None:
-        job.early.dismiss()
+    if job.workers.dismiss_early():
         process_tree.end_all_but(tuple)
 
 

@@ -186,8 +186,8 @@ def children_of(pid: int) -> "list[int]":
     return [child for thread in threads for child in children_of_thread(pid, int(thread))]
 
 
-def descendants(pid: int) -> "list[int]":
-    """Return all living descendants of `pid`."""
+def descendants(pid: int, but: "Container[int]" = ()) -> "list[int]":
+    """Return all living descendants of `pid`, without these and theirs."""
     find = children_of
     if not os.path.exists("%s/%d/task/%d/children" % (PROC, pid, pid)):  # to look at all costs more
         children = {}  # type: dict[int, list[int]]
@@ -200,7 +200,7 @@ def descendants(pid: int) -> "list[int]":
     found = []  # type: list[int]
     waiting = [pid]
     while waiting:
-        own = find(waiting.pop())
+        own = [child for child in find(waiting.pop()) if child not in but]
         found += own
         waiting += own
     return [number for number in found if is_alive(number)]
@@ -221,7 +221,7 @@ def is_apart(pid: int) -> bool:
 
 def of_job() -> "list[int]":
     """Return all living descendants of this process that are the job's."""
-    return [pid for pid in descendants(os.getpid()) if pid not in _apart]
+    return descendants(os.getpid(), _apart)
 
 
 def was_apart(pid: int) -> bool:

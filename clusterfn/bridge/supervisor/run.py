@@ -52,7 +52,8 @@ _LINE_LIMIT = 4 << 20
 _NOT_BEGUN = {"start": "its Python was still starting", "load": "the call was still being loaded"}
 # Of the bridge, by the worker, before it can say anything.
 _WORKER_MODULES = (
-    "__init__", "main", "execute", "report", "payload", "children", "descriptors", "devices", "warning",
+    "__init__", "main", "execute", "report", "payload", "children", "descriptors", "devices", "warning", "outputs",
+    "loaded_modules",
 )  # fmt: skip
 _NEEDED = (WORKER, "_clusterfn_wire/container.py", "_clusterfn/bridge/layout.py", *(
     "_clusterfn/bridge/worker/%s.py" % name for name in _WORKER_MODULES
@@ -64,6 +65,7 @@ class AttemptRun:
 
     Attributes:
         stage: How far it came.
+        loaded: Top-level modules that the call has loaded, as far as its worker says so.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class AttemptRun:
         self.output = RunOutput(attempt.path, job.spec["log_limit_bytes"], late_output)
         self.stage = "start"
         self.notes: "list[str]" = []
+        self.loaded: "list[str]" = []
         self._done: "Optional[dict[str, Any]]" = None
         self._own_signals: "dict[int, str]" = {}
         self._partial_line = b""
@@ -130,7 +133,7 @@ class AttemptRun:
         cwd = environ.expand_cwd(spec) or self.attempt.path(WORK)
         keep = self.job.held.worker_fds() if self.job.held else []
         self._started = clock.now()
-        worker = self._worker(argv, env, cwd)
+        worker = self.job.workers.launch(argv, env, cwd, spec)
         self._attach(worker)  # first: a function may lock or remove the folder of these files at once
         late = worker.begin(cwd, env, cpus, keep)
         self.watch.start_clock(self._started)
@@ -139,16 +142,6 @@ class AttemptRun:
             self.notes.append(note)
             self.attempt.event("limited", reason=note)
         self.attempt.beat()  # only now: it waits for the disk, while the worker starts
-
-    def _worker(self, argv: "list[str]", env: "dict[str, str]", cwd: str) -> "worker_process.WaitingWorker":
-        """Return the worker that was started ahead, or a new one if that has ended, or has other variables."""
-        early, self.job.early = self.job.early, None
-        if early is not None and early.fits(argv, env):
-            return early
-        if early is not None:
-            early.dismiss()
-        start = worker_process.launch if self.job.template is None else self.job.template.launch
-        return start(argv, env, cwd, self.job.spec)
 
     def _attach(self, child: "worker_process.WorkerProcess") -> None:
         """Read from a worker that was started, and keep what it prints."""
@@ -241,6 +234,11 @@ class AttemptRun:
     def _take_line(self, said: "dict[str, Any]") -> None:
         if "done" in said and self._done is None:
             self._done = said
+            loaded = said.get("loaded")  # the function can write what it likes there
+            self.loaded = [name for name in loaded if isinstance(name, str)] if isinstance(loaded, list) else []
+            # What loads them for others uses up to as much memory as this call, and the next call runs beside it.
+            if self.loaded and (self._limit is None or 2 * self.processes.peak() <= self._limit):
+                self.job.workers.learn(self.loaded, self._cores.chosen if self._cores is not None else None)
         elif "note" in said:
             self.notes.append(said["note"])
             self.attempt.event("note", message=said["note"])
@@ -314,9 +312,7 @@ class AttemptRun:
 
     def end_tree(self) -> None:
         """Kill every descendant, and note what could not be killed."""
-        if self.job.early is not None:  # before it is collected with the others
-            self.job.early.dismiss()
-            self.job.early = None
+        self.job.workers.dismiss_early()  # before it is collected with the others
         left = self.processes.end()
         self.output.drain()
         if self._done is None and self.processes.worker is not None:

@@ -90,7 +90,7 @@ class WaitingWorker(WorkerProcess):
         self._control.close()
         return late
 
-    def order(self, line: bytes, files: "Sequence[int]") -> bool:
+    def order(self, line: bytes, files: "Sequence[int]" = ()) -> bool:
         """Send it a line, and these descriptors; False if it has ended, and is judged by what it said."""
         packed = b"".join(fd.to_bytes(4, sys.byteorder) for fd in files)
         rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)] if files else []
@@ -103,11 +103,23 @@ class WaitingWorker(WorkerProcess):
             return False
         return True
 
+    def give_no_more(self) -> None:
+        """Let it end after its last order."""
+        self._control.close()
+
+    def fds(self) -> "list[int]":
+        """Return the descriptors of this process that lead to it."""
+        return [fd for fd in (self.out, self.err, self.report, self._control.fileno()) if fd >= 0]
+
+    def close(self) -> None:
+        """Close the ways to it."""
+        self._control.close()
+        for fd in self.fds():
+            os.close(fd)
+
     def dismiss(self) -> None:
         """End it without waiting for that: another one is needed, or none. Its parent collects it with its others."""
-        self._control.close()
-        for fd in (self.out, self.err, self.report):
-            os.close(fd)
+        self.close()
         if not self._has_ended and self._is_child():
             os.kill(self.pid, signal.SIGKILL)  # not collected yet, so no other process has its pid
 
@@ -149,6 +161,40 @@ def launch(argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[st
         return pipes.worker(argv, env, pid)
 
 
+class WorkerSource:
+    """Where a job's workers come from: each is started here, but for the first if that was started ahead.
+
+    Args:
+        early: The worker that was started ahead of its attempt, until that takes it.
+    """
+
+    def __init__(self, early: "Optional[WaitingWorker]" = None) -> None:
+        self._early = early
+
+    def launch(self, argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]") -> WaitingWorker:
+        """Return a worker as the function `launch` does: the one that was started ahead, if it can become this one."""
+        early = self._early
+        if early is not None and early.fits(argv, env):
+            self._early = None
+            return early
+        self.dismiss_early()
+        return launch(argv, env, cwd, spec)
+
+    def learn(self, loaded: "Iterable[str]", cpus: "Optional[Iterable[int]]") -> None:
+        """Take note of the modules that a call has loaded, on these CPUs. Nothing is made of it here."""
+
+    def dismiss_early(self) -> bool:
+        """End the worker that was started ahead and is not taken; False if there is none."""
+        early, self._early = self._early, None
+        if early is not None:
+            early.dismiss()
+        return early is not None
+
+    def close(self) -> None:
+        """End what was started for workers that do not come any more."""
+        self.dismiss_early()
+
+
 class Pipes:
     """The pipes of a worker: what it prints, its report, and the socket through which it is allowed to begin.
 
@@ -185,11 +231,21 @@ class Pipes:
 
     def worker(self, argv: "list[str]", env: "dict[str, str]", pid: int) -> WaitingWorker:
         """Return the worker, which has our ends from now on."""
+        return WaitingWorker(argv, env, pid, *self.take_ours())
+
+    def take_ours(self) -> "tuple[list[int], _socket.socket]":
+        """Return our ends, which stay open: the reading ones, and the socket."""
         *reading, control = self._ours
         self._ours = []
         for fd in reading:
             os.set_blocking(fd, False)
-        return WaitingWorker(argv, env, pid, reading, _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, control))
+        return reading, _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, control)
+
+    def drop_ours(self) -> None:
+        """Close our ends, in a process that was forked to have the worker's."""
+        for fd in self._ours:
+            os.close(fd)
+        self._ours = []
 
 
 def _become(
@@ -265,9 +321,9 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 
 
-def become_subreaper() -> bool:
-    """Adopt descendants whose parents end; False where the kernel (before 3.4, or not Linux) cannot."""
-    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+def become_subreaper(adopts: bool = True) -> bool:
+    """Adopt descendants whose parents end, or no longer; False where the kernel (before 3.4, or not Linux) cannot."""
+    return _prctl(_PR_SET_CHILD_SUBREAPER, int(adopts))
 
 
 def end_without_adopting(pid: int) -> None:

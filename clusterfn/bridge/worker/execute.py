@@ -14,7 +14,7 @@ from typing import Any
 from _clusterfn_wire import container, pickler, references  # type: ignore[import-not-found]
 
 from ..layout import DISK, ITEMS, PAYLOAD, RAISED, RESULT, RETURNED, VALUE
-from . import children, devices, full_disk, payload, warning
+from . import children, devices, full_disk, outputs, payload, warning
 from .descriptors import out_of_reach
 from .report import Report
 
@@ -34,7 +34,7 @@ def open_value_file(attempt: str) -> int:
 
 def report_outcome(report: Report, facts: dict[str, Any], cpu_before_s: float = 0.0, **usage: Any) -> None:
     """Report what became of the call, as the last line."""
-    _flush()
+    outputs.flush()
     report.say(**facts, usage={"cpu_s": round(sum(os.times()[:4]) - cpu_before_s, 3), **usage})
 
 
@@ -187,7 +187,7 @@ def call_function(
             raise  # a forked child's own end
         return RAISED, error
     if os.getpid() != pid:  # a fork made by the function came out of it as well: it has nothing to report
-        _flush()
+        outputs.flush()
         os._exit(0)
     return RETURNED, value
 
@@ -288,12 +288,3 @@ def _write(value: Any, file: Any, caller: tuple[int, ...], sync: bool = True) ->
     else:
         os.close(os.dup(file.fileno()))  # by which NFS says that its disk is full
     return written
-
-
-def _flush() -> None:
-    """Flush what was printed. The value is written already: no stream of the function may lose it now."""
-    for name in ("stdout", "stderr"):
-        try:
-            getattr(sys, name, None).flush()  # type: ignore[union-attr]
-        except BaseException:  # noqa: BLE001, S112 - deleted, closed, full, or the function's own, which raises anything
-            continue

@@ -3,22 +3,24 @@
 A worker that is forked here costs a tenth of one that starts an interpreter. It is a child of the supervisor, as any
 worker: the process between the two ends at once, and the supervisor adopts what it leaves. Then it waits until it may
 begin, and goes on as `main` does. Calls share only what was loaded before any of them ran.
+
+A template may also fork another template. That loads modules which items load, and then forks their workers instead.
 """
 
 from __future__ import annotations
 
 import _socket  # the C half alone: workers have no module that they have not asked for
-import contextlib
-import gc
 import json
 import os
 import sys
 from typing import Any
 
 from ..agent.libc import libc_function
-from ..session import preload, random_numbers
+from ..layout import INDEX_VARIABLE, TEMPLATE
 from ..supervisor.text import native
-from ..supervisor.worker_process import die_with_parent
+from ..supervisor.worker_process import become_subreaper, die_with_parent
+from . import fork_rules, outputs, payload, random_numbers
+from .preload import Preloader
 from .report import receive_order
 
 _ENDED = 9  # SIGKILL
@@ -30,11 +32,17 @@ class ForkedWorker:
     Args:
         argv: Its words, the descriptors of its report and of `begin` included.
         parent: The pid of the supervisor, with which it ends.
+        loaded: The modules that it finds loaded.
     """
 
-    def __init__(self, argv: list[str], parent: int) -> None:
+    def __init__(self, argv: list[str], parent: int, loaded: Preloader) -> None:
         self.argv = argv
         self._parent = parent
+        self._loaded = loaded
+
+    def make_way(self, folders: list[str]) -> None:
+        """Forget the loaded modules in whose place an import finds one in these folders of the user's."""
+        self._loaded.make_way(folders)
 
     def end_with_supervisor(self) -> None:
         """Be killed when the supervisor ends. Only once that has adopted it: it says so by letting it begin."""
@@ -47,64 +55,96 @@ def await_order(argv: list[str]) -> ForkedWorker | None:
     Args:
         argv: Words of the template: its report and the socket through which orders come are the last two.
     """
-    report, control = int(argv[-2]), int(argv[-1])
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()  # the supervisor sees what the environment prints when it starts, and forks nothing then
+    outputs.flush()  # the supervisor sees what the environment prints when it starts, and forks nothing then
+    template = ForkingProcess(argv)
     trouble = _find_trouble()
-    _say(report, trouble=trouble)
+    template.say(trouble=trouble)
     if trouble:
         return None
-    orders = _socket.socket(fileno=control)
-    orders.settimeout(None)
-    gc.collect()
-    gc.freeze()  # else the first collection in each worker would copy the pages of all that is loaded
-    while True:
-        line, fds = receive_order(orders)
-        if not line:
-            return None
-        order = native(json.loads(line))
+    fork_rules.settle_memory()
+    return template.serve()
+
+
+class ForkingProcess:
+    """The template itself, or another that was forked from it to load modules.
+
+    Args:
+        argv: Words of the template.
+    """
+
+    def __init__(self, argv: list[str]) -> None:
+        self._program = argv[0]
+        self._preloader = Preloader([INDEX_VARIABLE], keeps_prints=True)
+        self._connect(*map(int, argv[-2:]))
+
+    def _connect(self, report: int, control: int) -> None:
+        self._report = report
+        self._orders = _socket.socket(fileno=control)
+        self._orders.settimeout(None)
+
+    def say(self, **facts: Any) -> None:
+        """Tell the supervisor."""
+        os.write(self._report, (json.dumps(facts) + "\n").encode())
+
+    def serve(self) -> ForkedWorker | None:
+        """Follow the orders, as `await_order`."""
+        while True:
+            line, fds = receive_order(self._orders)
+            if not line:
+                return None
+            order = native(json.loads(line))
+            if "load" in order:
+                self._load(order)
+            elif self._fork(fds):
+                out, err, report, control = fds
+                outputs.take(out, err)  # its variables come when it may begin
+                random_numbers.reseed(self._preloader.unseeded)
+                if order["argv"] != [TEMPLATE]:
+                    return ForkedWorker([*order["argv"], str(report), str(control)], order["parent"], self._preloader)
+                self._connect(report, control)
+
+    def _fork(self, fds: list[int]) -> bool:
+        """Fork a process that gets these descriptors; return whether this is that one."""
         answer, theirs = os.pipe()
         between = os.fork()
         if between == 0:
             _fork_orphan(theirs)
-            for fd in (answer, report, orders.detach()):
+            for fd in (answer, self._report, self._orders.detach()):
                 os.close(fd)
-            return _become(order, fds)
+            return True
         for fd in (theirs, *fds):
             os.close(fd)
         os.waitpid(between, 0)  # from here on the worker is the supervisor's
-        _say(report, pid=int(os.read(answer, 32) or 0))
+        self.say(pid=int(os.read(answer, 32) or 0))
         os.close(answer)
+        return False
+
+    def _load(self, order: dict[str, Any]) -> None:
+        """Load modules as a worker would that has this order's CPUs, and say whether it may be forked after that."""
+        die_with_parent(_ENDED, order["parent"])
+        payload.become_program(self._program)
+        payload.use_utf8()
+        all_cpus = os.sched_getaffinity(0)
+        if order["cpus"]:
+            os.sched_setaffinity(0, order["cpus"])
+        become_subreaper()  # it ends what a module starts
+        loaded = self._preloader.load(order["load"])
+        become_subreaper(False)  # the workers are the supervisor's
+        os.sched_setaffinity(0, all_cpus)
+        self.say(trouble=fork_rules.lasting_trouble() if loaded else "there is none that may be loaded before a fork")
 
 
 def _find_trouble() -> str:
     """Say why a worker that is forked here would not be as one whose interpreter starts for it; "" if it would be."""
-    trouble = preload.lasting_trouble()  # of what the environment itself loads when its interpreter starts
+    trouble = fork_rules.lasting_trouble()  # of what the environment itself loads when its interpreter starts
     if not trouble and random_numbers.generators_of([name for name in sys.modules if name != "random"]):
         trouble = "it loads random number generators, from which all would draw the same"
-    if not trouble and _has_other_outputs():
-        trouble = "it keeps another way to its output"
     if not trouble:
         try:
             libc_function("prctl")
         except (ImportError, OSError, AttributeError):
             trouble = "its Python cannot let a process end with its parent"
     return trouble
-
-
-def _has_other_outputs() -> bool:
-    """Whether more than stdout and stderr lead to their pipes, which in a worker lead to others."""
-    pipes = {(found.st_dev, found.st_ino) for found in map(os.fstat, (1, 2))}
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the one of the listing itself
-            found = os.fstat(int(name))
-            if int(name) > 2 and (found.st_dev, found.st_ino) in pipes:
-                return True
-    return False
-
-
-def _say(report: int, **facts: Any) -> None:
-    os.write(report, (json.dumps(facts) + "\n").encode())
 
 
 def _fork_orphan(answer: int) -> None:
@@ -122,12 +162,3 @@ def _fork_orphan(answer: int) -> None:
         if os.getpid() == own:
             os._exit(0)
     os.close(answer)
-
-
-def _become(order: dict[str, Any], fds: list[int]) -> ForkedWorker:
-    """Take the ends of the worker's pipes. Its variables come when it may begin."""
-    out, err, report, control = fds
-    for fd, target in ((out, 1), (err, 2)):
-        os.dup2(fd, target)
-        os.close(fd)
-    return ForkedWorker([*order["argv"], str(report), str(control)], order["parent"])

@@ -175,3 +175,34 @@ def test_random_numbers_of_a_module_are_each_calls_own_unless_they_have_a_fixed_
     distinct = {name: len({each[name] for each in drawn}) for name in drawn[0]}
     assert distinct == {name: 1 if name.startswith("fixed") else 3 for name in drawn[0]}
     assert server.close()["loaded beforehand"] == ["drawing"]
+
+
+@of_main
+def say(module: str, word: str) -> None:
+    import importlib
+
+    importlib.import_module(module).say(word)
+
+
+SAYING = {
+    "keeps its stream": "import sys\nSTREAM = sys.stdout\ndef say(word):\n    print(word, file=STREAM, flush=True)\n",
+    "prints": "print('loading')\ndef say(word):\n    print(word)\n",
+    "keeps a copy": "import os\nCOPY = os.dup(1)\ndef say(word):\n    os.write(COPY, word.encode() + b'\\n')\n",
+}
+
+
+@pytest.mark.parametrize("source", SAYING.values(), ids=SAYING)
+def test_what_a_module_prints_by_the_stream_that_it_keeps_is_each_calls(
+    packages: Path, start_there: Callable[[], Server], source: str
+):
+    (packages / "saying.py").write_text(source)
+    server = start_there()
+    client = Client(server)
+
+    for number in (1, 2):
+        client.send(number, say, "saying", f"word {number}")
+        client.end(number)
+
+    shown = [client.printed()["stdout", number].decode().splitlines() for number in (1, 2)]
+    assert [each[-1] for each in shown] == ["word 1", "word 2"]
+    assert server.close()["loaded beforehand"] == ([] if "COPY" in source else ["saying"])

@@ -1,0 +1,40 @@
+"""Which modules of the environment a call has loaded, so that they can be loaded before the calls after it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from types import ModuleType
+
+_modules = sys.modules  # the function may replace it
+
+
+def last_loaded() -> str:
+    """Return which module was loaded last. To look at all of them would copy the pages of their names."""
+    return next(reversed(_modules))
+
+
+def loaded_since(last: str) -> list[str]:
+    """Return the top-level modules that were loaded after that one, from the environment.
+
+    That is asked where they are: under the name of a user's own module, another process would find another.
+    """
+    try:
+        later = list(itertools.takewhile(lambda name: name != last, reversed(_modules)))
+    except RuntimeError:  # a thread loads more of them right now
+        return []
+    tops = {name.partition(".")[0] for name in later if isinstance(name, str)}
+    return sorted(name for name in tops if is_installed(_file_of(name)))
+
+
+def is_installed(file: object) -> bool:
+    """Whether it is the environment's own: the user's modules may be others at the next call."""
+    return isinstance(file, str) and file.startswith(sys.prefix + os.sep)
+
+
+def _file_of(name: str) -> object:
+    """Return the file from which a module was loaded. Anything may be in the place of a module; that is not asked."""
+    module = _modules.get(name)
+    facts = vars(module) if issubclass(type(module), ModuleType) else {}
+    return getattr(facts.get("__spec__"), "origin", None) or facts.get("__file__")

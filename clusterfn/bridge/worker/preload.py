@@ -1,0 +1,173 @@
+"""Loads modules that calls use, before calls are forked: as long as a fork after that is as good as a fresh process.
+
+The calls load a module themselves if it starts processes, or threads that a fork would cut off, opens a GPU, or cannot
+be loaded. Each is tried in a process of its own first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.machinery
+import importlib.util
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+from ..supervisor import process_tree
+from ..supervisor.worker_process import become_subreaper, die_with_parent
+from . import fork_rules, outputs, random_numbers
+from .loaded_modules import is_installed
+
+_LIMIT_S = 120
+_MOST_SAID = 65536  # what a pipe holds
+
+
+class Preloader:
+    """Which modules are here, and which may not be.
+
+    Args:
+        differing: Variables that differ from one call to the next.
+        keeps_prints: Whether each call is to print what a module prints when it is loaded.
+
+    Attributes:
+        refused: Modules that every call loads by itself, and why.
+        unseeded: Their random number generators without a fixed seed.
+    """
+
+    def __init__(self, differing: Iterable[str] = (), keeps_prints: bool = False) -> None:
+        self.refused: dict[str, str] = {}
+        self.unseeded: list[Any] = []
+        self._differing = frozenset(map(os.fsencode, differing))
+        self._keeps_prints = keeps_prints
+        self._own = frozenset(sys.modules)  # what the session itself needs, as any worker does
+
+    def load(self, names: Iterable[str]) -> list[str]:
+        """Load those that are safe, and return them."""
+        loaded = []
+        for name in names:
+            if name in sys.modules or name in self.refused or not is_installed(_found(name)):
+                continue
+            tried = self._try_out(name)
+            if tried["trouble"]:
+                self.refused[name] = tried["trouble"]
+                continue
+            with outputs.to_nowhere():
+                generators = _load(name)
+            for place, state in random_numbers.states(generators).items():
+                if tried["states"].get(place) != state:
+                    self.unseeded.append(generators[place])
+            loaded.append(name)
+        if loaded:
+            fork_rules.settle_memory()
+        return loaded
+
+    def make_way(self, folders: Sequence[str]) -> None:
+        """Forget, in the process of a call, the modules in whose place an import finds one in these folders."""
+        # Not each loaded name is looked up in the folders: that would copy the pages of all names.
+        for name in {entry.partition(".")[0] for folder in folders for entry in _entries(folder)}:
+            if name in sys.modules and name not in self._own and _is_module(name, folders):
+                for each in [each for each in sys.modules if each == name or each.startswith(name + ".")]:
+                    del sys.modules[each]
+
+    def _try_out(self, name: str) -> dict[str, Any]:
+        """Load a module in a process of its own.
+
+        Returns:
+            The "trouble", why it must not be loaded before a fork, "" if it may; and the "states" of its generators.
+        """
+        reading, writing = os.pipe()
+        printed, printing = os.pipe()
+        outputs.flush()
+        parent, before = os.getpid(), process_tree.descendants(os.getpid())
+        pid = os.fork()
+        if pid == 0:
+            die_with_parent(signal.SIGKILL, parent)  # a parent that is killed meanwhile would not be missed
+            for fd in (reading, printed):
+                os.close(fd)
+            os.set_blocking(printing, False)  # what prints more than fits cannot be loaded
+            outputs.take(printing, os.dup(printing))
+            self._try(name, writing)
+        for fd in (writing, printing):
+            os.close(fd)
+        _, status = os.waitpid(pid, 0)
+        process_tree.end_all_but(lambda: before)  # before the pipe is read, which they may hold open for ever
+        # A line of each process that came back from the import: of two if the module forks.
+        said = os.read(reading, _MOST_SAID).splitlines() if status == 0 else []
+        has_printed = False
+        os.set_blocking(printed, False)
+        with contextlib.suppress(BlockingIOError):  # a process that cannot be ended has it open
+            has_printed = bool(os.read(printed, 1))
+        for fd in (reading, printed):
+            os.close(fd)
+        tried: list[dict[str, Any]] = [json.loads(line) for line in said] or [{"trouble": "loading it ended a process"}]
+        if has_printed and self._keeps_prints:
+            tried.append({"trouble": "it prints"})
+        return next((each for each in tried if each["trouble"]), tried[0])
+
+    def _try(self, name: str, writing: int) -> NoReturn:
+        """Load it in this process, which then exits."""
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(_LIMIT_S)
+        become_subreaper()  # what the module starts is found even if its parent has ended
+        own, status = os.getpid(), 1
+        try:
+            variables = _WatchedVariables(os.environ._data, self._differing)  # type: ignore[attr-defined]
+            os.environ._data = variables  # type: ignore[attr-defined]
+            random_numbers.reseed(self.unseeded)  # else what takes its seed from one would seem to have a fixed one
+            generators = _load(name)
+            outputs.flush()
+            trouble = fork_rules.lasting_trouble() if os.getpid() == own else fork_rules.STARTS_PROCESSES
+            if variables.were_asked:
+                trouble = trouble or "it asks for what differs from call to call"
+            said = {"trouble": trouble, "states": random_numbers.states(generators)}
+            random_numbers.reseed(generators.values())  # as before each call: it must not fail there
+            os.write(writing, (json.dumps(said) + "\n").encode())
+            status = 0
+        finally:
+            os._exit(status)
+
+
+class _WatchedVariables(dict[bytes, bytes]):
+    """What `os.environ` takes its values from; it notes whether some of them were asked for."""
+
+    def __init__(self, values: dict[bytes, bytes], watched: frozenset[bytes]) -> None:
+        super().__init__(values)
+        self.were_asked = False
+        self._watched = watched
+
+    def __getitem__(self, name: bytes) -> bytes:
+        self.were_asked = self.were_asked or name in self._watched
+        return super().__getitem__(name)
+
+
+def _load(name: str) -> dict[str, Any]:
+    """Load a module; return the random number generators that came with it, by their places."""
+    before = set(sys.modules)
+    importlib.import_module(name)
+    return random_numbers.generators_of([each for each in sys.modules if each not in before])
+
+
+def _entries(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:  # it is gone: the call says so
+        return []
+
+
+def _is_module(name: str, folders: Sequence[str]) -> bool:
+    """Whether it is one there. To an import, a folder without __init__.py comes after the environment's modules."""
+    spec = importlib.machinery.PathFinder.find_spec(name, folders)
+    return spec is not None and spec.origin is not None
+
+
+def _found(name: str) -> str | None:
+    """Return the file from which an import would load a module."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return None
+    return spec.origin if spec is not None else None
