@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+PROGRAMS = ROOT / "tests" / "fixtures" / "contributing"
 Edit = tuple[str, str, str]  # a file, a text that it has once ("" for the end), and what follows that text
 
 OPTION: list[Edit] = [
@@ -189,41 +190,8 @@ if __name__ == "__main__":
     print(json.dumps(describe()))
 """
 
-LSF_OF_CLIENT = """
-from clusterfn.config.scheduler_keys import OPTIONS, SchedulerKeys
-from clusterfn.config.value_kinds import Key, Kind
-from clusterfn.scheduler.grid_engine.submit import GridEngine
-from clusterfn.scheduler.site import MISSING, SchedulerSite
-
-KIND = Kind(lambda below: {"queue": below.mapping()["queue"].text}, {"type": "object"})
-KEY = Key(OPTIONS, KIND, "none", "{queue: short}", "options for bsub")
-KEYS = SchedulerKeys("clusterfn submits them with bsub", {"lsf": KEY})
-
-class Lsf(GridEngine):
-    title = "LSF"
-
-class LsfSite(SchedulerSite):
-    title, program, wanted_address, no_accounts = "LSF", "bsub", "a login host", "LSF charges nothing"
-
-    @classmethod
-    def read(cls, found):
-        return cls() if found.get("lsf", MISSING).rc == 0 else None
-
-    def overview(self):
-        return ["LSF with one queue"]
-
-    def choose_options(self, given, ask):
-        return {"queue": ask("Which queue", "--partition", ["short", "long"], "short")}
-
-    def check(self, host, place):
-        return f"LSF has the queue {host.scheduler_options['queue']}"
-"""
-LSF_ON_HOST = """
-from .base import HostScheduler
-
-class LsfOnHost(HostScheduler):
-    launcher = "blaunch"
-"""
+LSF_OF_CLIENT = (PROGRAMS / "lsf_of_client.py").read_text(encoding="utf-8")
+LSF_ON_HOST = (PROGRAMS / "lsf_on_host.py").read_text(encoding="utf-8")
 SCHEDULER: list[Edit] = [
     ("clusterfn/scheduler/lsf.py", "", LSF_OF_CLIENT),
     ("clusterfn/bridge/schedulers/lsf.py", "", LSF_ON_HOST),
@@ -234,31 +202,7 @@ SCHEDULER: list[Edit] = [
         '                        job_variable="LSB_JOBID", task_variable="LSB_JOBINDEX"),\n',
     ),
 ]
-SITE = """
-from pathlib import Path
-from clusterfn.bridge.schedulers import scheduler_named
-from clusterfn.cli.check import scheduler as steps
-from clusterfn.cli.check.step import CheckState
-from clusterfn.cli.init import choices
-from clusterfn.cli.init.answers import Answers
-from clusterfn.cli.parser import make_parser
-from clusterfn.config import config_file
-from clusterfn.hosts.survey import Site
-from clusterfn.scheduler import read_sites, scheduler_for
-from clusterfn.scheduler.site import AdvanceAnswers, Section
-
-site = Site((), read_sites({"lsf": Section("lsf", 0)}))
-word = make_parser().read(["init", "ada@hpc", "--scheduler", "lsf"]).scheduler
-choices.say_site(site)
-lines = choices.keys(site, "ada", word, "~/x", AdvanceAnswers(), Answers(yes=True))
-print(lines)
-host = config_file.parse(f"hosts: {{hpc: {lines}}}".replace("'", '"').encode(), Path("clusterfn.yml")).hosts["hpc"]
-print(scheduler_for(host).title, scheduler_named(host.scheduler).launcher)
-found = CheckState("hpc")
-found.host = host
-found.__dict__["site"] = site
-print(steps.scheduler(found))
-"""
+SITE = (PROGRAMS / "survey.py").read_text(encoding="utf-8")
 
 
 def steps_of(title: str) -> set[str]:

@@ -20,23 +20,12 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
 PLATFORMS = ["win32", "darwin"]
 STRICT = ["-W", "error"] if sys.version_info < (3, 10) else ["-X", "warn_default_encoding", "-W", "error"]
 
-IMPORT_ALL = """
-import importlib, json, pkgutil, sys, clusterfn
-# hosts' own, a tool's process, and what imports joblib or dask, which cannot be imported on a platform that is played
-others = ("clusterfn.integrations.joblib_backend", "clusterfn.integrations.dask.")
-not_here = ("clusterfn.bridge.", "clusterfn.environment.solve.", *others)
-names = [each.name for each in pkgutil.walk_packages(clusterfn.__path__, "clusterfn.")]
-names = [name for name in names if not name.startswith(not_here) and not name.endswith("__main__")]
-for name in names:
-    importlib.import_module(name)
-for name in clusterfn.__all__:
-    getattr(clusterfn, name)
-from clusterfn.calls import payload
-payload.pack(len, ("",), {})
-print(json.dumps([*names, *(name for name in sys.modules if name.startswith("_clusterfn_wire"))]))
-"""
-
 Run = Callable[..., Any]
+
+
+def program(name: str) -> str:
+    """The text of a program of tests/fixtures/platforms."""
+    return (FIXTURES / "platforms" / f"{name}.py").read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -71,7 +60,7 @@ def run(tmp_path: Path) -> Run:
 
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_every_module_of_a_client_is_imported(run: Run, platform: str) -> None:
-    names = run(platform, IMPORT_ALL)
+    names = run(platform, program("import_all"))
 
     assert {"clusterfn.calls.call", "clusterfn.hosts.transports.paramiko", "clusterfn.hosts.transports.openssh"} <= set(
         names
@@ -94,17 +83,9 @@ def test_what_is_remembered_lies_where_the_platform_keeps_it(
     """A job is remembered and found again, and a clusterfn.yml in the user's folder is read."""
     (tmp_path / config).mkdir(parents=True)
     (tmp_path / config / "clusterfn.yml").write_text("hosts: {lab8: {scheduler: bare}}\n", encoding="utf-8")
-    text = """
-import json, os, types
-os.environ.pop("CLUSTERFN_CONFIG", None)
-from pathlib import Path
-from clusterfn.config import config_file
-from clusterfn.calls import history as ledger
-known = config_file.load()
-ledger.remember(types.SimpleNamespace(id="7f3a" * 4, host="lab8", name="f"), known.path)
-print(json.dumps([str(known.path), [each.host for each in ledger.entries("7f3a")]]))
-"""
-    path, hosts = run(platform, text, **{key: value.replace("@", str(tmp_path)) for key, value in env.items()})
+    path, hosts = run(
+        platform, program("remembered"), **{key: value.replace("@", str(tmp_path)) for key, value in env.items()}
+    )
 
     assert path == str(tmp_path / config / "clusterfn.yml")
     assert hosts == ["lab8"] and (tmp_path / ledger / "jobs.jsonl").is_file()
@@ -134,19 +115,8 @@ except ConfigError as error:
 def test_windows_has_no_control_master(run: Run, tmp_path: Path) -> None:
     """None is asked for though a ControlPath is set, and none is used; elsewhere it is asked."""
     (tmp_path / "config").write_text("Host lab8\n  ControlPath ~/.ssh/%C\n", encoding="utf-8")
-    text = f"""
-import json
-from clusterfn.config.spec import Host
-from clusterfn.hosts.transports import openssh, ssh_config
-settings = ssh_config.resolve(Host("lab8", "lab8", "bare", "x:1", ssh_config={str(tmp_path / "config")!r}))
-asked = []
-openssh.subprocess.run = lambda line, **_: asked.append(line) or type("Ran", (), {{"returncode": 0}})
-found = openssh.has_master(settings)
-words = openssh.argv(settings, "true")
-print(json.dumps([settings.control_path, found, len(asked), "-oControlPath=none" in words]))
-"""
-    assert run("win32", text) == [True, False, 0, True]
-    assert run("darwin", text) == [True, True, 1, False]
+    assert run("win32", program("master")) == [True, False, 0, True]
+    assert run("darwin", program("master")) == [True, True, 1, False]
 
 
 CALLS = """

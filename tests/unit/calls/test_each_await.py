@@ -13,8 +13,7 @@ from collections.abc import Callable
 
 import pytest
 
-from clusterfn.bridge.job_states import UNKNOWN
-from clusterfn.errors import ClusterfnError, HostError
+from clusterfn import ClusterfnError, HostError
 from tests.fakes.held_host import Wait, World, awaits_of, refused
 from tests.golden.samples import BARE, SLURM
 
@@ -112,6 +111,6 @@ def test_a_fault_where_a_call_waits_ends_the_job_with_an_error_in_words_and_leav
 
             error = world.job.exception(0)
             assert isinstance(error, ClusterfnError) and error.message and error.host == world.session.host.name
-            assert world.job.state != UNKNOWN or (isinstance(error, HostError) and (fault is lose or was_outcome))
+            assert world.job.state != "UNKNOWN" or (isinstance(error, HostError) and (fault is lose or was_outcome))
             assert world.left == []
     assert [record.getMessage() for record in caplog.records] == []

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import copyreg
 import functools
 import itertools
 import json.decoder
@@ -18,28 +17,15 @@ import sys
 import textwrap
 import types
 import weakref
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import pytest
 
-from clusterfn.calls import payload
-from clusterfn.hosts import serialization
+from clusterfn import PayloadError
+from tests.sent import called, sent
 
 T = TypeVar("T")
-container = serialization.part("container")
-
-
-def sent(obj: Any) -> Any:
-    """What a function finds as its argument on the host."""
-    return container.loads(payload.pack(print, (obj,), {}).data)[1][0]
-
-
-def called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What the call gives on the host, and what comes back of it."""
-    there, given, named = container.loads(payload.pack(function, args, kwargs).data)
-    return sent(there(*given, **named))
 
 
 def main(source: str) -> Any:
@@ -107,7 +93,7 @@ def test_a_generator_function_goes_and_a_generator_is_refused():
         yield from range(n)
 
     assert list(sent(count)(3)) == [0, 1, 2]
-    with pytest.raises(payload.PayloadError, match="cannot pickle 'generator'"):
+    with pytest.raises(PayloadError, match="cannot pickle 'generator'"):
         sent(count(3))
 
 
@@ -164,7 +150,7 @@ def test_a_module_that_raises_at_every_question_disturbs_no_other(base, module, 
 def test_a_module_that_cannot_go_is_named_where_it_is_sent():
     faulty = types.ModuleType("_faulty_module")
     faulty.connection = sqlite3.connect(":memory:")  # type: ignore[attr-defined]
-    with contextlib.closing(faulty.connection), pytest.raises(payload.PayloadError, match="(global|variable) faulty"):
+    with contextlib.closing(faulty.connection), pytest.raises(PayloadError, match="(global|variable) faulty"):
         sent(lambda: faulty)
 
 
@@ -328,24 +314,5 @@ def test_what_is_too_deep_is_refused_and_does_not_end_the_process():
     for _ in range(100_000):
         deep = [deep]
 
-    with pytest.raises(payload.PayloadError):
+    with pytest.raises(PayloadError):
         sent(deep)
-
-
-def closed(pairs: Iterator[Any]) -> dict[Any, Any]:
-    return dict(pairs)
-
-
-@pytest.mark.parametrize("is_kept", [True, False])
-def test_what_a_module_has_registered_in_copyreg_is_registered_by_its_import_there(monkeypatch, is_kept):
-    teller = types.ModuleType("_teller")  # as numpy does, which deletes the function's name
-    exec("class Kind: ...\ndef reduce(kind): return Kind, ()", vars(teller))
-    monkeypatch.setitem(sys.modules, "_teller", teller)
-    monkeypatch.setitem(copyreg.dispatch_table, teller.Kind, teller.reduce)
-    if not is_kept:
-        del teller.reduce
-    entries = serialization.part("copyreg_entries")
-
-    assert id(teller.Kind) not in entries.of_script()
-    monkeypatch.delitem(sys.modules, "_teller")
-    assert id(teller.Kind) in entries.of_script()

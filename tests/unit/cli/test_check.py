@@ -140,15 +140,6 @@ def test_a_default_partition_that_is_down_fails():
     assert rejects(scheduler.scheduler, slurm(only)).message == "the partition main is down"
 
 
-def test_no_sinfo_has_a_next_step():
-    failed = fails(scheduler.scheduler, found(Site(()), "slurm"))
-
-    assert str(failed) == "there is no sinfo on cluster, nor does its login shell find one"
-    assert "scheduler_path:" in failed.hint
-    assert "login node of the cluster" in failed.hint
-    assert "scheduler: bare" in failed.hint
-
-
 @pytest.mark.parametrize(
     ("path", "hint"),
     [((), "(clusterfn.yml:2)"), (("/opt/new/bin",), "(clusterfn.yml:2), and add scheduler_path: [/opt/new/bin]")],
@@ -179,12 +170,6 @@ def test_a_sinfo_that_fails_is_shown_with_its_words():
     assert "see what sinfo prints" in str(failed.hint)
 
 
-def test_slurm_on_a_bare_host_is_a_warning():
-    warned = fails(scheduler.scheduler, found(Site((), {"slurm": SlurmSite((SHORT,))})), StepWarning)
-
-    assert "write scheduler: slurm for host cluster (clusterfn.yml:2)" in warned.hint
-
-
 PHYSICS = Account("physics", "", ("normal", "long"))
 
 
@@ -210,84 +195,70 @@ def test_without_accounting_nothing_is_said_of_accounts():
         scheduler.account(slurm(account="physics"))
 
 
-@pytest.mark.parametrize(
-    ("changed", "kind", "said"),
-    [
-        ({"free_bytes": 30 * 2**20}, StepWarning, "only 30 MB is left in /home/ann/.clusterfn"),
-        ({"free_bytes": 8 * 2**20}, StepFailed, "only 8 MB is left in /home/ann/.clusterfn"),
-        ({"quota_bytes": 0}, StepFailed, "only 0 bytes is left under your quota in /home/ann/.clusterfn"),
-        ({"free_files": 3000}, StepWarning, "only 3000 more files can be created in /home/ann/.clusterfn"),
-        ({"quota_files": 12}, StepFailed, "only 12 more files can be created under your quota in /home/ann/.clusterfn"),
-    ],
-)
-def test_little_room_is_a_warning_and_none_a_failure(changed, kind, said):
-    wrong = fails(storage.space, found(Site((SCRATCH,), root=volume(**changed))), kind)
-
-    assert str(wrong) == said
-    assert "set `root: /scratch/ann/.clusterfn` for host cluster (clusterfn.yml:2): it has the most space" in wrong.hint
-
-
-def test_room_is_reported_with_the_quota():
-    site = Site((), root=volume(quota_bytes=3 * GB))
-
-    assert storage.space(found(site)) == "100 GB free, 1000000 files free, your quota leaves 3 GB"
-
-
-def test_no_other_file_system_is_proposed_where_there_is_none():
-    site = Site((volume(name="$HOME", path="/home/ann"),), root=volume(free_bytes=0))
-
-    assert "to a folder on another file system" in fails(storage.space, found(site)).hint
-
-
-@pytest.mark.parametrize(
-    ("environment", "kind"),
-    [
-        ("environment.yml", StepFailed),
-        ("python:/opt/bin/python", StepWarning),
-        ("conda:ml", StepWarning),
-        (None, StepWarning),
-    ],
-)
-def test_a_root_that_is_mounted_noexec_fails_where_something_must_be_started_from_it(environment, kind):
-    site = Site((SCRATCH,), root=volume(noexec=True))
-
-    wrong = fails(storage.noexec, found(site, environment=environment), kind)
-
-    assert "it is mounted noexec" in str(wrong)
-    assert "set `root: /scratch/ann/.clusterfn`" in wrong.hint
-
-
-@pytest.mark.parametrize(
-    ("site", "scheduler", "said"),
-    [
-        (Site((SCRATCH,), root=volume(writable=False)), "bare", "cannot be written to"),
-        (
-            Site((SCRATCH,), {"slurm": SlurmSite((SHORT,))}, root=volume(kind="tmpfs")),
-            "slurm",
-            "where no compute node sees it",
-        ),
-        (Site((SCRATCH,), silent=("root",)), "bare", "the file system of /home/ann/.clusterfn does not answer"),
-    ],
-)
-def test_a_root_that_cannot_serve_fails_with_another_one(site, scheduler, said):
-    failed = fails(storage.root, found(site, scheduler))
-
-    assert said in str(failed)
-    assert "set `root: /scratch/ann/.clusterfn`" in failed.hint
-
-
-@pytest.mark.parametrize(("there", "said"), [(True, "hard links work"), (False, "hard links do not work")])
-def test_links_are_reported(there, said):
-    assert said in storage.links(found(Site((), root=volume(links=there))))
-
-
 CARDS = SurveyedGpus(("NVIDIA A100", "NVIDIA A100"), 40 * GB, "570.1", ("8.0", "8.0"))
+ROOM = "100 GB free, 1000000 files free, your quota leaves 3 GB"
 
 
-def test_gpus_are_reported_by_kind_memory_and_driver():
-    expected = "2 x NVIDIA A100, 40 GB, compute capability 8.0; driver 570.1"
+@pytest.mark.parametrize(
+    ("step", "site", "said"),
+    [
+        (storage.space, Site((), root=volume(quota_bytes=3 * GB)), ROOM),
+        (storage.links, Site((), root=volume(links=True)), "hard links work"),
+        (storage.links, Site((), root=volume(links=False)), "hard links do not work"),
+        (scheduler.gpus, Site((), gpus=CARDS), "2 x NVIDIA A100, 40 GB, compute capability 8.0; driver 570.1"),
+        (scheduler.lingering, Site((), lingering=True), ""), (scheduler.lingering, Site((), lingering=None), ""),
+    ],
+)  # fmt: skip
+def test_what_is_in_order_is_reported(step, site, said):
+    told = step(found(site))
 
-    assert scheduler.gpus(found(Site((), gpus=CARDS))) == expected
+    assert told and said in told
+
+
+ANOTHER = "set `root: /scratch/ann/.clusterfn` for host cluster (clusterfn.yml:2): it has the most space"
+ROOTS = [  # the step, what is known of the root, the host, and what is said
+    (storage.space, {"free_bytes": 30 * 2**20}, {}, StepWarning, "only 30 MB is left in /home/ann/.clusterfn"),
+    (storage.space, {"free_bytes": 8 * 2**20}, {}, StepFailed, "only 8 MB is left in /home/ann/.clusterfn"),
+    (storage.space, {"quota_bytes": 0}, {}, StepFailed, "only 0 bytes is left under your quota in /home/ann/.cluster"),
+    (storage.space, {"free_files": 3000}, {}, StepWarning, "only 3000 more files can be created in /home/ann/.cluster"),
+    (storage.space, {"quota_files": 12}, {}, StepFailed, "only 12 more files can be created under your quota in /home"),
+    (storage.noexec, {"noexec": True}, {"environment": "environment.yml"}, StepFailed, "it is mounted noexec"),
+    *((storage.noexec, {"noexec": True}, {"environment": each}, StepWarning, "it is mounted noexec")
+      for each in ("python:/opt/bin/python", "conda:ml", None)),
+    (storage.root, {"writable": False}, {}, StepFailed, "cannot be written to"),
+    (storage.root, {"kind": "tmpfs"}, {"scheduler": "slurm"}, StepFailed, "where no compute node sees it"),
+    (storage.root, None, {}, StepFailed, "the file system of /home/ann/.clusterfn does not answer"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("step", "root", "host", "kind", "said"), ROOTS)
+def test_a_root_that_cannot_serve_is_reported_with_another_one(step, root, host, kind, said):
+    site = Site((SCRATCH,), silent=("root",)) if root is None else Site((SCRATCH,), root=volume(**root))
+
+    wrong = fails(step, found(site, **host), kind)
+
+    assert said in str(wrong) and "set `root: /scratch/ann/.clusterfn`" in wrong.hint
+    assert step is not storage.space or (str(wrong).startswith(said) and ANOTHER in wrong.hint)
+
+
+FULL_HOME = Site((volume(name="$HOME", path="/home/ann"),), root=volume(free_bytes=0))
+NO_SINFO = "there is no sinfo on cluster, nor does its login shell find one"
+WRONG = [  # the step, what is found, and what is said
+    (scheduler.scheduler, found(Site(()), "slurm"), StepFailed, NO_SINFO,
+     ["scheduler_path:", "login node of the cluster", "scheduler: bare"]),
+    (scheduler.scheduler, found(Site((), {"slurm": SlurmSite((SHORT,))})), StepWarning, "",
+     ["write scheduler: slurm for host cluster (clusterfn.yml:2)"]),
+    (scheduler.lingering, found(Site((), lingering=False)), StepWarning, "", ["KillExcludeUsers=ann"]),
+    (storage.space, found(FULL_HOME), StepFailed, "", ["to a folder on another file system"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("step", "where", "kind", "said", "hints"), WRONG)
+def test_what_is_wrong_has_a_next_step(step, where, kind, said, hints):
+    wrong = fails(step, where, kind)
+
+    assert str(wrong).startswith(said)
+    assert [each for each in hints if each not in wrong.hint] == []
 
 
 @pytest.mark.parametrize(
@@ -304,17 +275,6 @@ def test_an_nvidia_smi_that_fails_has_its_own_remedy(trouble, silent, mends):
 
     assert failed.evidence == (trouble,)
     assert mends in failed.hint
-
-
-def test_a_logind_that_ends_jobs_is_a_warning():
-    warned = fails(scheduler.lingering, found(Site((), lingering=False)), StepWarning)
-
-    assert "KillExcludeUsers=ann" in warned.hint
-
-
-@pytest.mark.parametrize("lingering", [True, None])
-def test_a_logind_that_ends_nothing_passes(lingering):
-    assert scheduler.lingering(found(Site((), lingering=lingering)))
 
 
 def test_an_rc_file_that_prints_is_a_warning_with_the_line_that_silences_it():

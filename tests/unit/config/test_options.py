@@ -1,10 +1,8 @@
 """Units, and the keywords of the decorator."""
 
 import contextlib
-import math
 import re
 from datetime import timedelta
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -100,169 +98,6 @@ def test_none_means_not_said():
     assert parse_options(dict.fromkeys(["cores", "memory", "modules", "env", "name", "on_interrupt"])) == Options()
 
 
-BAD = [
-    ({"core": 2}, "no argument 'core'; did you mean cores?"),
-    ({"xyzzy": 2}, "no argument 'xyzzy'"),
-    ({"cores": 0}, "cores=0 is not a whole number of at least 1"),
-    ({"cores": True}, "cores=True is not a whole number"),
-    ({"gpus": -1}, "gpus=-1 is not a whole number of at least 0"),
-    ({"host": "-oProxyCommand=x"}, "host='-oProxyCommand=x' is not the name of a host"),
-    ({"host": 3}, "host=3 is not the name of a host"),
-    ({"environment": ""}, "environment='' is not a string"),
-    ({"environment": "conda"}, "environment='conda' does not name an environment"),
-    ({"environment": "conda:"}, "environment='conda:' does not name an environment"),
-    ({"allow_cpu": 1}, "allow_cpu=1 is neither True nor False"),
-    ({"modules": "cuda"}, "modules='cuda' is not a list"),
-    ({"modules": ["-x"]}, "modules='-x' is not possible"),
-    ({"modules": [3]}, "modules=3 is not possible"),
-    ({"env": ["A=b"]}, "env=['A=b'] is not a dict"),
-    ({"env": {"A-B": "x"}}, "env='A-B' is not possible"),
-    ({"env": {"A": True}}, "env['A']=True is neither a string nor a number"),
-    ({"env": {"A": "x\0"}}, "is neither a string nor a number"),
-    ({"secrets": ["A B"]}, "secrets='A B' is not possible"),
-    ({"cwd": "a\0"}, "is not a string"),
-    ({"cwd": "C:\\data"}, "is not an absolute path"),
-    ({"outputs": ["a/../../x"]}, "is outside the job's folder"),
-    ({"name": "a/b"}, "name='a/b' is not possible"),
-    ({"name": "lr 0.2 "}, "name='lr 0.2 ' is not possible"),
-    ({"name": "a" * 65}, "is not possible"),
-    ({"on_interrupt": "kill"}, "on_interrupt='kill' is not possible"),
-    ({"retry": 2}, "no argument 'retry'; did you mean retries?"),
-    ({"priority": True}, "priority=True is not a whole number from -1000000 to 1000000"),
-    ({"priority": 10**7}, "priority=10000000 is not a whole number from -1000000 to 1000000"),
-    ({"requeue": [3]}, "requeue=[3] is neither a list of causes"),
-    ({"requeue": ["timeouts"]}, "requeue= has no cause 'timeouts'; did you mean timeout?"),
-    ({"requeue": {"timeout": -1}}, "requeue['timeout']=-1 is not a whole number from 0 to 1000"),
-    ({"requeue": {"timeout": True}}, "requeue['timeout']=True is not a whole number"),
-]
-
-
-@pytest.mark.parametrize("given, says", BAD)
-def test_a_wrong_keyword_is_named_with_one_thing_to_do(given, says):
-    with pytest.raises(ConfigError) as caught:
-        parse_options(given)
-    assert says in caught.value.message
-    assert caught.value.hint
-
-
-ADVICE = [  # what people write, and what they are told to write instead
-    ({"cpus": 4}, "did you mean cores?", "write cores=4"),
-    ({"keep": "14d"}, "keep='14d' is a duration", "write keep=True; how long a host keeps jobs is the key `keep: 14d`"),
-    ({"keep": "yes"}, "keep='yes' is neither True nor False", "write keep=True"),
-    ({"resume": SimpleNamespace(id="7f3a000011112222")}, "is not the id of a job", 'write resume="7f3a000011112222"'),
-    ({"resume": 7}, "resume=7 is not the id of a job", 'use at least its first four digits: resume="7f3a"'),
-    ({"results": "text"}, "results='text' is not possible", 'write results="objects" or results="data"'),
-    ({"results": "object"}, "results='object' is not possible", 'write results="objects"'),
-    ({"environment": "pyproject.tml"}, "does not name an environment", 'write environment="pyproject.toml"'),
-    ({"environment": "pyproject.toml[gpu"}, "does not name an", 'write environment="pyproject.toml[gpu]"'),
-    ({"requeue": "timeout"}, "requeue='timeout' is neither a list", 'write requeue=["timeout"], even for one'),
-    ({"requeue": "Preemption"}, "is neither a list of causes", 'write requeue=["preempted"], even for one'),
-    ({"requeue": 3}, "is neither a list of causes", 'write requeue=["timeout", "preempted", "node"]'),
-    ({"mem": "4GB"}, "did you mean memory?", 'write memory="4GB"'),
-    ({"gpu": 1}, "did you mean gpus?", "write gpus=1"),
-    ({"walltime": "1h"}, "did you mean time?", 'write time="1h"'),
-    ({"python": "/p"}, "did you mean environment?", 'write environment="python:/p"'),
-    ({"python": "3.11"}, "did you mean packages?", 'write packages=["python=3.11"]'),
-    ({"python": 3.10}, "did you mean packages?", 'write packages=["python=3.10"]'),
-    ({"environment": "python:3.11"}, "names a version of Python", 'or write packages=["python=3.11"]'),
-    ({"environment": "python: 3"}, "names a version of Python", 'environment="python:/path/to/python"'),
-    ({"conda": "ml"}, "did you mean environment?", 'write environment="conda:ml"'),
-    ({"venv": "~/v"}, "did you mean environment?", 'write environment="venv:~/v"'),
-    ({"env_file": "environment.yml"}, "did you mean environment?", 'write environment="environment.yml"'),
-    ({"memory_gb": 16}, "did you mean memory?", 'memory="16GB"'),
-    ({"hosts": "tensor01"}, "did you mean host?", 'write host="tensor01"'),
-    ({"workdir": "/data"}, "did you mean cwd?", 'write cwd="/data"'),
-    ({"pip": ["rich"]}, "did you mean packages?", "write packages=['rich']"),
-    ({"queue_timeout": "1h"}, "no argument 'queue_timeout'", "in clusterfn.yml, below the host: `queue_timeout: …`"),
-    ({"nice": 100}, "no argument 'nice'", 'with SLURM, write slurm={"nice": 100}; without a scheduler, priority=-1'),
-    ({"queue": "gpu"}, "no argument 'queue'", 'write slurm={"partition": "gpu"}'),
-    ({"files": ["data.csv"]}, "no argument 'files'", 'clusterfn.File("data.csv")'),
-    ({"environment": "conda: ml"}, "does not name an environment", 'write environment="conda:ml"'),
-    ({"environment": "prefix:/e/bin/python3.11"}, "does not name an", 'write environment="python:/e/bin/python3.11"'),
-    ({"environment": "/opt/envs/ml"}, "does not name an", 'write environment="python:/opt/envs/ml/bin/python"'),
-    ({"environment": "~/.venv/bin/python3"}, "does not name an", 'write environment="python:~/.venv/bin/python3"'),
-    ({"environment": "setup.py"}, "does not name an", '"requirements.txt"'),
-    ({"env": "conda:ml"}, "env='conda:ml' is not a dict", 'write environment="conda:ml"'),
-    ({"env": "environment.yml"}, "is not a dict", 'write environment="environment.yml"'),
-    ({"env": "OMP_NUM_THREADS=1"}, "is not a dict", 'write env={"NAME": "value"}'),
-    ({"secrets": "HF_TOKEN"}, "is not a list", 'write secrets=["HF_TOKEN"], even for one'),
-    ({"packages": ["requirements.txt"]}, "is a file, not a package", 'write environment="requirements.txt"'),
-    ({"packages": ["-r reqs/all.txt"]}, "is a file, not a package", 'write environment="reqs/all.txt"'),
-    ({"partition": "short"}, "", 'write slurm={"partition": "short"}, or set it in clusterfn.yml, below `slurm:`'),
-    ({"slurm_qos": "long"}, "", 'write slurm={"qos": "long"}'),
-    ({"slurm": "gpu"}, "slurm='gpu' is not a dict of options", 'write slurm={"partition": "gpu"}'),
-    ({"slurm": {"mem": "4G"}}, "clusterfn sets `--mem` itself", "use `memory=` or `defaults:`; None leaves the"),
-    ({"slurm": {"cpus_per_task": 2}}, '"cpus_per_task" is not an option of sbatch', "use `cores=`"),
-    ({"slurm": {"mail_type": "END"}}, '"mail_type" is not an option of sbatch', 'write "mail-type"'),
-    ({"slurm": {"signal": "B:USR2@145"}}, "clusterfn needs `--signal` for itself", "use `warn_before=`"),
-    ({"slurm": {"array": "1-3"}}, "clusterfn needs `--array` for itself", "call the function with `.map`"),
-    ({"slurm": {"gpus-per-task": 1}}, "clusterfn needs `--gpus-per-task` for itself", "use `gpus=`"),
-    ({"slurm": {"gres": "gpu:2"}}, "counts GPUs", "write only their type"),
-    ({"slurm": {"nodes": 2}}, "nothing would run on any node but the first", "write nodes= in @cluster"),
-    ({"slurm": {"clusters": "b"}}, "slurm= cannot set 'clusters'", "write `slurm: {clusters: …}` in clusterfn.yml"),
-    ({"slurm": {"exclusive": False}}, "slurm= cannot set 'exclusive' to False", "leave it out"),
-    ({"slurm": {"begin": 1j}}, "slurm= cannot set 'begin' to 1j", "leave it out"),
-    ({"slurm": {"-p": "gpu"}}, '"-p" is not an option of sbatch', "use the option's long name, without dashes"),
-    ({"num_nodes": 2}, "did you mean nodes?", "write nodes=2"),
-    ({"nodes": 0}, "nodes=0 is not a whole number of at least 1", "write nodes=1"),
-    ({"gpus": "2"}, "", "write gpus=2, without quotes"),
-    ({"gpus": True}, "", "write gpus=1"),
-    ({"gpus": "a100:2"}, "", 'write gpus=2, gpu_type="a100"'),
-    ({"gpus": "gpu:a100:2"}, "", 'write gpus=2, gpu_type="a100"'),
-    ({"gpus": "gpu:2"}, "", "write gpus=2"),
-    ({"gpus": "all"}, "", "write gpus=1: a number, without quotes"),
-    ({"cores": 2.5}, "", "write cores=3"),
-    ({"cores": math.nan}, "", "write cores=1"),
-    ({"memory": 16}, "", 'memory="16GB"'),
-    ({"memory": "16"}, "", 'memory="16GB"'),
-    ({"memory": "16G"}, "", 'write memory="16GB"'),
-    ({"memory": 16000}, "", 'memory="16000MB"'),
-    ({"memory": 16 * 2**30}, "", 'memory="16384MB"'),
-    ({"memory": "20 gigs"}, "", 'write memory="20GB"'),
-    ({"memory": "2tera"}, "", 'write memory="2TB"'),
-    ({"time": "1h30"}, "", 'write time="1h 30min"'),
-    ({"time": "02:00"}, "", 'write time="02:00:00" (2 h 0 min) or time="00:02:00" (2 min 0 s)'),
-    ({"name": "my job/1"}, "", 'letters, digits, blanks, "_", "." and "-", a letter or "_" first: name="my_job_1"'),
-    ({"name": "1/2"}, "", 'name="_1_2"'),
-    ({"name": 5}, "", 'name="train"'),
-    ({"time": 30}, "", 'write time="30min" or time="30s"'),
-    ({"cwd": "."}, "", "cwd= is a folder on the host: write an absolute path or use ~"),
-    ({"env": {"A": True}}, "", 'write env={"A": "1"}'),
-    ({"outputs": ["/tmp/x"]}, "", "outputs= takes paths relative to the job's own folder"),
-    ({"outputs": ["~/x"]}, "", "outputs= takes paths relative to the job's own folder"),
-]
-
-
-@pytest.mark.parametrize("given, says, hint", ADVICE)
-def test_what_people_write_is_answered_with_what_to_write(given, says, hint):
-    with pytest.raises(ConfigError) as caught:
-        cluster(**given)
-    assert says in caught.value.message
-    assert hint in caught.value.hint
-
-
-class Model:
-    pass
-
-
-@pytest.mark.parametrize(
-    "wanted, hint",
-    [
-        ("tensor01", 'write @cluster(host="tensor01")'),
-        ("two words", 'write @cluster(cores=2, host="tensor01")'),
-        (4, 'write @cluster(cores=2, host="tensor01")'),
-        (Model, "decorate one of its methods, or a function that creates an instance and works with it"),
-        (classmethod(print), "put @classmethod above @cluster"),
-        (staticmethod(print), "put @staticmethod above @cluster"),
-        (property(print), "put @property above @cluster"),
-    ],
-)
-def test_what_is_no_function_is_not_decorated(wanted, hint):
-    with pytest.raises(ConfigError) as caught:
-        cluster(wanted)
-    assert caught.value.hint == hint
-
-
 def test_methods_of_every_kind_work_in_the_advised_order(monkeypatch):
     monkeypatch.setenv(layout.TAG, "0123/1")  # as in a job: a call is the plain function
 
@@ -299,17 +134,3 @@ def test_every_option_that_can_be_written_is_checked():
 
 def test_what_belongs_below_a_host_is_known_of_every_such_key():
     assert set(OF_HOSTS) == set(HOST_KEYS) - set(keywords()) - set(ALIASES) - set(SCHEDULER_KEYS)
-
-
-@pytest.mark.parametrize("address", ["ada@gpu.example.edu", "ada@gpu:2222"])
-def test_an_address_instead_of_a_host_is_reported_with_how_to_become_one(address: str):
-    with pytest.raises(ConfigError) as refused:
-        parse_options({"host": address})
-    assert f"clusterfn init {address}" in (refused.value.hint or "")
-
-
-def test_nothing_that_a_shell_would_read_as_an_option_or_a_command_is_proposed():
-    for text in ("ada@-oProxyCommand=x", "ada@x; rm y", "-x@y"):
-        with pytest.raises(ConfigError) as refused:
-            parse_options({"host": text})
-        assert "clusterfn init" not in (refused.value.hint or "")

@@ -19,7 +19,7 @@ from clusterfn.environment.python_source import HOST, HostPython, PythonSource, 
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from tests.programs import main
 from tests.unit.environment import shelf as shelves
-from tests.unit.environment.shelf import Shelf, shelf_in
+from tests.unit.environment.shelf import Shelf
 
 HERE = f"linux-{platform.machine()}"
 VERSION = ".".join(map(str, sys.version_info[:3]))
@@ -45,12 +45,6 @@ def ask(source: PythonSource, requires: str = ">=3.9", minor: int = sys.version_
     argv = python_source.question(source, project(requires), (3, minor))
     printed = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
     return choose(source, project(requires), HERE, printed, "tensor01")
-
-
-@pytest.fixture
-def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    with shelf_in(tmp_path, monkeypatch) as made:
-        yield made
 
 
 def test_a_real_interpreter_describes_itself():

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -13,15 +11,9 @@ from clusterfn.environment import resolve
 from clusterfn.environment.lock import EnvironmentLock
 from clusterfn.errors import LockError
 from tests.lock.conftest import sha256
-from tests.unit.environment.shelf import HOST, Shelf, shelf_in
+from tests.unit.environment.shelf import HOST, Shelf
 
 ARM = replace(HOST, platform="linux-aarch64")
-
-
-@pytest.fixture
-def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
-    with shelf_in(tmp_path, monkeypatch) as made:
-        yield made
 
 
 def rows(lock: EnvironmentLock, platform: str = "linux-64") -> list[tuple[str, str, str]]:

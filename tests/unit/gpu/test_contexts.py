@@ -12,15 +12,7 @@ import weakref
 
 import pytest
 
-from clusterfn.errors import ConfigError
-from clusterfn.gpu import (
-    async_gpu_memory_context,
-    cuda_error_context,
-    gpu_memory_context,
-    model_context,
-    safe_cuda_operation,
-    sync_model_context,
-)
+from clusterfn import ConfigError, gpu
 from tests.fakes import torch as fake_torch
 
 pytest_plugins = ["tests.fakes.gpu"]
@@ -70,10 +62,10 @@ async def in_async_block(context, *, error=None):
 @pytest.mark.parametrize("error", [None, ValueError("bad"), KeyboardInterrupt(), SystemExit(3)], ids=repr)
 def test_memory_is_given_back_once_after_success_and_failure(torch, error):
     if error is None:
-        with gpu_memory_context():
+        with gpu.gpu_memory_context():
             assert torch.cuda.asked == []
     else:
-        with pytest.raises(type(error)), gpu_memory_context():
+        with pytest.raises(type(error)), gpu.gpu_memory_context():
             raise error
 
     assert torch.cuda.asked == ["empty_cache"]
@@ -82,10 +74,10 @@ def test_memory_is_given_back_once_after_success_and_failure(torch, error):
 @pytest.mark.parametrize("error", [None, ValueError("bad"), asyncio.CancelledError()], ids=repr)
 def test_the_same_with_async(torch, error):
     if error is None:
-        asyncio.run(in_async_block(async_gpu_memory_context()))
+        asyncio.run(in_async_block(gpu.async_gpu_memory_context()))
     else:
         with pytest.raises(type(error)):
-            asyncio.run(in_async_block(async_gpu_memory_context(), error=error))
+            asyncio.run(in_async_block(gpu.async_gpu_memory_context(), error=error))
 
     assert torch.cuda.asked == ["empty_cache"]
 
@@ -93,7 +85,7 @@ def test_the_same_with_async(torch, error):
 def test_what_nothing_refers_to_is_collected_before(torch, monkeypatch):
     found = []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: found.append(reference()))
-    with gpu_memory_context():
+    with gpu.gpu_memory_context():
         model = Model()
         reference = weakref.ref(model)
         del model
@@ -104,14 +96,14 @@ def test_what_nothing_refers_to_is_collected_before(torch, monkeypatch):
 def test_giving_back_never_hides_the_error_of_the_block(torch, logged):
     torch.cuda.fails = RuntimeError("CUDA error: device-side assert triggered")
 
-    with pytest.raises(ValueError, match="bad"), gpu_memory_context():
+    with pytest.raises(ValueError, match="bad"), gpu.gpu_memory_context():
         raise ValueError("bad")
 
     assert "releasing GPU memory failed" in logged.text
 
 
 def test_it_is_a_decorator_too(torch):
-    @gpu_memory_context()
+    @gpu.gpu_memory_context()
     def score():
         return 0.5
 
@@ -125,7 +117,7 @@ def test_without_cuda_there_is_nothing_to_give_back(monkeypatch, logged, install
     if installed in kinds:
         monkeypatch.setitem(sys.modules, "torch", kinds[installed])
 
-    with gpu_memory_context():
+    with gpu.gpu_memory_context():
         pass
 
     assert logged.records == []
@@ -140,10 +132,10 @@ def test_a_model_is_closed_once_and_then_its_memory_given_back(torch, monkeypatc
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: model.closed.append("memory"))
 
     if error is None:
-        with sync_model_context(lambda: model) as same:
+        with gpu.sync_model_context(lambda: model) as same:
             assert same is model and model.closed == []
     else:
-        with pytest.raises(type(error)), sync_model_context(lambda: model):
+        with pytest.raises(type(error)), gpu.sync_model_context(lambda: model):
             raise error
 
     assert model.closed == ["close", "memory"]
@@ -160,10 +152,10 @@ def test_the_same_with_async_whatever_the_method_is(torch, error, method):
     for make in (create, lambda: model):
         model.closed.clear()
         if error is None:
-            assert asyncio.run(in_async_block(model_context(make, method))) is model
+            assert asyncio.run(in_async_block(gpu.model_context(make, method))) is model
         else:
             with pytest.raises(type(error)):
-                asyncio.run(in_async_block(model_context(make, method), error=error))
+                asyncio.run(in_async_block(gpu.model_context(make, method), error=error))
         assert model.closed == [method]
 
     assert torch.cuda.asked == ["empty_cache"] * 2
@@ -176,12 +168,12 @@ def test_a_model_that_nobody_holds_is_gone_before_memory_is_given_back(torch, mo
     def use(model):
         references.append(weakref.ref(model))
 
-    with sync_model_context(Model) as model:
+    with gpu.sync_model_context(Model) as model:
         use(model)
         del model
 
     async def with_async():
-        async with model_context(Model) as model:
+        async with gpu.model_context(Model) as model:
             use(model)
             del model
 
@@ -193,9 +185,9 @@ def test_a_model_that_nobody_holds_is_gone_before_memory_is_given_back(torch, mo
 def test_a_clean_up_that_fails_costs_no_result(torch, logged, method):
     model = Model()
 
-    assert asyncio.run(in_async_block(model_context(lambda: model, method))) is model
+    assert asyncio.run(in_async_block(gpu.model_context(lambda: model, method))) is model
     if method == "fail":
-        with sync_model_context(lambda: model, method):
+        with gpu.sync_model_context(lambda: model, method):
             pass
 
     assert "cleaning up Model failed" in logged.text
@@ -203,26 +195,26 @@ def test_a_clean_up_that_fails_costs_no_result(torch, logged, method):
 
 
 def test_a_model_without_close_is_only_let_go_but_any_other_name_must_be_there(torch):
-    with sync_model_context(list) as model:
+    with gpu.sync_model_context(list) as model:
         model.append(1)
-    with sync_model_context(Model, cleanup_method=None) as model:
+    with gpu.sync_model_context(Model, cleanup_method=None) as model:
         pass
     assert model.closed == []
 
-    with pytest.raises(ConfigError, match="list has no method 'unload'"), sync_model_context(list, "unload"):
+    with pytest.raises(ConfigError, match="list has no method 'unload'"), gpu.sync_model_context(list, "unload"):
         raise AssertionError("the block was entered")
     with pytest.raises(ConfigError, match="list has no method 'unload'"):
-        asyncio.run(in_async_block(model_context(list, "unload")))
+        asyncio.run(in_async_block(gpu.model_context(list, "unload")))
 
 
 def test_coroutines_belong_to_the_async_context():
     async def create():
         return Model()
 
-    with pytest.raises(ConfigError, match="a coroutine creates or frees"), sync_model_context(Model, "aclose"):
+    with pytest.raises(ConfigError, match="a coroutine creates or frees"), gpu.sync_model_context(Model, "aclose"):
         raise AssertionError("the block was entered")
     made = create()
-    with pytest.raises(ConfigError, match="a coroutine creates or frees"), sync_model_context(lambda: made):
+    with pytest.raises(ConfigError, match="a coroutine creates or frees"), gpu.sync_model_context(lambda: made):
         raise AssertionError("the block was entered")
     made.close()
 
@@ -232,8 +224,8 @@ def test_a_model_that_cannot_be_made_raises_as_itself(torch):
         raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     for run in (
-        lambda: sync_model_context(create).__enter__(),
-        lambda: asyncio.run(in_async_block(model_context(create))),
+        lambda: gpu.sync_model_context(create).__enter__(),
+        lambda: asyncio.run(in_async_block(gpu.model_context(create))),
     ):
         with pytest.raises(RuntimeError, match="Tried to allocate"):
             run()
@@ -249,10 +241,10 @@ def test_nothing_is_left_after_many_blocks(torch, box):
     living = []
 
     for _ in range(3):
-        with sync_model_context(Model) as model, gpu_memory_context(), cuda_error_context("scoring"):
+        with gpu.sync_model_context(Model) as model, gpu.gpu_memory_context(), gpu.cuda_error_context("scoring"):
             living.append(weakref.ref(model))
     del model
-    asyncio.run(in_async_block(model_context(Model)))
+    asyncio.run(in_async_block(gpu.model_context(Model)))
     gc.collect()
 
     assert [each() for each in living if each() is not None] == []
@@ -263,7 +255,7 @@ def test_tasks_side_by_side_have_blocks_of_their_own(torch):
     models = [Model() for _ in range(10)]
 
     async def one(model):
-        async with model_context(lambda: model, "aclose"):
+        async with gpu.model_context(lambda: model, "aclose"):
             await asyncio.sleep(0)
             if model is models[3]:
                 raise ValueError("bad")
@@ -286,8 +278,8 @@ def test_what_succeeds_asks_nobody(torch, monkeypatch, logged):
     monkeypatch.setattr(gc, "collect", None)
 
     for _ in range(100):
-        assert safe_cuda_operation(lambda: 1.0, "measuring") == 1.0
-        with cuda_error_context("scoring"):
+        assert gpu.safe_cuda_operation(lambda: 1.0, "measuring") == 1.0
+        with gpu.cuda_error_context("scoring"):
             pass
 
     assert (torch.cuda.asked, logged.records) == ([], [])

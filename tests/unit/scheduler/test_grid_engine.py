@@ -328,11 +328,18 @@ def test_a_record_of_another_job_with_the_same_number_says_nothing_of_this_one()
     assert engine().explain(Evidence(unfinished, "", "29", "a" * 16)) is None, "its record comes later"
 
 
-def test_nothing_is_said_of_a_job_that_is_listed():
-    running = recorded("evidence-running")
-    assert engine().explain(Evidence(running, "", "23")) is None
-    assert engine().explain(Evidence(running, "", "26_3")) is None  # waits
-    assert engine().explain(Evidence(running, "", "26_5")) is None  # its record comes later
+RUNS = recorded("evidence-running")
+AGAIN = recorded("end-exit").replace("failed       0 ", "failed       25 : rescheduling")
+SILENT = "error: commlib error: got select error (Connection refused)\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "number"),
+    [(RUNS, "23"), (RUNS, "26_3"), (RUNS, "26_5"), (SILENT, "4"), (AGAIN, "31")],
+    ids=["runs", "waits", "its record comes later", "the master does not answer", "is started again"],
+)
+def test_a_job_that_may_live_has_no_verdict(said, number):
+    assert engine().explain(Evidence(said, "", number)) is None
 
 
 def test_a_job_whose_host_does_not_report_is_lost():
@@ -340,15 +347,6 @@ def test_a_job_whose_host_does_not_report_is_lost():
     verdict = engine().explain(Evidence(said, "", "23"))
     assert verdict is not None
     assert verdict.kind == layout.NODE
-
-
-def test_nothing_is_said_while_the_master_does_not_answer():
-    assert engine().explain(Evidence("error: commlib error: got select error (Connection refused)\n", "", "4")) is None
-
-
-def test_a_job_that_is_started_again_has_not_ended():
-    said = recorded("end-exit").replace("failed       0 ", "failed       25 : rescheduling")
-    assert engine().explain(Evidence(said, "", "31")) is None
 
 
 def test_limits_are_those_of_the_configuration_and_zero_is_none():

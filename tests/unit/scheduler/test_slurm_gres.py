@@ -29,6 +29,8 @@ def test_the_gpus_of_a_node_are_counted_by_type():
         NodeGpus("n2", "idle+drain", "a100", 4, 2),
         NodeGpus("n2", "idle+drain", "2080ti", 16, 0),
     ]
+    assert nodes("NodeName=n1 Gres=gpu:4 State=IDLE") == [NodeGpus("n1", "idle", "", 4, None)], "who knows"
+    assert nodes(f"NodeName=n1 Gres=gpu:{'9' * 5000} State=IDLE") == [], "that is no count"
 
 
 @pytest.mark.parametrize(
@@ -41,10 +43,6 @@ def test_the_gpus_of_a_node_are_counted_by_type():
 )
 def test_the_types_of_all_nodes_are_read_from_sinfo(text, expected):
     assert types(text) == expected
-
-
-def test_what_slurm_does_not_say_is_not_known():
-    assert nodes("NodeName=n1 Gres=gpu:4 State=IDLE") == [NodeGpus("n1", "idle", "", 4, None)]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +74,3 @@ def test_the_questions_go_to_the_right_cluster():
     assert (types := slurm.gpus().types) is not None and types.argv[:2] == ("sinfo", "--clusters=big")
     assert [each.argv[:2] for each in slurm.gpus().queue] == [("squeue", "--clusters=big")] * 2
     assert all("--states=PENDING" in each.argv for each in slurm.gpus().queue)
-
-
-def test_a_count_that_is_too_long_to_be_one_is_left_out():
-    assert nodes(f"NodeName=n1 Gres=gpu:{'9' * 5000} State=IDLE") == []

@@ -37,16 +37,15 @@ def test_a_partition_has_the_memory_of_its_largest_node_where_slurm_knows_it():
     assert found == {"main": (1, True), "big": (8000, False), "old": (None, False)}
 
 
-def test_a_site_without_arrays_has_arrays_of_none():
-    assert [read_limits([f"MaxArraySize = {size}", "", ""], None).array for size in (0, 1, 2, 1001)] == [0, 0, 1, 1000]
-
-
 def test_an_array_has_no_more_tasks_than_the_scheduler_takes_in_one():
     told = "MaxArraySize = 100001\nSchedulerParameters     = defer,max_array_tasks=1000,bf_interval=30\n"
 
     assert read_limits([told, "", ""], None).array == 1000
     assert read_limits([told.replace("100001", "101"), "", ""], None).array == 100
     assert read_limits([told.replace("max_array_tasks", "other"), "", ""], None).array == 100000
+    assert [read_limits([f"MaxArraySize = {size}", "", ""], None).array for size in (0, 1, 2, 1001)] == [0, 0, 1, 1000]
+    too_long = [f"MaxArraySize = {'9' * 5000}", "", f"{'9' * 5000}|40"]
+    assert read_limits(too_long, None) == SchedulerLimits(jobs=40)
 
 
 SACCTMGR = """
@@ -57,12 +56,5 @@ SACCTMGR = """
 
 
 def test_associations_are_accounts():
-    assert read_accounts(lines(SACCTMGR)) == (Account("physics", "", ("normal", "long")), Account("bio", "gpu", ()))
-
-
-def test_complaints_of_sacctmgr_are_no_accounts():
     assert read_accounts(["sacctmgr: error: You are not running a supported accounting_storage plugin"]) == ()
-
-
-def test_a_limit_that_is_too_long_to_be_one_is_left_out():
-    assert read_limits([f"MaxArraySize = {'9' * 5000}", "", f"{'9' * 5000}|40"], None) == SchedulerLimits(jobs=40)
+    assert read_accounts(lines(SACCTMGR)) == (Account("physics", "", ("normal", "long")), Account("bio", "gpu", ()))

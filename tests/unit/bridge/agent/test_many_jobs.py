@@ -22,6 +22,7 @@ pytest.importorskip("fcntl")
 from clusterfn.bridge.agent import file_watcher, growing_files, server, still_watcher
 from clusterfn.bridge.agent.frames import Inbox, pack
 from clusterfn.bridge.agent.server import Agent
+from tests.waiting import WAIT_S
 
 LISTING_S = 20e-6
 
@@ -328,7 +329,7 @@ def test_a_silent_job_that_has_ended_is_not_reported(tmp_path: Path, monkeypatch
         agent.dispatch(still(number, silent_s=0.04, **fields), b"")
     (tmp_path / "ended" / "outcome.json").write_bytes(b"{}")
 
-    until = time.monotonic() + 5.0
+    until = time.monotonic() + WAIT_S
     while len(said) < 2 and time.monotonic() < until:
         agent.turn()
         with contextlib.suppress(BlockingIOError):
@@ -349,7 +350,7 @@ def test_a_folder_that_is_gone_is_reported_whether_its_file_was_seen_or_not(tmp_
             (tmp_path / job / "heartbeat").write_bytes(b"1")
         fields = {"path": str(tmp_path / job / "heartbeat"), "within": str(tmp_path / job)}
         agent.dispatch(still(number, silent_s=0.04, **fields), b"")
-    seen = time.monotonic() + 1.0
+    seen = time.monotonic() + WAIT_S
     while not all(agent.requests[number].still.last_content for number in (4, 5)) and time.monotonic() < seen:
         agent.turn()
     (tmp_path / "ran" / "heartbeat").unlink()
@@ -358,7 +359,7 @@ def test_a_folder_that_is_gone_is_reported_whether_its_file_was_seen_or_not(tmp_
     (tmp_path / "denied" / "heartbeat").unlink()
     (tmp_path / "denied" / "heartbeat").symlink_to("heartbeat")  # any error that does not say that it is missing
 
-    until = time.monotonic() + 5.0
+    until = time.monotonic() + WAIT_S
     while len({number for number, _ in said}) < 3 and time.monotonic() < until:
         agent.turn()
         with contextlib.suppress(BlockingIOError):

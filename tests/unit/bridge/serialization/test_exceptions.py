@@ -8,9 +8,7 @@ import typing
 
 import pytest
 
-from clusterfn.hosts import serialization
-
-exceptions = serialization.part("exceptions")
+from tests.sent import CannotRebuild, raised, records_of, sent
 
 
 class ReadError(ValueError, OSError):
@@ -56,13 +54,6 @@ class NeedsItsConstructor(Exception):
 
     def __str__(self):
         return self.texts[self]
-
-
-def there_and_back(error, change=None):
-    records = exceptions.to_records(error)
-    if change is not None:
-        change(records[0])
-    return exceptions.from_records(records)
 
 
 def pydantic_error():
@@ -175,7 +166,7 @@ MADE = [
 @pytest.mark.parametrize("make", [make for make, _ in MADE], ids=[name for _, name in MADE])
 def test_it_arrives_with_its_own_type_and_text(make):
     error = make()
-    back = there_and_back(error)
+    back = raised(error)
 
     assert type(back) is type(error)
     assert str(back) == str(error)
@@ -184,9 +175,8 @@ def test_it_arrives_with_its_own_type_and_text(make):
 def test_in_a_value_an_exception_arrives_whose_constructor_does_not_take_its_arguments():
     error = WantsAKeyword("x", code=5)
     error.__notes__ = ["a note"]
-    pickler, unpickler = serialization.part("pickler"), serialization.part("unpickler")
 
-    back = unpickler.loads(pickler.dumps({"failed": [error]}))["failed"][0]
+    back = sent({"failed": [error]})["failed"][0]
 
     assert (type(back), str(back), back.args, back.__notes__) == (WantsAKeyword, "x 5", ("x",), ["a note"])
 
@@ -204,14 +194,13 @@ class OfAFile(OSError):
 
 @pytest.mark.parametrize("error", [MakesItsText(5), OfAFile(2, "/x")])
 def test_in_a_value_no_constructor_makes_another_text_of_the_arguments(error):
-    pickler, unpickler = serialization.part("pickler"), serialization.part("unpickler")
-    back = unpickler.loads(pickler.dumps([error]))[0]
+    back = sent([error])[0]
 
     assert (type(back), str(back), back.args, vars(back)) == (type(error), str(error), error.args, vars(error))
 
 
 def test_a_constructor_that_is_not_needed_is_not_called():
-    there_and_back(Prints("x"))
+    raised(Prints("x"))
 
     assert Prints.calls == 1
 
@@ -239,7 +228,7 @@ def numpy_error():
 )
 def test_where_its_class_is_missing_the_nearest_base_takes_its_place(make, nearest):
     error = make()
-    back = there_and_back(error, without_class)
+    back = raised(error, without_class)
 
     assert isinstance(back, nearest)
     assert str(back) == str(error)
@@ -250,8 +239,8 @@ def test_without_a_base_that_says_something_there_is_none():
     class Plain(Exception):
         pass
 
-    with pytest.raises(exceptions.CannotRebuild):
-        there_and_back(Plain("x"), without_class)
+    with pytest.raises(CannotRebuild):
+        raised(Plain("x"), without_class)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="groups are of Python 3.11")
@@ -260,7 +249,7 @@ def test_a_group_keeps_the_other_arguments_of_its_class():
         def __new__(cls, text, members, code):
             return super().__new__(cls, text, members)
 
-    back = there_and_back(Coded("several", [ValueError(1)], 5))
+    back = raised(Coded("several", [ValueError(1)], 5))
 
     assert back.args[0] == "several" and back.args[2:] == (5,) and back.exceptions[0].args == (1,)
 
@@ -275,7 +264,7 @@ def test_a_model_in_an_exception_goes_as_its_statement_does():
     class Model(pydantic.BaseModel):
         n: int = 1
 
-    pickled = exceptions.to_records(Failed(Model()))[0]["args"][0]
+    pickled = records_of(Failed(Model()))[0]["args"][0]
 
     assert b"Model" in pickled and b"__pydantic_core_schema__" not in pickled
 
@@ -285,6 +274,6 @@ class Shown:
 
 
 def test_arguments_that_show_themselves_by_their_addresses_stay():
-    back = there_and_back(OnlyByAFactory(Shown(), "x", ok=True))
+    back = raised(OnlyByAFactory(Shown(), "x", ok=True))
 
     assert type(back.args[0]) is Shown and back.args[1] == "x"

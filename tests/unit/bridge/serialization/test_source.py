@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import enum
 import linecache
 import sys
@@ -264,3 +265,18 @@ def test_statements_of_two_threads_have_their_own_names(load, monkeypatch):
     run = executed(load, Kind=int, meanwhile=run_both)
     assert run() is int
     assert seen == [float] and "Kind" not in vars(sys.modules["__main__"])
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_what_a_module_has_registered_in_copyreg_is_registered_by_its_import_there(monkeypatch, is_kept):
+    teller = types.ModuleType("_teller")  # as numpy does, which deletes the function's name
+    exec("class Kind: ...\ndef reduce(kind): return Kind, ()", vars(teller))
+    monkeypatch.setitem(sys.modules, "_teller", teller)
+    monkeypatch.setitem(copyreg.dispatch_table, teller.Kind, teller.reduce)
+    if not is_kept:
+        del teller.reduce
+    entries = serialization.part("copyreg_entries")
+
+    assert id(teller.Kind) not in entries.of_script()
+    monkeypatch.delitem(sys.modules, "_teller")
+    assert id(teller.Kind) in entries.of_script()

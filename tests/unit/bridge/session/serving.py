@@ -65,14 +65,14 @@ class Client:
         self.sock.connect(server.address)
         self.inbox = Inbox()
         self.frames: list[tuple[dict[str, Any], bytes]] = []
-        self.sock.sendall(pack({"what": "hello"}))
+        self.sock.sendall(frame({"what": "hello"}))
         self.next("welcome")
 
     def send(
         self, number: int, function: Callable[..., Any], *args: Any, live: bool = True, facts: Mapping[str, Any] = {}
     ) -> None:
-        data = payload.pack(function, args, {}).data
-        self.sock.sendall(pack({"what": "call", "n": number, "live": live, "sys_path": [], **facts}, data))
+        facts = {"what": "call", "n": number, "live": live, "sys_path": [], **facts}
+        self.sock.sendall(frame(facts, payload_of(function, *args)))
 
     def next(self, what: str, number: int | None = None) -> tuple[dict[str, Any], bytes]:
         """Wait for a frame of this kind, of this call; drop it and keep those before it."""
@@ -100,6 +100,16 @@ class Client:
         outcome = json.loads(body[:last])
         found = outcome.get("value") if header["has_value"] else None
         return outcome, value_of(body[last:]) if found else None
+
+
+def frame(header: Mapping[str, Any], body: bytes = b"") -> bytes:
+    """The bytes of a frame."""
+    return pack(header, body)
+
+
+def payload_of(function: Callable[..., Any], *args: Any) -> bytes:
+    """The payload.pkl of a call."""
+    return payload.pack(function, args, {}).data
 
 
 def value_of(data: bytes) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import shutil
@@ -15,10 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge import session
-from clusterfn.bridge.agent.frames import Inbox, pack
-from clusterfn.calls import payload
-from tests.unit.bridge.session.serving import Client, Server, of_main, value_of
+from tests.unit.bridge.session.serving import Client, Server, frame, of_main, payload_of, value_of
 from tests.waiting import until
 
 
@@ -34,7 +30,6 @@ def speak(word: str) -> tuple[int, int]:
 @of_main
 def wait_for(path: str) -> str:
     import os
-    import time
 
     while not os.path.exists(path):
         time.sleep(0.02)
@@ -52,7 +47,7 @@ def test_calls_by_folder_and_through_the_socket_run_in_the_order_of_their_number
     assert not server.outcome(2).exists(), "the first has not come yet"
     aside = tmp_path / "aside"
     aside.mkdir()
-    (aside / "payload.pkl").write_bytes(payload.pack(wait_for, (str(tmp_path / "gate"),), {}).data)
+    (aside / "payload.pkl").write_bytes(payload_of(wait_for, str(tmp_path / "gate")))
     (aside / "call.json").write_text('{"sys_path": []}')
     aside.rename(server.folder / "calls" / "1")
     until(lambda: (server.folder / "calls" / "1" / "taken").exists())
@@ -67,7 +62,6 @@ def test_calls_by_folder_and_through_the_socket_run_in_the_order_of_their_number
 def outlast_and_kill_the_runner(seconds: float) -> None:
     import os
     import signal
-    import time
 
     time.sleep(seconds)
     os.kill(os.getppid(), signal.SIGKILL)
@@ -141,59 +135,14 @@ def test_a_client_that_does_not_read_holds_up_no_call(start: Callable[..., Serve
     assert sum(came) < 35 << 20, "what it does not read is not kept for ever"
 
 
-def test_what_may_wait_is_sent_with_the_next_frame_or_soon_and_never_piles_up():
-    door, carried = (importlib.import_module(name, session.__name__) for name in (".door", "..kernel.carried"))
-    ours, its = socket.socketpair()
-    its.setblocking(False)
-    inbox = Inbox()
-
-    def come() -> list[int]:
-        try:
-            return [header["n"] for header, _ in inbox.feed(its.recv(1 << 20))]
-        except BlockingIOError:
-            return []
-
-    with ours, its:
-        ours.setblocking(False)
-        client = door.ClientConnection(ours, carried.SocketWatcher(), lambda *_: None)
-        client.has_taken(1)
-        client.say("end", may_wait=True, n=1)
-        assert not come()
-        assert 0 < client.due - time.monotonic() <= door.GATHER_S
-        client.say("stdout", n=2)
-        assert come() == [1, 2]
-        assert not client.due, "nothing is left to say"
-
-        client.say("end", may_wait=True, n=3)
-        client.flush()
-        assert come() == [3]
-        client.say("end", b"x" * door.MOST_GATHERED, may_wait=True, n=4)
-        assert come() == [4]
-
-
-def test_a_call_that_is_taken_while_an_end_waits_is_said_with_it():
-    door, carried = (importlib.import_module(name, session.__name__) for name in (".door", "..kernel.carried"))
-    ours, its = socket.socketpair()
-    with ours, its:
-        ours.setblocking(False)
-        client = door.ClientConnection(ours, carried.SocketWatcher(), lambda *_: None)
-        client.has_taken(1)
-        client.say("end", may_wait=True, n=1)
-        client.has_taken(2)
-        client.flush()
-        told = [(header["what"], header["taken"]) for header, _ in Inbox().feed(its.recv(1 << 20))]
-
-    assert told == [("end", 1), ("taken", 2)]
-
-
 @pytest.mark.parametrize("answer_pieces", [True, False])
 def test_a_piece_of_a_call_is_answered_at_once_only_where_the_client_asks_for_it(
     start: Callable[..., Server], answer_pieces: bool
 ):
     client = Client(start())
-    client.sock.sendall(pack({"what": "hello", "answer_pieces": answer_pieces}))
+    client.sock.sendall(frame({"what": "hello", "answer_pieces": answer_pieces}))
     client.next("welcome")
-    call = pack({"what": "call", "n": 1, "live": True, "sys_path": []}, payload.pack(speak, ("one",), {}).data)
+    call = frame({"what": "call", "n": 1, "live": True, "sys_path": []}, payload_of(speak, "one"))
 
     client.sock.sendall(call[:100])
     client.sock.settimeout(300 if answer_pieces else 0.3)
@@ -203,7 +152,7 @@ def test_a_piece_of_a_call_is_answered_at_once_only_where_the_client_asks_for_it
         with pytest.raises(socket.timeout):
             client.next("taken")
     client.sock.settimeout(300)
-    client.sock.sendall(call[100:] + pack({"what": "nudge"}))
+    client.sock.sendall(call[100:] + frame({"what": "nudge"}))
 
     assert client.end(1)[0]["kind"] == "returned"
 
@@ -213,7 +162,6 @@ def remove_folder_and_kill_the_runner(folder: str) -> None:
     import os
     import shutil
     import signal
-    import time
 
     shutil.rmtree(folder)
     os.kill(os.getppid(), signal.SIGKILL)
@@ -447,7 +395,6 @@ def test_a_call_says_that_it_runs_before_what_it_prints(start: Callable[..., Ser
     client = Client(server)
 
     def say() -> None:
-        import time
 
         print("begun", flush=True)
         time.sleep(0.3)

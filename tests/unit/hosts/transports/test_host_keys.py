@@ -59,21 +59,47 @@ def test_the_first_field_is_a_name_patterns_or_a_hash(patterns: str, found: bool
     assert matches(patterns, "[lab8]:2222") is found
 
 
-@pytest.mark.parametrize("name", ["[lab8]:2222", hashed("[lab8]:2222")])
-def test_the_remembered_key_is_taken(settings: Settings, name: str) -> None:
-    remember(settings, line("elsewhere", OTHER), line(name, KEY))
+AUTHORITY = line("*", KEY, marker="@cert-authority")
+REVOKED = line("*", KEY, marker="@revoked")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [line("elsewhere", OTHER), line("[lab8]:2222", KEY)],
+        [line("elsewhere", OTHER), line(hashed("[lab8]:2222"), KEY)],
+        [line("*", OTHER, marker="@cert-authority"), line("[lab8]:2222", KEY)],
+    ],
+    ids=["a name", "a hash", "beside an authority"],
+)
+def test_the_remembered_key_is_taken(settings: Settings, lines: list[str]) -> None:
+    remember(settings, *lines)
 
     check(settings, "lab8", KIND, KEY)
+    assert not has_authority_alone(settings)
 
 
-@pytest.mark.parametrize("name", ["lab8", "elsewhere"])
-def test_a_key_that_is_remembered_for_another_name_is_unknown(settings: Settings, name: str) -> None:
-    remember(settings, line(name, KEY))
+ASK = "run on that machine itself), then: clusterfn trust lab8 (or by ssh: ssh -o StrictHostKeyChecking=ask"
 
-    with pytest.raises(HostKeyError, match="is unknown") as caught:
+
+@pytest.mark.parametrize(
+    ("lines", "words", "told"),
+    [
+        ([line("lab8", KEY)], "is unknown", ASK),
+        ([line("elsewhere", KEY)], "is unknown", ASK),
+        ([line("[lab8]:2222", OTHER)], "has changed", "known_hosts:7"),
+        ([line("[lab8]:2222", OTHER, kind="ssh-rsa")], "has changed", "known_hosts:7"),
+        ([line("[lab8]:2222", KEY), REVOKED], "is revoked in", ""),
+        ([AUTHORITY], "needs an authority, which paramiko cannot check", ""),
+    ],
+    ids=["without its port", "another name", "another key", "another kind", "revoked", "an authority alone"],
+)
+def test_any_other_key_is_rejected(settings: Settings, lines: list[str], words: str, told: str) -> None:
+    remember(settings, *lines)
+
+    with pytest.raises(HostKeyError, match=words) as caught:
         check(settings, "lab8", KIND, KEY)
-    hint = "run on that machine itself), then: clusterfn trust lab8 (or by ssh: ssh -o StrictHostKeyChecking=ask"
-    assert hint in (caught.value.hint or "")
+    assert told in str(caught.value) and has_authority_alone(settings) == (lines == [AUTHORITY])
 
 
 @pytest.mark.parametrize(
@@ -95,51 +121,10 @@ def test_an_unknown_key_that_another_name_has_says_so(settings: Settings, name: 
         check(settings, "lab8", KIND, KEY)
     assert caught.value.evidence[-1].startswith(f"the same key is remembered for {said}")
     assert caught.value.evidence[-1].endswith(f" at {settings.known_hosts[0]}:8")
-
-
-def test_an_unknown_key_that_is_revoked_for_another_name_is_not_recommended(settings: Settings) -> None:
-    remember(settings, line("old", KEY), line("older", KEY, marker="@revoked"))
-
-    with pytest.raises(HostKeyError, match="is unknown") as caught:
+    remember(settings, line(name, KEY), line("older", KEY, marker="@revoked"))
+    with pytest.raises(HostKeyError, match="is unknown") as revoked:
         check(settings, "lab8", KIND, KEY)
-    assert not [each for each in caught.value.evidence if "same key" in each]
-
-
-def test_another_key_names_the_line(settings: Settings) -> None:
-    remember(settings, line("[lab8]:2222", OTHER))
-
-    with pytest.raises(HostKeyError, match="has changed") as caught:
-        check(settings, "lab8", KIND, KEY)
-    assert caught.value.evidence[1].endswith("known_hosts:7")
-
-
-def test_a_key_of_another_kind_is_another_key(settings: Settings) -> None:
-    remember(settings, line("[lab8]:2222", OTHER, kind="ssh-rsa"))
-
-    with pytest.raises(HostKeyError, match="has changed"):
-        check(settings, "lab8", KIND, KEY)
-
-
-def test_a_revoked_key_is_refused_even_if_it_is_remembered(settings: Settings) -> None:
-    remember(settings, line("[lab8]:2222", KEY), line("*", KEY, marker="@revoked"))
-
-    with pytest.raises(HostKeyError, match="is revoked in"):
-        check(settings, "lab8", KIND, KEY)
-
-
-def test_a_certificate_authority_is_not_a_host_key(settings: Settings) -> None:
-    remember(settings, line("*", KEY, marker="@cert-authority"))
-
-    with pytest.raises(HostKeyError, match="needs an authority, which paramiko cannot check"):
-        check(settings, "lab8", KIND, KEY)
-    assert has_authority_alone(settings)
-
-
-def test_a_key_beside_an_authority_counts(settings: Settings) -> None:
-    remember(settings, line("*", OTHER, marker="@cert-authority"), line("[lab8]:2222", KEY))
-
-    check(settings, "lab8", KIND, KEY)
-    assert not has_authority_alone(settings)
+    assert not [each for each in revoked.value.evidence if "same key" in each], "it is not recommended"
 
 
 @pytest.mark.parametrize(
@@ -154,7 +139,9 @@ def test_no_pattern_takes_long(pattern: str, text: str, found: bool) -> None:
     assert matches(pattern, text) is found
 
 
-def test_a_key_that_was_replaced_is_rejected_though_the_file_looks_the_same(settings: Settings) -> None:
+def test_a_key_that_was_replaced_or_revoked_meanwhile_is_rejected(
+    settings: Settings,
+) -> None:
     remember(settings, line("[lab8]:2222", KEY))
     check(settings, "lab8", KIND, KEY)
     before = settings.known_hosts[0].stat()
@@ -165,13 +152,6 @@ def test_a_key_that_was_replaced_is_rejected_though_the_file_looks_the_same(sett
     assert settings.known_hosts[0].stat().st_size == before.st_size
     with pytest.raises(HostKeyError, match="has changed"):
         check(settings, "lab8", KIND, KEY)
-
-
-def test_a_key_that_was_revoked_meanwhile_is_rejected(settings: Settings) -> None:
-    remember(settings, line("[lab8]:2222", KEY))
-    check(settings, "lab8", KIND, KEY)
-
-    remember(settings, line("[lab8]:2222", KEY), line("*", KEY, marker="@revoked"))
-
+    remember(settings, line("[lab8]:2222", KEY), REVOKED)
     with pytest.raises(HostKeyError, match="is revoked"):
         check(settings, "lab8", KIND, KEY)

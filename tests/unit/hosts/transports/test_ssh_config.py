@@ -68,47 +68,38 @@ def test_the_configuration_is_resolved(config: Path) -> None:
     assert (found.proxy_jump, found.key_name, found.known_hosts[0]) == (("a", "b@c:3"), "cluster", Path("/k/h"))
 
 
-def test_what_the_address_says_comes_first(config: Path) -> None:
-    config.write_text("Host lab8\n Port 2222\n User me\n")
+@pytest.mark.parametrize(
+    ("text", "address", "facts"),
+    [
+        ("Host lab8\n Port 2222\n User me\n", "you@lab8:22", {"user": "you", "port": 22, "key_name": "lab8"}),
+        ("Host lab8\n HostName Lab8.Example\n Port 2222\n", "lab8", {"key_name": "[lab8.example]:2222"}),
+        ("Host lab8\n ProxyJump none\nHost *\n ProxyJump a\n", "lab8", {"proxy_jump": ()}),
+        ("Host lab8\n LocalCommand beep\n", "lab8", {"unmet": ()}),
+    ],
+    ids=["the address comes first", "a port is part of the key's name", "none", "a command that is not permitted"],
+)
+def test_what_one_line_means(config: Path, text: str, address: str, facts: dict[str, object]) -> None:
+    config.write_text(text)
+    found = resolve(host_with(config, address))
 
-    found = resolve(host_with(config, "you@lab8:22"))
-
-    assert (found.user, found.port, found.key_name) == ("you", 22, "lab8")
-
-
-def test_a_port_is_part_of_the_name_in_known_hosts(config: Path) -> None:
-    config.write_text("Host lab8\n HostName Lab8.Example\n Port 2222\n")
-
-    assert resolve(host_with(config)).key_name == "[lab8.example]:2222"
-
-
-def test_none_turns_a_proxy_off(config: Path) -> None:
-    config.write_text("Host lab8\n ProxyJump none\nHost *\n ProxyJump a\n")
-
-    assert resolve(host_with(config)).proxy_jump == ()
+    assert {name: getattr(found, name) for name in facts} == facts
 
 
-@pytest.mark.parametrize("line", ["RemoteCommand tmux", "BindAddress 10.0.0.1", "PKCS11Provider /x.so"])
-def test_what_paramiko_does_not_do_is_refused_by_name(config: Path, line: str) -> None:
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("RemoteCommand tmux", "asks for remotecommand, which paramiko does not support"),
+        ("BindAddress 10.0.0.1", "asks for bindaddress, which paramiko does not support"),
+        ("PKCS11Provider /x.so", "asks for pkcs11provider, which paramiko does not support"),
+        ("ProxyCommand nc %q %h", "asks for %q"),
+    ],
+)
+def test_what_paramiko_does_not_do_is_refused_by_name(config: Path, line: str, words: str) -> None:
     config.write_text(f"Host lab8\n {line}\n")
     host = host_with(config)
 
-    with pytest.raises(ConfigError, match=f"asks for {line.split()[0].lower()}, which paramiko does not support"):
+    with pytest.raises(ConfigError, match=words):
         refuse_unmet(host, resolve(host))
-
-
-def test_a_token_that_is_not_known_is_refused(config: Path) -> None:
-    config.write_text("Host lab8\n ProxyCommand nc %q %h\n")
-    host = host_with(config)
-
-    with pytest.raises(ConfigError, match="asks for %q"):
-        refuse_unmet(host, resolve(host))
-
-
-def test_a_local_command_that_is_not_permitted_asks_for_nothing(config: Path) -> None:
-    config.write_text("Host lab8\n LocalCommand beep\n")
-
-    assert resolve(host_with(config)).unmet == ()
 
 
 def test_a_broken_line_is_named(config: Path) -> None:

@@ -1,0 +1,188 @@
+"""Files of other tools, as people publish them, read as these tools read them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmarks.files import read
+from benchmarks.files.collect import kind_of
+from tests.builder import toys
+from tests.lock.conftest import sha256
+from tests.unit.environment.shelf import Shelf
+
+FILES = Path(__file__).parents[2] / "fixtures" / "environment_files"
+of_pip = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+@of_pip
+@pytest.mark.parametrize("name", sorted(each.name for each in FILES.iterdir() if each.is_file()))
+def test_a_file_is_read_as_its_own_tools_read_it(tmp_path: Path, name: str):
+    shutil.copytree(FILES, tmp_path / "files")
+
+    verdict = read.judge(tmp_path / "files" / name)
+
+    assert verdict.word in (read.SAME, read.TOLD), verdict.why
+
+
+@of_pip
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("requirements-options.txt", "~=2.1", "~=2.2"),
+        ("environment-mixed.yml", "numpy=1.26", "numpy=1.27"),
+        ("pyproject.toml", '"numba"', '"cython"'),
+        ("pylock.toml", "2.1.0", "2.2.0"),
+    ],
+)
+def test_a_difference_between_two_readings_is_seen(tmp_path: Path, monkeypatch, name: str, before: str, after: str):
+    shutil.copytree(FILES, tmp_path / "files")
+    theirs = {kind: reader for kind, reader in read.THEIRS.items()}
+
+    def other(path: Path) -> object:
+        beside = tmp_path / "other"
+        shutil.copytree(FILES, beside)
+        for file in beside.rglob("*.*"):
+            file.write_text(file.read_text().replace(before, after))
+        return theirs[kind_of(name)](beside / name)
+
+    monkeypatch.setitem(read.THEIRS, kind_of(name), other)
+
+    assert read.judge(tmp_path / "files" / name).word == read.DIFFERS
+
+
+def test_what_uv_says_of_its_work_is_no_reason(shelf: Shelf):
+    shelf.wheel("toy")
+    shelf.write("toy>2\n", "requirements.txt")
+
+    evidence = shelf.refusal("requirements.txt").evidence
+
+    assert evidence[0].startswith("error: No solution found")
+    assert not any("constraints.txt" in each for each in evidence)
+
+
+@pytest.mark.parametrize("written", ["numpy=1.2=py39_0", "numpy=1.2=py39_0  # a note", "conda-forge::numpy=1.2=0"])
+def test_a_version_of_an_export_is_exact_without_its_build_too(shelf: Shelf, written: str):
+    shelf.write(f"dependencies:\n- {written}\n- python=3.11\nprefix: /opt/conda\n", "environment.yml")
+
+    spec = shelf.read("environment.yml")
+
+    assert [each.text.rpartition("::")[2] for each in spec.conda] == ["numpy ==1.2", "python=3.11"]
+
+
+def test_the_keys_in_brackets_of_conda_are_no_extras(shelf: Shelf):
+    shelf.write("dependencies:\n- \"numpy[version='>=1.2',build=py*]\"\n", "environment.yml")
+
+    assert shelf.read("environment.yml").conda[0].name == "numpy"
+
+
+def test_a_lock_of_conda_lock_is_known_by_its_content(shelf: Shelf):
+    path = shelf.write("version: 1\nmetadata:\n  platforms: []\npackage:\n- name: python\n", "env.yml")
+
+    assert shelf.read("env.yml").given_lock == path
+
+
+@pytest.mark.parametrize("parts", [("all",), ("group:dev",)])
+def test_own_extras_count_wherever_the_project_names_them(shelf: Shelf, parts: tuple[str, ...]):
+    more = (
+        '[project.optional-dependencies]\nfast = ["numba"]\nplots = ["seaborn"]\nall = ["mine[fast, plots]"]\n'
+        '[dependency-groups]\ndev = ["mine[all]", "pytest"]\n'
+    )
+    shelf.pyproject('"numpy"', more)
+
+    named = {each.name for each in shelf.read("pyproject.toml", *parts).pip}
+
+    assert named >= {"numpy", "numba", "seaborn"}
+
+
+PARTS = """\
+lock-version = "1.0"
+extras = ["gpu"]
+dependency-groups = ["default", "lint"]
+default-groups = ["default"]
+"""
+PACKAGE = """\
+[[packages]]
+name = "{0}"
+version = "1.0"
+marker = '{1}'
+wheels = [{{url = "https://files.invalid/{0}-1.0-py3-none-any.whl", hashes = {{sha256 = "{2}"}}}}]
+"""
+MARKERS = {
+    "base": '"default" in dependency_groups', "ruff": "\'lint\' in dependency_groups", "cupy": '"gpu" in extras',
+    "slow": '"gpu" not in extras and python_version >= "3.8"', "never": '"default" in extras',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [((), {"base", "slow"}), (("gpu",), {"base", "cupy"}), (("group:lint",), {"base", "slow", "ruff"})],
+)
+def test_the_extras_and_groups_of_a_pylock_are_chosen_and_its_default_groups_are_always(
+    shelf: Shelf, parts: tuple[str, ...], expected: set[str]
+):
+    packages = "".join(PACKAGE.format(name, marker.replace("'", '"'), "a" * 64) for name, marker in MARKERS.items())
+    shelf.write(PARTS + packages, "pylock.toml")
+
+    assert set(shelf.found("pylock.toml", *parts)) == expected
+
+
+def test_a_pylock_for_other_machines_is_rejected(shelf: Shelf):
+    environments = "environments = [\"sys_platform == 'win32'\", \"python_version >= '3.13'\"]\n"
+    shelf.write(PARTS + environments + PACKAGE.format("base", "", "a" * 64), "pylock.toml")
+
+    refused = shelf.refusal("pylock.toml")
+
+    assert "is for other machines or another Python than 3.11" in refused.message
+    assert set(shelf.found("pylock.toml", python="3.13")) == {"base"}
+
+
+def test_an_archive_of_a_pylock_needs_no_version_in_its_name(shelf: Shelf):
+    for tool in ("pip", "helper"):
+        shelf.wheel(tool)
+    made = toys.sdist(shelf.folder, "toy", toys.with_backend("toy", requires='["helper"]'))
+    path = made.rename(shelf.project / "v1.0.tar.gz")
+    archive = f'archive = {{url = "{path.as_uri()}", hashes = {{sha256 = "{sha256(path)}"}}}}\n'
+    shelf.write(f'[[packages]]\nname = "toy"\nversion = "1.0"\n{archive}', "pylock.toml")
+
+    (toy,) = shelf.wheels("pylock.toml")
+
+    assert (toy.version, toy.url, toy.sha256) == ("1.0", path.as_uri(), sha256(path))
+    assert {each.name for each in toy.builds_with} == {"pip", "helper"}
+
+
+@pytest.mark.parametrize(
+    ("line", "indexes", "replaces"),
+    [
+        ("-i https://a.example --extra-index-url https://b.example", ("https://a.example", "https://b.example"), True),
+        ("--extra-index-url=https://b.example --trusted-host b.example --pre", ("https://b.example",), False),
+        ('--index-url "https://a.example"', ("https://a.example",), True),
+    ],
+)
+def test_one_line_may_have_several_options(shelf: Shelf, line: str, indexes: tuple[str, ...], replaces: bool):
+    shelf.write(f"{line}\nnumpy\n", "requirements.txt")
+
+    spec = shelf.read("requirements.txt")
+
+    assert (spec.indexes, spec.replaces_index) == (indexes, replaces)
+    assert spec.project is not None and ("--pre" in spec.project.lines) == ("--pre" in line)
+    assert [each.name for each in spec.pip] == ["numpy"]
+
+
+def test_the_name_of_another_file_may_follow_without_a_space(shelf: Shelf):
+    shelf.write("toy\n", "more.txt")
+    shelf.write("-rmore.txt\n--use-feature=fast-deps\n", "requirements.txt")
+
+    assert [each.name for each in shelf.read("requirements.txt").pip] == ["toy"]
+
+
+@pytest.mark.parametrize("text", ["--no-binary=toy,other\ntoy==1\n", "toy==1 --no-binary=toy,other\n"])
+def test_what_shall_be_built_is_said_on_its_own_line_or_behind_a_requirement(shelf: Shelf, text: str):
+    shelf.write(text, "requirements.txt")
+
+    project = shelf.read("requirements.txt").project
+
+    assert project is not None
+    assert sorted(project.lines) == ["--no-binary other", "--no-binary toy", "toy==1"]
