@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -68,6 +68,11 @@ def folder(tmp_path, warm_root, monkeypatch) -> Path:
     return tmp_path
 
 
+def id_in(lines: Iterable[str]) -> str:
+    """The id of the job that a command sends; a slow machine may show before that it connects."""
+    return next(found[1] for found in map(re.compile(r"clusterfn: (\w{16}) ").match, lines) if found)
+
+
 def argv(*words: str) -> list[str]:
     return [sys.executable, "-m", "clusterfn", *words]
 
@@ -102,10 +107,10 @@ def started(folder) -> Callable[..., str]:
             argv("run", *words), cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         with waiting:
-            said = waiting.stderr.readline()
+            job = id_in(iter(waiting.stderr.readline, ""))
             waiting.stdout.readline()  # it runs
             waiting.kill()
-        return said.split()[1]
+        return job
 
     return start
 
@@ -222,7 +227,7 @@ def test_result_of_an_earlier_job(run, started):
 
 
 def test_a_job_that_has_ended_can_still_be_asked_for(run, ask):
-    job = run("run", "work.py::tick", "2").stderr.split()[1]
+    job = id_in(run("run", "work.py::tick", "2").stderr.splitlines())
 
     assert ask("logs", job).stdout == "tick 0\ntick 1\n"
     assert ask("attach", job).stdout == "tick 0\ntick 1\n"
@@ -249,7 +254,7 @@ def one_home(folder, run, monkeypatch) -> str:
     """A job that three hosts show, sent to the second; nothing here remembers it. Its id."""
     block = f"    scheduler: local\n    root: {folder}/root\n    limits: {{cores: 64}}\n"
     (folder / "clusterfn.yml").write_text(f"hosts:\n  a:\n{block}  b:\n{block}  c:\n{block}")
-    job = run("run", "b", "work.py::add", "1").stderr.split()[1]
+    job = id_in(run("run", "b", "work.py::add", "1").stderr.splitlines())
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "elsewhere"))
     return str(job)
 
@@ -563,7 +568,7 @@ def test_ctrl_c_lets_go_of_the_job_and_leaves_with_130(folder, run):
         cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     with waiting:
-        job = waiting.stderr.readline().split()[1]
+        job = id_in(iter(waiting.stderr.readline, ""))
         assert waiting.stdout.readline() == "waits\n"
         waiting.send_signal(signal.SIGINT)
         said = waiting.stderr.read()
