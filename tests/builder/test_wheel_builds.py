@@ -105,9 +105,9 @@ def test_a_builder_that_is_ended_leaves_no_process_behind(
     host: Host, shelf: Path, python: dict[str, Any], tools, number: int
 ):
     kept = shelf / "pids"
-    before = "import subprocess, time; server = subprocess.Popen(['sleep', '60'], start_new_session=True)\n"
+    before = "import subprocess, time; server = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
     before += f"open({str(kept)!r}, 'w').write(f'{{os.getppid()}} {{os.getpid()}} {{server.pid}} whole')\n"
-    before += "time.sleep(60)"
+    before += "time.sleep(600)"
     wheel = built(toys.sdist(shelf, "serves", toys.with_backend("serves", before)), tools)
     running = host.start(host.plan([python, wheel]))
     *pids, _ = until(lambda: kept.exists() and "whole" in kept.read_text() and kept.read_text().split())
