@@ -141,6 +141,29 @@ def _bridge(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "root" / "bridge"
 
 
+@pytest.fixture(scope="session")
+def _lab_bridge(lab: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """`bridge` of a root on the lab's hosts below which a call has run, as `_bridge` is for this machine."""
+    folder, root = tmp_path_factory.mktemp("lab-bridge"), lab.home("bash") / f"e2e-{secrets.token_hex(4)}"
+    made = Hosts(folder / "clusterfn.yml", root, f"~/{root.name}", lab.python(MINOR))
+    made.describe(lab, made.config, made.python, names=("py36",))
+    env = {**os.environ, "CLUSTERFN_CONFIG": str(made.config), "XDG_STATE_HOME": str(folder)}
+    subprocess.run([sys.executable, "-c", "import clusterfn\nclusterfn.cluster(abs)(-1)"], env=env, check=True)
+    yield root / "bridge"
+    shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture
+def lab_root(lab: Any, _lab_bridge: Path) -> Iterator[Path]:
+    """A root of the test's own in the home of the lab's hosts, as a call before has left it."""
+    root: Path = lab.home("bash") / f"e2e-{secrets.token_hex(4)}"
+    root.mkdir(mode=0o700)
+    give_to("cfbash", root)
+    subprocess.run(["cp", "-a", _lab_bridge, root], check=True)
+    yield root
+    shutil.rmtree(root, ignore_errors=True)
+
+
 @pytest.fixture
 def warm_root(tmp_path: Path, _bridge: Path) -> Path:
     """A root of this machine, as a call before has left it."""

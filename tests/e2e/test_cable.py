@@ -11,7 +11,6 @@ import pty
 import re
 import secrets
 import select
-import shutil
 import subprocess
 import sys
 import time
@@ -115,18 +114,16 @@ class Far:
 
 
 @pytest.fixture
-def far(lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
-    root = lab.home("bash") / f"cable-{secrets.token_hex(4)}"
+def far(lab: Any, lab_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
     with lab.cable() as cable:
         lines = f"    ssh_config: {lab.ssh_config}\n    scheduler: bare\n    limits: {{cores: 64}}\n"
-        lines += f"    root: {root}\n"
+        lines += f"    root: {lab_root}\n"
         lines += f'    environment: "python:{lab.python(MINOR)}"\n'
         hosts = {"far": cable.alias, "near": "py36-bash"}
         config = tmp_path / "clusterfn.yml"
         config.write_text("hosts:\n" + "".join(f"  {key}:\n    address: {to}\n{lines}" for key, to in hosts.items()))
         monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
-        yield Far(cable, root)
-    shutil.rmtree(root, ignore_errors=True)
+        yield Far(cable, lab_root)
 
 
 def test_five_seconds_without_a_cable_are_not_even_noticed(far: Far) -> None:

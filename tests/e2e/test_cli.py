@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -68,6 +68,11 @@ def folder(tmp_path, warm_root, monkeypatch) -> Path:
     return tmp_path
 
 
+def id_in(lines: Iterable[str]) -> str:
+    """The id of the job that a command sends; a slow machine may show before that it connects."""
+    return next(found[1] for found in map(re.compile(r"clusterfn: (\w{16}) ").match, lines) if found)
+
+
 def argv(*words: str) -> list[str]:
     return [sys.executable, "-m", "clusterfn", *words]
 
@@ -81,6 +86,19 @@ def run(folder) -> Callable[..., Ran]:
 
 
 @pytest.fixture
+def ask(folder, monkeypatch, capfd) -> Callable[..., Ran]:
+    """As `run`, for what the process of the test does as well: it starts no interpreter, and keeps its connection."""
+    monkeypatch.chdir(folder)
+
+    def command(*words: str) -> Ran:
+        capfd.readouterr()
+        status = main(list(words))
+        return Ran(words, status, *capfd.readouterr())
+
+    return command
+
+
+@pytest.fixture
 def started(folder) -> Callable[..., str]:
     """Starts a call that nobody waits for; gives the job's id."""
 
@@ -89,10 +107,10 @@ def started(folder) -> Callable[..., str]:
             argv("run", *words), cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         with waiting:
-            said = waiting.stderr.readline()
+            job = id_in(iter(waiting.stderr.readline, ""))
             waiting.stdout.readline()  # it runs
             waiting.kill()
-        return said.split()[1]
+        return job
 
     return start
 
@@ -102,7 +120,7 @@ def test_run_prints_the_value_and_what_the_function_prints(run, name):
     ran = run("run", f"work.py::{name}", "40")
 
     assert (ran.stdout, ran.returncode) == ("adding\n42\n", 0)
-    status = r"(clusterfn: [0-9a-f]{4} (pending|starting) .*\n)*"  # of a machine that takes seconds for it
+    status = r"(clusterfn: [0-9a-f]{4} (pending|starting|running) .*\n)*"  # of a machine that takes seconds for it
     assert re.fullmatch(rf"clusterfn: [0-9a-f]{{16}} {name} on here \(the only host in .*\)\n{status}", ran.stderr)
 
 
@@ -164,7 +182,7 @@ def test_check_names_an_environment_that_is_not_there(run):
     assert "here is not ready: environment" in ran.stdout
 
 
-def test_clean_removes_what_is_over_and_shows_it_before(run, folder):
+def test_clean_removes_what_is_over_and_shows_it_before(run, ask, folder):
     run("run", "work.py::add", "1")
     blob = folder / "root" / "blobs" / "0123"
     blob.parent.mkdir(exist_ok=True)
@@ -173,10 +191,10 @@ def test_clean_removes_what_is_over_and_shows_it_before(run, folder):
     for path in (blob, outcome):
         os.utime(path, (1e9, 1e9))
 
-    checked = run("check", "here", "--no-job").stdout
-    shown = run("clean", "here", "--dry-run")
+    checked = ask("check", "here", "--no-job").stdout
+    shown = ask("clean", "here", "--dry-run")
     assert blob.exists() and outcome.exists()
-    done = run("clean", "here")
+    done = ask("clean", "here")
 
     assert re.search(r"stored .*large arguments 2 KB.*`clusterfn clean here` would free", checked)
     for ran in (shown, done):
@@ -186,17 +204,17 @@ def test_clean_removes_what_is_over_and_shows_it_before(run, folder):
     assert run("run", "work.py::add", "1").stdout.endswith("3\n")
 
 
-def test_clean_local_removes_the_cache_of_this_machine_but_no_locks(run, tmp_path, monkeypatch):
+def test_clean_local_removes_the_cache_of_this_machine_but_no_locks(ask, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     places = [tmp_path / "cache" / "clusterfn" / name for name in ("pkgs/1", "pkgs/2", "locks/3.yml")]
     for place in places:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(b"x" * 1024)
 
-    shown = run("clean", "--local", "--dry-run", "--json")
+    shown = ask("clean", "--local", "--dry-run", "--json")
     assert all(place.exists() for place in places)
     assert json.loads(shown.stdout)["kinds"]["packages"] == {"count": 2, "bytes": 2048, "gone": 2, "freed": 2048}
-    done = run("clean", "--local")
+    done = ask("clean", "--local")
 
     assert "2 KB freed" in done.stderr
     assert [place.exists() for place in places] == [False, False, True]
@@ -208,11 +226,11 @@ def test_result_of_an_earlier_job(run, started):
     assert run("result", job[:6]).stdout == "2\n"
 
 
-def test_a_job_that_has_ended_can_still_be_asked_for(run):
-    job = run("run", "work.py::tick", "2").stderr.split()[1]
+def test_a_job_that_has_ended_can_still_be_asked_for(run, ask):
+    job = id_in(run("run", "work.py::tick", "2").stderr.splitlines())
 
-    assert run("logs", job).stdout == "tick 0\ntick 1\n"
-    assert run("attach", job).stdout == "tick 0\ntick 1\n"
+    assert ask("logs", job).stdout == "tick 0\ntick 1\n"
+    assert ask("attach", job).stdout == "tick 0\ntick 1\n"
     assert "had already ended: RETURNED" in run("stop", job).stderr
 
 
@@ -236,7 +254,7 @@ def one_home(folder, run, monkeypatch) -> str:
     """A job that three hosts show, sent to the second; nothing here remembers it. Its id."""
     block = f"    scheduler: local\n    root: {folder}/root\n    limits: {{cores: 64}}\n"
     (folder / "clusterfn.yml").write_text(f"hosts:\n  a:\n{block}  b:\n{block}  c:\n{block}")
-    job = run("run", "b", "work.py::add", "1").stderr.split()[1]
+    job = id_in(run("run", "b", "work.py::add", "1").stderr.splitlines())
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "elsewhere"))
     return str(job)
 
@@ -291,12 +309,12 @@ def test_cancel_ends_every_job_that_it_is_given(run, started):
     assert "clusterfn: 0123456789abcdef: there is no job 0123456789abcdef" in ran.stderr
 
 
-def test_jobs_are_listed_newest_first(run):
+def test_jobs_are_listed_newest_first(run, ask):
     run("run", "work.py::add", "1")
     run("run", "work.py::box", "1")
 
-    table = run("jobs").stdout.splitlines()
-    listed = json.loads(run("jobs", "--json").stdout)
+    table = ask("jobs").stdout.splitlines()
+    listed = json.loads(ask("jobs", "--json").stdout)
 
     head = ["ID", "NAME", "ARGUMENTS", "HOST", "STATE", "AGE", "RAN", "GPUS", "USE", "SIZE", "DETAIL"]
     assert table[0].split() == head
@@ -305,39 +323,39 @@ def test_jobs_are_listed_newest_first(run):
     assert all(0 < job["ran_s"] < 60 and job["gpus"] == 0 and 1000 < job["bytes"] < 1e6 for job in listed)
 
 
-def test_names_filters_and_all_choose_jobs_for_every_command(run):
+def test_names_filters_and_all_choose_jobs_for_every_command(run, ask):
     for words in (("work.py::add", "1"), ("work.py::fail", "luck"), ("work.py::add", "2")):
         run("run", *words)
-    ids = {job["name"]: job["id"] for job in json.loads(run("jobs", "--json").stdout)}  # of add the older one
+    ids = {job["name"]: job["id"] for job in json.loads(ask("jobs", "--json").stdout)}  # of add the older one
 
-    values = run("result", "add", "--json")
+    values = ask("result", "add", "--json")
     assert values.returncode == 0
     assert [job["value"] for job in json.loads(values.stdout)] == [4, 3]  # newest first
-    newest = run("result", "add", "-n", "1")
+    newest = ask("result", "add", "-n", "1")
     assert re.fullmatch(r"==> [0-9a-f]{16} add on here <==\n4\n", newest.stdout)
-    everything = run("result", "--all", "--json")
+    everything = ask("result", "--all", "--json")
     told = {job["id"]: job for job in json.loads(everything.stdout)}
     assert everything.returncode == 1 and len(told) == 3
     assert told[ids["fail"]]["error"]["message"] == "no luck"
     assert "Traceback" in told[ids["fail"]]["error"]["traceback"] and "no luck" in everything.stderr
-    assert run("logs", ids["add"], ids["fail"]).stdout.count("==> ") == 2
-    assert run("logs", "add", "--since", "1h", "--state", "returned", "-n", "1").stdout.endswith("<==\nadding\n")
+    assert ask("logs", ids["add"], ids["fail"]).stdout.count("==> ") == 2
+    assert ask("logs", "add", "--since", "1h", "--state", "returned", "-n", "1").stdout.endswith("<==\nadding\n")
 
 
-def test_jobs_are_narrowed_by_state_time_and_number(run):
+def test_jobs_are_narrowed_by_state_time_and_number(run, ask):
     for word in ("1", "luck"):
         run("run", "work.py::add" if word == "1" else "work.py::fail", word)
 
     def names(*words: str) -> list[str]:
-        return [job["name"] for job in json.loads(run("jobs", "--json", *words).stdout)]
+        return [job["name"] for job in json.loads(ask("jobs", "--json", *words).stdout)]
 
     assert names("-n", "1") == names("--state", "failed") == ["fail"]
     assert names("--state", "returned,raised", "--since", "1h") == names("--since", "2001-02-03") == ["fail", "add"]
     assert names("--state", "active") == []
-    assert "none of 2 jobs on here matches" in run("jobs", "--state", "active").stderr
-    wrong = run("jobs", "--state", "retruned")
+    assert "none of 2 jobs on here matches" in ask("jobs", "--state", "active").stderr
+    wrong = ask("jobs", "--state", "retruned")
     assert wrong.returncode == 2 and "did you mean returned?" in wrong.stderr
-    assert "is neither a duration nor a date" in run("jobs", "--since", "yesterday").stderr
+    assert "is neither a duration nor a date" in ask("jobs", "--since", "yesterday").stderr
 
 
 def test_jobs_of_all_hosts_are_one_list_and_a_host_that_fails_is_named(folder, run, tmp_path):
@@ -357,15 +375,15 @@ def test_jobs_of_all_hosts_are_one_list_and_a_host_that_fails_is_named(folder, r
     assert "no jobs of gone are shown: " in partly.stderr
 
 
-def test_cancel_all_ends_what_runs_and_nothing_else(run, started):
+def test_cancel_all_ends_what_runs_and_nothing_else(run, ask, started):
     first, second = started("work.py::tick", "3000"), started("work.py::tick", "3000")
     run("run", "work.py::add", "1")
 
-    ran = run("cancel", "--all", "--json")
+    ran = ask("cancel", "--all", "--json")
 
     assert ran.returncode == 0
     assert {job["id"]: job["state"] for job in json.loads(ran.stdout)} == {first: "CANCELLED", second: "CANCELLED"}
-    assert "nothing to cancel" in run("cancel", "--all").stderr
+    assert "nothing to cancel" in ask("cancel", "--all").stderr
 
 
 SCRIPT = """
@@ -415,31 +433,31 @@ def test_a_script_that_sends_its_own_functions_is_distinguished_from_one_that_ru
     assert "python square.py, or for one function: clusterfn run square.py::square" in err
 
 
-def test_the_exit_status_of_a_script_becomes_ours(run, project):
+def test_the_exit_status_of_a_script_becomes_ours(run, ask, project):
     ran = run("run", "train.py", "--fail", "7")
     as_json = run("run", "--json", "train.py", "--fail", "7")
 
     assert ran.returncode == as_json.returncode == 7
     assert ran.stderr.endswith("clusterfn: train.py has exited with status 7\n") and "Traceback" not in ran.stderr
     assert json.loads(as_json.stdout) == {"script": "train.py", "exit_status": 7}
-    assert [job["name"] for job in json.loads(run("jobs", "--state", "raised", "--json").stdout)] == ["train"] * 2
+    assert [job["name"] for job in json.loads(ask("jobs", "--state", "raised", "--json").stdout)] == ["train"] * 2
 
 
-def test_a_detached_script_is_pulled_later(run, project, tmp_path):
+def test_a_detached_script_is_pulled_later(run, ask, project, tmp_path):
     sent = run("run", "--detach", "--outputs", "model.*", "train.py", "--lr", "2")
     job = sent.stdout.strip()
 
     assert sent.returncode == 0 and re.fullmatch("[0-9a-f]{16}", job)
     assert f"{job} train on here keeps running" in sent.stderr
-    result = run("result", job)
+    result = ask("result", job)
     assert (result.stdout, result.returncode) == ("", 0)
     assert f"{job} has returned, without a value: clusterfn logs {job[:4]} shows what it printed" in result.stderr
-    pulled = run("pull", job, "--to", "fetched")
+    pulled = ask("pull", job, "--to", "fetched")
     assert pulled.returncode == 0 and pulled.stdout.split() == ["fetched/model.pt"]
     assert (project / "fetched" / "model.pt").read_text() == "helped by data"
-    told = json.loads(run("pull", job, "--only", "*.pt", "--to", "again", "--json").stdout)
+    told = json.loads(ask("pull", job, "--only", "*.pt", "--to", "again", "--json").stdout)
     assert (told["id"], told["files"]) == (job, ["again/model.pt"])
-    assert run("pull", job, "--only", "*.csv").returncode == 1
+    assert ask("pull", job, "--only", "*.csv").returncode == 1
 
 
 def test_a_project_is_no_home_and_not_too_large(run, project, monkeypatch):
@@ -501,24 +519,24 @@ def test_a_shell_beside_a_job_of_slurm_is_on_its_node(hosts, tmp_path):
         job.stop()
 
 
-def test_rm_removes_what_has_ended_and_never_what_runs(run, started, folder):
+def test_rm_removes_what_has_ended_and_never_what_runs(run, ask, started, folder):
     run("run", "work.py::add", "1")
-    running, (ended,) = started("work.py::tick", "3000"), json.loads(run("jobs", "--state", "ended", "--json").stdout)
+    running, (ended,) = started("work.py::tick", "3000"), json.loads(ask("jobs", "--state", "ended", "--json").stdout)
     place = folder / "root" / "jobs" / ended["id"]
 
-    kept = run("rm", running)
+    kept = ask("rm", running)
     assert kept.returncode == 1 and kept.stdout == ""
     assert f"{running} was not removed: it is RUNNING; clusterfn cancel {running} ends it first" in kept.stderr
-    assert f"would remove {ended['id']} from here" in run("rm", "--all", "--dry-run").stdout and place.exists()
-    mixed = run("rm", ended["id"][:6], running, "ffff0000", "--json")
+    assert f"would remove {ended['id']} from here" in ask("rm", "--all", "--dry-run").stdout and place.exists()
+    mixed = ask("rm", ended["id"][:6], running, "ffff0000", "--json")
     told = json.loads(mixed.stdout)
     assert mixed.returncode == 1 and not place.exists()
     assert [each["id"] for each in told["removed"]] == [ended["id"]] and told["removed"][0]["bytes"] > 1000
     assert [each["id"] for each in told["kept"]] == ["ffff0000", running]
-    assert "nothing to remove" in run("rm", "tick").stderr
-    assert run("cancel", "tick").returncode == 0
-    assert f"removed {running} from here" in run("rm", "--all").stdout
-    assert run("jobs").stdout == ""
+    assert "nothing to remove" in ask("rm", "tick").stderr
+    assert ask("cancel", "tick").returncode == 0
+    assert f"removed {running} from here" in ask("rm", "--all").stdout
+    assert ask("jobs").stdout == ""
 
 
 @pytest.mark.parametrize(
@@ -550,7 +568,7 @@ def test_ctrl_c_lets_go_of_the_job_and_leaves_with_130(folder, run):
         cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     with waiting:
-        job = waiting.stderr.readline().split()[1]
+        job = id_in(iter(waiting.stderr.readline, ""))
         assert waiting.stdout.readline() == "waits\n"
         waiting.send_signal(signal.SIGINT)
         said = waiting.stderr.read()

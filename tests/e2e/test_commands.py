@@ -220,7 +220,7 @@ def test_the_warning_before_the_end_reaches_the_command_and_a_requeue_begins_aga
         "if [ -e $CLUSTERFN_CHECKPOINT/state ]; then echo resumed; exit 0; fi\n"
         "while :; do sleep 0.1; done\n"
     )
-    job = clusterfn.command(line, time="10min", warn_before="595s", requeue=["timeout"]).submit()
+    job = clusterfn.command(line, time="10min", warn_before="595s", requeue={"timeout": 50}).submit()
 
     assert job.result(150) is None
     assert job.logs() == "resumed\n"

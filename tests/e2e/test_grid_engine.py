@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import secrets
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,20 +24,18 @@ pytestmark = pytest.mark.lab
 
 
 @pytest.fixture
-def root(lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def root(lab: Any, lab_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A configuration whose only host is the lab's Grid Engine, with a root of its own; that root."""
     assert lab.grid_engine
-    name = f"ge-{secrets.token_hex(4)}"
     path = tmp_path / "clusterfn.yml"
     path.write_text(
-        f"hosts:\n  campus:\n    address: gridengine-bash\n    ssh_config: {lab.ssh_config}\n    root: ~/{name}\n"
+        f"hosts:\n  campus:\n    address: gridengine-bash\n    ssh_config: {lab.ssh_config}\n"
+        f"    root: ~/{lab_root.name}\n"
         f'    environment: "python:{lab.python(MINOR)}"\n    scheduler: grid_engine\n    poll_floor: "1s"\n'
         f"    defaults: {{memory: 500MB, time: 5min}}\n"
     )
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
-    folder = lab.home("bash") / name
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    return lab_root
 
 
 def double(x: int) -> int:

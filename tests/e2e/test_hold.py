@@ -24,18 +24,16 @@ MINOR = f"3.{sys.version_info[1]}"
 
 
 @pytest.fixture
-def root(lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def root(lab: Any, lab_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A root of its own on SLURM: what is held there is held for no other test."""
-    name = f"e2e-{secrets.token_hex(4)}"
     lines = [
-        "address: slurm", f"ssh_config: {lab.ssh_config}", f"root: ~/{name}", "scheduler: slurm",
+        "address: slurm", f"ssh_config: {lab.ssh_config}", f"root: ~/{lab_root.name}", "scheduler: slurm",
         f'environment: "python:{lab.python(MINOR)}"', "slurm: {partition: {cpu: short, gpu: gpu}}", 'poll_floor: "1s"',
         'defaults: {time: "5min", memory: "500MB"}',
     ]  # fmt: skip
     (tmp_path / "clusterfn.yml").write_text("hosts:\n  held:\n" + "".join(f"    {line}\n" for line in lines))
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
-    yield lab.home("bash") / name
-    shutil.rmtree(lab.home("bash") / name, ignore_errors=True)
+    return lab_root
 
 
 @pytest.fixture

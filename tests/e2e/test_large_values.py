@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -42,32 +41,33 @@ class Far:
 
 
 @pytest.fixture(params=[50, pytest.param(150, marks=pytest.mark.long)], ids=lambda delay: f"{delay}ms")
-def far(request: Any, lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
-    with behind(DelayProxy(0, lab.host("py36-bash").port, request.param / 2000), lab, tmp_path, monkeypatch) as there:
+def far(
+    request: Any, lab: Any, lab_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Far]:  # fmt: skip
+    line = DelayProxy(0, lab.host("py36-bash").port, request.param / 2000)
+    with behind(line, lab, lab_root, tmp_path, monkeypatch) as there:
         yield there
 
 
 @contextlib.contextmanager
-def behind(line: DelayProxy, lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
-    """The host behind this proxy, under a name for each transport, with a root of its own."""
+def behind(
+    line: DelayProxy, lab: Any, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Far]:  # fmt: skip
+    """The host behind this proxy, under a name for each transport."""
     with line as proxy:
         key = f"[127.0.0.1]:{lab.host('py36-bash').port}"
         ssh_config = tmp_path / "ssh_config"
         ours = f"Host py36-bash\n    Port {proxy.port}\n    HostKeyAlias {key}\n\n"
         ssh_config.write_text(ours + lab.ssh_config.read_text())
-        root = f"large-{os.urandom(4).hex()}"
         hosts = "".join(
             f"  {name}:\n    address: py36-bash\n    ssh_config: {ssh_config}\n"
             f"    scheduler: bare\n    limits: {{cores: 64}}\n"
-            f'    root: ~/{root}\n    environment: "python:{lab.python(MINOR)}"\n    transport: {name}\n'
+            f'    root: ~/{root.name}\n    environment: "python:{lab.python(MINOR)}"\n    transport: {name}\n'
             for name in TRANSPORTS
         )
         (tmp_path / "clusterfn.yml").write_text(f"hosts:\n{hosts}")
         monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
-        try:
-            yield Far(proxy)
-        finally:
-            shutil.rmtree(lab.home("bash") / root, ignore_errors=True)
+        yield Far(proxy)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -141,11 +141,11 @@ def test_many_small_files_do_not_wait_for_each_other(far: Far, transport: str, t
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_slow_link_carries_large_values_compressed(
-    lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: str
+    lab: Any, lab_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: str
 ) -> None:  # fmt: skip
     text = b"".join(b"%08d,%08d\n" % (number, number * 7) for number in range(24 * MB // 18))
-    line = DelayProxy(0, lab.host("py36-bash").port, bytes_per_s=6 * MB)
-    with behind(line, lab, tmp_path, monkeypatch) as far:
+    line = DelayProxy(0, lab.host("py36-bash").port, bytes_per_s=3 * MB)
+    with behind(line, lab, lab_root, tmp_path, monkeypatch) as far:
         echo = cluster(host=transport)(lambda data: bytes(data))
         assert echo(b"") == b""
         up, down = far.proxy.bytes_up, far.proxy.bytes_down

@@ -107,6 +107,11 @@ def chatter_and_die(lines: int) -> None:
     os._exit(3)
 
 
+# Else the processes of calls import this module, and pytest.
+for travels_by_value in (process, set_a_mark, sleeper, lives, wait_for_gate, chatter, chatter_and_die):
+    travels_by_value.__module__ = "__main__"
+
+
 def in_a_fork(work: Callable[[], object]) -> str:
     """What `work` returns or raises in a forked child, in Python's words."""
     reading, writing = os.pipe()
@@ -189,6 +194,9 @@ def test_a_call_shows_what_it_prints_and_raises_what_it_raises(capfd: pytest.Cap
 
 def hold(megabytes: int, then: Callable[[int], object] = abs) -> object:
     return then(len(os.urandom(1) * (megabytes << 20)))
+
+
+hold.__module__ = "__main__"
 
 
 @pytest.mark.usefixtures("here")

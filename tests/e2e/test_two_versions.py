@@ -97,18 +97,18 @@ def other(_other_version: Path, tmp_path: Path) -> Other:
 
 
 @pytest.fixture
-def root(lab: Any, hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def root(
+    lab: Any, hosts: Hosts, lab_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:  # fmt: skip
     """A root of the test's own on the lab's hosts."""
-    root = lab.home("bash") / f"e2e-{secrets.token_hex(4)}"
-    made = Hosts(tmp_path / "clusterfn.yml", root, str(root), hosts.python)
+    made = Hosts(tmp_path / "clusterfn.yml", lab_root, str(lab_root), hosts.python)
     made.describe(lab, made.config, hosts.python, names=("tensor01", "slurm"))
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(made.config))
-    yield root
+    yield lab_root
     for job in [each for host in ("tensor01", "slurm") for each in clusterfn.jobs(host)]:
         if job.state in ("PENDING", "RUNNING"):  # of a test that failed: its 33 cores would hold up all tests after it
             clusterfn.attach(job.id).stop()
             clusterfn.attach(job.id).exception(150)
-    shutil.rmtree(root, ignore_errors=True)
 
 
 def bridge_of(root: Path, job_id: str) -> str:
