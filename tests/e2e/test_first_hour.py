@@ -61,7 +61,9 @@ class Laptop:
         self.project.mkdir()
         self.env = {"HOME": str(self.home), "PATH": f"{scripts}:/usr/local/bin:/usr/bin:/bin", "TERM": "xterm",
                     "LANG": "C.UTF-8", "TMPDIR": str(folder)}  # fmt: skip
-        shutil.copytree("/etc", self.etc, symlinks=True, ignore=shutil.ignore_patterns("*shadow*"))
+        # Another test may be adding an account, whose temporary files come and go.
+        temporary = ("passwd.*", "group.*", "subuid.*", "subgid.*", "*.lock")
+        shutil.copytree("/etc", self.etc, symlinks=True, ignore=shutil.ignore_patterns("*shadow*", *temporary))
         mine = pwd.getpwuid(os.geteuid())
         passwd = self.etc / "passwd"
         passwd.write_text(passwd.read_text().replace(f":{mine.pw_dir}:{mine.pw_shell}", f":{self.home}:/bin/bash"))

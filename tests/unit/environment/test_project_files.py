@@ -6,7 +6,7 @@ import pytest
 
 from clusterfn.config.forms import names_a_file, split_file
 from clusterfn.config.options import parse_options
-from clusterfn.environment import resolve, solver
+from clusterfn.environment import resolve
 from clusterfn.environment.uv import names_indexes
 from clusterfn.errors import ConfigError
 from tests.unit.environment.shelf import Shelf
