@@ -22,6 +22,8 @@ from clusterfn.calls.call import prepare_packed
 from clusterfn.calls.dependencies import NotEnded, as_lists
 from clusterfn.calls.job import Job
 from clusterfn.calls.notebook_display import NotebookDisplay
+from clusterfn.calls.session_actor import ActorCall, actor_lost
+from clusterfn.calls.session_job import SessionJob
 from clusterfn.calls.summary import Summary
 from clusterfn.config import import_time
 from clusterfn.config.job_spec import JobSpec, SessionSpec
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from clusterfn.api.actor import Actor
-    from clusterfn.calls.session_actor import ActorCall
-    from clusterfn.calls.session_job import SessionJob
     from clusterfn.calls.session_tracker import SessionCallJob
 
 R = TypeVar("R")
@@ -215,7 +215,6 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         # Most sessions have no actors, and these imports take time.
         from clusterfn.api.actor import Actor, ActorHandle
         from clusterfn.api.actor_class import ActorClass
-        from clusterfn.calls.session_actor import ActorCall, actor_lost
 
         kind = ActorClass(cls)
         kind.check_construction(args, kwargs)
@@ -297,9 +296,6 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         _refuse_what_it_lacks(options, self._options, prepared.job._replace(resources=resources), self._workers)
         if holding is not None:
             console.tell(f"the session on {holding.job.host} has ended ({holding.why_over}): starting another")
-        # Only a session that starts a job needs this module.
-        from clusterfn.calls.session_job import SessionJob
-
         serving = SessionSpec(self._idle_s, CALLER, self._workers)
         job = prepared.job._replace(name="session", serving=serving, resources=resources)
         self._holding = SessionJob(prepared._replace(job=job), self._again)
@@ -311,9 +307,6 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         Raises:
             ActorLost: The actor is gone, or its job has ended. A session that starts again has no actors.
         """
-        # Most sessions have no actors.
-        from clusterfn.calls.session_actor import actor_lost
-
         holding = self._holding
         if holding is None or holding.job is not held or held.done():
             why = f" ({holding.why_over})" if holding is not None and holding.job is held else ""
