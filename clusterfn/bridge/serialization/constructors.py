@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import copyreg
+import dataclasses
 import enum
 import types
 from typing import Any
@@ -124,7 +125,9 @@ def reduce_guarded(obj: Any) -> Any:
     kind: Any = type(obj)
     # This `__getstate__` is the one that `dataclasses` gives a frozen class with slots.
     if getattr(getattr(kind, "__getstate__", None), "__module__", "") == "dataclasses":
-        state = {name: getattr(obj, name) for name in kind.__dataclass_fields__ if hasattr(obj, name)}
+        # Without those of the class alone, `ClassVar` and `InitVar`, which an object cannot set.
+        names = [field.name for field in dataclasses.fields(kind)]
+        state = {name: getattr(obj, name) for name in names if hasattr(obj, name)}
         return _NEW, (kind,), state, None, None, stand_ins.set_state
     has_getattr = hasattr(kind, "__getattr__")
     if not (has_getattr or isinstance(kind.__setattr__, types.FunctionType)) or hasattr(kind, "__setstate__"):
