@@ -30,16 +30,17 @@ def reduce(obj: Any) -> Any:
         return NotImplemented
     plain = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
     by_python = type(kind.__new__) is types.FunctionType
-    more = _does_more(kind)
+    fills_itself = _fills_itself(kind)
+    more = fills_itself and classes.is_of_script(kind)
     if plain and not by_python:
-        return _with_items(obj.__reduce_ex__(5)) if more else NotImplemented
+        return _with_items(obj, obj.__reduce_ex__(5)) if more else NotImplemented
     if not by_python and type(kind.__init__) is not types.FunctionType and not more:
         return NotImplemented
     teller = next((each for each in kind.__mro__[:-1] if any(way in vars(each) for way in _WAYS)), None)
     if teller is None:
         wants = by_python and _wants_arguments(kind.__new__)
         reduction = _without_arguments(obj) if wants else obj.__reduce_ex__(5) if more else NotImplemented
-        return _with_items(reduction) if more else reduction
+        return _with_items(obj, reduction) if more else reduction
     # A class of the script says itself how it is filled; only those of `collections` need help.
     more = more and teller.__module__ == "collections"
     owner = next(each for each in kind.__mro__ if "__new__" in vars(each) or (not plain and "__init__" in vars(each)))
@@ -49,9 +50,10 @@ def reduce(obj: Any) -> Any:
     make, args, *rest = (*obj.__reduce_ex__(5), None, None, None)[:5]
     if make is _NEW and args[0] is kind:
         return made_by, (kind, _place(teller, kind), args[1:]), *rest
-    if make is kind and more:
+    # The constructor of a package's class is left out as well, so its `__setitem__` may lack what that would make.
+    if make is kind and fills_itself and teller.__module__ == "collections":
         state = rest[0] if isinstance(rest[0], dict) else _own_state(obj)
-        return _with_items((called, (kind, _place(teller, kind), args), state, *rest[1:]))
+        return _with_items(obj, (called, (kind, _place(teller, kind), args), state))
     return _called(obj, teller, args, rest) if make is kind else (make, args, *rest)
 
 
@@ -103,17 +105,23 @@ def _without_arguments(obj: Any) -> Any:
     return made_by, (type(obj), _place(base, type(obj)), ()), *rest
 
 
-def _does_more(kind: Any) -> bool:
+def _fills_itself(kind: Any) -> bool:
     """Return whether a container does more when an item is put into it: it may need attributes that come later."""
     names = ("__setitem__",) if issubclass(kind, dict) else ("append", "extend")
     if not issubclass(kind, (dict, list, collections.deque)) or hasattr(kind, "__setstate__"):
         return False
-    return any(type(getattr(kind, name)) is types.FunctionType for name in names) and classes.is_of_script(kind)
+    return any(type(getattr(kind, name)) is types.FunctionType for name in names)
 
 
-def _with_items(reduction: tuple[Any, ...]) -> tuple[Any, ...]:
-    make, args, state, items, pairs = (*reduction, None, None, None)[:5]
-    return make, args, (state, list(items or ()), list(pairs or ())), None, None, fill_container
+def _with_items(obj: Any, reduction: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Add what a container holds, past what its class says: its `items` may show other values than it keeps."""
+    make, args, state = (*reduction, None)[:3]
+    kind = type(obj)
+    if issubclass(kind, dict):
+        items, pairs = [], list(built_in(kind, "items")(obj))
+    else:
+        items, pairs = list(built_in(kind, "__iter__")(obj)), []
+    return make, args, (state, items, pairs), None, None, fill_container
 
 
 def reduce_guarded(obj: Any) -> Any:
@@ -128,7 +136,7 @@ def reduce_guarded(obj: Any) -> Any:
         # Without those of the class alone, `ClassVar` and `InitVar`, which an object cannot set.
         names = [field.name for field in dataclasses.fields(kind)]
         state = {name: getattr(obj, name) for name in names if hasattr(obj, name)}
-        return _NEW, (kind,), state, None, None, stand_ins.set_state
+        return _NEW, (kind,), (None, state), None, None, stand_ins.set_state
     has_getattr = hasattr(kind, "__getattr__")
     if not (has_getattr or isinstance(kind.__setattr__, types.FunctionType)) or hasattr(kind, "__setstate__"):
         return NotImplemented

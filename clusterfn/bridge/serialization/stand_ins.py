@@ -167,7 +167,15 @@ def new(cls: type, *args: Any) -> Any:
 def set_state(obj: Any, state: Any) -> None:
     """Set the state of an object past the `__getattr__` and `__setattr__` of its class."""
     attributes, slots = state if isinstance(state, tuple) and len(state) == 2 else (state, None)
-    for name, value in {**(attributes or {}), **(slots or {})}.items():
+    # An attribute may have the name of a property of the class, and `__dict__` may be such a property itself.
+    places = (vars(base).get("__dict__") for base in type(obj).__mro__)
+    own = next((place for place in places if type(place) is types.GetSetDescriptorType), None)
+    if own is not None:
+        own.__get__(obj).update(attributes or {})
+    else:
+        # The class may have slots in this version of Python only.
+        slots = {**(attributes or {}), **(slots or {})}
+    for name, value in (slots or {}).items():
         object.__setattr__(obj, name, value)
 
 
