@@ -115,7 +115,8 @@ def group_of(bench: Bench, does: str = "pass", count: int = 8, wait_s: float = 1
     ("does", "kind"),
     [
         ("os.kill(os.getpid(), signal.SIGKILL)", "signal"), ("os._exit(3)", "exited"), ("1 / 0", "raised"),
-        ("os.abort()", "signal"), ("bytearray(300 << 20)", "memory"), ("os.setsid()", "returned"),
+        ("os.abort()", "signal"), ("os.setsid()", "returned"),
+        ("held = bytearray(300 << 20); signal.pause()", "memory"),
     ],
 )  # fmt: skip
 def test_how_a_forked_item_ends_is_seen_as_it_is(bench: Bench, does: str, kind: str):
@@ -238,7 +239,7 @@ def test_an_item_finds_modules_loaded_and_else_all_as_if_it_had_loaded_them(benc
 
 def test_no_module_is_loaded_ahead_where_that_could_take_the_memory_of_an_item(bench: Bench, packages: Path):
     most = {"memory_bytes": 200 << 20}
-    group = loading(bench, packages, {"small": ""}, 8, wait_s=0.2, before="bytearray(100 << 20)", resources=most)
+    group = loading(bench, packages, {"small": ""}, 8, wait_s=0.2, before="held = bytearray(100 << 20)", resources=most)
 
     assert group.start(1).wait(150) == 0
 
