@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -172,92 +173,29 @@ def test_nothing_is_left_behind_when_the_supervisor_is_killed(bench: Bench):
     until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in found))
 
 
-# Modules of the environment, which a template may load for its items, or must not.
-MODULES = {
-    "kept": (
-        "import random, sys\nSEEN, STREAM, generator, fixed = [], sys.stdout, random.Random(), random.Random(7)\n"
-    ),
-    "threading_one": "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n",
-    "printing": "print('loading')\n",
-    "indexed": "import os\nINDEX = os.environ['CLUSTERFN_INDEX']\n",
-    "copying": "import os\nENVIRON = os.environ.copy()\n",
-    "holding": "import os\nCOPY = os.dup(1)\n",
-}
-# Whether each is there, which only the first items need not find; then what an item sees of them, and changes.
-LOADING = """
+# A module of the environment, and a function that decides what its import finds: each item has to import it anew.
+ANEW = "import os, random\nrandom.seed(42)\nPLACE, CHOICE = os.getcwd(), os.environ['CHOICE']\n"
+IMPORTS_IT = """
 def f(x):
-    import importlib, sys, time
-    {before}
-    names = {names!r}
-    found = [name for name in names if name in sys.modules]
-    if not found:
-        time.sleep({wait_s})
-    modules = {{name: importlib.import_module(name) for name in names}}
-    seen = {{}}
-    if "kept" in modules:
-        kept = modules["kept"]
-        print("item", x, file=kept.STREAM)
-        seen = {{"left": list(kept.SEEN), "drawn": kept.generator.random(), "fixed": kept.fixed.random(),
-                "index": modules["indexed"].INDEX, "of copy": modules["copying"].ENVIRON["CLUSTERFN_INDEX"]}}
-        kept.SEEN.append(x)
-    return found, "template" in open("/proc/self/cmdline").read().split("\\0"), seen
+    import os, random
+    os.environ["CHOICE"] = str(x)
+    import anew
+    is_forked = "template" in open("/proc/self/cmdline").read().split("\\0")
+    return anew.CHOICE, anew.PLACE == os.getcwd(), random.random(), is_forked
     {folder!r}, {waiting!r}, {failing!r}
 """
 
 
-@pytest.fixture
-def packages(tmp_path: Path, bench: Bench) -> Path:
-    """The modules of a virtual environment, whose Python runs the items."""
+def test_each_item_imports_what_earlier_items_have_imported(bench: Bench, tmp_path: Path):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
     bench.python = str(tmp_path / "venv" / "bin" / "python")
-    return next((tmp_path / "venv" / "lib").glob("python*/site-packages"))
-
-
-def loading(
-    bench: Bench, packages: Path, modules: dict[str, str], count: int, wait_s: float, before: str = "pass", **more: Any
-) -> Group:
-    for name, source in modules.items():
-        (packages / f"{name}.py").write_text(source)
-    source = LOADING.replace("{names!r}", repr(list(modules))).replace("{wait_s}", str(wait_s))
-    return Group(bench, count, count, source=source.replace("{before}", before), **more)
-
-
-def test_an_item_finds_modules_loaded_and_else_all_as_if_it_had_loaded_them(bench: Bench, packages: Path):
-    count = 60
-    group = loading(bench, packages, MODULES, count, wait_s=0.5)
-
-    assert group.start(1).wait(300) == 0
-
-    found = [group.value(1, x) for x in range(count)]
-    assert {name for names, _, _ in found for name in names} == {"kept"} and not found[0][0]
-    assert [each["left"] for _, _, each in found] == [[]] * count
-    assert len({each["drawn"] for _, _, each in found}) == count and len({each["fixed"] for _, _, each in found}) == 1
-    assert [(each["index"], each["of copy"]) for _, _, each in found] == [(str(x), str(x)) for x in range(count)]
-    stdout = (group.folder_of(1) / "attempts/1/stdout").read_text().splitlines()
-    assert stdout == [line for x in range(count) for line in ("loading", f"item {x}")]
-
-
-def test_no_module_is_loaded_ahead_where_that_could_take_the_memory_of_an_item(bench: Bench, packages: Path):
-    most = {"memory_bytes": 200 << 20}
-    group = loading(bench, packages, {"small": ""}, 8, wait_s=0.2, before="held = bytearray(100 << 20)", resources=most)
-
-    assert group.start(1).wait(150) == 0
-
-    assert [group.value(1, x)[0] for x in range(8)] == [[]] * 8
-
-
-def test_items_go_on_while_a_module_is_loaded_that_never_ends(bench: Bench, packages: Path, tmp_path: Path):
-    source = (
-        "import os, time\nwith open('/proc/%d/cmdline' % os.getppid()) as file:\n"
-        "    is_tried = 'template' in file.read().split('\\0')\n"
-        f"if is_tried:\n    open({str(tmp_path / 'pids')!r}, 'w').write('%d %d' % (os.getpid(), os.getppid()))\n"
-        "    time.sleep(600)\n"
-    )
-    group = loading(bench, packages, {"endless": source}, 12, wait_s=0.5)
+    packages = next((tmp_path / "venv" / "lib").glob("python*/site-packages"))
+    (packages / "anew.py").write_text(ANEW)
+    group = Group(bench, 12, 12, source=IMPORTS_IT)
 
     assert group.start(1).wait(150) == 0
 
     found = [group.value(1, x) for x in range(12)]
-    assert not any(names for names, _, _ in found) and found[-1][1]
-    pids = (tmp_path / "pids").read_text().split()
-    until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
+    drawn = random.Random(42).random()
+    assert [each[:3] for each in found] == [(str(x), True, drawn) for x in range(12)]
+    assert found[-1][3], "the last was not forked"

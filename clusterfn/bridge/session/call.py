@@ -219,6 +219,9 @@ class CallRun(AttemptRun):
         ahead: What was made for it and for the next calls.
         give: Gives the call to its process, and returns that.
         is_live: Whether a client hears what the call prints.
+
+    Attributes:
+        loaded: Top-level modules that it has loaded.
     """
 
     def __init__(
@@ -227,6 +230,7 @@ class CallRun(AttemptRun):
     ) -> None:  # fmt: skip
         super().__init__(job, attempt, watch, ahead.oom(), late_output=True)
         self.processes.spared = ahead.pids
+        self.loaded: list[str] = []
         self._ahead = ahead
         self._give = give
         self._call = attempt
@@ -262,6 +266,9 @@ class CallRun(AttemptRun):
         if "written" in said:
             self._ahead.written = prefault.read_ranges(said["written"])
         if "loaded" in said:
+            # The function can write what it likes there.
+            loaded = said["loaded"] if isinstance(said["loaded"], list) else []
+            self.loaded = [name for name in loaded if isinstance(name, str)]
             # Only its own process can say it while it exits: without an exec, wait4 does not.
             self.processes.told_peak = said.get("peak") or 0
 

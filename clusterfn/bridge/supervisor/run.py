@@ -53,7 +53,6 @@ _NOT_BEGUN = {"start": "its Python was still starting", "load": "the call was st
 # Of the bridge, by the worker, before it can say anything.
 _WORKER_MODULES = (
     "__init__", "main", "execute", "report", "payload", "children", "descriptors", "devices", "warning", "outputs",
-    "loaded_modules",
 )  # fmt: skip
 _NEEDED = (WORKER, "_clusterfn_wire/container.py", "_clusterfn/bridge/layout.py", *(
     "_clusterfn/bridge/worker/%s.py" % name for name in _WORKER_MODULES
@@ -65,7 +64,6 @@ class AttemptRun:
 
     Attributes:
         stage: How far it came.
-        loaded: Top-level modules that the call has loaded, as far as its worker says so.
     """
 
     def __init__(
@@ -79,7 +77,6 @@ class AttemptRun:
         self.output = RunOutput(attempt.path, job.spec["log_limit_bytes"], late_output)
         self.stage = "start"
         self.notes: "list[str]" = []
-        self.loaded: "list[str]" = []
         self._done: "Optional[dict[str, Any]]" = None
         self._own_signals: "dict[int, str]" = {}
         self._partial_line = b""
@@ -234,11 +231,6 @@ class AttemptRun:
     def _take_line(self, said: "dict[str, Any]") -> None:
         if "done" in said and self._done is None:
             self._done = said
-            loaded = said.get("loaded")  # the function can write what it likes there
-            self.loaded = [name for name in loaded if isinstance(name, str)] if isinstance(loaded, list) else []
-            # What loads them for others uses up to as much memory as this call, and the next call runs beside it.
-            if self.loaded and (self._limit is None or 2 * self.processes.peak() <= self._limit):
-                self.job.workers.learn(self.loaded, self._cores.chosen if self._cores is not None else None)
         elif "note" in said:
             self.notes.append(said["note"])
             self.attempt.event("note", message=said["note"])

@@ -180,9 +180,6 @@ class WorkerSource:
         self.dismiss_early()
         return launch(argv, env, cwd, spec)
 
-    def learn(self, loaded: "Iterable[str]", cpus: "Optional[Iterable[int]]") -> None:
-        """Take note of the modules that a call has loaded, on these CPUs. Nothing is made of it here."""
-
     def dismiss_early(self) -> bool:
         """End the worker that was started ahead and is not taken; False if there is none."""
         early, self._early = self._early, None

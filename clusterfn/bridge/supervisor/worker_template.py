@@ -1,9 +1,7 @@
 """The template from which an element forks the workers of its items, as the supervisor has it.
 
 It is a process of the environment's Python (`worker/template.py`). An item gets a worker of its own by exec instead as
-long as the template is not there yet, if it has gone, or if the item needs what only a new interpreter reads. Once
-items have said which modules they load, another template is forked from it. That loads these modules, and then takes
-its place.
+long as the template is not there yet, if it has gone, or if the item needs what only a new interpreter reads.
 """
 
 import json
@@ -11,20 +9,19 @@ import os
 import select
 import time
 
-from ..layout import INDEX_VARIABLE, TEMPLATE
+from ..layout import TEMPLATE
 from .process_tree import STOPPED, keep_apart, state_of
 from .text import portable
 from .worker_process import Pipes, WorkerSource, become_subreaper, changed_names, launch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterable, Mapping, Optional
+    from typing import Any, Mapping, Optional
 
     from .worker_process import WaitingWorker
 
 _ANSWER_S = 10.0  # a fork takes milliseconds, unless the machine has no memory
 _LOOK_S = 0.1
-_ENOUGH = 2  # items that load a module, before the template does so too
 # What an interpreter, its C library and its loader of programs read when they start.
 _READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "TZ")
 
@@ -37,10 +34,6 @@ class WorkerTemplate(WorkerSource):
         self._is_first = True
         self._has_failed = not become_subreaper()  # it must adopt the workers
         self._current: "Optional[TemplateProcess]" = None
-        self._next: "Optional[TemplateProcess]" = None  # it loads modules, and takes the other's place
-        self._reports: "dict[str, int]" = {}  # how many items have loaded a module
-        self._asked: "set[str]" = set()  # modules that a template was to load
-        self._cpus: "list[int]" = []
 
     def launch(self, argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]") -> "WaitingWorker":
         """Start a worker, as `worker_process.launch`."""
@@ -51,23 +44,14 @@ class WorkerTemplate(WorkerSource):
             worker = launch(argv, env, cwd, spec)
             self._start(argv, env, cwd, spec)
             return worker
-        self._look_at_next()
-        worker_or_none = self._fork(argv) if self._can_become(self._current, env) else None
-        self._start_next(argv)
-        return worker_or_none or launch(argv, env, cwd, spec)
-
-    def learn(self, loaded: "Iterable[str]", cpus: "Optional[Iterable[int]]") -> None:
-        """Take note of the modules that an item has loaded, on these CPUs."""
-        for name in loaded:
-            self._reports[name] = self._reports.get(name, 0) + 1
-        self._cpus = sorted(cpus or ())
+        forked = self._fork(argv) if self._can_become(self._current, env) else None
+        return forked or launch(argv, env, cwd, spec)
 
     def close(self) -> None:
-        """End the processes; their workers live on."""
-        for template in (self._current, self._next):
-            if template is not None:
-                template.process.dismiss()
-        self._current = self._next = None
+        """End the process; its workers live on."""
+        if self._current is not None:
+            self._current.process.dismiss()
+        self._current = None
         self._has_failed = True
 
     def _start(self, argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]") -> None:
@@ -84,8 +68,6 @@ class WorkerTemplate(WorkerSource):
         if is_ready is False:
             self.close()
         changed = changed_names(template.env, env)
-        if template.has_loaded and set(changed) - {INDEX_VARIABLE}:  # what it has loaded may have read them
-            return False
         return bool(is_ready) and not any(name.startswith(_READ_AT_START) for name in changed)
 
     def _fork(self, argv: "list[str]") -> "Optional[WaitingWorker]":
@@ -94,30 +76,6 @@ class WorkerTemplate(WorkerSource):
             self.close()
         return worker
 
-    def _start_next(self, argv: "list[str]") -> None:
-        """Fork the template that is to have the modules which items load, if there are any that this one has not."""
-        current, wanted = self._current, {name for name, count in self._reports.items() if count >= _ENOUGH}
-        wanted -= self._asked
-        if not wanted or self._next is not None or current is None or not current.is_ready():
-            return
-        self._asked |= wanted
-        process = self._fork([*argv[:2], TEMPLATE])
-        if process is not None:
-            order = {"load": sorted(wanted), "cpus": self._cpus, "parent": os.getpid()}
-            process.order((json.dumps(portable(order)) + "\n").encode())
-            self._next = TemplateProcess(process, current.env, has_loaded=True)
-
-    def _look_at_next(self) -> None:
-        """Let the other template take over once it has loaded its modules; without it, this one goes on."""
-        following = self._next
-        is_ready = following.is_ready() if following is not None else None
-        if following is None or is_ready is None:
-            return
-        gone = self._current if is_ready else following
-        self._current, self._next = (following if is_ready else self._current), None
-        if gone is not None:
-            gone.process.dismiss()
-
 
 class TemplateProcess:
     """The process of a template.
@@ -125,14 +83,12 @@ class TemplateProcess:
     Attributes:
         process: As a worker that never begins.
         env: Its variables.
-        has_loaded: Whether it loads modules for the items.
     """
 
-    def __init__(self, process: "WaitingWorker", env: "dict[str, str]", has_loaded: bool = False) -> None:
+    def __init__(self, process: "WaitingWorker", env: "dict[str, str]") -> None:
         keep_apart(process.pid)
         self.process = process
         self.env = env
-        self.has_loaded = has_loaded
         self._is_ready: "Optional[bool]" = None
 
     def is_ready(self) -> "Optional[bool]":

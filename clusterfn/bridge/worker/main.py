@@ -17,16 +17,13 @@ import importlib.util
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..layout import CHECKPOINT_VARIABLE, FAILED_RANK, RETURNED, SPEC, STACKS, TEMPLATE
-from . import children, loaded_modules, payload
+from . import children, payload
 from .descriptors import keep_from_programs, out_of_reach
 from .execute import CallRejected, keep_result, open_value_file, report_outcome, run_call
 from .report import Report, receive_order
-
-if TYPE_CHECKING:
-    from .template import ForkedWorker
 
 
 def main(argv: list[str]) -> None:
@@ -58,7 +55,7 @@ def main(argv: list[str]) -> None:
     children.report_own_signals(report.say)
     try:
         _enter(cwd)
-        facts = _run_job(job, rest, discards, report, value_fd, forked)
+        facts = _run_job(job, rest, discards, report, value_fd)
     except CallRejected as rejected:
         facts = rejected.facts
     report_outcome(report, facts)
@@ -99,9 +96,7 @@ def _enter(cwd: str) -> None:
         raise CallRejected("environment", message, "correct cwd=", stage="environment") from error
 
 
-def _run_job(
-    job: str, rest: list[str], discards: bool, report: Report, value_fd: int, forked: ForkedWorker | None
-) -> dict[str, Any]:
+def _run_job(job: str, rest: list[str], discards: bool, report: Report, value_fd: int) -> dict[str, Any]:
     with open(os.path.join(job, SPEC), encoding="utf-8") as file:
         spec = _native(json.load(file))
     report.hide(spec.get("secrets") or [])
@@ -124,11 +119,7 @@ def _run_job(
         return keep_result(RETURNED, result, value_fd, tuple(spec["kernel"]["caller"]), report)
     spec["discards"] = discards
     report.say(stage="load")
-    if forked is not None:
-        forked.make_way(spec["sys_path"])
-    known = loaded_modules.last_loaded()
-    facts = run_call(job, spec, [int(number) for number in rest[1:]], report, value_fd)
-    return {**facts, "loaded": loaded_modules.loaded_since(known)} if rest else facts
+    return run_call(job, spec, [int(number) for number in rest[1:]], report, value_fd)
 
 
 def _native(value: Any) -> Any:

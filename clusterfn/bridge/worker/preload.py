@@ -6,7 +6,6 @@ be loaded. Each is tried in a process of its own first.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.machinery
 import importlib.util
@@ -29,20 +28,14 @@ _MOST_SAID = 65536  # what a pipe holds
 class Preloader:
     """Which modules are here, and which may not be.
 
-    Args:
-        differing: Variables that differ from one call to the next.
-        keeps_prints: Whether each call is to print what a module prints when it is loaded.
-
     Attributes:
         refused: Modules that every call loads by itself, and why.
         unseeded: Their random number generators without a fixed seed.
     """
 
-    def __init__(self, differing: Iterable[str] = (), keeps_prints: bool = False) -> None:
+    def __init__(self) -> None:
         self.refused: dict[str, str] = {}
         self.unseeded: list[Any] = []
-        self._differing = frozenset(map(os.fsencode, differing))
-        self._keeps_prints = keeps_prints
         self._own = frozenset(sys.modules)  # what the session itself needs, as any worker does
 
     def load(self, names: Iterable[str]) -> list[str]:
@@ -80,32 +73,22 @@ class Preloader:
             The "trouble", why it must not be loaded before a fork, "" if it may; and the "states" of its generators.
         """
         reading, writing = os.pipe()
-        printed, printing = os.pipe()
         outputs.flush()
         parent, before = os.getpid(), process_tree.descendants(os.getpid())
         pid = os.fork()
         if pid == 0:
             die_with_parent(signal.SIGKILL, parent)  # a parent that is killed meanwhile would not be missed
-            for fd in (reading, printed):
-                os.close(fd)
-            os.set_blocking(printing, False)  # what prints more than fits cannot be loaded
-            outputs.take(printing, os.dup(printing))
+            os.close(reading)
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            outputs.take(nowhere, os.dup(nowhere))
             self._try(name, writing)
-        for fd in (writing, printing):
-            os.close(fd)
+        os.close(writing)
         _, status = os.waitpid(pid, 0)
         process_tree.end_all_but(lambda: before)  # before the pipe is read, which they may hold open for ever
         # A line of each process that came back from the import: of two if the module forks.
         said = os.read(reading, _MOST_SAID).splitlines() if status == 0 else []
-        has_printed = False
-        os.set_blocking(printed, False)
-        with contextlib.suppress(BlockingIOError):  # a process that cannot be ended has it open
-            has_printed = bool(os.read(printed, 1))
-        for fd in (reading, printed):
-            os.close(fd)
+        os.close(reading)
         tried: list[dict[str, Any]] = [json.loads(line) for line in said] or [{"trouble": "loading it ended a process"}]
-        if has_printed and self._keeps_prints:
-            tried.append({"trouble": "it prints"})
         return next((each for each in tried if each["trouble"]), tried[0])
 
     def _try(self, name: str, writing: int) -> NoReturn:
@@ -115,33 +98,16 @@ class Preloader:
         become_subreaper()  # what the module starts is found even if its parent has ended
         own, status = os.getpid(), 1
         try:
-            variables = _WatchedVariables(os.environ._data, self._differing)  # type: ignore[attr-defined]
-            os.environ._data = variables  # type: ignore[attr-defined]
             random_numbers.reseed(self.unseeded)  # else what takes its seed from one would seem to have a fixed one
             generators = _load(name)
             outputs.flush()
             trouble = fork_rules.lasting_trouble() if os.getpid() == own else fork_rules.STARTS_PROCESSES
-            if variables.were_asked:
-                trouble = trouble or "it asks for what differs from call to call"
             said = {"trouble": trouble, "states": random_numbers.states(generators)}
             random_numbers.reseed(generators.values())  # as before each call: it must not fail there
             os.write(writing, (json.dumps(said) + "\n").encode())
             status = 0
         finally:
             os._exit(status)
-
-
-class _WatchedVariables(dict[bytes, bytes]):
-    """What `os.environ` takes its values from; it notes whether some of them were asked for."""
-
-    def __init__(self, values: dict[bytes, bytes], watched: frozenset[bytes]) -> None:
-        super().__init__(values)
-        self.were_asked = False
-        self._watched = watched
-
-    def __getitem__(self, name: bytes) -> bytes:
-        self.were_asked = self.were_asked or name in self._watched
-        return super().__getitem__(name)
 
 
 def _load(name: str) -> dict[str, Any]:

@@ -3,8 +3,6 @@
 A worker that is forked here costs a tenth of one that starts an interpreter. It is a child of the supervisor, as any
 worker: the process between the two ends at once, and the supervisor adopts what it leaves. Then it waits until it may
 begin, and goes on as `main` does. Calls share only what was loaded before any of them ran.
-
-A template may also fork another template. That loads modules which items load, and then forks their workers instead.
 """
 
 from __future__ import annotations
@@ -16,11 +14,9 @@ import sys
 from typing import Any
 
 from ..agent.libc import libc_function
-from ..layout import INDEX_VARIABLE, TEMPLATE
 from ..supervisor.text import native
-from ..supervisor.worker_process import become_subreaper, die_with_parent
-from . import fork_rules, outputs, payload, random_numbers
-from .preload import Preloader
+from ..supervisor.worker_process import die_with_parent
+from . import fork_rules, outputs, random_numbers
 from .report import receive_order
 
 _ENDED = 9  # SIGKILL
@@ -32,17 +28,11 @@ class ForkedWorker:
     Args:
         argv: Its words, the descriptors of its report and of `begin` included.
         parent: The pid of the supervisor, with which it ends.
-        loaded: The modules that it finds loaded.
     """
 
-    def __init__(self, argv: list[str], parent: int, loaded: Preloader) -> None:
+    def __init__(self, argv: list[str], parent: int) -> None:
         self.argv = argv
         self._parent = parent
-        self._loaded = loaded
-
-    def make_way(self, folders: list[str]) -> None:
-        """Forget the loaded modules in whose place an import finds one in these folders of the user's."""
-        self._loaded.make_way(folders)
 
     def end_with_supervisor(self) -> None:
         """Be killed when the supervisor ends. Only once that has adopted it: it says so by letting it begin."""
@@ -66,19 +56,14 @@ def await_order(argv: list[str]) -> ForkedWorker | None:
 
 
 class ForkingProcess:
-    """The template itself, or another that was forked from it to load modules.
+    """The template itself.
 
     Args:
         argv: Words of the template.
     """
 
     def __init__(self, argv: list[str]) -> None:
-        self._program = argv[0]
-        self._preloader = Preloader([INDEX_VARIABLE], keeps_prints=True)
-        self._connect(*map(int, argv[-2:]))
-
-    def _connect(self, report: int, control: int) -> None:
-        self._report = report
+        self._report, control = map(int, argv[-2:])
         self._orders = _socket.socket(fileno=control)
         self._orders.settimeout(None)
 
@@ -93,15 +78,11 @@ class ForkingProcess:
             if not line:
                 return None
             order = native(json.loads(line))
-            if "load" in order:
-                self._load(order)
-            elif self._fork(fds):
+            if self._fork(fds):
                 out, err, report, control = fds
                 outputs.take(out, err)  # its variables come when it may begin
-                random_numbers.reseed(self._preloader.unseeded)
-                if order["argv"] != [TEMPLATE]:
-                    return ForkedWorker([*order["argv"], str(report), str(control)], order["parent"], self._preloader)
-                self._connect(report, control)
+                random_numbers.reseed([])
+                return ForkedWorker([*order["argv"], str(report), str(control)], order["parent"])
 
     def _fork(self, fds: list[int]) -> bool:
         """Fork a process that gets these descriptors; return whether this is that one."""
@@ -118,20 +99,6 @@ class ForkingProcess:
         self.say(pid=int(os.read(answer, 32) or 0))
         os.close(answer)
         return False
-
-    def _load(self, order: dict[str, Any]) -> None:
-        """Load modules as a worker would that has this order's CPUs, and say whether it may be forked after that."""
-        die_with_parent(_ENDED, order["parent"])
-        payload.become_program(self._program)
-        payload.use_utf8()
-        all_cpus = os.sched_getaffinity(0)
-        if order["cpus"]:
-            os.sched_setaffinity(0, order["cpus"])
-        become_subreaper()  # it ends what a module starts
-        loaded = self._preloader.load(order["load"])
-        become_subreaper(False)  # the workers are the supervisor's
-        os.sched_setaffinity(0, all_cpus)
-        self.say(trouble=fork_rules.lasting_trouble() if loaded else "there is none that may be loaded before a fork")
 
 
 def _find_trouble() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import Awaitable, Callable
+from typing import Any
 
 # Ping after so many seconds without any byte from the host.
 QUIET_S = 15.0
@@ -65,13 +65,13 @@ class Keepalive:
 PERIOD_S = 3.0
 
 
-async def watch(checking: weakref.WeakMethod[Callable[[float], Awaitable[None]]]) -> None:
-    """Have a stream checked every few seconds, for as long as others keep what checks it."""
+async def watch(link: weakref.ref[Any]) -> None:
+    """Call the `check` of a link every few seconds, for as long as others keep the link."""
     while True:
         await asyncio.sleep(PERIOD_S)
-        check = checking()
-        if check is None:
+        strong = link()
+        if strong is None:
             return
-        await check(time.monotonic())
-        # Drop the bound method: it would keep its link alive during the sleep, and so this loop would never end.
-        del check
+        await strong.check(time.monotonic())
+        # Drop the reference: it would keep the link alive during the sleep, and so this loop would never end.
+        del strong

@@ -92,7 +92,7 @@ class Link:
         for work in (self._read, self._write):
             name = f"clusterfn-{work.__name__.strip('_')}-{host.name}"
             threading.Thread(target=work, name=name, daemon=True).start()
-        loop.begin(keepalive.watch(weakref.WeakMethod(self.check)))
+        loop.begin(keepalive.watch(weakref.ref(self)))
 
     # The methods below are for any thread that sends requests.
 

@@ -868,7 +868,7 @@ def test_the_check_of_a_link_keeps_no_link_that_nobody_else_has(monkeypatch: pyt
             looked.set()
 
     link = Watched()
-    loop.begin(keepalive.watch(weakref.WeakMethod(link.check)))
+    loop.begin(keepalive.watch(weakref.ref(link)))
     assert looked.wait(150)
     ended = weakref.ref(link)
     del link
