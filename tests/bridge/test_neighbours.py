@@ -120,8 +120,7 @@ def test_who_takes_every_name_of_another_user_first_keeps_none_of_their_jobs_wai
 
     table(f"waited alone {alone.waited_s}, beside the thief {robbed.waited_s}")
     for without, beside in zip(alone.waited_s, robbed.waited_s):
-        # On a machine so busy that they wait long without a thief, they also differ by more.
-        assert beside <= 10 + 3 * without
+        assert beside - without <= 10
     told = ada.box.machine.joinpath("spooler.log").read_text() + "".join(job.log() for job in robbed.jobs)
     assert f"{MAL} (pid {thieves[0].pid}) has bound the name" in told
 
