@@ -174,14 +174,16 @@ def test_nothing_is_left_behind_when_the_supervisor_is_killed(bench: Bench):
 
 
 # A module of the environment, and a function that decides what its import finds: each item has to import it anew.
-ANEW = "import os, random\nrandom.seed(42)\nPLACE, CHOICE = os.getcwd(), os.environ['CHOICE']\n"
+ANEW = "import os, random\nrandom.seed(42)\nCHOICE = os.environ.get('CHOICE')\n"
 IMPORTS_IT = """
 def f(x):
-    import os, random
+    import os, random, time
     os.environ["CHOICE"] = str(x)
     import anew
+    drawn = random.random()
+    time.sleep(0.3)  # for a template that would load the module ahead
     is_forked = "template" in open("/proc/self/cmdline").read().split("\\0")
-    return anew.CHOICE, anew.PLACE == os.getcwd(), random.random(), is_forked
+    return anew.CHOICE, drawn, is_forked
     {folder!r}, {waiting!r}, {failing!r}
 """
 
@@ -197,5 +199,5 @@ def test_each_item_imports_what_earlier_items_have_imported(bench: Bench, tmp_pa
 
     found = [group.value(1, x) for x in range(12)]
     drawn = random.Random(42).random()
-    assert [each[:3] for each in found] == [(str(x), True, drawn) for x in range(12)]
-    assert found[-1][3], "the last was not forked"
+    assert [each[:2] for each in found] == [(str(x), drawn) for x in range(12)]
+    assert found[-1][2], "the last was not forked"

@@ -1,7 +1,7 @@
 """How this builder ends: when SIGTERM or Ctrl-C asks it to, and its programs with it, even if it is killed.
 
 Long steps look whether it was asked, and release their locks on the way. Programs carry the builder's mark in their
-environment, and a process of its own waits for the builder's end: no pip keeps building for nobody.
+environment, and a process of its own waits for the builder's end, so that no pip outlives it.
 """
 
 import os

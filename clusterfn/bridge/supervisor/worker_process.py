@@ -318,9 +318,9 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 
 
-def become_subreaper(adopts: bool = True) -> bool:
-    """Adopt descendants whose parents end, or no longer; False where the kernel (before 3.4, or not Linux) cannot."""
-    return _prctl(_PR_SET_CHILD_SUBREAPER, int(adopts))
+def become_subreaper() -> bool:
+    """Adopt descendants whose parents end; False where the kernel (before 3.4, or not Linux) cannot."""
+    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def end_without_adopting(pid: int) -> None:
