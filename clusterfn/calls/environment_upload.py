@@ -26,6 +26,7 @@ from clusterfn.bridge.supervisor.text import counted, format_size
 from clusterfn.calls import build_plan, console, submit
 from clusterfn.calls.build_display import BuildDisplay
 from clusterfn.calls.submission import WaitingJob
+from clusterfn.config.host_text import reading, shaped
 from clusterfn.environment import download
 from clusterfn.environment.project import GIT
 from clusterfn.errors import ClusterfnError, ConfigError, SubmitError, Unsatisfiable
@@ -186,12 +187,14 @@ def _upload(session: HostState, environment: LockedEnvironment, say: Say, on_pro
     if not session.missing([environment.ready]):
         return EnvironmentUpload()
     draft = json.dumps(build_plan.document(session, environment, session.host.making.fetch_on != "client", {})).encode()
-    lacking = environment_builder.run_builder(session, "lacking", stdin=draft, timeout_s=_TIMEOUT_S)[-1]
+    lines = environment_builder.run_builder(session, "lacking", stdin=draft, timeout_s=_TIMEOUT_S)
     # The host fetches some of what is missing, and the rest is sent.
     wheel, lock = build_plan.zstd(session), environment.lock
     archives = [*lock.archives(environment.platform), *lock.builds(environment.platform), *([wheel] if wheel else [])]
     known = {each.sha256: each for each in archives}
-    missing = [known[sha256] for sha256 in lacking["missing"]]
+    with reading(session.host.name, "which archives it lacks"):
+        lacking = shaped(lines[-1], {"missing": [str], "unreachable": [str], "sizes": {...: int}})
+        missing = [known[sha256] for sha256 in lacking["missing"]]
     unreachable = set() if session.host.making.fetch_on == "host" else set(lacking["unreachable"])
     unreachable |= {each.sha256 for each in missing if each.url.startswith(GIT)}
     theirs = [each for each in missing if each.sha256 not in unreachable]
