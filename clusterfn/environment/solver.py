@@ -29,7 +29,8 @@ from clusterfn.errors import LockError
 Check = Callable[[EnvironmentLock], None]
 
 _HEADER = b"# Written by clusterfn: packages of conda, and wheels chosen by uv. Commit this file.\n"
-_NAMED = 8  # at most so many packages in a line that says what changed
+# A line that names more packages cannot be read at a glance.
+_NAMED = 8
 
 
 def existing_lock(spec: Specification, target: SolveTarget) -> tuple[EnvironmentLock | None, str]:
@@ -71,7 +72,8 @@ def lock_for(
     host = f"glibc {target.glibc or OLDEST_GLIBC}, {f'CUDA {target.cuda}' if target.cuda else 'no GPU'}"
     say(f"solving {spec.title} for {target.platform} ({host}): {reason}")
     if spec.wheels:
-        from clusterfn.environment import wheel_solver  # it takes time to import
+        # Most calls solve nothing, so they need not wait for this import.
+        from clusterfn.environment import wheel_solver
 
         packages = wheel_solver.solve_with_wheels(spec, target, before, say)
     else:
