@@ -200,12 +200,14 @@ def _upload(session: HostState, environment: LockedEnvironment, say: Say, on_pro
     theirs = [each for each in missing if each.sha256 not in unreachable]
     ours = [each for each in missing if each.sha256 in unreachable]
     sizes = download.download_sizes(ours)
+    # The host knows the sizes of what it can reach, and this machine those of the others.
     tell_download(environment, theirs, ours, {**lacking["sizes"], **sizes}, say)
     sent = [*session.bridge.lay_out(), *_send(session, environment, ours, sum(sizes.values()), on_progress)]
     plan = posixpath.join(layout.build_dir(environment.root, environment.id), layout.PLAN)
     document = json.dumps(build_plan.document(session, environment, bool(theirs), lacking["sizes"])).encode()
     # The builder starts once the plan exists, so the plan must arrive after all that it names.
     planned = session.connection.put(plan, document, mode=_GROUP_READS, after=sent)
+    # The builder goes on by itself from here, even if this process ends.
     return EnvironmentUpload([*sent, planned], _start(session, environment, plan, planned))
 
 

@@ -63,6 +63,7 @@ def from_packages(packages: Sequence[str]) -> Specification:
             lines.add(text)
             continue
         if text.startswith(_PIP):
+            # An empty name raises here, as a comment would be left out without a word.
             if not text[len(_PIP) :].strip():
                 wheel_requirement("")
             lines.add(text[len(_PIP) :])

@@ -148,6 +148,7 @@ def load_toml(path: Path) -> dict[str, Any]:
         ConfigError: It cannot be read, or is no TOML; with its line.
     """
     try:
+        # The time and the size say whether the file has changed since it was read.
         stat = path.stat()
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}", hint="correct its name or its mode") from error

@@ -86,6 +86,7 @@ def pack(where: str, name: str, indexes: Sequence[tuple[str, str]] = ()) -> str:
 
 def _check_out(top: Path, where: str, url: str, commit: str, more: Mapping[str, str]) -> None:
     try:
+        # One commit is enough, however long the history is.
         _git(top, where, more, "fetch", "--quiet", "--depth", "1", url, commit)
     except LockError:
         # Some servers give no commit by its hash alone.

@@ -159,6 +159,7 @@ def lock_with_torch(
     try:
         return solver.lock_for(spec, ours, say, "" if fixed else why, check)
     except LockError as error:
+        # A call without GPUs needs no PyTorch for them, so a failure to find one must not stop it.
         if is_needed or not narrowed:
             raise
         say(f"PyTorch for GPUs cannot be had ({error.message}): this lock is for calls without them")

@@ -86,6 +86,7 @@ class WheelFinder:
             narrowed = self.target.torch(torch.version) if torch and self.target.torch else None
             if not narrowed:
                 wheels = [self._with_builds(each, wheels, solve, folder, python) for each in wheels]
+        # uv has chosen a PyTorch that does not run there, so all is resolved once more with one that does.
         if narrowed:
             pins = (*self.spec.pins, f"torch=={narrowed.torch}.*")
             spec = replace(self.spec, pins=pins, torch_backend=narrowed.backend)
@@ -139,6 +140,7 @@ class WheelFinder:
                 constraints.write_text("\n".join([*all_limits, ""]), encoding="utf-8")
                 argv += ["--constraint", str(constraints)]
             reply = self._run(argv, project.path.parent, variables, given)
+            # An old setup.py that imports pkg_resources can be built only by older setuptools.
             if reply.status and source_distributions.PKG_RESOURCES in reply.text:
                 older = folder / "builds.txt"
                 older.write_text(f"{source_distributions.WITH_PKG_RESOURCES}\n", encoding="utf-8")

@@ -125,6 +125,7 @@ class EnvironmentResolver:
 
     def forget(self) -> None:
         """Choose again what was made for unknown GPUs: they are known now. Does not block."""
+        # The thread that calls this delivers answers, so it must not wait for the lock.
         self._outdated = True
 
     def resolve_existing(self, environment: ExistingEnvironment) -> ResolvedEnvironment:
