@@ -19,7 +19,8 @@ from clusterfn.config.spec import Interpreter
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 
 CALLER = (sys.version_info[0], sys.version_info[1])
-OLDEST = (3, 9)  # that the worker runs on
+# The worker runs on no older Python.
+OLDEST = (3, 9)
 _CALLERS_PYTHON = f"python{CALLER[0]}.{CALLER[1]}"
 
 _WHY, _HOME, _THERE = "clusterfn why ", "clusterfn home ", "clusterfn there "
@@ -57,7 +58,8 @@ done
   done
 done | head -n 500
 """
-_NONE = "none of these can be executed"  # how the program below begins its complaint
+# By these words `_missing` tells the complaint of the program below from other failures.
+_NONE = "none of these can be executed"
 # Tries each candidate; the first that can be executed describes itself. POSIX sh, as every login node has it.
 # `~/.conda/environments.txt:NAME` is what has that name in the list that conda keeps of all environments.
 _FIND = (
@@ -229,7 +231,8 @@ class ExistingEnvironment(NamedTuple):
         with reading("the host", "what its interpreter says of itself"):
             shaped(said, {"named": bool, "prefix": str, "set": {...: str}, "conda": bool, "venv": bool})
         folders, in_path = dict[str, Mapping[str, bytes]](), [posixpath.dirname(path)]
-        if not said["named"]:  # nothing beside it is called python
+        # Programs of the job look for `python`, and nothing beside this interpreter has that name.
+        if not said["named"]:
             encoded = path.encode("utf-8", "surrogateescape")
             script = b'#!/bin/sh\nexec "%s" "$@"\n' % encoded
             shims = posixpath.join(root, "shims", hashlib.sha256(encoded).hexdigest()[:16])
@@ -264,7 +267,8 @@ def _folders_beside(kind: str, value: str) -> str:
         return "\n".join(each for place in CONDA_PLACES for each in (place, posixpath.join(place, "envs")))
     above = posixpath.dirname(value.rstrip("/")) or "/"
     if kind == "python":
-        beside = posixpath.dirname(above.removesuffix("/bin"))  # of an environment: its neighbours
+        # An interpreter may be that of an environment, whose neighbours are two folders up.
+        beside = posixpath.dirname(above.removesuffix("/bin"))
         return "\n".join([above, beside or "/", "/usr/bin", "/usr/local/bin"])
     return "\n".join([above, value, posixpath.join(value, "envs")])
 
@@ -317,10 +321,12 @@ def _as_written(kind: str, program: str, home: str) -> str:
 
 
 def _likeness(name: str, value: str) -> float:
-    if name.startswith(f"{value.rstrip('/')}/"):  # the folder of several was named, or that of its project
+    # The user has named the folder of several environments, or that of a project.
+    if name.startswith(f"{value.rstrip('/')}/"):
         return 1.0
     (folder, end), (above, wanted) = (posixpath.split(each.rstrip("/").lower()) for each in (name, value))
     pairs = [(end, wanted)]
-    if above.endswith("/bin"):  # an interpreter: every environment calls it python, so its environment counts too
+    # Every environment calls its interpreter python, so the name of the environment counts too.
+    if above.endswith("/bin"):
         pairs.append((posixpath.basename(folder.removesuffix("/bin")), posixpath.basename(above[: -len("/bin")])))
     return min(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
