@@ -127,7 +127,8 @@ def visible_gpus() -> str:
         value = os.environ.get(name + "_VISIBLE_DEVICES")
         # Container images set "all" or "void" as a default, which restricts nothing.
         if value is not None and value not in ("all", "void"):
-            return "%s_VISIBLE_DEVICES=%s" % (name, value[:200])
+            # The UUIDs of sixteen GPUs take 656 characters.
+            return "%s_VISIBLE_DEVICES=%s" % (name, value[:1000])
     return ""
 
 

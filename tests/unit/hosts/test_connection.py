@@ -105,17 +105,6 @@ class WithStandby(FakeTransport):
         return Standby(self.stream, b"noise")
 
 
-def test_an_agent_that_waits_is_taken_and_nothing_else_is_opened() -> None:
-    transport = WithStandby(silent, agent(answering))
-    connection = HostConnection(HOST, transport)
-    try:
-        connection.ping().result(WAIT_S)
-        assert (transport.commands, connection.noise) == ([], "noise")
-    finally:
-        connection.close()
-    assert transport.stream.closed
-
-
 @pytest.mark.parametrize("how", ["ended", "silent"])
 def test_an_agent_that_does_not_answer_after_all_is_closed_and_another_is_started(
     how: str, monkeypatch: pytest.MonkeyPatch
@@ -437,20 +426,6 @@ def step(connection: HostConnection, seconds: float, each: Callable[[], Any] = l
     return passed
 
 
-def test_a_host_that_says_nothing_is_dead_after_45_s_and_asked_again_by_another_stream(connected: Connected) -> None:
-    connection, transport = connected(
-        lambda request, body: answering(request, body) if len(transport.streams) > 1 else ()
-    )
-    reply = connection.put("/p", b"")
-    until(lambda: connection.line.pulse.moved > connection.line.pulse.heard)  # the last chunk is sent
-
-    found = step(connection, 300)
-
-    assert 45 <= found <= 48
-    assert reply.exception(WAIT_S) is None
-    assert len(transport.commands) == 2
-
-
 def test_an_idle_host_has_time_to_answer_before_it_is_dead(connected: Connected) -> None:
     connection, transport = connected(silent)
 
@@ -592,15 +567,6 @@ def test_a_host_that_sends_no_frames_again_and_again_is_given_up(connected: Conn
     assert not connection.usable()
 
 
-def test_garbage_instead_of_hello_is_an_error_of_that_host() -> None:
-    with pytest.raises(HostError, match="an invalid frame") as caught:
-        HostConnection(
-            HOST, FakeTransport(lambda command, far: far.write(agent.marker(None, far) + b"\n" + bytes(99)) or 0)
-        )  # type: ignore[arg-type, func-returns-value]
-
-    assert caught.value.host == "lab8"
-
-
 def test_an_agent_that_starts_and_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boot, "HELLO_S", 0.2)
 
@@ -673,46 +639,6 @@ def test_a_stream_that_cannot_be_closed_keeps_nobody_waiting(connected: Connecte
 
     with pytest.raises(HostError, match="was closed"):
         reply.result(WAIT_S)
-
-
-SENSELESS: dict[str, tuple[Callable[[HostConnection], Reply[Any]], dict[str, Any]]] = {
-    "bytes of a file without its size": (lambda host: host.get("/p", print), {}),
-    "more bytes than the file has": (lambda host: host.get("/p", print), {"size": 3}),
-    "another size than bytes": (lambda host: host.get("/p", print), {**OK, "size": 1}),
-    "no sizes of several files": (lambda host: host.get_each("/p", {"a": 4}, print), {"sizes": []}),
-    "sizes of more files than asked for": (lambda host: host.get_each("/p", {"a": 4}, print), {"sizes": [4, 0]}),
-    "more bytes than a file has of several": (lambda host: host.get_each("/p", {"a": 3}, print), {"sizes": [4]}),
-    "fewer bytes than the files have": (lambda host: host.get_each("/p", {"a": 3, "b": 3}, print), {"sizes": [3, 3]}),
-    "bytes of none of several files": (lambda host: host.get_each("/p", {"a": 4, "b": 4}, print), {"sizes": [3, None]}),
-    "no number among several sizes": (lambda host: host.get_each("/p", {"a": 4, "b": 1}, print), {"sizes": [4, False]}),
-    "the end before all files": (lambda host: host.get_each("/p", {"a": 4}, print), OK),
-    "output from another offset": (lambda host: host.follow([FOLLOWED]), {"file": 0, "offset": 1}),
-    "output of a file that nobody follows": (lambda host: host.follow([FOLLOWED]), {"file": 1, "offset": 0}),
-    "a file that nobody asked for": (lambda host: host.follow([], "/p", [("/q", print)]), {"file": 1, "size": 4}),
-    "a file before what describes it": (lambda host: host.follow([], "/p", [("/q", print)]), {"file": 0, "size": 4}),
-    "a process without a number": (lambda host: host.spawn(["x"], "/", "/log"), {"starttime": 1}),
-    "the end of a process that never began": (lambda host: host.spawn(["x"], "/", "/log"), {**OK, "status": 0}),
-    "a look without an age": (lambda host: host.repeat(["x"], 1, None, print), {"same": True, "rc": 0}),
-    "output of a length that it has not": (
-        lambda host: host.run(["x"]), {**OK, "rc": 0, "signal": None, "out": 5, "truncated": False}
-    ),
-    "one answer about two paths": (lambda host: host.have(["/p", "/q"]), {**OK, "have": [True]}),
-    "a file without a name": (lambda host: host.list("/p"), {**OK, "files": [[None, 1, 1.0, 1]], "truncated": False}),
-    "less than no bytes": (lambda host: host.list("/p"), {**OK, "files": [["a", -1, 1.0, 1]], "truncated": False}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("what", SENSELESS)
-def test_an_answer_that_makes_no_sense_fails_its_request_alone(connected: Connected, what: str) -> None:
-    ask, answer = SENSELESS[what]
-    connection, transport = connected(
-        lambda request, body: answering(request, body) if is_ping(request) else [(answer, b"data")]
-    )
-
-    with pytest.raises(HostError, match="lab8 sent an invalid answer to `.*`"):
-        ask(connection).result(WAIT_S)
-    connection.ping().result(WAIT_S)
-    assert len(transport.commands) == 1
 
 
 PIECE = 20_000  # bytes: the reader reads up to 4096 of them together with the header
@@ -1037,26 +963,6 @@ def test_the_error_of_a_closed_connection_does_not_grow(connected: Connected) ->
             connection.ping()
 
     assert len(caught.traceback) <= 6
-
-
-def noisy(noise: bytes) -> FakeTransport:
-    class Noisy(agent):
-        def __call__(self, command: str, far: Far) -> int:
-            far.write(noise)
-            return super().__call__(command, far)
-
-    return FakeTransport(Noisy(answering))
-
-
-@pytest.mark.parametrize("size", [100, 3000, 300_000])
-def test_what_an_rc_file_prints_is_kept_from_its_beginning(size: int) -> None:
-    noise = (b"Welcome to lab8\n" + b"x" * size)[:size]
-
-    connection = HostConnection(HOST, noisy(noise))
-
-    assert connection.noise == (noise + b"noise of an rc file\n")[:2048].decode()
-    connection.ping().result(WAIT_S)
-    connection.close()
 
 
 def test_no_marker_shows_what_was_printed(monkeypatch: pytest.MonkeyPatch) -> None:
