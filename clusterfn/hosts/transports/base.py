@@ -95,10 +95,11 @@ class Transport:
 
 @contextlib.contextmanager
 def closed_on_failure(close: Callable[[], object]) -> Iterator[None]:
-    """Close what was opened if the block fails, also by Ctrl-C: no caller has it yet, so no caller could close it."""
+    """Close what was opened if the block fails."""
     try:
         yield
     except BaseException:
+        # This includes Ctrl-C: no caller has it yet, so no caller could close it.
         close()
         raise
 
