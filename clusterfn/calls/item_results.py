@@ -1,7 +1,7 @@
 """The results of the items of a group, from the journals of its elements: where each runs, how it ended, its value.
 
-Lines and values arrive on the connection's reader thread, which must not wait. Values are loaded in a thread of their
-own, because loading runs code of the user's. Concludes nothing.
+Lines and values arrive on the connection's reader thread, which must not wait. Other threads load the values, one batch
+after another, because loading runs code of the user's. Concludes nothing.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import collections
 import json
 import posixpath
-import queue
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +98,7 @@ class ItemResults:
         folder: The group's on the host.
         on_ended: Called in the loading thread with the index of an item and the kind of its outcome, before that is
             known.
-        when_all: Called in the loading thread when each item has ended, or nothing more can be received.
+        when_all: Called once in the loop, when each item has ended, or nothing more can be received. Must not wait.
         place: Where the group ran, and what is accepted of its values.
         fetch: Sends for the part of a file between two places of it.
     """
@@ -119,17 +117,19 @@ class ItemResults:
         self._when_all = when_all
         self._places: dict[int, tuple[int, int, dict[str, Any]]] = {}
         self._received: collections.Counter[tuple[int, int]] = collections.Counter()
-        self._records: queue.SimpleQueue[ItemRecord | None] = queue.SimpleQueue()
-        self._loading = threading.Thread(target=self._load_all, name="clusterfn-group", daemon=True)
-
-    def start_loading(self) -> None:
-        """Start the thread that loads values."""
-        if not self._loading.is_alive():
-            self._loading.start()
+        self._records: collections.deque[ItemRecord] = collections.deque()
+        # Whether the loop was asked to load what waits. Any thread sets it, so that many records wake the loop once.
+        self._is_asked = False
+        # The loop alone touches these.
+        self._is_loading = self._is_closed = self._is_over = False
 
     def close(self) -> None:
-        """End the loading thread once it has loaded what has been received."""
-        self._records.put(None)
+        """Take note that nothing more can be received; what has been received is still loaded."""
+        loop.call(self._close)
+
+    def _close(self) -> None:
+        self._is_closed = True
+        self._begin_loading()
 
     def count_ended(self) -> int:
         """Return the number of items whose end was received, loaded or not."""
@@ -164,37 +164,60 @@ class ItemResults:
     def take_values(self, stream: ItemStream, data: bytes) -> None:
         """Take more bytes of values, and have those loaded that are complete."""
         for line, value in stream.ready(data):
-            self._records.put(ItemRecord(stream.element, stream.attempt, line, value))
+            self._put(ItemRecord(stream.element, stream.attempt, line, value))
 
     def take_end(self, stream: ItemStream) -> None:
         """Take the end of an attempt: a value that is incomplete now stays so."""
         for line, value in stream.incomplete():
-            self._records.put(ItemRecord(stream.element, stream.attempt, line, value))
+            self._put(ItemRecord(stream.element, stream.attempt, line, value))
 
     def _send_for(self, stream: ItemStream, line: dict[str, Any]) -> None:
         """Have the value of an item come, unless it has none that is to be read; then take the line."""
         described, value = line.get("value") or {}, bytearray()
         is_unread = line.get("kind") != layout.RETURNED and self._place.results.data_only
         if not described or is_unread or outcome.is_too_large(line, self._place.results):
-            self._records.put(ItemRecord(stream.element, stream.attempt, line, None))
+            self._put(ItemRecord(stream.element, stream.attempt, line, None))
             return
         coming = self._fetch(stream.values, value.extend, line["at"], line["at"] + described["size"])
         loop.begin(self._receive(coming, ItemRecord(stream.element, stream.attempt, line, value)))
 
     async def _receive(self, coming: Reply[int], record: ItemRecord) -> None:
         record.error = await coming.error()
-        self._records.put(record)
+        self._put(record)
 
-    def _load_all(self) -> None:
-        record = self._records.get()
-        while record is not None:
+    def _put(self, record: ItemRecord) -> None:
+        """Have a record loaded, from any thread."""
+        self._records.append(record)
+        if not self._is_asked:
+            self._is_asked = True
+            loop.call(self._begin_loading)
+
+    def _begin_loading(self) -> None:
+        if not self._is_loading and not self._is_over:
+            self._is_loading = True
+            loop.begin(self._load_all())
+
+    async def _load_all(self) -> None:
+        while self._has_waiting():
+            await loop.in_thread(self._load_waiting, "clusterfn-group")
+        self._is_loading = False
+        self._is_over = self._is_closed or self._group.done()
+        if self._is_over:
+            self._when_all()
+
+    def _has_waiting(self) -> bool:
+        # The flag comes first: a record that comes after the look below asks for another one.
+        self._is_asked = False
+        return bool(self._records) and not self._group.done()
+
+    def _load_waiting(self) -> None:
+        while self._records and not self._group.done():
+            record = self._records.popleft()
             try:
                 self._take(record)
             except Exception as error:  # noqa: BLE001 - loading a value runs the user's code
                 # This is the outermost frame of its thread: those who wait must get an error.
                 self._give_up(record, error)
-            record = self._records.get() if not self._group.done() else None
-        self._when_all()
 
     def _take(self, record: ItemRecord) -> None:
         """Load one item's value or exception; if that fails, its result is the error."""

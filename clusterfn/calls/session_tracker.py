@@ -183,7 +183,7 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
             for on_output in self._hearing:
                 on_output(file, data)
         else:
-            self._on_events(data)
+            self._take_events(data)
 
     def conclude(self, content: bytes, value: bytes | None) -> None:
         """Take its outcome, and its value if that came with it; fetch it otherwise."""
