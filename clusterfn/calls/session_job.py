@@ -125,7 +125,7 @@ class SessionJob:
         idle = format_duration(prepared.job.serving.idle_s if prepared.job.serving else 0.0)
         entry = entry_of(self.job)
         job_display.remember_going(entry, f"it ends after {idle} without a call; to end it now: clusterfn cancel ID")
-        entry.listen(self._on_job_change)
+        entry.listen(self._note_job_change)
 
     @property
     def why_over(self) -> str:
@@ -292,7 +292,7 @@ class SessionJob:
             self._skips.add(call.tracker.taken)
             entry_of(call).fail(submit.refusal_of(error, call.host, call.tracker.sending, "call"))
 
-    def _on_job_change(self, kind: str, _: object) -> None:
+    def _note_job_change(self, kind: str, _: object) -> None:
         if kind == "done":
             self._over()
         if kind != "state" or self.job.state not in (PENDING, STARTING, RUNNING, SUSPENDED):
