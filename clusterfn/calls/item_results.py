@@ -1,7 +1,7 @@
 """The results of the items of a group, from the journals of its elements: where each runs, how it ended, its value.
 
-Lines and values arrive on the connection's reader thread, which must not wait. Other threads load the values, one batch
-after another, because loading runs code of the user's. Concludes nothing.
+Lines and values arrive on the connection's reader thread, which must not wait: `item_loader` has the values loaded in
+other threads. Concludes nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from clusterfn.bridge.job_states import DIED, FINAL, RETURNED
 from clusterfn.calls import console, files, outcome
 from clusterfn.calls.arriving import Arriving
 from clusterfn.calls.group_items import GroupItems, ItemOutcome
+from clusterfn.calls.item_loader import ItemLoader, ItemRecord
 from clusterfn.config.host_text import Lines, count, reading
 from clusterfn.errors import JobError, ResultError, ResultTooLarge
 from clusterfn.hosts import loop, remote_files
@@ -26,19 +27,6 @@ if TYPE_CHECKING:
 
     # Its arguments are the path, what takes the bytes, and where they begin and end.
     Fetch = Callable[[str, Callable[[bytes], Any], int, int], Reply[int]]
-
-
-class ItemRecord:
-    """The journal's line about an item that has ended, and the bytes of its value.
-
-    Attributes:
-        error: Why the value has not come, if it was to be fetched by itself.
-    """
-
-    error: BaseException | None = None
-
-    def __init__(self, element: int, attempt: int, line: dict[str, Any], value: bytearray | None) -> None:
-        self.element, self.attempt, self.line, self.value = element, attempt, line, value
 
 
 class ItemStream:
@@ -114,22 +102,13 @@ class ItemResults:
         self._folder = place.folder
         self._fetch = fetch
         self._on_ended = on_ended
-        self._when_all = when_all
         self._places: dict[int, tuple[int, int, dict[str, Any]]] = {}
         self._received: collections.Counter[tuple[int, int]] = collections.Counter()
-        self._records: collections.deque[ItemRecord] = collections.deque()
-        # Whether the loop was asked to load what waits. Any thread sets it, so that many records wake the loop once.
-        self._is_asked = False
-        # The loop alone touches these.
-        self._is_loading = self._is_closed = self._is_over = False
+        self._loader = ItemLoader(self._load_record, group.done, when_all)
 
     def close(self) -> None:
         """Take note that nothing more can be received; what has been received is still loaded."""
-        loop.call(self._close)
-
-    def _close(self) -> None:
-        self._is_closed = True
-        self._begin_loading()
+        self._loader.close()
 
     def count_ended(self) -> int:
         """Return the number of items whose end was received, loaded or not."""
@@ -164,60 +143,33 @@ class ItemResults:
     def take_values(self, stream: ItemStream, data: bytes) -> None:
         """Take more bytes of values, and have those loaded that are complete."""
         for line, value in stream.ready(data):
-            self._put(ItemRecord(stream.element, stream.attempt, line, value))
+            self._loader.put(ItemRecord(stream.element, stream.attempt, line, value))
 
     def take_end(self, stream: ItemStream) -> None:
         """Take the end of an attempt: a value that is incomplete now stays so."""
         for line, value in stream.incomplete():
-            self._put(ItemRecord(stream.element, stream.attempt, line, value))
+            self._loader.put(ItemRecord(stream.element, stream.attempt, line, value))
 
     def _send_for(self, stream: ItemStream, line: dict[str, Any]) -> None:
         """Have the value of an item come, unless it has none that is to be read; then take the line."""
         described, value = line.get("value") or {}, bytearray()
         is_unread = line.get("kind") != layout.RETURNED and self._place.results.data_only
         if not described or is_unread or outcome.is_too_large(line, self._place.results):
-            self._put(ItemRecord(stream.element, stream.attempt, line, None))
+            self._loader.put(ItemRecord(stream.element, stream.attempt, line, None))
             return
         coming = self._fetch(stream.values, value.extend, line["at"], line["at"] + described["size"])
         loop.begin(self._receive(coming, ItemRecord(stream.element, stream.attempt, line, value)))
 
     async def _receive(self, coming: Reply[int], record: ItemRecord) -> None:
         record.error = await coming.error()
-        self._put(record)
+        self._loader.put(record)
 
-    def _put(self, record: ItemRecord) -> None:
-        """Have a record loaded, from any thread."""
-        self._records.append(record)
-        if not self._is_asked:
-            self._is_asked = True
-            loop.call(self._begin_loading)
-
-    def _begin_loading(self) -> None:
-        if not self._is_loading and not self._is_over:
-            self._is_loading = True
-            loop.begin(self._load_all())
-
-    async def _load_all(self) -> None:
-        while self._has_waiting():
-            await loop.in_thread(self._load_waiting, "clusterfn-group")
-        self._is_loading = False
-        self._is_over = self._is_closed or self._group.done()
-        if self._is_over:
-            self._when_all()
-
-    def _has_waiting(self) -> bool:
-        # The flag comes first: a record that comes after the look below asks for another one.
-        self._is_asked = False
-        return bool(self._records) and not self._group.done()
-
-    def _load_waiting(self) -> None:
-        while self._records and not self._group.done():
-            record = self._records.popleft()
-            try:
-                self._take(record)
-            except Exception as error:  # noqa: BLE001 - loading a value runs the user's code
-                # This is the outermost frame of its thread: those who wait must get an error.
-                self._give_up(record, error)
+    def _load_record(self, record: ItemRecord) -> None:
+        try:
+            self._take(record)
+        except Exception as error:  # noqa: BLE001 - loading a value runs the user's code
+            # This is the outermost frame of its thread: those who wait must get an error.
+            self._give_up(record, error)
 
     def _take(self, record: ItemRecord) -> None:
         """Load one item's value or exception; if that fails, its result is the error."""
