@@ -28,7 +28,8 @@ def lasting_trouble() -> str:
     if process_tree.descendants(os.getpid()):
         return STARTS_PROCESSES
     for fd in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the one of the listing itself
+        # It is the descriptor of the listing itself.
+        with contextlib.suppress(OSError):
             if os.readlink("/proc/self/fd/%s" % fd).startswith(_GPU):
                 return "it opens a GPU"
     return "it keeps another way to its output" if outputs.have_copies() else ""
