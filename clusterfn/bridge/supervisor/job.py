@@ -238,7 +238,7 @@ class JobFolder(DescribedJob):
         id: 16 hex digits; of an element with its number, 7f3a….3.
         submission: The same for all that one job.sh starts, and after a requeue; another for another job.sh.
         start: The same, and which of its starts this is: a requeue's is not that of the attempt before.
-        failed_cards: UUIDs of GPUs that failed it, as far as this process knows.
+        failed_gpus: UUIDs of GPUs that failed it, as far as this process knows.
     """
 
     def __init__(self, folder: str, spec: "Optional[Spec]" = None) -> None:
