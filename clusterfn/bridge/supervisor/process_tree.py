@@ -376,7 +376,7 @@ class RunProcesses:
         status: With what the worker ended; None while it lives.
         ended: What the worker's own process used, once it has ended.
         cpu_s: What those used that have ended.
-        told_peak: The most memory that the worker says that it has had; 0 if it says none.
+        reported_peak: The most memory that the worker says that it has had; 0 if it says none.
         spared: Returns processes that are none of the attempt's.
     """
 
