@@ -34,7 +34,7 @@ from .limits import clock
 from .output import RunOutput, copy, list_files_left
 from .process_tree import RunProcesses
 from .publish import last_bytes
-from .verdict import AttemptEnded, Verdict
+from .verdict import AttemptEnded, Verdict, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -262,11 +262,13 @@ class AttemptRun:
             raise AttemptEnded(classify_exit.too_much_memory(self._sampler.peak, self._limit or 0))
         if time.monotonic() >= self._next_request:
             self._next_request = time.monotonic() + _REQUESTS_EVERY_S
-            if os.path.exists(self.job.path(STACK)):
-                self._stacks().answer(pids)
+            stacks = self._load_stacks() if os.path.exists(self.job.path(STACK)) else None
+            if stacks is not None:
+                stacks.answer(pids)
         printed, cpu_s = self.output.seen(), self.processes.cpu_s
         if self._done is None and self._stall.over(pids, cpu_s, printed):
-            raise AttemptEnded(self._stall.verdict(self._stacks().lines(pids)))
+            stacks = self._load_stacks()
+            raise AttemptEnded(self._stall.verdict(stacks.lines(pids) if stacks is not None else []))
         quiet = self._quiet.turned(pids, cpu_s, printed, self._done is not None)
         if quiet is not None:
             self.attempt.event("quiet" if quiet else "active", reason=self._quiet.in_words() if quiet else "")
@@ -274,10 +276,15 @@ class AttemptRun:
             now = {"memory_bytes": self._sampler.used, "gpus": self._gpus.load()}
             self._usage_file.keep_with_now(self._usage(pids), now)
 
-    def _stacks(self) -> "Stacks":
-        # This import is late, because few jobs are asked for their stacks.
-        from .stacks import Stacks
-
+    def _load_stacks(self) -> "Optional[Stacks]":
+        """Return what describes the stacks of the job's processes; None if it cannot be loaded."""
+        try:
+            # This import is late, because few jobs are asked for their stacks.
+            from .stacks import Stacks
+        except ImportError as error:
+            # The bridge or the host's Python was replaced since the start, which is no reason to end the job.
+            say("no stacks: %s" % error)
+            return None
         return Stacks(self.job, self.attempt, self._secrets)
 
     def _wake_session(self) -> None:
