@@ -61,7 +61,8 @@ def _version_names(path: str) -> dict[str, Any]:
             text = file.read()
     except (OSError, UnicodeDecodeError):
         return {}
-    import ast  # here: few jobs import PyTorch
+    # This import is late, because few jobs import PyTorch.
+    import ast
 
     found = {}
     for name in ("__version__", "cuda", "hip", "xpu"):
@@ -141,7 +142,8 @@ class TorchWatch:
         if not self._gpus or count is None or "MIG" in self._visible or os.environ.get(_VISIBLE, "") != self._visible:
             return
         try:
-            seen = count()  # by NVML: asking CUDA itself would forbid every fork; -1 where NVML cannot say
+            # This asks NVML, because asking CUDA itself would forbid every fork. It returns -1 where NVML cannot say.
+            seen = count()
         except Exception:  # noqa: BLE001 - PyTorch's own code, which no release promises
             return
         if 0 <= seen < self._gpus:
@@ -164,7 +166,8 @@ class TorchWatch:
         if self._error is not None:
             if any(error is self._error for error in _chain(raised)):
                 raise self._error
-            self._note(str(self._error))  # the function has caught it
+            # The function has caught the error.
+            self._note(str(self._error))
         elif raised is None and not self._gpus and self._asks_for_cuda and _has_gpus():
             self._note(_FORGOTTEN)
         elif raised is None and self._gpus and not self._allow_cpu and _opened_none():
@@ -215,7 +218,8 @@ def _constants(values: Iterable[Any]) -> Iterator[str]:
     for each in values:
         if isinstance(each, CodeType):
             yield from _texts(each, None)
-        elif isinstance(each, (tuple, frozenset)):  # as compilers keep lists and sets of texts
+        elif isinstance(each, (tuple, frozenset)):
+            # Compilers keep lists and sets of texts in this form.
             yield from _constants(each)
         elif isinstance(each, str):
             yield each
@@ -225,9 +229,11 @@ def _has_gpus() -> bool:
     """Whether a job on this host could have asked for a GPU."""
     import shutil
 
-    from ..schedulers import is_batch_job  # here: the worker of a function without PyTorch never asks
+    # This import is late, because the worker of a function without PyTorch never asks.
+    from ..schedulers import is_batch_job
 
-    if is_batch_job(os.environ):  # its GPUs may be on other nodes
+    # The GPUs of the scheduler may be on other nodes.
+    if is_batch_job(os.environ):
         return True
     return bool(os.path.isdir(_MACHINE) and os.listdir(_MACHINE)) or shutil.which("nvidia-smi") is not None
 
