@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from clusterfn.config.forms import CHOOSE_ENVIRONMENT, ENVIRONMENT_KINDS
+from clusterfn.config.forms import CHOOSE_ENVIRONMENT, ENVIRONMENT_KINDS, NAME_ENVIRONMENT
 from clusterfn.config.host_text import reading, shaped
 from clusterfn.config.spec import Interpreter
 from clusterfn.errors import ConfigError, EnvironmentBuildError
@@ -22,6 +22,7 @@ CALLER = (sys.version_info[0], sys.version_info[1])
 # The worker runs on no older Python.
 OLDEST = (3, 9)
 _CALLERS_PYTHON = f"python{CALLER[0]}.{CALLER[1]}"
+NO_PYTHON = f"no environment was named, and the host has no {_CALLERS_PYTHON} in its PATH"
 
 _WHY, _HOME, _THERE = "clusterfn why ", "clusterfn home ", "clusterfn there "
 _MOST, _ALIKE = 8, 0.6
@@ -246,15 +247,15 @@ class ExistingEnvironment(NamedTuple):
         return Interpreter(path, (major, minor), activation), folders
 
     def _missing(self, rc: int | None, out: bytes, err: bytes) -> EnvironmentBuildError:
+        if _NONE.encode() in err:
+            printed = out.decode("utf-8", "replace")
+            if self.kind == "found":
+                return _explain_no_python(printed)
+            return _explain_absence(self.kind, self.value, printed)
         said = [line.decode("utf-8", "replace") for line in (out + err).splitlines()[-5:]]
         if self.kind == "found":
-            return EnvironmentBuildError(
-                f"no environment was named, and the host has no {_CALLERS_PYTHON} in its PATH",
-                evidence=said, stage="environment",
-                hint=f"set environment= of the call, or environment: of the host: {CHOOSE_ENVIRONMENT}",
-            )  # fmt: skip
-        if _NONE.encode() in err:
-            return _explain_absence(self.kind, self.value, out.decode("utf-8", "replace"))
+            message = f"no environment was named, and {_CALLERS_PYTHON} of the host does not run (exit {rc})"
+            return EnvironmentBuildError(message, evidence=said, stage="environment", hint=NAME_ENVIRONMENT)
         return EnvironmentBuildError(
             f"environment '{self.kind}:{self.value}' has no interpreter that runs (exit {rc})",
             evidence=said, stage="environment", hint="find it on the host, and set the path of its python",
@@ -263,8 +264,11 @@ class ExistingEnvironment(NamedTuple):
 
 def _folders_beside(kind: str, value: str) -> str:
     """Return the folders on a host that may have what was meant, one in a line."""
+    of_conda = [each for place in CONDA_PLACES for each in (place, posixpath.join(place, "envs"))]
     if kind == "conda":
-        return "\n".join(each for place in CONDA_PLACES for each in (place, posixpath.join(place, "envs")))
+        return "\n".join(of_conda)
+    if kind == "found":
+        return "\n".join(["/usr/bin", "/usr/local/bin", "~", "/opt", *of_conda])
     above = posixpath.dirname(value.rstrip("/")) or "/"
     if kind == "python":
         # An interpreter may be that of an environment, whose neighbours are two folders up.
@@ -275,20 +279,14 @@ def _folders_beside(kind: str, value: str) -> str:
 
 def _explain_absence(kind: str, value: str, printed: str) -> EnvironmentBuildError:
     """Return the error for an environment that is not there, from what `_REPORT` has printed."""
-    lines = printed.splitlines()
-    home = next((line[len(_HOME) :] for line in lines if line.startswith(_HOME)), "")
-    reasons = [line[len(_WHY) :] for line in lines if line.startswith(_WHY)]
-    programs = dict.fromkeys(line[len(_THERE) :] for line in lines if line.startswith(_THERE))
-    words = dict.fromkeys(_as_written(kind, program, home) for program in programs)
-    names = sorted(filter(None, words), key=lambda each: -_likeness(each, value))
+    reasons = [line[len(_WHY) :] for line in printed.splitlines() if line.startswith(_WHY)]
+    names = _existing_names(kind, value, printed)
     what = f"environment '{kind}:{value}'"
     if kind == "conda":
         reasons = [f"no conda on the host has an environment {value}"]
-    some = ", ".join(f"{kind}:{each}" for each in names[:_MOST])
-    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
-    evidence = [f"there {'are' if len(names) > 1 else 'is'} {some}{more}"]
-    if not names:
-        evidence = [f"searched {', '.join((*CONDA_PLACES, CONDA_LIST))}"] if kind == "conda" else []
+    evidence = _listed(kind, names)
+    if not names and kind == "conda":
+        evidence = [f"searched {', '.join((*CONDA_PLACES, CONDA_LIST))}"]
     near = names[0] if names and _likeness(names[0], value) >= _ALIKE else ""
     if reasons and reasons[0].startswith(_LOCKED):
         hint = "ask the owner of that folder to let you in, or use an environment of your own"
@@ -304,6 +302,31 @@ def _explain_absence(kind: str, value: str, printed: str) -> EnvironmentBuildErr
         hint = "find it on the host, and correct the path"
     message = f"{what}: {reasons[0] if reasons else 'it does not exist'}"
     return EnvironmentBuildError(message, evidence=evidence, stage="environment", hint=hint)
+
+
+def _explain_no_python(printed: str) -> EnvironmentBuildError:
+    """Return the error for a host without the caller's version of Python; it lists the interpreters that are there."""
+    names = _existing_names("python", f"/usr/bin/{_CALLERS_PYTHON}", printed)
+    same = next((each for each in names if posixpath.basename(each) == _CALLERS_PYTHON), "")
+    hint = f'set environment="python:{same}"' if same else NAME_ENVIRONMENT
+    return EnvironmentBuildError(NO_PYTHON, evidence=_listed("python", names), stage="environment", hint=hint)
+
+
+def _existing_names(kind: str, value: str, printed: str) -> list[str]:
+    """Return the environments of a kind that `_REPORT` has found, as users name them: those like the value first."""
+    lines = printed.splitlines()
+    home = next((line[len(_HOME) :] for line in lines if line.startswith(_HOME)), "")
+    programs = dict.fromkeys(line[len(_THERE) :] for line in lines if line.startswith(_THERE))
+    words = dict.fromkeys(_as_written(kind, program, home) for program in programs)
+    return sorted(filter(None, words), key=lambda each: -_likeness(each, value))
+
+
+def _listed(kind: str, names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    some = ", ".join(f"{kind}:{each}" for each in names[:_MOST])
+    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    return [f"there {'are' if len(names) > 1 else 'is'} {some}{more}"]
 
 
 def _as_written(kind: str, program: str, home: str) -> str:

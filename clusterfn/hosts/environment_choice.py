@@ -167,6 +167,9 @@ class EnvironmentResolver:
                 return self.resolve_made(spec, wanted.gpus, say)
             except LockError as error:
                 lacking.evidence = (*lacking.evidence, f"none could be built: {error.message}", *error.evidence)
+                if lacking.message == existing.NO_PYTHON:
+                    lacking.hint = f"{error.hint}; or {lacking.hint}"
+                    raise lacking from error
                 by_pip = f"python{'.'.join(map(str, CALLER))} -m venv ~/v"
                 if spec.pip:
                     by_pip += f"; ~/v/bin/pip install {' '.join(each.name for each in spec.pip)}"

@@ -51,33 +51,6 @@ def give(arriving: Arriving, data: bytes, step: int) -> None:
         arriving.write(data[at : at + step])
 
 
-@pytest.mark.parametrize("early", [0, 100, 1 << 20, (3 << 20) + 5, None], ids=str)
-@pytest.mark.parametrize("step", [50_000, 1 << 20])
-def test_a_value_that_comes_early_in_part_or_as_a_whole_is_whole(early, step):
-    data, content, told = written(Large())
-    early = len(data) if early is None else early
-    arriving = Arriving(PLACE)
-
-    if early:
-        arriving.begin_early(again=False)
-        give(arriving, data[:early], step)
-    arriving.announce(content)
-    give(arriving, data[early:], step)
-
-    assert load(arriving, told) == VALUE
-
-
-@pytest.mark.parametrize("value", [1, "x" * 70_000, b"x" * (2 << 20)], ids=["int", "text", "bytes"])
-def test_a_value_after_its_outcome_is_as_before(value):
-    data, content, told = written(value)
-    arriving = Arriving(PLACE)
-
-    arriving.announce(content)
-    give(arriving, data, 65536)
-
-    assert load(arriving, told) == value
-
-
 def test_a_value_that_was_begun_again_counts_from_there():
     data, content, told = written(Large())
     arriving = Arriving(PLACE)

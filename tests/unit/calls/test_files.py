@@ -36,14 +36,6 @@ def test_here_a_file_is_a_path(tmp_path):
     assert copy.deepcopy(file) == file == pickle.loads(pickle.dumps(file))
 
 
-def test_a_file_is_one_member_without_a_name(tmp_path):
-    path = write(tmp_path / "a.txt", "text")
-
-    item = shipment(File(path))
-
-    assert (item.name, item.members, item.size, item.is_directory) == ("a.txt", (("", path),), 4, False)
-
-
 def test_a_relative_path_is_taken_from_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "a.txt")
@@ -66,14 +58,6 @@ def test_an_empty_directory_can_be_sent(tmp_path):
     (tmp_path / "d").mkdir()
 
     assert shipment(Directory(tmp_path / "d")).members == ()
-
-
-@pytest.mark.parametrize("name", ["ü", "a\nb", "a b", "🎉", "-n", os.fsdecode(b"\xff")])
-def test_odd_names_travel(tmp_path, name):
-    write(tmp_path / "d" / name)
-
-    assert names(tmp_path / "d") == [name]
-    assert shipment(File(tmp_path / "d" / name)).name == name
 
 
 def test_equal_content_has_one_digest_whatever_its_name(tmp_path):

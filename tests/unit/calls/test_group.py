@@ -83,15 +83,6 @@ def test_a_job_shows_by_completion_what_a_user_may_call():
     assert {"logs", "usage"} <= shown <= explained
 
 
-def test_results_are_in_order_whatever_came_first():
-    known, made = group(3)
-    for index in (2, 0, 1):
-        known.end_item(index, ItemOutcome("RETURNED", index * 10))
-
-    assert made.results() == [0, 10, 20]
-    assert list(made) == [(2, 20), (0, 0), (1, 10)]
-
-
 def test_the_first_end_of_an_item_is_its_end():
     made = ended(1)
     known = state_of_group(made)
@@ -116,14 +107,6 @@ def test_waiting_has_an_end():
         made.results(timeout=0.01)
 
 
-def test_raise_raises_the_first_and_collect_keeps_it_in_its_place():
-    error = ValueError("no")
-
-    assert ended(1, error, 3).results() == [1, error, 3]
-    with pytest.raises(ValueError, match="no"):
-        ended(1, error, 3, on_error="raise").results()
-
-
 def test_none_succeeded_counts_each_cause():
     made = ended(*[ValueError(n % 2) for n in range(5)])
 
@@ -131,16 +114,6 @@ def test_none_succeeded_counts_each_cause():
         made.results()
     assert caught.value.evidence == ("3 x ValueError: 0", "2 x ValueError: 1")
     assert caught.value.__cause__ is made.failed[0]
-
-
-def test_items_that_are_sent_again_end_once_more_and_the_others_stay_as_they_ended():
-    known = state_of_group(ended(1, ValueError(2), 3))
-
-    again = known.with_items_again([1], "90aa000011112222", "/root/jobs/90aa")
-
-    assert (again.id, again.status) == ("90aa000011112222", "RUNNING (2 of 3 ended: 2 returned)")
-    again.end_item(1, ItemOutcome("RETURNED", 2))
-    assert JobGroup(again).results() == [1, 2, 3] and list(known.failed) == [1]
 
 
 class Odd(Exception):
@@ -186,12 +159,6 @@ def test_a_group_that_waits_says_why(monkeypatch, term):
 
     assert ("\x1b" not in shown) == (term == "dumb")
     assert "clusterfn: 7f3a pending (waiting for its turn)" in shown or term == "xterm"
-
-
-def test_a_group_of_nothing_has_ended():
-    _, made = group(0)
-
-    assert made.done() and made.results() == [] and list(made) == [] and made.state == "RETURNED"
 
 
 def test_what_is_known_is_reported_in_one_line():
@@ -250,20 +217,6 @@ def test_a_table_without_pandas_says_what_to_install(monkeypatch):
 
     with pytest.raises(ModuleNotFoundError, match=r"pip install pandas, or take results\(\)"):
         ended(1).to_dataframe()
-
-
-def test_each_end_is_shown_once_however_often_results_are_asked_for(capfd):
-    known, made = group(2)
-    known.end_item(1, ItemOutcome("RETURNED", {"score": 0.12341}, usage={"wall_s": 45.21}))
-    with pytest.raises(concurrent.futures.TimeoutError):
-        made.results(0.01)
-    known.end_item(0, ItemOutcome("RETURNED", 0.1156, usage={"wall_s": 43.8}))
-
-    assert made.results() == made.results()
-
-    *shown, last = capfd.readouterr().err.splitlines()
-    assert shown == ["[1/2] item 1 ✓ Score 0.1234, Time 45.2s", "[2/2] item 0 ✓ 0.1156, 43.8s"]
-    assert last.startswith("clusterfn: 2/2 returned, completed in ")
 
 
 def test_one_result_is_waited_for_by_itself():

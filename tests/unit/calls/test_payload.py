@@ -23,7 +23,7 @@ import clusterfn
 from clusterfn import PayloadError
 from clusterfn.calls import console, job_display, payload
 from clusterfn.calls.dependencies import Place
-from clusterfn.calls.files import Directory, File
+from clusterfn.calls.files import File
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.job import Job
@@ -31,8 +31,6 @@ from clusterfn.hosts import serialization
 from tests.fakes.taken import Taken
 from tests.fixtures import roundtrip
 from tests.waiting import until
-
-BIG = b"x" * (2 << 20)
 
 
 @pytest.fixture(autouse=True)
@@ -99,13 +97,6 @@ def test_a_signature_that_is_not_certain_refuses_nothing(function, args):
     assert payload.pack(function, args, {})
 
 
-def test_a_plain_call_needs_nothing_else():
-    packed = pack([1], key={"a": 2})
-
-    assert (packed.sources, packed.shipments, packed.edited, dict(packed.blobs)) == (None, (), (), {})
-    assert serialization.part("container").loads(packed.data) == (len, ([1],), {"key": {"a": 2}})
-
-
 JOB = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", Taken())
 GROUP = JobGroup(GroupState("8fb3000011112222", "train", "tensor01", "/root/jobs/8fb3", 2))
 
@@ -123,16 +114,6 @@ def test_a_job_as_an_argument_is_refused_by_its_name_with_what_to_pass_instead(a
 
     assert message in caught.value.message
     assert hint in caught.value.hint
-
-
-@pytest.mark.parametrize("value", [BIG, bytearray(BIG)], ids=["bytes", "bytearray"])
-def test_large_bytes_travel_once_under_their_hash(value):
-    packed = pack(value, value)
-
-    assert {digest: bytes(data) for digest, data in packed.blobs.items()} == {hashlib.sha256(BIG).hexdigest(): BIG}
-    assert len(packed.data) < 2000
-    assert not pack(b"x" * 1000).blobs
-    assert pack(BIG).data == pack(bytes(bytearray(BIG))).data, "the same content has the same bytes at each call"
 
 
 class Odd:
@@ -187,18 +168,6 @@ def test_a_class_that_cannot_be_compared_goes():
         pass
 
     pack(Column(), [Column()])
-
-
-def test_files_and_directories_are_listed_once(tmp_path):
-    (tmp_path / "a.txt").write_text("a")
-    file, folder = File(tmp_path / "a.txt"), Directory(tmp_path)
-
-    packed = pack(file, [file], {"d": folder})
-
-    assert sorted((item.name, item.is_directory) for item in packed.shipments) == [
-        ("a.txt", False),
-        (tmp_path.name, True),
-    ]
 
 
 def test_a_missing_file_is_reported_at_the_call(tmp_path):

@@ -167,18 +167,6 @@ def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, *tells: Tell) ->
     return stream.getvalue().partition("\n")[2]
 
 
-def test_a_log_says_once_that_the_connection_is_lost_and_once_that_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = shown(
-        monkeypatch, io.StringIO(),
-        lambda job: entry_of(job).set_state(RUNNING, ""),  # one that waits might show its reason
-        lambda job: entry_of(job).show_connection(LOST),
-        lambda job: entry_of(job).show_connection(LOST.replace("the host no longer answered", "lab8:22 refused it")),
-        lambda job: entry_of(job).show_connection(""),
-    )  # fmt: skip
-
-    assert text == f"clusterfn: 7f3a {LOST}\nclusterfn: 7f3a the connection to lab8 is back\n"
-
-
 def test_a_terminal_shows_it_below_the_output_and_takes_it_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     text = shown(
@@ -334,28 +322,6 @@ def answered(outcome: bytes, *value: bytes) -> Handler:
             yield {"end": True, "ok": True}, b""
 
     return handler
-
-
-@pytest.mark.parametrize(
-    ("outcome", "words"),
-    [
-        (b"{}", "it has no valid kind of outcome"),
-        (b"[]", "it has no valid kind of outcome"),
-        (b'{"kind": ["returned"]}', "its 'kind' is \\['returned'\\]"),
-        (b'{"kind": "lost", "evidence": "text"}', "its 'evidence' is 'text'"),
-        (b'{"kind": "superseded", "superseded_by": 1}', "attempts \\[1\\] name one another as the next"),
-        (b'{"kind": "superseded", "superseded_by": "2"}', "its 'superseded_by' is '2'"),
-        (b"[" * 100_000, "too deep"),
-    ],
-)
-def test_an_outcome_that_makes_no_sense_ends_its_job_as_damaged(
-    on_fake: tuple[HostState, FakeTransport], outcome: bytes, words: str
-) -> None:
-    session, transport = on_fake
-    transport.program.handler = answered(outcome)  # type: ignore[attr-defined]
-
-    with pytest.raises(JobError, match=f"the job has ended, but its outcome.json is damaged: .*{words}"):
-        followed(session).result(150)
 
 
 def test_two_attempts_that_supersede_each_other_end_their_job(on_fake: tuple[HostState, FakeTransport]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from clusterfn.bridge.job_states import PENDING, RUNNING
-from clusterfn.cli.check import connection, function, scheduler, storage
+from clusterfn.cli.check import function, scheduler, storage
 from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWarning
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
@@ -67,11 +67,6 @@ def rejects(step: Any, where: CheckState) -> ConfigError:
 def slurm(*partitions: Partition, accounts: tuple[Account, ...] = (), **options: Any) -> CheckState:
     site = Site((), {"slurm": SlurmSite(partitions or (SHORT, DOWN, DRAINED), accounts)})
     return found(site, "slurm", scheduler_options=options)
-
-
-@pytest.mark.parametrize("partition", ["main", "main,old", {"cpu": "main", "gpu": None}, None])
-def test_a_partition_that_is_up_passes(partition):
-    assert scheduler.scheduler(slurm(partition=partition)).startswith("SLURM with 3 partitions")
 
 
 @pytest.mark.parametrize(
@@ -277,15 +272,6 @@ def test_an_nvidia_smi_that_fails_has_its_own_remedy(trouble, silent, mends):
     assert mends in failed.hint
 
 
-def test_an_rc_file_that_prints_is_a_warning_with_the_line_that_silences_it():
-    noise = "\n".join(f"line {each}" for each in range(7))
-
-    warned = fails(connection.shell, found(Site(()), noise=noise), StepWarning)
-
-    assert warned.evidence == ("line 0", "line 1", "line 2", "line 3", "line 4", "… and 2 more lines")
-    assert "case $- in *i*) ;; *) return ;; esac" in warned.hint
-
-
 TREE = """
 module() {
     case "$1 $2 $3" in
@@ -409,14 +395,6 @@ def checked(monkeypatch: pytest.MonkeyPatch, job: WaitingJob) -> CheckState:
     where.timeout_s = 0.01
     monkeypatch.setattr(function.call, "submit_call", lambda *_: job)
     return where
-
-
-def test_a_function_that_waits_its_turn_on_a_busy_machine_is_withdrawn_and_skipped(monkeypatch):
-    job = WaitingJob(PENDING, "16 of 16 cores held by bob")
-
-    with pytest.raises(StepSkipped, match=r"still waiting \(16 of 16 cores held by bob\)"):
-        function.function(checked(monkeypatch, job))
-    assert job.stopped
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import io
 import json
 import time
-from types import SimpleNamespace
 
 import pytest
 
@@ -46,25 +45,6 @@ def test_each_gpu_says_who_has_it():
     assert "20.1 GB of 48 GB" in rows[0] and "97 %" in rows[0] and " ? " in rows[3]
 
 
-def test_the_queue_is_below_in_its_order(monkeypatch):
-    now = time.time()
-    monkeypatch.setattr(gpus, "time", SimpleNamespace(time=lambda: now))
-    asked = {"gpus": 2, "cores": 4, "memory_mb": 0}
-    told = [
-        {**holder(), "asked": asked, "since": now - 240, "reason": ""},
-        {**holder(own=True, job="7f3a000011112222", name="train"), "asked": {**asked, "gpus": 1}, "since": now - 5,
-         "reason": "8 of 8 GPUs held by ada (8); waiting for 1"},
-    ]  # fmt: skip
-
-    queue = [" ".join(line.split()) for line in shown(card(), waiting=told).split("\n\n")[2].splitlines()]
-
-    assert queue == [
-        "WAITING FOR SINCE",
-        "1 bob 2 GPUs 4 min",
-        "2 you: train (7f3a) 1 GPU 5 s 8 of 8 GPUs held by ada (8); waiting for 1",
-    ]
-
-
 def test_who_watches_sees_for_how_long_a_held_gpu_has_done_nothing():
     now = [100.0]
     lines = gpus.MachineTables(lambda: now[0])
@@ -81,26 +61,6 @@ def test_who_watches_sees_for_how_long_a_held_gpu_has_done_nothing():
     assert use(used_mib=1) == "0 % for 30 s"
     assert use(used_mib=1, use_percent=5) == "5 %"
     assert use(used_mib=1) == "0 %"
-
-
-def test_a_clusters_nodes_and_who_waits_there():
-    node = {"node": "n1", "state": "mixed", "type": "a100", "total": 4, "used": 3}
-    job = {
-        "id": "254",
-        "user": "bob",
-        "wants": "gpu:4",
-        "submitted": "T",
-        "reason": "Priority",
-        "name": "x",
-        "own": False,
-    }
-    told = {"nodes": [node, {**node, "node": "n2", "type": "", "used": 0}], "waiting": [job, {**job, "own": True}]}
-
-    text = [" ".join(line.split()) for line in gpus.cluster_tables(told).splitlines()]
-
-    assert text[0] == "5 of 8 GPUs free"
-    assert text[3:5] == ["n1 mixed a100 1 of 4", "n2 mixed - 4 of 4"]
-    assert text[7:] == ["bob 254 gpu:4 T Priority", "you: x 254 gpu:4 T Priority"]
 
 
 def test_a_gpu_of_unknown_use_is_no_free_gpu():

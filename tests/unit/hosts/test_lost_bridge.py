@@ -88,15 +88,6 @@ def test_what_asks_a_host_that_has_lost_the_bridge_gets_its_answer(
     assert there.uploads == 3
 
 
-def test_many_that_find_it_lost_together_send_one(session: HostState, there: Forgetful) -> None:
-    there.has_bridge = False
-
-    asked = [session.bridge.supervise("conclude", f"/r/jobs/{number}") for number in range(50)]
-
-    assert {reply.result(WAIT_S).rc for reply in asked} == {0}
-    assert there.uploads == 2
-
-
 def test_a_host_that_keeps_nothing_is_asked_twice_and_no_more(session: HostState, there: Forgetful) -> None:
     there.has_bridge = there.keeps = False
 

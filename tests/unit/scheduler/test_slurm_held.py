@@ -22,7 +22,6 @@ from clusterfn.scheduler import scheduler_for
 from clusterfn.scheduler.base import Answer, Evidence, Submission
 from tests.golden.samples import SLURM as HOST
 from tests.golden.samples import job
-from tests.waiting import until
 
 RECORD = {"id": "1234", "job": "7f3a", "node": "n1", "cores": 8, "memory_mb": 16384, "gpus": 1, "gpu_type": "a100",
           "time_s": 7200.0, "ends": 10_000.0}  # fmt: skip
@@ -177,34 +176,6 @@ def enter(there: Path, **asked: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60)
 
 
-def test_a_job_that_fits_starts_as_a_step_with_the_variables_of_a_batch_job(there: Path) -> None:
-    done = enter(there)
-
-    assert (done.returncode, done.stdout, done.stderr) == (0, "1234\n", ""), done.stderr
-    until((there / "job" / "started").exists)
-    seen = (there / "job" / "env").read_text().splitlines()
-    assert {"HOME=/home/ada", "SLURM_STEP_ID=7", "CLUSTERFN_STEP=1"} <= set(seen)
-    assert "OURS=not the job's" not in seen
-    assert (there / "job" / "claim").read_text() == "1234.7", "before its script, which may die"
-
-
-def test_a_job_that_does_not_fit_goes_to_sbatch_with_a_line(there: Path) -> None:
-    done = enter(there, cores=9)
-
-    assert (done.stdout, (there / "job" / "srun.said").exists()) == ("1235\n", False)
-    assert done.stderr == ("clusterfn: train is not in the held allocation 1234: it needs 9 cores, and that has 8\n")
-
-
-def test_a_busy_allocation_leaves_the_job_to_sbatch(there: Path) -> None:
-    (there / "bin" / "srun").write_text("#!/bin/sh\necho 'srun: error: Unable to create step: busy' >&2; exit 1\n")
-
-    done = enter(there)
-
-    assert done.stdout == "1235\n"
-    assert done.stderr.endswith("is not in the held allocation 1234: srun: error: Unable to create step: busy\n")
-    assert (there / "held" / "record").exists()
-
-
 @pytest.mark.parametrize(
     ("why", "is_gone"), [("Invalid job id specified", True), ("Socket timed out on send/recv operation", False)]
 )
@@ -217,13 +188,6 @@ def test_a_controller_that_does_not_answer_ends_no_allocation(there: Path, why: 
 
     assert done.stdout == "1235\n" and done.stderr.endswith(f"is not in the held allocation 1234: {said}\n")
     assert (there / "held").exists() is not is_gone
-
-
-def test_an_allocation_that_is_gone_is_forgotten(there: Path) -> None:
-    (there / "bin" / "srun").write_text("#!/bin/sh\necho 'srun: error: Invalid job id specified' >&2; exit 1\n")
-
-    assert enter(there).stdout == "1235\n"
-    assert not (there / "held").exists()
 
 
 @pytest.mark.parametrize("name", ["record", "environment"])

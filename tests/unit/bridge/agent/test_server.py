@@ -126,21 +126,6 @@ def test_a_nudge_comes_between_two_chunks_and_never_inside_of_one(client: Client
     until(lambda: client.turns(1) or 2 not in client.agent.requests)
 
 
-def test_nothing_more_is_read_from_a_client_that_does_not_listen(client: Client) -> None:
-    fill(client)
-    unheard = client.agent.out.size
-    client.ask(id=4, do="have", paths=[])
-    client.turns()
-    then = client.agent.out.size
-
-    client.listen()
-    client.turns()
-    client.listen()
-
-    assert then == unheard >= FULL
-    assert client.heard[-1]["id"] == 4
-
-
 def test_a_disk_that_takes_neither_bytes_nor_the_end_of_a_file_is_reported(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -466,20 +451,24 @@ def test_a_disk_that_syncs_slowly_stops_no_other_request_and_syncs_for_many_uplo
 ) -> None:
     forks: list[int] = []
     fork, fsync = os.fork, os.fsync
+    # While this file exists the disk takes nothing, however long a busy machine needs for the requests.
+    held = tmp_path / "held"
     monkeypatch.setattr(os, "fork", lambda: (forks.append(1), fork())[1])
-    monkeypatch.setattr(os, "fsync", lambda fd: (time.sleep(0.2), fsync(fd))[1])
+    monkeypatch.setattr(os, "fsync", lambda fd: (time.sleep(0.2), until(lambda: not held.exists()), fsync(fd))[2])
     client.ask(id=1, do="put", path=str(tmp_path / "jobs" / "first"), size=1)
     os.write(client.asking, pack({"id": 1, "do": "chunk", "last": True}, b"a"))
     client.turns(1)
     until(lambda: client.turns(1) or not client.agent.requests)
     assert client.agent.disk_sync.is_slow
 
+    held.touch()
     for number in range(10, 30):
         client.ask(id=number, do="put", path=str(tmp_path / "jobs" / str(number)), files=[["a", 1, 0o600]])
         os.write(client.asking, pack({"id": number, "do": "chunk", "last": True}, b"a"))
     client.ask(id=99, do="have", paths=[])
     until(lambda: client.turns(1) or 99 not in client.agent.requests and client.agent.frames is None)
     assert len(client.agent.requests) == 20, "the ping is answered before any of them is on the disk"
+    held.unlink()
     until(lambda: client.turns(1) or not client.agent.requests)
 
     client.listen()
@@ -509,14 +498,6 @@ def test_an_upload_that_a_slow_disk_refuses_fails_alone(
     client.listen()
     assert {header["id"]: header["ok"] for header in client.heard} == {10: True, 11: False, 12: True, 13: True}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fine", "good", "well"]
-
-
-def test_what_is_useless_after_a_power_cut_is_not_waited_for(
-    client: Client, tmp_path: Path, steps: list[tuple[str, str]]
-) -> None:
-    put_tree(client, tmp_path / "jobs" / "one", sync=False)
-
-    assert [step for step, _ in steps] == ["rename"]
 
 
 def test_an_agent_remembers_only_the_last_of_the_requests_that_failed(
@@ -599,30 +580,6 @@ def test_the_disk_gets_an_upload_at_once_or_soon_or_whenever(
 
     assert (tmp_path / "x").read_bytes() == b"abc"
     assert list(dict.fromkeys(told)) == asked
-
-
-def test_an_upload_continues_at_the_byte_that_the_lost_agent_has_reached(client: Client, tmp_path: Path) -> None:
-    data, path = os.urandom(3_000_000), tmp_path / "blob"
-    ask = {"do": "put", "path": str(path), "size": len(data), "mode": 0o400, "crc": zlib.crc32(data), "resume": 77}
-    client.ask(id=2, **ask)
-    send(client, data[:1_000_000], id=2)
-    (part,) = tmp_path.glob("blob.part-*")
-    lose(client)
-
-    client.ask(id=3, **ask, resumed=1)
-    assert answer_of(client, 3) == {"id": 3, "at": 1_000_000}
-    inode = next(tmp_path.glob("blob.part-*")).stat().st_ino
-    assert not part.exists(), "the lost agent could still write to it"
-    send(client, data[1_000_000:2_000_000], id=3)
-    lose(client)
-    client.ask(id=4, **ask, resumed=3)
-    assert answer_of(client, 4) == {"id": 4, "at": 2_000_000}
-    send(client, data[2_000_000:], id=4, last=True)
-
-    until(lambda: client.turns(1) or path.exists())
-    assert path.read_bytes() == data
-    assert (path.stat().st_ino, path.stat().st_mode & 0o777) == (inode, 0o400)
-    assert [each.name for each in tmp_path.iterdir()] == ["blob"]
 
 
 def test_what_was_altered_before_an_upload_continues_is_seen_and_removed(client: Client, tmp_path: Path) -> None:
@@ -758,20 +715,6 @@ def test_where_no_restart_can_be_seen_an_upload_begins_again(
 
 def rows_of(files: dict[str, bytes]) -> list[list[Any]]:
     return [[name, len(content), 0o400, zlib.crc32(content)] for name, content in files.items()]
-
-
-@pytest.mark.parametrize("wrong", [0, 3, 299_999, 300_003])
-def test_a_file_of_a_tree_that_changes_while_it_is_sent_is_rejected(client: Client, tmp_path: Path, wrong: int) -> None:
-    files = {"a": b"abc", "d/large": os.urandom(300_000), ".last": b"x"}
-    data = bytearray(b"".join(files.values()))
-    data[wrong] ^= 1
-    client.ask(id=2, do="put", path=str(tmp_path / "tree"), files=rows_of(files))
-    send(client, bytes(data), id=2, last=True)
-
-    answer = answer_of(client, 2)
-    name = "a" if wrong < 3 else "d/large" if wrong < 300_003 else ".last"
-    assert f"the bytes of {name} that came have another checksum" in answer["error"]["message"]
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("lost_at", [2, 3, 200_000, 300_003])

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from clusterfn.bridge.kernel.carried import READ, CarriedConnections, SocketWatcher, receive
-from clusterfn.bridge.kernel.stream import CLOSE, DATA, Frame, FrameSplitter, FrameStream
+from clusterfn.bridge.kernel.stream import DATA, FrameSplitter, FrameStream
 from tests.waiting import WAIT_S
 
 
@@ -28,29 +28,6 @@ def pair():
 
 def frames_of(stream: FrameStream) -> list[tuple[int, int, bytes]]:
     return [(frame.kind, frame.connection, frame.body) for frame in FrameSplitter().feed(stream.next_unsent())]
-
-
-def test_bytes_go_both_ways_and_what_came_before_a_close_is_delivered(watcher, pair):
-    near, far = pair
-    stream = FrameStream()
-    stream.resume(0)
-    carried = CarriedConnections(watcher, stream, 1 << 20)
-    connection = carried.add(7, None)
-    carried.take(Frame(DATA, 7, 1, b"early"))
-    carried.attach(connection, near)
-    far.sendall(b"answer")
-    for _ in range(2):
-        watcher.wait(1)
-    carried.take(Frame(DATA, 7, 2, b" late" * 100_000))
-    carried.take(Frame(CLOSE, 7, 3, b""))
-
-    heard = b""
-    while len(heard) < 500_005:
-        heard += far.recv(1 << 20)
-        watcher.wait(0.01)
-    assert heard == b"early" + b" late" * 100_000
-    assert (far.recv(1), carried.undelivered, bool(carried)) == (b"", 0, False)
-    assert frames_of(stream) == [(DATA, 7, b"answer")]
 
 
 def test_nothing_is_read_while_too_much_is_not_acknowledged(watcher, pair):

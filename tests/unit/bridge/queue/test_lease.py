@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -53,19 +52,6 @@ def as_bob(work: Callable[[], bool]) -> bool:
     return bool(status)
 
 
-def test_a_name_has_one_holder_until_that_lets_go(folder: Path):
-    files = lease.FileLeases()
-    first = files.hold("gpu/one")
-
-    assert first is not None
-    assert files.hold("gpu/one") is None
-    assert files.names() == {"gpu/one"}
-    first.close()
-    assert list(folder.iterdir()) == []
-    assert files.names() == set()
-    assert files.hold("gpu/one") is not None
-
-
 def test_who_inherits_a_name_holds_it_too(folder: Path):
     files = lease.FileLeases()
     first = files.hold("gpu/one")
@@ -76,26 +62,6 @@ def test_who_inherits_a_name_holds_it_too(folder: Path):
     assert files.hold("gpu/one") is None
     os.close(heir)
     assert files.hold("gpu/one") is not None
-
-
-def test_of_many_that_come_together_one_holds_the_name(folder: Path):
-    code = (
-        "import sys; from clusterfn.bridge.queue import lease; lease.FOLDER = sys.argv[1]\n"
-        "sys.stdin.read(1); mark = lease.FileLeases().hold('gpu/one'); print(mark is not None, flush=True)\n"
-        "sys.stdin.read()"
-    )
-    argv = [sys.executable, "-c", code, str(folder)]
-    many = [subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(5)]
-    for each in many:
-        assert each.stdin is not None
-        each.stdin.write("x")
-        each.stdin.flush()
-
-    won = [each.stdout.readline().strip() for each in many if each.stdout is not None]
-
-    for each in many:
-        each.communicate()
-    assert sorted(won) == ["False"] * 4 + ["True"]
 
 
 def test_a_name_whose_file_is_removed_before_it_is_locked_is_claimed_again(folder: Path, monkeypatch):

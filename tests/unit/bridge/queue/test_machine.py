@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterfn.bridge.queue import gpu_leases, lease_names, machine
+from clusterfn.bridge.queue import lease_names, machine
 from clusterfn.bridge.queue.machine import (
     ANY,
     MEMORY,
@@ -15,28 +15,8 @@ from clusterfn.bridge.queue.machine import (
     RemainingResources,
     UserLimits,
 )
-from clusterfn.bridge.supervisor import gpus as bridge_gpus
 
 NONE = UserLimits(None, None, None, None)
-
-
-class Mark:
-    def __init__(self, held: set[str], name: str) -> None:
-        self._held, self._name = held, name
-        held.add(name)
-
-    def close(self) -> None:
-        self._held.discard(self._name)
-
-
-class Marks:
-    """Names in a set."""
-
-    def __init__(self) -> None:
-        self.held: set[str] = set()
-
-    def hold(self, name: str) -> Mark | None:
-        return None if name in self.held else Mark(self.held, name)
 
 
 @pytest.mark.parametrize(("there", "available", "fits"), [(1000, 200, False), (1000, 400, True), (200, 400, False)])
@@ -64,13 +44,6 @@ def test_what_one_user_has_may_come_up_to_each_limit_and_not_above(limit: str, u
     assert over(used + asked - 1) == [OWN]
 
 
-def test_a_limit_does_not_count_against_who_asks_for_none_of_it():
-    running = [machine.Running(1, "own", Demand(4, 1, 500), False)]
-    room = RemainingResources(MachineResources(8, 900, 900), running, 1, UserLimits(2, None, 100, None))
-
-    assert room.lacks(Demand(0, 1, 0)) == []
-
-
 def test_all_that_run_count_together_and_so_does_who_was_let_in_just_now():
     running = [machine.Running(1, name, Demand(1, 1, 0), False) for name in "ab"]
     room = RemainingResources(MachineResources(8, 900, 900, "abcdefgh"), running, 1, UserLimits(4, None, None, None))
@@ -78,28 +51,6 @@ def test_all_that_run_count_together_and_so_does_who_was_let_in_just_now():
     assert room.over(Demand(2, 1, 0)) == []
     room.take(Demand(1, 1, 0))
     assert room.over(Demand(2, 1, 0)) == ["gpus"] and room.over(Demand(1, 1, 0)) == []
-
-
-def test_a_gpu_that_another_user_uses_is_exchanged_for_one_and_no_more(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(bridge_gpus, "used_by_others", lambda every: {uuid: "bob" for uuid in every if uuid == "a"})
-    marks = Marks()
-    held = gpu_leases.hold_gpus(marks, ["a", "b"], 2)  # type: ignore[arg-type]
-
-    held = gpu_leases.replace_used_gpus(marks, held, ["a", "b", "c", "d"])  # type: ignore[arg-type]
-
-    assert list(held) == ["b", "c"]
-    assert marks.held == {lease_names.gpu("b"), lease_names.gpu("c")}
-
-
-def test_where_another_user_leaves_too_few_none_is_held(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(bridge_gpus, "used_by_others", lambda every: {uuid: "bob" for uuid in every if uuid == "a"})
-    marks = Marks()
-
-    with pytest.raises(gpu_leases.TooFew) as few:
-        gpu_leases.replace_used_gpus(marks, gpu_leases.hold_gpus(marks, ["a", "b"], 2), ["a", "b"])  # type: ignore[arg-type]
-
-    assert few.value.unleased == {"a": "bob"}
-    assert not marks.held
 
 
 def test_who_holds_a_gpu_is_said_only_where_the_jobs_that_run_let_it_be_known():

@@ -35,37 +35,12 @@ def started(made: plan.StartPlan) -> list[str]:
     return [each.job for each in made.start]
 
 
-def test_the_first_of_each_line_reserves():
-    waiting = [ticket("1", Demand(1, 1, 0)), ticket("2", Demand(0, 4, 0)), ticket("3", Demand(0, 1, 0))]
-
-    assert started(planned(waiting, cores=4, held="a")) == []
-    assert started(planned(waiting, cores=5, held="a")) == ["2"]
-    assert started(planned([waiting[0], waiting[2]], cores=4, held="a")) == ["3"]
-
-
-def test_another_users_older_job_keeps_its_part_and_a_younger_does_not():
-    job = [ticket("5", Demand(1, 1, 0))]
-
-    assert started(planned(job, 4, ("a", "b"), ("wait/2/4/99999999/2/1/0/x//0",))) == []
-    assert started(planned(job, 4, ("a", "b"), ("wait/2/6/99999999/2/1/0/x//0",))) == ["5"]
-
-
 def test_a_job_for_some_gpus_only_is_not_named_while_it_waits_as_others_would_keep_every_gpu_for_it():
     waiting = [ticket("1", Demand(1, 1, 0), kind=Kind("", 0, ("a",)))]
     made = planned(waiting, cores=4, cards=("b",), held="a")
 
     assert started(made) == []
     assert made.named == []
-
-
-def test_jobs_with_gpus_come_one_after_another_and_what_the_next_needs_is_kept_for_it():
-    waiting = [ticket("1", Demand(1, 1, 0)), ticket("2", Demand(1, 1, 0)), ticket("3", Demand(0, 1, 0))]
-    made = planned(waiting, cores=2, cards=("a", "b"))
-
-    assert started(made) == ["1"]
-    assert made.reasons["2"] == "1 job before it" and "2" in [each.job for each in made.named]
-    assert started(planned(waiting, cores=3, cards=("a", "b"))) == ["1", "3"]
-    assert started(planned(waiting, 8, ("a", "b"), ("run/1/1/1/1/0",))) == ["3"]
 
 
 def test_the_reason_says_for_whom_the_free_gpus_are_kept():
@@ -91,34 +66,7 @@ def test_the_reason_counts_the_gpus_that_are_kept_for_several_and_leaves_out_tho
     assert made.reasons["5"] == f"1 of 4 GPUs held by 990007 (1), {kept}; waiting for 3; 2 jobs before it"
 
 
-def test_where_no_gpu_is_free_nothing_is_said_of_what_is_kept():
-    made = planned([ticket("5", Demand(1, 1, 0))], 8, (), ("wait/990008/4/99999999/4/1/0/x//0",), held="ab")
-
-    assert made.reasons["5"] == "2 of 2 GPUs held by 990007 (2); waiting for 1; 1 job before it"
-
-
 A100, A6000 = Kind("a100", 0), Kind("a6000", 0)
-
-
-def test_who_waits_for_one_kind_of_gpu_keeps_no_other_kind():
-    older, waiting = "wait/990008/4/99999999/2/1/0/x/a100/0", [ticket("5", Demand(1, 1, 0))]
-
-    assert started(planned(waiting, 8, ("A", "b"), (older,))) == ["5"]
-    made = planned([waiting[0]._replace(kind=A100)], 8, ("A", "b"), (older,))
-    assert started(made) == []
-    assert "1 of 1 GPUs reserved for 990008's earlier 2-GPU job" in made.reasons["5"]
-
-
-def test_the_first_of_each_kind_reserves():
-    waiting = [
-        ticket("1", Demand(1, 1, 0), kind=A100), ticket("2", Demand(2, 1, 0), kind=A6000),
-        ticket("3", Demand(1, 1, 0), kind=A6000), ticket("4", Demand(0, 1, 0)),
-    ]  # fmt: skip
-    made = planned(waiting, 8, ("b",), held="Ac")
-
-    assert started(made) == ["4"]
-    assert {each.job for each in made.named} == {"1", "2", "4"}
-    assert "reserved" not in made.reasons["1"] and "the others reserved" in made.reasons["3"]
 
 
 def test_a_group_that_has_its_half_keeps_no_gpu_from_those_for_whom_it_waits():
@@ -127,11 +75,3 @@ def test_a_group_that_has_its_half_keeps_no_gpu_from_those_for_whom_it_waits():
 
     assert [each.job for each in planned([element], 8, ("h",), names, held).named] == ["5.1"]
     assert planned([element], 8, ("h",), (*names, "wait/2/9/99999999/1/1/0/x//0"), held).named == []
-
-
-def test_a_group_gives_way_only_to_who_waits_for_gpus_that_it_could_have():
-    element = ticket("5", Demand(1, 1, 0), element=1)._replace(job="5.1", kind=A6000)
-    has = "run/1/5.2/1/1/0"
-
-    assert started(planned([element], 8, ("b",), (has, "wait/2/9/99999999/1/1/0/x/a100/0"), held="Ac")) == ["5.1"]
-    assert started(planned([element], 8, ("b",), (has, "wait/2/9/99999999/1/1/0/x/a6000/0"), held="Ac")) == []

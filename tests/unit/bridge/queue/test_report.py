@@ -29,10 +29,6 @@ def journal(root, *lines):
     (folder / tickets.JOURNAL_FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def test_the_only_one_who_has_gpus_has_them(tmp_path):
-    assert users(tmp_path, held((ADA, "a", 2), (BOB, "b", 0), cards="12")) == {"1": str(ADA), "2": str(ADA)}
-
-
 def test_of_several_a_process_on_the_gpu_tells_and_counts(tmp_path):
     seen = held((ADA, "a", 1), (BOB, "b", 1), cards="12")
 
@@ -43,27 +39,6 @@ def test_of_several_a_process_on_the_gpu_tells_and_counts(tmp_path):
 
 def test_a_lease_without_a_holder_is_of_an_unknown_user(tmp_path):
     assert users(tmp_path, held(cards="1")) == {"1": "an unknown user"}
-
-
-@pytest.mark.skipif(not hasattr(os, "uname"), reason="hosts are no Windows machines")
-def test_ones_own_gpus_are_in_the_journal_with_job_and_time(tmp_path):
-    job = tmp_path / "jobs" / "aa11"
-    job.mkdir(parents=True)
-    (job / "spec.json").write_text('{"name": "train"}')
-    journal(
-        tmp_path,
-        {"event": "taken", "job": "old", "t": 1.0, "cards": ["1", "2", "3"]},
-        {"event": "released", "job": "old", "t": 2.0, "cards": ["1", "2", "3"]},
-        {"event": "taken", "job": "aa11.3", "t": 3.0, "cards": ["2", "4"]},
-        {"event": "released", "job": "aa11.3", "t": 3.5, "cards": ["4"]},
-        {"event": "taken", "job": "died", "t": 4.0, "cards": ["3"]},
-        {"event": "ticket", "job": "w", "t": 5.0},
-    )
-    found = GpuHolders(str(tmp_path), held((OWN, "aa11.3", 1), (ADA, "a", 3), cards="1234"), OWN).of({})
-
-    own = found["2"]
-    assert (own["own"], own["job"], own["name"], own["since"]) == (True, "aa11.3", "train, element 3", 3.0)
-    assert {uuid: told["user"] for uuid, told in found.items() if not told["own"]} == dict.fromkeys("134", str(ADA))
 
 
 @pytest.mark.skipif(not hasattr(os, "uname"), reason="hosts are no Windows machines")

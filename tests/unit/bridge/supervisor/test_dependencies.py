@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clusterfn.bridge.supervisor.dependencies import Dependencies, keep_exception
+from clusterfn.bridge.supervisor.dependencies import Dependencies
 from clusterfn.bridge.supervisor.job import Dependency, dependencies_of, describe_waiting
 from clusterfn.bridge.supervisor.process_tree import boot_id
 from tests.fakes.job_spec import job_spec
@@ -58,41 +58,6 @@ def test_a_job_is_open_until_an_outcome_is_final(tmp_path):
             "places": {"0": [str(attempt / "value.pkl"), 0, 9, None]},
         }
     }  # fmt: skip
-
-
-def test_the_first_failure_of_a_chain_is_the_cause(tmp_path):
-    first = end(lay(tmp_path), "raised", message="KeyError: 'no'", exception={"type": "KeyError"}, value={"size": 5})
-    (first / "value.pkl").write_bytes(b"error")
-    found = Dependencies(str(tmp_path))
-
-    direct = found.failure(wanted())
-    assert direct is not None and direct.kind == "dependency" and direct.stage == "queue"
-    assert direct.message == "train (7f3a) has no value: KeyError: 'no'"
-    middle = end(lay(tmp_path, OTHER), "dependency", cause=direct.cause, message="…")
-    kept = keep_exception(direct, str(middle / "value.pkl"))
-    assert kept.value == {"size": 5} and (middle / "value.pkl").read_bytes() == b"error"
-
-    indirect = found.failure(wanted(OTHER, "evaluate"))
-    assert indirect is not None and indirect.cause == direct.cause
-    assert indirect.message == "evaluate (90aa) never ran, because " + direct.message
-
-
-@pytest.mark.parametrize("kind", ["cancelled", "signal", "lost", "unsatisfiable", "result"])
-def test_every_end_without_a_value_is_a_failure(tmp_path, kind):
-    end(lay(tmp_path), kind, message="so it ended")
-
-    failed = Dependencies(str(tmp_path)).failure(wanted())
-    assert failed is not None and failed.cause["kind"] == kind and "so it ended" in failed.message
-
-
-def test_what_was_removed_has_no_value_and_is_not_waited_for(tmp_path):
-    (tmp_path / "jobs").mkdir()
-    found = Dependencies(str(tmp_path))
-
-    assert found.still_open(wanted()) == []
-    failed = found.failure(wanted())
-    assert failed is not None and "it is not on the host" in failed.message
-    assert found.places(wanted())[TRAIN]["lost"]["kind"] == "lost"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "[1]", "{", "\xff", '{"final": false}'])
@@ -176,31 +141,6 @@ def test_a_job_that_waits_in_the_queue_or_runs_is_open_however_long_ago_it_was_s
     (folder / "started").write_text(f"{boot_id()} {Path(f'/proc/{os.getpid()}/stat').read_text()}")
     os.utime(folder / "started", (long_ago, long_ago))
     assert Dependencies(str(tmp_path)).still_open(wanted()) == wanted()
-
-
-def test_of_a_group_each_item_is_found_in_its_journal(tmp_path):
-    home = lay(tmp_path, group={"count": 4})
-    end(home, "returned")
-    attempt = home / "elements" / "1" / "attempts" / "2"
-    attempt.mkdir(parents=True)
-    lines = [
-        {"begin": 0}, {"index": 1, "kind": "returned", "at": 7, "value": {"size": 3, "crc": 0}},
-        {"index": 0, "kind": "returned", "at": 0, "value": {"size": 7, "crc": 0}},
-        {"index": 2, "kind": "raised", "message": "KeyError: 2", "at": 10, "value": {"size": 2, "crc": 0}},
-    ]  # fmt: skip
-    (attempt / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = Dependencies(str(tmp_path))
-
-    places = found.places(wanted())[TRAIN]["places"]
-    assert places["0"][:3] == [str(attempt / "values"), 0, 7] and places["1"][:3] == [str(attempt / "values"), 7, 3]
-    assert {index: place[3] and place[3]["message"] for index, place in places.items()} == {
-        "0": None, "1": None, "2": "KeyError: 2", "3": "the item has no line in any journal",
-    }  # fmt: skip
-    assert list(found.places(wanted(items=[1]))[TRAIN]["places"]) == ["1"]
-    assert found.failure(wanted(items=[0, 1])) is None
-    whole, third = found.failure(wanted()), found.failure(wanted(items=[2]))
-    assert whole is not None and third is not None
-    assert third.exception_at == (str(attempt / "values"), 10, 2) == whole.exception_at
 
 
 def test_what_a_spec_names_is_described_in_a_line():

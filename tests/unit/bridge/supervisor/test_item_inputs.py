@@ -59,18 +59,6 @@ def train(tmp_path: Path) -> Path:
     return lay(tmp_path, group={"count": 10, "elements": 10})
 
 
-def test_an_item_can_run_once_its_own_input_has_ended_however(tmp_path, train):
-    inputs = inputs_of(taking(tmp_path, 10, 5))
-    assert inputs.ready() == []
-
-    told(train, 7)
-    told(train, 2, kind="raised", element=3)
-    assert inputs.ready() == [], "it looks only when it is told to"
-    inputs.look_again()
-    assert inputs.ready() == [2, 7]
-    assert inputs.in_words() == "waiting for 8 of 10 items of train (7f3a)"
-
-
 def test_a_line_that_is_half_written_is_read_when_it_is_whole(tmp_path, train):
     inputs = inputs_of(taking(tmp_path, 10, 5))
     told(train, 0)
@@ -84,29 +72,6 @@ def test_a_line_that_is_half_written_is_read_when_it_is_whole(tmp_path, train):
     assert inputs.ready() == [0, 1]
 
 
-def test_every_item_can_run_once_the_group_has_ended_or_is_gone(tmp_path, train):
-    inputs = inputs_of(taking(tmp_path, 10, 5))
-    told(train, 3)
-    end(train, "cancelled")
-    assert inputs.ready() == list(range(10)) and inputs.in_words() == ""
-
-
-def test_no_item_runs_before_what_all_of_them_take(tmp_path, train):
-    other = lay(tmp_path, OTHER)
-    inputs = inputs_of(taking(tmp_path, 10, 5, of_all=[[OTHER, None]]))
-    told(train, 0, 1)
-    assert inputs.ready() == []
-    end(other, "returned")
-    inputs.look_again()
-    assert inputs.ready() == [0, 1] and inputs.producers() == [TRAIN, OTHER]
-
-
-def test_a_block_waits_for_the_inputs_of_each_of_its_items(tmp_path, train):
-    inputs = inputs_of(taking(tmp_path, 10, 2, block=4))
-    told(train, 0, 1, 2, 8, 9)
-    assert inputs.count == 3 and inputs.ready() == [2]
-
-
 @pytest.mark.parametrize("count, elements", [(10, 10), (10, 3), (7, 5), (3, 1), (50, 50)])
 def test_an_element_starts_with_its_share_and_the_last_with_all(tmp_path, train, count, elements):
     inputs = inputs_of(taking(tmp_path, count, elements))
@@ -115,22 +80,6 @@ def test_an_element_starts_with_its_share_and_the_last_with_all(tmp_path, train,
     assert shares[elements - 1 :] == [count] * 4, "the last, and all that are started later"
     for element, share in enumerate(shares[:elements], 1):
         assert element * count <= share * elements < element * count + elements
-
-
-def test_blocks_are_claimed_out_of_order_and_the_group_is_complete_with_the_last(tmp_path, train):
-    home = taking(tmp_path, 3, 2)
-    spec = json.loads((home / "spec.json").read_text())
-    chunks, others = Chunks(str(home), spec["group"]), Chunks(str(home), spec["group"])
-    chunks.make_folders()
-
-    assert chunks.take_block(1, [2]) == 2 and list(chunks.items(2)) == [2]
-    assert others.take_block(2, [2]) is None and others.take_block(2, [0, 2]) == 0
-    for block in (2, 0):
-        chunks.finish(block)
-    assert not chunks.complete() and not inputs_of(home).all_taken()
-    assert chunks.take_all(3) == [1] and inputs_of(home).all_taken()
-    chunks.finish(1)
-    assert chunks.complete()
 
 
 def test_a_block_that_was_given_back_or_whose_element_has_died_lets_an_element_start(tmp_path, train):
@@ -236,11 +185,3 @@ def test_a_refusal_is_noted_and_scontrol_is_asked_no_more_after_two(tmp_path, tr
     assert len(scontrol.read_text().splitlines()) == 2
     wanted = f"scontrol refused with status 1: no: the items of {SCORE} start when all inputs have ended"
     assert wanted in capfd.readouterr().err and (home / "released" / "1").read_text() == wanted
-
-
-def test_a_job_from_which_nothing_takes_item_by_item_asks_nothing(tmp_path, train, scontrol):
-    told(train, 0)
-    Takers(JobFolder(str(train))).tell()
-    assert scontrol.read_text() == "" and not (train / "takers").exists()
-    assert register_array(str(taking(tmp_path, 10, 5, block=0)), "631", "0", "5", "") == 0
-    assert not (train / "takers").exists()

@@ -87,16 +87,6 @@ def test_only_what_slurm_would_not_choose_itself_is_written(site, options):
     assert proposed(site).get("slurm") == options
 
 
-def test_what_is_given_is_taken_as_it_is():
-    site = slurm(partition("main", default=True), partition("a", gres="gpu:1"), partition("b", gres="gpu:1"))
-
-    keys = proposed(site, partition="a", gpu_partition="b", account="mine", root="/r")
-
-    assert keys == {
-        "scheduler": "slurm", "root": "/r", "slurm": {"account": "mine", "partition": {"cpu": "a", "gpu": "b"}},
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("given", "message", "hint"),
     [
@@ -156,18 +146,6 @@ def test_what_is_neither_yes_nor_no_is_asked_again(typed):
     assert Answers(yes=False).agree("Sure?", "--yes") is False
 
 
-def test_a_root_that_cannot_be_made_is_asked_for_again(typed):
-    def try_root(root: str) -> None:
-        if root == "/scratch/me":
-            raise ConfigError("Permission denied")
-
-    asked = typed("/scratch/me", "/scratch/ada")
-
-    lines = choices.keys(Site((HOME,)), "ada", None, None, AdvanceAnswers(), Answers(yes=False), try_root)
-    assert lines["root"] == "/scratch/ada"
-    assert "Permission denied" in asked()
-
-
 def test_a_root_that_is_none_is_asked_for_again(typed):
     asked = typed("scratch", "/scratch/ada")
 
@@ -182,14 +160,6 @@ def test_without_room_anywhere_the_root_must_be_said(typed):
     full = Volume("$HOME", "/home/ada", "nfs4", 0, 0, writable=False)
 
     assert choices.keys(Site((full,)), "ada", None, None, AdvanceAnswers(), Answers(yes=True))["root"] == "/somewhere"
-
-
-def test_without_a_terminal_the_error_names_the_option(monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.StringIO("/r\n"))
-
-    with pytest.raises(ConfigError) as caught:
-        choices.keys(Site((HOME,)), "ada", None, None, AdvanceAnswers(), Answers(yes=False))
-    assert "--root" in (caught.value.hint or "") and "~/.clusterfn" in (caught.value.hint or "")
 
 
 def test_the_end_of_the_input_stops_like_ctrl_c(typed):

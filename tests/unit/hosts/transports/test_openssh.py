@@ -121,14 +121,6 @@ def test_what_would_be_unsafe_or_no_stream_is_said_otherwise(ssh: Stub, resolved
     assert [each for each in ssh.argv if each.lower().startswith(word)] == option
 
 
-def test_user_and_port_of_the_address_are_passed_on(ssh: Stub) -> None:
-    host = Host("lab8", "you@10.0.0.8:2222", "bare", "clusterfn.yml:3", transport="openssh", ssh_config="/c/f")
-
-    OpensshTransport(host).open("true").close()
-
-    assert ssh.argv[-9:] == ["-F", "/c/f", "-l", "you", "-p", "2222", "--", "10.0.0.8", "true"]
-
-
 @pytest.mark.parametrize(
     "line, said",
     [
@@ -174,15 +166,6 @@ def test_a_busy_sshd_is_asked_again(ssh: Stub, monkeypatch: pytest.MonkeyPatch) 
         OpensshTransport(HOST).open("cat")
 
     assert ssh.came == 4
-
-
-def test_a_refused_login_is_not_tried_again(ssh: Stub) -> None:
-    ssh("echo 'me@10.0.0.8: Permission denied (publickey).' >&2; exit 255")
-
-    with pytest.raises(HostError, match="did not let me in"):
-        OpensshTransport(HOST).open("cat")
-
-    assert ssh.came == 1
 
 
 def test_a_lost_connection_is_the_cause(ssh: Stub, monkeypatch: pytest.MonkeyPatch) -> None:

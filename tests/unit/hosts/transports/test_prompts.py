@@ -9,7 +9,6 @@ import pty
 import secrets
 import shutil
 import socket
-import subprocess
 import sys
 import threading
 import traceback
@@ -102,15 +101,6 @@ def test_a_program_that_is_not_in_the_foreground_has_nobody(tmp_path: Path, wher
     assert in_terminal(tmp_path, where) == "nobody\n"
 
 
-def test_without_a_terminal_there_is_nobody(tmp_path: Path) -> None:
-    (tmp_path / "ask.py").write_text(ASK.partition("        asked =")[0])
-    words = [sys.executable, str(tmp_path / "ask.py")]
-
-    ran = subprocess.run(words, input="x\n", capture_output=True, text=True, start_new_session=True, timeout=150)
-
-    assert ran.stdout == "nobody\n", ran.stderr
-
-
 # keyboard-interactive in several rounds, as a menu of ways to confirm has them
 
 
@@ -169,16 +159,6 @@ def test_all_questions_of_a_round_are_asked_and_a_word_without_a_question_is_non
         ("Way: ", False, "Two steps\n1. push\n2. call"),
         ("PIN: ", True, ""),
     ]
-
-
-def test_wrong_answers_are_asked_again_as_often_as_ssh_would(
-    server: tuple[Menu, paramiko.Transport], settings: Settings
-) -> None:
-    with pytest.raises(AuthenticationError, match="did not let ada in") as caught:
-        paramiko_login.log_in(server[1], settings, "lab", lambda question: "0")
-
-    assert server[0].heard == [["0", "0"]] * 2
-    assert caught.value.evidence.count("tried keyboard-interactive: refused") == 2
 
 
 @pytest.mark.parametrize("method", ["password", "keyboard-interactive"])

@@ -39,17 +39,6 @@ def keeper_of(held: Held) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def test_what_waits_is_taken_with_what_was_printed_before_it(held: Held) -> None:
-    held.keep()
-
-    taken = held.command("echo said; exit 7")
-
-    assert taken.printed == b"noise"
-    assert read_all(taken.stream) == b"said\n"
-    assert taken.stream.cause() == "it ended with exit status 7"
-    taken.stream.close()
-
-
 def test_it_is_taken_once_and_the_next_program_gets_another(held: Held) -> None:
     held.keep()
     first = held.waiting()
@@ -185,43 +174,11 @@ def test_one_that_does_not_end_when_its_program_closes_it_is_killed(held: Held) 
     until(lambda: not held_connections.is_running(command))
 
 
-def test_it_ends_with_the_connection(held: Held) -> None:
-    held.keep()
-    pid = until(held.pids)[0]
-    keeper = keeper_of(held)
-    held.end()
-    os.kill(pid, signal.SIGKILL)  # ssh ends when its connection does
-    until(lambda: not held_connections.is_running(keeper))
-    assert held.address() is None
-
-
 def test_an_old_one_is_replaced(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standby, "FRESH_S", 0.3)
     held.keep()
     until(lambda: len(held.pids()) >= 3)
     held.command("true").stream.close()
-
-
-def test_none_waits_after_a_time_without_a_program_until_one_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    with held_here(monkeypatch, idle_s=0.6) as held:
-        held.keep()
-        pid = until(held.pids)[0]
-        until(lambda: not held_connections.is_running(pid))
-        assert len(held.pids()) == 1
-        assert held.take() is None
-        held.waiting().stream.close()
-
-
-def test_what_waits_gives_its_session_to_a_program_that_wants_another(held: Held) -> None:
-    held.keep()
-    held.becomes_ready()
-    pid = held.pids()[0]
-
-    standby.release(held.held.key)
-
-    assert not held_connections.is_running(pid)
-    time.sleep(0.5)
-    assert held.take() is None
 
 
 @pytest.mark.parametrize(
@@ -237,19 +194,6 @@ def test_a_host_on_which_nothing_can_wait_is_left_alone(monkeypatch: pytest.Monk
         until(lambda: len(held.pids()) == standby.TRIES)
         until(lambda: held.address() is None)
         assert (held.take(), len(held.pids())) == (None, standby.TRIES)
-
-
-def test_one_that_died_while_it_waited_is_not_given(held: Held) -> None:
-    held.keep()
-    held.becomes_ready()
-    pid = held.pids()[0]
-    os.kill(pid, signal.SIGKILL)
-    until(lambda: not held_connections.is_running(pid))
-
-    taken = held.command("echo alive")
-
-    assert read_all(taken.stream) == b"alive\n"
-    taken.stream.close()
 
 
 def test_what_fills_stderr_while_it_waits_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

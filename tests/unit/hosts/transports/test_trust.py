@@ -53,12 +53,6 @@ def test_what_was_there_stays(settings: Settings, before: str) -> None:
     assert written(settings, before) == (before.rstrip("\n") + "\n" if before else "") + NEW_LINE
 
 
-def test_the_key_is_taken_afterwards(settings: Settings) -> None:
-    remember(settings)
-
-    host_keys.check(settings, "lab8", KIND, b"new")
-
-
 def test_a_hashed_name_tells_nothing_and_fits(settings: Settings) -> None:
     file = remember(settings._replace(hash_known_hosts=True))
 
