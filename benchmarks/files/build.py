@@ -106,9 +106,7 @@ class Place:
             python = f"{name}/bin/python"
             install = ["install", "-q", "--index-strategy", "unsafe-best-match", "--python", python, "-r", path.name]
             for words in (["venv", "-q", "--python", str(self.lab.python(MINOR)), name], ["pip", *install]):
-                done = subprocess.run(
-                    [program, *words], cwd=path.parent, env=settings, capture_output=True, text=True
-                )
+                done = subprocess.run([program, *words], cwd=path.parent, env=settings, capture_output=True, text=True)
                 if done.returncode:
                     return dict.fromkeys(modules, f"not installed: {done.stderr[-200:]}")
             found = {}
