@@ -125,7 +125,7 @@ def judged(sharing: Sharing, seen: Seen, reaper: Reaper, turn_s: float) -> list[
         *holds.unwitnessed(turns, seen),
         *holds.never_released(turns, killed),
         *holds.beside_strangers(turns, seen),
-        *holds.overtaken(turns, seen, CARDS, {host: sharing.uid(host) for host in sharing.places}, turn_s),
+        *holds.overtaken(turns, seen, CARDS, {host: sharing.uid(host) for host in sharing.accounts}, turn_s),
         *holds.ill_ended(sharing.finals(), allowed),
         *(f"{job} ran without a word in the journal" for job in runs if runs[job] and job not in known),
         *(f"{turn} was to have {cards}" for turn in turns if turn.asked.gpus != (cards := sharing.sent[turn.job].gpus)),

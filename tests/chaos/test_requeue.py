@@ -13,32 +13,12 @@ import pytest
 from clusterfn.bridge import layout
 from tests.chaos.inprocess import Here, Sent
 from tests.chaos.onhost import until
-from tests.chaos.world import World
 
 pytestmark = pytest.mark.lab
 
 
 def kinds(sent: Sent) -> list[str]:
     return [json.loads(sent.there.outcomes()[name])["kind"] for name in sorted(sent.there.outcomes())]
-
-
-def number_of(sent: Sent) -> str:
-    assert until(sent.in_slurm, 150)
-    return next(iter(sent.in_slurm()))
-
-
-def test_job_requeued_after_its_end_runs_nothing_again(here: Here, world: World) -> None:
-    sent = here.submit("speak", "slurm", lines=3, every=0.1)
-    assert sent.job.result(150) == 3
-    before = sent.there.outcomes()
-    number = number_of(sent)
-    world.lab.slurm.wait_job(number, "COMPLETED")
-    world.lab.slurm.run("scontrol", "requeue", number)
-    assert until(lambda: len(sent.there.attempts()) == 2, 150), sent.there.history()
-    world.lab.slurm.wait_job(number, "COMPLETED", "FAILED")
-    assert kinds(sent) == [layout.RETURNED, layout.SUPERSEDED]
-    assert {"1": sent.there.outcomes()["1"]} == before
-    sent.stands()
 
 
 @pytest.fixture
