@@ -26,6 +26,7 @@ from clusterfn.bridge.supervisor.text import counted, format_size
 from clusterfn.calls import build_plan, console, submit
 from clusterfn.calls.build_display import BuildDisplay
 from clusterfn.calls.submission import WaitingJob
+from clusterfn.config.host_text import reading, shaped
 from clusterfn.environment import download
 from clusterfn.environment.project import GIT
 from clusterfn.errors import ClusterfnError, ConfigError, SubmitError, Unsatisfiable
@@ -186,23 +187,27 @@ def _upload(session: HostState, environment: LockedEnvironment, say: Say, on_pro
     if not session.missing([environment.ready]):
         return EnvironmentUpload()
     draft = json.dumps(build_plan.document(session, environment, session.host.making.fetch_on != "client", {})).encode()
-    lacking = environment_builder.run_builder(session, "lacking", stdin=draft, timeout_s=_TIMEOUT_S)[-1]
+    lines = environment_builder.run_builder(session, "lacking", stdin=draft, timeout_s=_TIMEOUT_S)
     # The host fetches some of what is missing, and the rest is sent.
     wheel, lock = build_plan.zstd(session), environment.lock
     archives = [*lock.archives(environment.platform), *lock.builds(environment.platform), *([wheel] if wheel else [])]
     known = {each.sha256: each for each in archives}
-    missing = [known[sha256] for sha256 in lacking["missing"]]
+    with reading(session.host.name, "which archives it lacks"):
+        lacking = shaped(lines[-1], {"missing": [str], "unreachable": [str], "sizes": {...: int}})
+        missing = [known[sha256] for sha256 in lacking["missing"]]
     unreachable = set() if session.host.making.fetch_on == "host" else set(lacking["unreachable"])
     unreachable |= {each.sha256 for each in missing if each.url.startswith(GIT)}
     theirs = [each for each in missing if each.sha256 not in unreachable]
     ours = [each for each in missing if each.sha256 in unreachable]
     sizes = download.download_sizes(ours)
+    # The host knows the sizes of what it can reach, and this machine those of the others.
     tell_download(environment, theirs, ours, {**lacking["sizes"], **sizes}, say)
     sent = [*session.bridge.lay_out(), *_send(session, environment, ours, sum(sizes.values()), on_progress)]
     plan = posixpath.join(layout.build_dir(environment.root, environment.id), layout.PLAN)
     document = json.dumps(build_plan.document(session, environment, bool(theirs), lacking["sizes"])).encode()
     # The builder starts once the plan exists, so the plan must arrive after all that it names.
     planned = session.connection.put(plan, document, mode=_GROUP_READS, after=sent)
+    # The builder goes on by itself from here, even if this process ends.
     return EnvironmentUpload([*sent, planned], _start(session, environment, plan, planned))
 
 

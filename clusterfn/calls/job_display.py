@@ -189,7 +189,7 @@ class _JobDisplay(console.StatusLine):
         clock = f" {console.as_clock(time.monotonic() - self.job.submitted_at)}" if with_clock else ""
         reason = self.trouble or (self.job.reason if self._explains() else "")
         if not reason and self.job.state == PENDING and time.monotonic() >= self.speaks_from:
-            reason = f"{self.job.host} has said nothing of it yet"
+            reason = self.job.tracker.why_silent()
         return f"{self.job.id[:SHORT]} {self.job.state.lower()}{clock}{f' ({reason})' if reason else ''}"
 
     def leave(self, why: str) -> None:

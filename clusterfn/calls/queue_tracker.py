@@ -312,6 +312,10 @@ class JobBackend(QueueTracker, FollowedJob):
         """Remove the job from the host, with its value and its files."""
         raise NotImplementedError
 
+    def why_silent(self) -> str:
+        """Say why nothing is known of it while it waits."""
+        return f"{self.session.host.name} has said nothing of it yet"
+
     def watch_output(self, on_output: Callable[[str, bytes], Any]) -> Reply[bytes]:
         """Give what the present attempt prints, and later ones, to `on_output`, with the stream's name."""
         raise NotImplementedError

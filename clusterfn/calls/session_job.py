@@ -193,7 +193,12 @@ class SessionJob:
 
     def _next(self, name: str, follow: bool, of_actor: ActorCall | None) -> SessionCallTracker:
         self._count += 1
-        return SessionCallTracker(self._tracker, self._count, name, follow, self._stream, of_actor)
+        return SessionCallTracker(
+            self._tracker, self._count, name, follow, self._stream, of_actor, self._count_earlier
+        )  # fmt: skip
+
+    def _count_earlier(self, number: int) -> int:
+        return sum(call.tracker.number < number and not call.done() for call in list(self._open))
 
     def _put(self, call: SessionCallJob[Any], payload: Payload) -> None:
         self._open.add(call)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.job_states import RUNNING
 from clusterfn.calls.arriving import Arriving
 from clusterfn.calls.follower import Follower
 from clusterfn.calls.job import Job, entry_of
@@ -69,6 +70,10 @@ class SessionCallJob(Job[R]):
         entry.folder, entry.tracker, tracker.entry = tracker.folder, tracker, entry
 
 
+def _none_earlier(_: int) -> int:
+    return 0
+
+
 def _forget(call: Any) -> None:
     """Let go of what a call needs no more that has ended: what has the call itself would keep its value, too."""
     call.payload = None
@@ -87,12 +92,14 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
         live: Whether what it prints is followed.
         stream: The session's.
         of_actor: What it is to an actor, if it is a call of one.
+        count_earlier: Returns how many calls with smaller numbers have not ended.
     """
 
     _send_files: Callable[[], None] | None = None
 
     def __init__(
-        self, holder: Tracker, number: int, name: str, live: bool, stream: CallStream, of_actor: ActorCall | None = None
+        self, holder: Tracker, number: int, name: str, live: bool, stream: CallStream,
+        of_actor: ActorCall | None = None, count_earlier: Callable[[int], int] | None = None,
     ) -> None:  # fmt: skip
         folder = layout.call_dir(holder.folder, number)
         # The scheduler itself is only ever asked about the session.
@@ -102,6 +109,7 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
         self.number, self.name, self.of_actor = number, name, of_actor
         self._holder = holder
         self._stream = stream
+        self._count_earlier = count_earlier or _none_earlier
         self._heard: dict[str, int] = {}
         self._hearing: Sequence[Callable[[str, bytes], Any]] = ()
 
@@ -131,6 +139,18 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
     def log_path(self, stream: str) -> str:
         """Return the call's own file, or the session's for "scheduler"."""
         return self._holder.log_path(stream) if stream == "scheduler" else super().log_path(stream)
+
+    def why_silent(self) -> str:
+        """Say which calls are before it; without any, what a session does between two calls."""
+        earlier = self._count_earlier(self.number)
+        if earlier:
+            calls = (
+                "1 earlier call of its session has" if earlier == 1 else f"{earlier} earlier calls of its session have"
+            )
+            return f"{calls} not ended"
+        if self.number == 1 or self._holder.entry.state != RUNNING:
+            return super().why_silent()
+        return "its session has not begun it yet: it may still load modules of the calls before it"
 
     def withdraw(self) -> bool:
         """Keep it from ever starting; false if it has started."""
@@ -231,6 +251,8 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
     def end(self) -> None:
         """Stop following it, and cancel the open requests."""
         self._send_files = None
+        # A call that has ended must not keep the others of its session.
+        self._count_earlier = _none_earlier
         super().end()
         self._stream.forget(self.number)
 

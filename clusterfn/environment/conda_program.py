@@ -33,7 +33,8 @@ _LOOK_S = 0.5
 def main() -> None:
     """Do the job, and end this process whatever its library wants to do afterwards."""
     job = json.loads(sys.stdin.buffer.read())
-    if os.name != "nt":  # where a process keeps the number of its parent, even if that is gone
+    # A process of Windows keeps the number of its parent, even if that is gone.
+    if os.name != "nt":
         threading.Thread(target=_end_with_caller, args=(job["caller"],), daemon=True).start()
     sys.stdout.write(json.dumps(asyncio.run(answer(job))) + "\n")
     sys.stdout.flush()
@@ -90,11 +91,11 @@ async def _solve(gateway: Any, job: Mapping[str, Any], python: str) -> list[Any]
     ))  # fmt: skip
 
 
-def _virtual_package(name: str, told: str) -> Any:
+def _virtual_package(name: str, text: str) -> Any:
     import rattler
     from rattler.package.build_string import BuildString
 
-    version, _, build = told.partition(" ")
+    version, _, build = text.partition(" ")
     return rattler.GenericVirtualPackage(rattler.PackageName(name), rattler.Version(version), BuildString(build or "0"))
 
 

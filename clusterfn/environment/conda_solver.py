@@ -27,8 +27,10 @@ Say = Callable[[str], None]
 
 _PROGRAM = Path(__file__).with_name("conda_program.py")
 OLDEST_GLIBC = "2.17"
-PATIENCE_S = 15.0  # between two reports of a program that takes long
-MANY = 25  # at most so many lines of a solver's reasons
+# The user hears of a program that takes longer, and so does not take it for dead.
+PATIENCE_S = 15.0
+# A solver may give hundreds of reasons, of which the first say enough.
+MANY = 25
 
 TorchChooser = Callable[[str], Optional[TorchChoice]]
 """Returns what to resolve with again, if a version of PyTorch does not run on the GPUs."""
@@ -103,9 +105,11 @@ def run_program(
                     out, err = process.communicate(given or None, timeout=PATIENCE_S)
                     return subprocess.CompletedProcess(argv, process.returncode, out, err)
                 except subprocess.TimeoutExpired:
-                    given = ""  # is on its way
+                    # The input is on its way already.
+                    given = ""
                     report(time.monotonic() - began)
-        except BaseException:  # Ctrl-C too: it would go on without us
+        except BaseException:
+            # The program would go on without us, after Ctrl-C too.
             process.kill()
             raise
 

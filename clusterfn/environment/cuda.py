@@ -62,14 +62,11 @@ class CudaBuild:
 
     def has(self, torch: Version) -> bool:
         """Return whether there is such a build of that minor version of PyTorch."""
-        return self.first <= torch[:2] and (self.last is None or torch[:2] <= self.last)
+        return _is_within(torch, (self.first, self.last))
 
     def is_default(self, torch: Version) -> bool:
         """Return whether the Python package index itself has this build."""
-        if self.on_pypi is None:
-            return False
-        first, last = self.on_pypi
-        return first <= torch[:2] and (last is None or torch[:2] <= last)
+        return self.on_pypi is not None and _is_within(torch, self.on_pypi)
 
 
 @dataclass(frozen=True)
@@ -92,8 +89,7 @@ class CudaTable:
 
     def runs_driver(self, cuda: str, driver: str) -> bool:
         """Return whether a driver runs that version, as far as the table knows."""
-        least = self.least_driver(cuda)
-        return not least or version(driver) >= version(least)
+        return version(driver) >= version(self.least_driver(cuda))
 
     def is_ahead(self, capability: str) -> bool:
         """Return whether that compute capability is newer than the table."""
@@ -107,7 +103,8 @@ class CudaTable:
         """Return whether a build runs on such a GPU; one newer than the table counts like the newest in it."""
         if self.is_ahead(capability):
             return self._newest_capability in map(version, row.capabilities)
-        wanted = version(capability)  # the same major version, and not newer
+        # A kernel runs on later GPUs of the same major version, and on no others.
+        wanted = version(capability)
         return any(version(each)[0] == wanted[0] and version(each) <= wanted for each in row.capabilities)
 
     def fits(self, row: CudaBuild, gpus: GpuCapabilities) -> bool:
@@ -153,6 +150,11 @@ def load_table() -> CudaTable:
     return CudaTable(rows, dict(content["drivers"]), dict(content["ships"]), str(content["date"]))
 
 
+def _is_within(torch: Version, span: tuple[Version, Version | None]) -> bool:
+    first, last = span
+    return first <= torch[:2] and (last is None or torch[:2] <= last)
+
+
 def _span(pair: Sequence[object]) -> tuple[Version, Version | None]:
     return version(str(pair[0])), None if pair[1] is None else version(str(pair[1]))
 
@@ -193,8 +195,8 @@ def choose_build(
 
 def _rank(known: CudaTable, row: CudaBuild, gpus: GpuCapabilities, torch: Version) -> tuple[bool, bool, Version]:
     """Better is higher: no newer than the driver; on the Python package index; nearest to the driver."""
-    own, number = known.ships.get(row.cuda, ""), version(row.cuda)
-    within = not own or version(gpus.driver) >= version(own)
+    number = version(row.cuda)
+    within = version(gpus.driver) >= version(known.ships.get(row.cuda, ""))
     nearest = number if within else tuple(-each for each in number)
     return within, within and row.is_default(torch), nearest
 
@@ -205,9 +207,9 @@ def warnings(cuda: str, gpus: GpuCapabilities) -> list[str]:
     own = known.ships.get(cuda, "")
     found = [f"compute capability {each} is newer than the table of {known.date}: it may have no kernel"
              for each in gpus.capabilities if known.is_ahead(each)]  # fmt: skip
-    if own and version(gpus.driver) < version(own):
-        told = f"CUDA {cuda} came with driver {own}, this one is {gpus.driver}: programs run, but PTX code does not"
-        found.insert(0, told)
+    if version(gpus.driver) < version(own):
+        sentence = f"CUDA {cuda} came with driver {own}, this one is {gpus.driver}: programs run, but PTX code does not"
+        found.insert(0, sentence)
     return found
 
 

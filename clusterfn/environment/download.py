@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 
 import yaml
@@ -27,7 +27,8 @@ from clusterfn.environment.project import GIT
 from clusterfn.errors import EnvironmentBuildError
 
 AT_ONCE = 4
-_DENIED = re.compile(r"HTTP (401|403|404)\b")  # some servers hide what one may not see
+# Some servers answer 404 for what one may not see.
+_DENIED = re.compile(r"HTTP (401|403|404)\b")
 _ZSTD_TABLE = Path(__file__).with_name("zstd.yml")
 
 Progress = Callable[[int, int, int], None]
@@ -46,17 +47,24 @@ def download_packages(
     Raises:
         EnvironmentBuildError: One cannot be downloaded, or has another hash than the lock.
     """
-    lock, done, moved = threading.Lock(), 0, 0
+    lock, done, moved, is_over = threading.Lock(), 0, 0, False
 
     def count(size: int, is_complete: bool = False) -> None:
         nonlocal done, moved
+        # The downloads of gigabytes that still run must end with a failure of another, or with Ctrl-C.
+        if is_over:
+            raise CancelledError
         with lock:
             done, moved = done + is_complete, moved + size
             progress(done, len(packages), moved)
 
     with ThreadPoolExecutor(AT_ONCE, "clusterfn-fetch") as pool:
         paths = pool.map(lambda package: _have(package, count, indexes), packages)
-        yield from ((package.sha256, path) for package, path in zip(packages, paths))
+        try:
+            yield from ((package.sha256, path) for package, path in zip(packages, paths))
+        finally:
+            is_over = True
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def download_sizes(packages: Sequence[LockedPackage]) -> dict[str, int]:
@@ -78,9 +86,11 @@ def _have(package: LockedPackage, count: _Count, indexes: Sequence[tuple[str, st
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(f"{path.name}-{os.getpid()}")
-        for left in path.parent.glob(f"{path.name}-*.part"):  # continue the partial download of a process that died
+        # A process that died leaves a partial download, which is continued here.
+        for left in path.parent.glob(f"{path.name}-*.part"):
             if _is_gone(left.stem.rpartition("-")[2]):
-                with contextlib.suppress(FileNotFoundError):  # another process was faster
+                # Another process may be faster.
+                with contextlib.suppress(FileNotFoundError):
                     os.replace(left, f"{beside}.part")
                     break
         _fetch(package, beside, count, indexes)
@@ -90,7 +100,8 @@ def _have(package: LockedPackage, count: _Count, indexes: Sequence[tuple[str, st
 
 
 def _is_gone(pid: str) -> bool:
-    if sys.platform == "win32" or not pid.isdigit():  # on Windows os.kill(pid, 0) would end it
+    # On Windows, os.kill(pid, 0) would end the process.
+    if sys.platform == "win32" or not pid.isdigit():
         return False
     try:
         os.kill(int(pid), 0)

@@ -74,7 +74,8 @@ def read_file(path: Path, parts: Sequence[str] = ()) -> Specification:
         ConfigError: It is not understood; with its line.
     """
     if is_project_file(path):
-        from clusterfn.environment import project_files  # most calls name none
+        # Most calls name no such file, so they need not wait for this import.
+        from clusterfn.environment import project_files
 
         return project_files.read_project(path, parts)
     refuse_parts(path, parts)

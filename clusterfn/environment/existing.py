@@ -13,14 +13,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from clusterfn.config.forms import CHOOSE_ENVIRONMENT, ENVIRONMENT_KINDS
+from clusterfn.config.forms import CHOOSE_ENVIRONMENT, ENVIRONMENT_KINDS, NAME_ENVIRONMENT
 from clusterfn.config.host_text import reading, shaped
 from clusterfn.config.spec import Interpreter
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 
 CALLER = (sys.version_info[0], sys.version_info[1])
-OLDEST = (3, 9)  # that the worker runs on
+# The worker runs on no older Python.
+OLDEST = (3, 9)
 _CALLERS_PYTHON = f"python{CALLER[0]}.{CALLER[1]}"
+NO_PYTHON = f"no environment was named, and the host has no {_CALLERS_PYTHON} in its PATH"
 
 _WHY, _HOME, _THERE = "clusterfn why ", "clusterfn home ", "clusterfn there "
 _MOST, _ALIKE = 8, 0.6
@@ -57,7 +59,8 @@ done
   done
 done | head -n 500
 """
-_NONE = "none of these can be executed"  # how the program below begins its complaint
+# By these words `_missing` tells the complaint of the program below from other failures.
+_NONE = "none of these can be executed"
 # Tries each candidate; the first that can be executed describes itself. POSIX sh, as every login node has it.
 # `~/.conda/environments.txt:NAME` is what has that name in the list that conda keeps of all environments.
 _FIND = (
@@ -229,7 +232,8 @@ class ExistingEnvironment(NamedTuple):
         with reading("the host", "what its interpreter says of itself"):
             shaped(said, {"named": bool, "prefix": str, "set": {...: str}, "conda": bool, "venv": bool})
         folders, in_path = dict[str, Mapping[str, bytes]](), [posixpath.dirname(path)]
-        if not said["named"]:  # nothing beside it is called python
+        # Programs of the job look for `python`, and nothing beside this interpreter has that name.
+        if not said["named"]:
             encoded = path.encode("utf-8", "surrogateescape")
             script = b'#!/bin/sh\nexec "%s" "$@"\n' % encoded
             shims = posixpath.join(root, "shims", hashlib.sha256(encoded).hexdigest()[:16])
@@ -243,15 +247,15 @@ class ExistingEnvironment(NamedTuple):
         return Interpreter(path, (major, minor), activation), folders
 
     def _missing(self, rc: int | None, out: bytes, err: bytes) -> EnvironmentBuildError:
+        if _NONE.encode() in err:
+            printed = out.decode("utf-8", "replace")
+            if self.kind == "found":
+                return _explain_no_python(printed)
+            return _explain_absence(self.kind, self.value, printed)
         said = [line.decode("utf-8", "replace") for line in (out + err).splitlines()[-5:]]
         if self.kind == "found":
-            return EnvironmentBuildError(
-                f"no environment was named, and the host has no {_CALLERS_PYTHON} in its PATH",
-                evidence=said, stage="environment",
-                hint=f"set environment= of the call, or environment: of the host: {CHOOSE_ENVIRONMENT}",
-            )  # fmt: skip
-        if _NONE.encode() in err:
-            return _explain_absence(self.kind, self.value, out.decode("utf-8", "replace"))
+            message = f"no environment was named, and {_CALLERS_PYTHON} of the host does not run (exit {rc})"
+            return EnvironmentBuildError(message, evidence=said, stage="environment", hint=NAME_ENVIRONMENT)
         return EnvironmentBuildError(
             f"environment '{self.kind}:{self.value}' has no interpreter that runs (exit {rc})",
             evidence=said, stage="environment", hint="find it on the host, and set the path of its python",
@@ -260,31 +264,29 @@ class ExistingEnvironment(NamedTuple):
 
 def _folders_beside(kind: str, value: str) -> str:
     """Return the folders on a host that may have what was meant, one in a line."""
+    of_conda = [each for place in CONDA_PLACES for each in (place, posixpath.join(place, "envs"))]
     if kind == "conda":
-        return "\n".join(each for place in CONDA_PLACES for each in (place, posixpath.join(place, "envs")))
+        return "\n".join(of_conda)
+    if kind == "found":
+        return "\n".join(["/usr/bin", "/usr/local/bin", "~", "/opt", *of_conda])
     above = posixpath.dirname(value.rstrip("/")) or "/"
     if kind == "python":
-        beside = posixpath.dirname(above.removesuffix("/bin"))  # of an environment: its neighbours
+        # An interpreter may be that of an environment, whose neighbours are two folders up.
+        beside = posixpath.dirname(above.removesuffix("/bin"))
         return "\n".join([above, beside or "/", "/usr/bin", "/usr/local/bin"])
     return "\n".join([above, value, posixpath.join(value, "envs")])
 
 
 def _explain_absence(kind: str, value: str, printed: str) -> EnvironmentBuildError:
     """Return the error for an environment that is not there, from what `_REPORT` has printed."""
-    lines = printed.splitlines()
-    home = next((line[len(_HOME) :] for line in lines if line.startswith(_HOME)), "")
-    reasons = [line[len(_WHY) :] for line in lines if line.startswith(_WHY)]
-    programs = dict.fromkeys(line[len(_THERE) :] for line in lines if line.startswith(_THERE))
-    words = dict.fromkeys(_as_written(kind, program, home) for program in programs)
-    names = sorted(filter(None, words), key=lambda each: -_likeness(each, value))
+    reasons = [line[len(_WHY) :] for line in printed.splitlines() if line.startswith(_WHY)]
+    names = _existing_names(kind, value, printed)
     what = f"environment '{kind}:{value}'"
     if kind == "conda":
         reasons = [f"no conda on the host has an environment {value}"]
-    some = ", ".join(f"{kind}:{each}" for each in names[:_MOST])
-    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
-    evidence = [f"there {'are' if len(names) > 1 else 'is'} {some}{more}"]
-    if not names:
-        evidence = [f"searched {', '.join((*CONDA_PLACES, CONDA_LIST))}"] if kind == "conda" else []
+    evidence = _listed(kind, names)
+    if not names and kind == "conda":
+        evidence = [f"searched {', '.join((*CONDA_PLACES, CONDA_LIST))}"]
     near = names[0] if names and _likeness(names[0], value) >= _ALIKE else ""
     if reasons and reasons[0].startswith(_LOCKED):
         hint = "ask the owner of that folder to let you in, or use an environment of your own"
@@ -302,6 +304,31 @@ def _explain_absence(kind: str, value: str, printed: str) -> EnvironmentBuildErr
     return EnvironmentBuildError(message, evidence=evidence, stage="environment", hint=hint)
 
 
+def _explain_no_python(printed: str) -> EnvironmentBuildError:
+    """Return the error for a host without the caller's version of Python; it lists the interpreters that are there."""
+    names = _existing_names("python", f"/usr/bin/{_CALLERS_PYTHON}", printed)
+    same = next((each for each in names if posixpath.basename(each) == _CALLERS_PYTHON), "")
+    hint = f'set environment="python:{same}"' if same else NAME_ENVIRONMENT
+    return EnvironmentBuildError(NO_PYTHON, evidence=_listed("python", names), stage="environment", hint=hint)
+
+
+def _existing_names(kind: str, value: str, printed: str) -> list[str]:
+    """Return the environments of a kind that `_REPORT` has found, as users name them: those like the value first."""
+    lines = printed.splitlines()
+    home = next((line[len(_HOME) :] for line in lines if line.startswith(_HOME)), "")
+    programs = dict.fromkeys(line[len(_THERE) :] for line in lines if line.startswith(_THERE))
+    words = dict.fromkeys(_as_written(kind, program, home) for program in programs)
+    return sorted(filter(None, words), key=lambda each: -_likeness(each, value))
+
+
+def _listed(kind: str, names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    some = ", ".join(f"{kind}:{each}" for each in names[:_MOST])
+    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    return [f"there {'are' if len(names) > 1 else 'is'} {some}{more}"]
+
+
 def _as_written(kind: str, program: str, home: str) -> str:
     """Return how a user names an interpreter that exists, behind the colon; "" if it is of another kind."""
     is_environment = program.endswith("/bin/python")
@@ -317,10 +344,12 @@ def _as_written(kind: str, program: str, home: str) -> str:
 
 
 def _likeness(name: str, value: str) -> float:
-    if name.startswith(f"{value.rstrip('/')}/"):  # the folder of several was named, or that of its project
+    # The user has named the folder of several environments, or that of a project.
+    if name.startswith(f"{value.rstrip('/')}/"):
         return 1.0
     (folder, end), (above, wanted) = (posixpath.split(each.rstrip("/").lower()) for each in (name, value))
     pairs = [(end, wanted)]
-    if above.endswith("/bin"):  # an interpreter: every environment calls it python, so its environment counts too
+    # Every environment calls its interpreter python, so the name of the environment counts too.
+    if above.endswith("/bin"):
         pairs.append((posixpath.basename(folder.removesuffix("/bin")), posixpath.basename(above[: -len("/bin")])))
     return min(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)

@@ -119,9 +119,11 @@ def _digest_at(path: Path, mtime_ns: int, size: int) -> str:
 
 
 def relative_path(path: Path, folder: Path) -> str:
-    bare = EXTRAS.sub("", str(path))  # -e .[train]
+    # A line such as `-e .[train]` has extras behind the path.
+    bare = EXTRAS.sub("", str(path))
     extras = str(path)[len(bare) :]
     try:
         return Path(os.path.relpath(bare, folder)).as_posix() + extras
-    except ValueError:  # on Windows, another drive
+    except ValueError:
+        # On Windows, no relative path leads to another drive.
         return Path(bare).absolute().as_posix() + extras

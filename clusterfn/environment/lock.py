@@ -23,14 +23,18 @@ from clusterfn.errors import LockError
 FORMAT = 1
 INPUT = "clusterfn_input"
 VIRTUAL = "clusterfn_virtual_packages_"
-CONDA, WHEEL, STANDALONE, HOST = "conda", "pip", "standalone", "host"  # managers; the last two have python alone
-BUILDS = "build-"  # before the name of a source distribution: the category of what builds it
+# These are managers. The last two have python alone: as an archive without a package, and without an archive.
+CONDA, WHEEL, STANDALONE, HOST = "conda", "pip", "standalone", "host"
+# The format has no place for what builds a source distribution, so that has a category of its own.
+BUILDS = "build-"
 _CONDA = (".conda", ".tar.bz2")
 _WHEEL, _SOURCES = ".whl", (".tar.gz", ".tgz", ".zip", ".tar.bz2", ".tar.xz", ".tar")
 _SHA256 = re.compile("[0-9a-f]{64}")
-_NAME = re.compile(r"[0-9A-Za-z_][^/\s\x00-\x1f]*")  # becomes the name of files on hosts
+# It becomes the name of files on hosts.
+_NAME = re.compile(r"[0-9A-Za-z_][^/\s\x00-\x1f]*")
 _PYTHON = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})(?:\..*)?")
-_SHOWN = 100  # characters of what a message repeats
+# A damaged lock may have values of megabytes, which no message must repeat.
+_SHOWN = 100
 _AGAIN = "restore it from version control, or delete it so that clusterfn solves it again"
 
 
@@ -161,7 +165,8 @@ def read_lock(path: Path) -> EnvironmentLock:
         LockError: It is none, or names something that cannot be built on a host by its hash.
     """
     try:
-        written = path.stat().st_mtime_ns  # before it is read: a change meanwhile is seen later
+        # The time is taken before the content, so that a change meanwhile is seen later.
+        written = path.stat().st_mtime_ns
         return replace(parse_lock(path.read_bytes(), path), written=written)
     except OSError as error:
         raise LockError(f"{path} cannot be read: {error.strerror}", hint=_AGAIN) from error
@@ -201,7 +206,8 @@ def parse_lock(data: bytes, path: Path) -> EnvironmentLock:
                     hint="lock it again with clusterfn, which records that; or use a version that has a wheel",
                 )
             other = seen.setdefault((each.platform, each.manager, each.name), each)
-            if other is not each:  # a merge of two branches without a conflict may leave both
+            # A merge of two branches may leave both without a conflict.
+            if other is not each:
                 raise LockError(
                     f"{path} has {each.name} twice for {each.platform}: {other.version} and {each.version}", hint=_AGAIN
                 )
@@ -218,17 +224,18 @@ def _text(value: Any) -> str:
 
 def _tree(data: bytes, path: Path) -> dict[str, Any]:
     """Parse YAML with every scalar as written; make none of YAML's own types."""
-    loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # a lock may have 30 000 lines
+    # A lock may have 30 000 lines, for which the loader in Python takes seconds.
+    loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
     try:
         found = trick(data, loader)
         if found is not None:
             raise LockError(f"{path}:{found[1].line + 1}: {found[0][:_SHOWN]}", hint=_AGAIN)
         tree = yaml.load(data, Loader=loader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f"{path}:{mark.line + 1}" if mark else str(path)
-        marks = re.search(rb"^(<{7}|>{7}) ", data, re.MULTILINE)
-        why = "it has markers of an unfinished merge" if marks else "it is not YAML"
+        spot = getattr(error, "problem_mark", None)
+        place = f"{path}:{spot.line + 1}" if spot else str(path)
+        conflict = re.search(rb"^(<{7}|>{7}) ", data, re.MULTILINE)
+        why = "it has markers of an unfinished merge" if conflict else "it is not YAML"
         raise LockError(f"{place}: {why}", hint=_AGAIN) from error
     if not isinstance(tree, dict):
         raise LockError(f"{path} is not a conda-lock file", hint=_AGAIN)

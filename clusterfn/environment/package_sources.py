@@ -24,10 +24,12 @@ from clusterfn.environment.specification import USUAL_CHANNEL
 
 PYPI = "https://pypi.org/simple"
 _FOR_REQUESTS = {"REQUESTS_CA_BUNDLE": "cert", "HTTPS_PROXY": "proxy", "HTTP_PROXY": "proxy"}
-_SECTIONS = ("global", "download", "install")  # the later count
+# Of two sections with the same key, pip takes the later.
+_SECTIONS = ("global", "download", "install")
 ALIAS = "https://conda.anaconda.org"
 DEFAULTS = ("https://repo.anaconda.com/pkgs/main", "https://repo.anaconda.com/pkgs/r")
-MORE_INDEXES = ("UV_INDEX", "UV_EXTRA_INDEX_URL")  # variables of uv
+# uv reads the indexes from these variables.
+MORE_INDEXES = ("UV_INDEX", "UV_EXTRA_INDEX_URL")
 DEFAULT_INDEX = ("UV_DEFAULT_INDEX", "UV_INDEX_URL")
 
 
@@ -101,7 +103,8 @@ def read_condarc(places: Iterable[Path] | None = None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path in _condarcs() if places is None else places:
         try:
-            read = yaml.safe_load(path.read_bytes())  # by its byte order mark
+            # YAML finds the encoding by the byte order mark, so it is given bytes.
+            read = yaml.safe_load(path.read_bytes())
         except (OSError, yaml.YAMLError):
             continue
         found.update(read if isinstance(read, dict) else {})
@@ -185,7 +188,8 @@ def with_credentials(url: str, indexes: Sequence[tuple[str, str]]) -> str:
     try:
         # Not its default entry, which would be sent to every server.
         found = netrc.netrc(str(of_netrc)).hosts.get(parts.hostname or "")
-    except (OSError, netrc.NetrcParseError):  # none, or one that pip cannot read either
+    except (OSError, netrc.NetrcParseError):
+        # There is none, or pip cannot read it either.
         return ""
     user = f"{quote(found[0], safe='')}:{quote(found[2] or '', safe='')}" if found else ""
     return urlunsplit(parts._replace(netloc=f"{user}@{parts.netloc}")) if user else ""
@@ -202,7 +206,8 @@ def _addresses(indexes: Sequence[tuple[str, str]]) -> Iterator[str]:
         yield os.path.expandvars(address)
     for variable in (*MORE_INDEXES, *DEFAULT_INDEX):
         for word in os.environ.get(variable, "").split():
-            yield re.sub(r"^[\w-]+=", "", word)  # name=address
+            # An index of uv may have a name, name=address.
+            yield re.sub(r"^[\w-]+=", "", word)
     yield from pip_config().indexes
     conda = read_condarc()
     custom = [*(conda.get("custom_channels") or ()), *(conda.get("custom_multichannels") or ()), "defaults"]

@@ -38,7 +38,8 @@ from clusterfn.environment.specification import (
 )
 
 _PIP = "pip:"
-_TRAVELS = ("clusterfn", "cloudpickle")  # they are sent with every call
+# Every call sends them, so no environment needs them.
+_TRAVELS = ("clusterfn", "cloudpickle")
 
 
 def from_packages(packages: Sequence[str]) -> Specification:
@@ -56,21 +57,24 @@ def from_packages(packages: Sequence[str]) -> Specification:
     sentences: list[str] = []
     words = iter(packages)
     for word in words:
-        text = f"{word} {next(words, '')}" if word in WITH_VALUE else word  # as a shell splits them
+        # A shell splits an option from its value.
+        text = f"{word} {next(words, '')}" if word in WITH_VALUE else word
         if text.startswith("-"):
             lines.add(text)
             continue
         if text.startswith(_PIP):
+            # An empty name raises here, as a comment would be left out without a word.
             if not text[len(_PIP) :].strip():
                 wheel_requirement("")
             lines.add(text[len(_PIP) :])
             continue
         found = conda_requirement(text)
         if found.name in TORCHES and "::" not in text:
-            single = re.fullmatch(r"([\w.-]+)\s*=\s*([\d.]+?)(\.?\*)?", text.strip())  # conda's torch=2.7
+            # conda writes torch=2.7 for what pip calls torch==2.7.*.
+            single = re.fullmatch(r"([\w.-]+)\s*=\s*([\d.]+?)(\.?\*)?", text.strip())
             lines.add(f"{single[1]}=={single[2]}.*" if single else text.replace(" ", ""))
-            told = f"{found.name} comes from PyPI, as a wheel (conda-forge's is {USUAL_CHANNEL}::pytorch)"
-            sentences += [] if sentences else [told]
+            sentence = f"{found.name} comes from PyPI, as a wheel (conda-forge's is {USUAL_CHANNEL}::pytorch)"
+            sentences += [] if sentences else [sentence]
         elif WITH_EXTRAS.match(text):
             lines.add(text)
             sentences.append(f"{text} comes from PyPI, because conda packages have no extras")
@@ -87,7 +91,8 @@ def automatic(names: Iterable[str], python: tuple[int, int]) -> Specification:
     lines, sentences = RequirementLines(Path.cwd()), []
     owners = projects_by_module()
     found = {normalize(project): project for name in names for project in owners.get(name, ())}
-    for each in sorted(found.keys() - set(_TRAVELS)):  # the standard library and the user's own belong to no project
+    # The standard library and the user's own modules belong to no project.
+    for each in sorted(found.keys() - set(_TRAVELS)):
         project = importlib.metadata.distribution(found[each])
         name = normalize(project.metadata["Name"])
         why_not = _origin(project)
@@ -126,7 +131,8 @@ def projects_by_module() -> Mapping[str, Sequence[str]]:
 
 def _origin(project: importlib.metadata.Distribution) -> str:
     """Say why no index has this project; "" if one may have it."""
-    if (project.read_text("INSTALLER") or "").strip() == "conda":  # whose folders were those of the build
+    # conda writes the folder of its build as the origin, which says nothing about indexes.
+    if (project.read_text("INSTALLER") or "").strip() == "conda":
         return ""
     origin = json.loads(project.read_text("direct_url.json") or "{}")
     if (origin.get("dir_info") or {}).get("editable"):

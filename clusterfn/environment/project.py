@@ -25,8 +25,10 @@ PYPROJECT, UV_LOCK, PYLOCK, REQUIREMENTS = "pyproject.toml", "uv.lock", "pylock.
 GIT = "git+"  # before the address of a repository
 PIP_LINES = "pip"  # lines of a `pip:` section or of packages=
 _GROUP = "group:"
-_PATCHES = 30  # no minor version of PyTorch has had as many
-_PYLOCK = re.compile(r"pylock(?:\.[^.]+)?\.toml")  # PEP 751
+# No minor version of PyTorch or Python has had as many patches.
+_PATCHES = 30
+# PEP 751 names these files.
+_PYLOCK = re.compile(r"pylock(?:\.[^.]+)?\.toml")
 Version = tuple[int, ...]
 
 
@@ -134,7 +136,8 @@ def _specifiers(versions: str) -> SpecifierSet:
     exact = f"=={versions}" if versions[:1].isdigit() else versions
     try:
         return SpecifierSet(re.sub(r"\+[\w.]+", "", exact))
-    except InvalidSpecifier:  # uv says what is wrong with it
+    except InvalidSpecifier:
+        # uv says what is wrong with it, and says it better.
         return SpecifierSet()
 
 
@@ -145,6 +148,7 @@ def load_toml(path: Path) -> dict[str, Any]:
         ConfigError: It cannot be read, or is no TOML; with its line.
     """
     try:
+        # The time and the size say whether the file has changed since it was read.
         stat = path.stat()
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}", hint="correct its name or its mode") from error
@@ -155,7 +159,8 @@ def load_toml(path: Path) -> dict[str, Any]:
 def _parsed(path: Path, mtime_ns: int, size: int) -> dict[str, Any]:
     try:
         toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    except ImportError as error:  # Python 3.9 and 3.10 have no reader of their own
+    except ImportError as error:
+        # Python 3.9 and 3.10 have no reader of their own.
         raise ConfigError(
             f"reading {path.name} needs tomli on Python older than 3.11", hint="pip install 'tomli>=2'"
         ) from error

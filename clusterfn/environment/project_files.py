@@ -77,7 +77,8 @@ def _read_pyproject(path: Path, parts: Sequence[str]) -> Specification:
     direct = list(_with_extras(named, extras, optional, own, path))
     uv = _table(_table(tree, "tool", path), "uv", path)
     root = workspace_root(path.parent)
-    above = load_toml(root / PYPROJECT)["tool"]["uv"] if root != path.parent else {}  # uv reads both
+    # uv reads the settings of the workspace and those of its member.
+    above = load_toml(root / PYPROJECT)["tool"]["uv"] if root != path.parent else {}
     given = {**_table(above, "sources", root / PYPROJECT), **_table(uv, "sources", path)}
     sources = {normalize(name): value for name, value in given.items()}
     names = [(_NAME.match(line), line.strip()) for line in direct]
@@ -97,7 +98,8 @@ def _read_pyproject(path: Path, parts: Sequence[str]) -> Specification:
         wish["workspace"] = {"uv": above, "local": shared}
     if dynamic:
         wish["built"] = {**digests(path.parent, tree), "tool": tree.get("tool", {}).get("setuptools", {})}
-    spec = _specification(project, wanted, json.loads(json.dumps(wish, default=str)))  # TOML has dates
+    # TOML has dates, which JSON has not.
+    spec = _specification(project, wanted, json.loads(json.dumps(wish, default=str)))
     of_torch = [
         url for package, each in source_tables(sources)
         if package == "torch" and "index" in each and each.get("extra", "") in ("", *extras)
@@ -166,7 +168,8 @@ def _read_uv_lock(path: Path, parts: Sequence[str]) -> Specification:
     project = _read_pyproject(beside, parts)
     assert project.project is not None
     data = path.read_bytes()
-    python = re.search(rb'^requires-python = "([^"]*)"', data, re.MULTILINE)  # to parse 10 000 lines takes seconds
+    # To parse 10 000 lines of TOML takes seconds, and one value is needed.
+    python = re.search(rb'^requires-python = "([^"]*)"', data, re.MULTILINE)
     wanted = python[1].decode() if python else project.project.requires_python
     locked = replace(project.project, kind=UV_LOCK, path=path, requires_python=wanted)
     wish = {"lock": digest(data), "pyproject": project.wish}

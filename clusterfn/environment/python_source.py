@@ -23,8 +23,9 @@ from clusterfn.errors import ConfigError, EnvironmentBuildError, LockError
 STANDALONE, HOST = PYTHON_SOURCES
 _PART = "python:"
 _MINORS = range(8, 20)  # of Python 3
-_TRIES = 4  # so many of them, as uv asks the indexes each time
-_MARK = "clusterfn python "
+# uv asks the indexes for each of them, so only a few are tried.
+_TRIES = 4
+_PREFIX = "clusterfn python "
 _SHAPE = {
     **dict.fromkeys(("path", "given", "glibc", "abi", "implementation", "machine"), str), "version": [int],
     "bits": int, **dict.fromkeys(("release", "free_threaded", "copied"), bool),
@@ -60,7 +61,7 @@ print(MARK + json.dumps({
     "implementation": platform.python_implementation(), "abi": sysconfig.get_config_var("SOABI") or "",
     "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
     "copied": os.path.exists(os.path.join(os.path.dirname(os.path.dirname(path)), "pyvenv.cfg"))}))
-""".replace("MARK", repr(_MARK))
+""".replace("MARK", repr(_PREFIX))
 
 
 @dataclass(frozen=True)
@@ -174,9 +175,9 @@ def choose(source: PythonSource, project: ProjectFile, platform: str, printed: s
     """
     lines = printed.splitlines()
     with reading(host, "what its interpreters say of themselves"):
-        told = [shaped(json.loads(line[len(_MARK) :]), _SHAPE) for line in lines if line.startswith(_MARK)]
-    reasons = [line for line in lines if line.strip() and not line.startswith(_MARK)]
-    for each in told:
+        answers = [shaped(json.loads(line[len(_PREFIX) :]), _SHAPE) for line in lines if line.startswith(_PREFIX)]
+    reasons = [line for line in lines if line.strip() and not line.startswith(_PREFIX)]
+    for each in answers:
         why_not = _why_not(each, project, platform)
         if not why_not:
             return HostPython(each["path"], _version(each), each["glibc"], each["abi"])
@@ -190,27 +191,27 @@ def choose(source: PythonSource, project: ProjectFile, platform: str, printed: s
     )  # fmt: skip
 
 
-def _version(told: Mapping[str, Any]) -> str:
-    return ".".join(map(str, told["version"]))
+def _version(answer: Mapping[str, Any]) -> str:
+    return ".".join(map(str, answer["version"]))
 
 
-def _why_not(told: Mapping[str, Any], project: ProjectFile, platform: str) -> str:
+def _why_not(answer: Mapping[str, Any], project: ProjectFile, platform: str) -> str:
     """Say why no environment can be built on an interpreter; "" if one can."""
-    version, machine = tuple(told["version"]), platform.partition("-")[2]
-    if told["implementation"] != "CPython":
-        return f"is {told['implementation']}, and wheels are for CPython"
+    version, machine = tuple(answer["version"]), platform.partition("-")[2]
+    if answer["implementation"] != "CPython":
+        return f"is {answer['implementation']}, and wheels are for CPython"
     if version[:2] < OLDEST:
-        return f"is Python {_version(told)}, and a function needs {OLDEST[0]}.{OLDEST[1]} or newer"
+        return f"is Python {_version(answer)}, and a function needs {OLDEST[0]}.{OLDEST[1]} or newer"
     if not admits_release(project.requires_python, version):
-        return f"is Python {_version(told)}, and {project.path.name} requires {project.requires_python}"
-    if not told["release"]:
-        return f"is a test version of Python {_version(told)}, which uv finds no wheels for"
-    if told["free_threaded"]:
+        return f"is Python {_version(answer)}, and {project.path.name} requires {project.requires_python}"
+    if not answer["release"]:
+        return f"is a test version of Python {_version(answer)}, which uv finds no wheels for"
+    if answer["free_threaded"]:
         return "is built without the GIL, for which there are few wheels"
-    if told["bits"] != 64 or told["machine"] != machine:
-        return f"is a {told['bits']}-bit program of {told['machine']}, and wheels are chosen for {machine}"
-    if not told["glibc"]:
+    if answer["bits"] != 64 or answer["machine"] != machine:
+        return f"is a {answer['bits']}-bit program of {answer['machine']}, and wheels are chosen for {machine}"
+    if not answer["glibc"]:
         return "does not use glibc, for which wheels are chosen"
-    if told["copied"]:
+    if answer["copied"]:
         return "belongs to a venv with a copy of its interpreter: name the one that it was made from"
     return ""

@@ -24,9 +24,10 @@ from clusterfn.environment.project import GIT
 from clusterfn.environment.wheel_files import SUBDIRECTORY
 from clusterfn.errors import LockError
 
-_TIME = 1_000_000_000  # of all files: a checkout has the time at which it was made
+# All files get one time: a checkout has the time at which it was made.
+_TIME = 1_000_000_000
 _TIMEOUT_S = 900.0
-# A requirement or a lock may be somebody else's: no option of git, and no helper that starts programs (ext::).
+# A requirement or a lock may come from another person: no option of git, and no helper that starts programs (ext::).
 _ADDRESS = re.compile(r"(?:https?|ssh|git|file)://[^-]\S*")
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 # They name the repository in which a hook of git runs this program: git would write into that one.
@@ -34,11 +35,13 @@ _OF_ANOTHER = (
     "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_NAMESPACE",
     "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_PREFIX", "GIT_SHALLOW_FILE",
 )  # fmt: skip
-_SAME_BYTES = ("-c", "core.autocrlf=false", "-c", "core.eol=lf")  # whatever this user's git is set to
+# The line endings must not depend on the settings of this user's git.
+_SAME_BYTES = ("-c", "core.autocrlf=false", "-c", "core.eol=lf")
 
 HINT = "check that `git clone` of it works here without a question; or name a released version"
 
-_packed: dict[str, Path] = {}  # by the addresses of commits: one lock may ask twice
+# By the addresses of commits, as one lock may ask twice.
+_packed: dict[str, Path] = {}
 
 
 def pack(where: str, name: str, indexes: Sequence[tuple[str, str]] = ()) -> str:
@@ -67,7 +70,8 @@ def pack(where: str, name: str, indexes: Sequence[tuple[str, str]] = ()) -> str:
         except LockError:
             if not known:
                 raise
-            _check_out(top, where, url, commit, {})  # those of an index on that server are no good, git has its own
+            # The credentials of an index on that server may be no good for git, which has its own.
+            _check_out(top, where, url, commit, {})
         chosen = (top / inside).resolve()
         if not (chosen.is_dir() and chosen.is_relative_to(top.resolve())):
             raise _unreadable(where, [f"{inside} is no folder of it"])
@@ -82,8 +86,10 @@ def pack(where: str, name: str, indexes: Sequence[tuple[str, str]] = ()) -> str:
 
 def _check_out(top: Path, where: str, url: str, commit: str, more: Mapping[str, str]) -> None:
     try:
+        # One commit is enough, however long the history is.
         _git(top, where, more, "fetch", "--quiet", "--depth", "1", url, commit)
-    except LockError:  # a server may give no commit by its hash alone
+    except LockError:
+        # Some servers give no commit by its hash alone.
         _git(top, where, more, "fetch", "--quiet", url, "+refs/*:refs/remotes/all/*")
     _git(top, where, more, "checkout", "--quiet", commit)
     _git(top, where, more, "submodule", "update", "--quiet", "--init", "--recursive", "--depth", "1")
@@ -92,7 +98,8 @@ def _check_out(top: Path, where: str, url: str, commit: str, more: Mapping[str, 
 def _instead(url: str, known: str) -> dict[str, str]:
     """Return variables by which git, from 2.31 on, uses credentials for this server, which no command line shows."""
     server, same = (urlunsplit(urlsplit(each)._replace(path="/")) for each in (url, known))
-    count = int(os.environ.get("GIT_CONFIG_COUNT") or 0)  # the user may have set some so, too
+    # The user may have set some in this way, too.
+    count = int(os.environ.get("GIT_CONFIG_COUNT") or 0)
     named = {f"GIT_CONFIG_KEY_{count}": f"url.{same}.insteadOf", f"GIT_CONFIG_VALUE_{count}": server}
     return {"GIT_CONFIG_COUNT": f"{count + 1}", **named}
 

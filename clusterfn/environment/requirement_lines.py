@@ -91,7 +91,8 @@ class RequirementLines:
                 continue
             if option in _FIND_LINKS:
                 value = value if "://" in value else str(above / Path(value).expanduser())
-            is_git = value.startswith(GIT) and option in _EDITABLE  # an editable one of pip's is a clone; uv has none
+            # pip clones an editable repository, and uv has no editable ones.
+            is_git = value.startswith(GIT) and option in _EDITABLE
             given = value if is_git else f"{option} {value}".strip() if option else one
             # uv reads one name a line.
             self.given += [f"{option} {each}" for each in value.split(",")] if option in _BINARY else [given]
@@ -137,7 +138,8 @@ class RequirementLines:
         if path is not None:
             self._local(line, path, place)
             return
-        if "://" in address and not named:  # a wheel by its address alone
+        # A wheel may be named by its address alone.
+        if "://" in address and not named:
             wanted = Requirement(normalize(file_name(address).partition("-")[0]), bare)
         else:
             wanted = wheel_requirement(bare, place)
@@ -169,7 +171,8 @@ class RequirementLines:
             )
         if not bare.exists():
             if re.search(r"@\s*file:", line):
-                wheel_requirement(line, place)  # knows where conda builds
+                # This rejects a folder in which conda builds, with a better hint.
+                wheel_requirement(line, place)
             raise ConfigError(
                 f'{at(place)}"{line}" names what is not here', hint=f"correct the path: it counts from {self.folder}"
             )
@@ -212,7 +215,8 @@ def _options(line: str, place: str) -> list[tuple[str, str]]:
     """
     if not line.startswith("-"):
         requirement, *binary = re.split(r"\s+(?=--(?:no|only)-binary)", line, maxsplit=1)
-        if binary:  # pip heeds these alone
+        # pip heeds these options alone behind a requirement.
+        if binary:
             return [("", requirement), *_options(binary[0], place)]
         behind = _OPTION_BEHIND.search(line)
         if behind:
@@ -239,14 +243,18 @@ def _options(line: str, place: str) -> list[tuple[str, str]]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield lines with their numbers, without comments, continued lines joined."""
-    begun = ""
-    for number, line in enumerate(text.splitlines(), 1):
-        bare = re.sub(r"(^|\s)#.*", "", line).strip()
-        begun += bare.rstrip("\\")
-        if not bare.endswith("\\"):
-            if begun.strip():
-                yield number, begun.strip()
-            begun = ""
-    if begun.strip():
-        yield number, begun.strip()
+    """Yield lines with the numbers at which they begin, joined as pip joins them, and without comments."""
+    begun, first = "", 0
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        first = first or number
+        # The text stays the same however deep a continued line is indented, as locks depend on it.
+        line = re.sub(r"^\s+", "" if not begun or begun[-1].isspace() else " ", line)
+        is_comment = line.lstrip().startswith("#")
+        if line.endswith("\\") and not is_comment:
+            begun += line.rstrip("\\")
+            continue
+        # pip joins lines before it removes comments. So a backslash behind a comment makes the next line part of it.
+        joined = re.sub(r"(^|\s)#.*", "", f"{begun} {line}" if is_comment else begun + line).strip()
+        if joined:
+            yield first, joined
+        begun, first = "", 0

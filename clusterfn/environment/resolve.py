@@ -67,7 +67,8 @@ class LockedEnvironment:
         """Its name on every host; short, as the first line of a script may have at most 127 bytes."""
         identity = self.lock.id(self.platform)
         more: list[object] = [*self.base.identity] if self.base else []
-        if any(each.is_source for each in self.lock.on(self.platform)):  # two hosts may share one root
+        # Two hosts may share one root, and a wheel that one has built may not run on the other.
+        if any(each.is_source for each in self.lock.on(self.platform)):
             more += [self.glibc, self.host.modules, self.host.setup]
         if more:
             identity = hashlib.sha256(json.dumps([identity, *more]).encode()).hexdigest()
@@ -123,7 +124,8 @@ def read_specification(text: str | None, packages: Sequence[str]) -> Specificati
     if not text or not names_a_file(text):
         raise ConfigError(f"environment={text!r} does not name an environment", hint=CHOOSE_ENVIRONMENT)
     script = places.running_script()
-    folders = [Path.cwd(), *([script.parent] if script else [])]  # where a relative path may begin
+    # A relative path may begin at the working directory, or at the script.
+    folders = [Path.cwd(), *([script.parent] if script else [])]
     name, parts = split_file(text)
     source, parts = split_source(parts)
     spec = environment_yml.read_file(environment_yml.locate_file(name, folders), parts)
@@ -202,5 +204,6 @@ def _target(spec: Specification, host: Host, facts: Mapping[str, str], caller: t
             f"clusterfn builds environments for {', '.join(PLATFORMS)}, but {host.name} is {platform}", host=host.name,
             hint=NAME_ENVIRONMENT,
         )  # fmt: skip
-    glibc = spec.python.found.glibc if spec.python.found else facts["glibc"]  # that of its own C library
+    # An interpreter of the host may run with a C library of its own.
+    glibc = spec.python.found.glibc if spec.python.found else facts["glibc"]
     return SolveTarget(PLATFORMS[platform], glibc, None, f"{caller[0]}.{caller[1]}")

@@ -29,7 +29,8 @@ from clusterfn.errors import LockError
 Check = Callable[[EnvironmentLock], None]
 
 _HEADER = b"# Written by clusterfn: packages of conda, and wheels chosen by uv. Commit this file.\n"
-_NAMED = 8  # at most so many packages in a line that says what changed
+# A line that names more packages cannot be read at a glance.
+_NAMED = 8
 
 
 def existing_lock(spec: Specification, target: SolveTarget) -> tuple[EnvironmentLock | None, str]:
@@ -67,11 +68,13 @@ def lock_for(
     for sentence in spec.sentences:
         say(sentence)
     same = before if before and before.input_hash == spec.input_hash else None
+    # Hosts that share a lock share what it supposes, unless its PyTorch has to change for this one.
     target = target if other_reason else _shared(target, same)
     host = f"glibc {target.glibc or OLDEST_GLIBC}, {f'CUDA {target.cuda}' if target.cuda else 'no GPU'}"
     say(f"solving {spec.title} for {target.platform} ({host}): {reason}")
     if spec.wheels:
-        from clusterfn.environment import wheel_solver  # it takes time to import
+        # Most calls solve nothing, so they need not wait for this import.
+        from clusterfn.environment import wheel_solver
 
         packages = wheel_solver.solve_with_wheels(spec, target, before, say)
     else:
@@ -81,6 +84,7 @@ def lock_for(
     python = f"{lock.python_package(target.platform).version}."
     if not (spec.wants_python or spec.python.found or python.startswith(f"{target.python}.")):
         say(f"no solution for Python {target.python}: the environment has {python[:-1]}, the nearest that works")
+    # A lock that is of no use must not replace one that is.
     check(lock)
     write_lock(path, data)
     changes = f": {differences(before, lock, target.platform, named=is_verbose())}" if before else ""

@@ -17,10 +17,10 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from packaging.version import Version
 
@@ -34,12 +34,17 @@ from clusterfn.errors import LockError
 ANYWHERE = "--universal"
 _NO_WHEEL = re.compile(r"no (?:usable )?wheels|building from source is disabled|Wheels are required for")
 _FAILED = re.compile(r"Failed to (?:build|download and build) `([^`=@ ]+)(?:==([^`]+))?")
-_ROUNDS = 3  # another version of one package may bring another source distribution
-_LEGACY = "setuptools.build_meta:__legacy__"  # of PEP 517, for what has a setup.py alone
-_SETUPTOOLS = ("setuptools", "wheel")  # older ones need the second, and do not always say so
+# Another version of one package may bring another source distribution, so one round is not enough.
+_ROUNDS = 3
+# PEP 517 names this backend for what has a setup.py alone.
+_LEGACY = "setuptools.build_meta:__legacy__"
+# Older setup.py files need `wheel` and do not always say so.
+_SETUPTOOLS = ("setuptools", "wheel")
 _FRONTEND = "pip"
-PKG_RESOURCES, WITH_PKG_RESOURCES = "pkg_resources", "setuptools<81"  # many an old setup.py imports it, undeclared
-_UNDECLARED = 4  # modules that a setup.py imports and does not declare
+# Many an old setup.py imports pkg_resources without declaring it, and newer setuptools have none.
+PKG_RESOURCES, WITH_PKG_RESOURCES = "pkg_resources", "setuptools<81"
+# A setup.py imports few modules that it does not declare, and each costs one more question.
+_UNDECLARED = 4
 _PATIENCE_S = 300.0
 # The variables of this process that a build backend sees: not the user's tokens, and nothing that changes its answer.
 _SEEN = (
@@ -65,11 +70,8 @@ with open(answer, "w") as file:
 Found = dict[str, Any]
 
 
-class Solve(Protocol):
-    """Resolves the requirements of a project."""
-
-    def __call__(self, *flags: str, lines: Sequence[str] = (), limits: Sequence[str] = ()) -> UvResult:
-        """Resolve with more flags and constraints; `lines` replace the requirements."""
+Solve = Callable[..., UvResult]
+"""Resolves the requirements of a project, with more flags and `limits` as constraints; `lines` replace them."""
 
 
 def prefer_wheels(first: Found, solve: Solve, platform: str, minor: str) -> tuple[Found, list[str]]:
@@ -188,9 +190,11 @@ class SourceDistribution:
             more, lacking = self._ask_backend(system, requires, top)
             if lacking not in chosen or lacking in requires:
                 break
-            requires.append(lacking)  # it counts on an environment that has it: flash-attn on torch
+            # Some count on an environment that has the module already: flash-attn on torch.
+            requires.append(lacking)
             if lacking in TORCHES:
-                break  # gigabytes, only to ask
+                # PyTorch has gigabytes, too many for a question.
+                break
         return [*requires, *more]
 
     def _unpack(self, folder: Path, indexes: Sequence[tuple[str, str]]) -> Path:

@@ -26,9 +26,11 @@ _WHEEL = re.compile(
 )
 # conda's builders work in folders of many names, /croot/numpy_1682520569166/work; the time and "work" are in all.
 _BUILT_BY_CONDA = re.compile(r"([\w.-]+)(?:\[[^\]]*\])?\s*@\s*file:///\S*_\d{10,}/work(?:/|\s|$)")
-WITH_EXTRAS = re.compile(r"[\w.-]+\s*\[[\w\s,.-]+\]")  # conda's brackets hold name=value
+# The brackets of a conda package hold name=value, so these are extras.
+WITH_EXTRAS = re.compile(r"[\w.-]+\s*\[[\w\s,.-]+\]")
 _ADDRESS = re.compile(r"@\s*\w+://")
-_URL = re.compile(r"\b[a-z]+://\S+")  # without the "git+" before it
+# The "git+" before the address of a repository is no part of it.
+_URL = re.compile(r"\b[a-z]+://\S+")
 _FORMAT = 1
 
 
@@ -116,7 +118,8 @@ class Specification:
     @property
     def input_hash(self) -> str:
         """A hash of what is wanted, not of how it is written or ordered."""
-        conda = [self.channels, sorted((each.text, "") for each in self.conda)]  # "": was a platform once
+        # The empty text was a platform once: without it all locks would be out of date.
+        conda = [self.channels, sorted((each.text, "") for each in self.conda)]
         content = [_FORMAT, self.wish, conda]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 

@@ -21,7 +21,8 @@ from clusterfn.errors import EnvironmentBuildError, LockError
 
 AskGpus = Callable[[], "GpuCapabilities | None"]
 
-_CONDA_BUILD = re.compile(r"cuda_?(\d\d)\.?(\d)")  # cuda128_…, py3.11_cuda12.1_…
+# conda names its builds cuda128_… or py3.11_cuda12.1_….
+_CONDA_BUILD = re.compile(r"cuda_?(\d\d)\.?(\d)")
 # For GPUs of which nothing is known: what the oldest driver of CUDA 12 runs, which most machines have.
 UNKNOWN_GPUS = GpuCapabilities("525.60.13", (), "is assumed while they are unknown; the first job on a GPU checks it")
 
@@ -47,13 +48,15 @@ def find_torch(packages: Iterable[LockedPackage]) -> LockedTorch | None:
             toolkit = _CONDA_BUILD.search(package.build)
             built_for = f"{toolkit[1]}.{toolkit[2]}" if toolkit else "" if "cpu" in package.build else None
             return LockedTorch(package.version, built_for, "conda")
-        if package.name == "torch" and package.is_source:  # it is built for the CUDA that the host has
+        # The host builds it for the CUDA that it has.
+        if package.name == "torch" and package.is_source:
             return LockedTorch(package.version, None)
         if package.name == "torch" and package.manager == "pip":
             release, local = version(package.version), package.version.partition("+")[2]
             defaults = (row.cuda for row in cuda.load_table().builds if row.has(release) and row.is_default(release))
             if local.startswith("cu"):
-                return LockedTorch(package.version, f"{local[2:-1]}.{local[-1]}")  # cu118 is 11.8
+                # The tag cu118 means CUDA 11.8.
+                return LockedTorch(package.version, f"{local[2:-1]}.{local[-1]}")
             return LockedTorch(package.version, "" if local == "cpu" else next(defaults, None))
     return None
 
@@ -68,7 +71,8 @@ def unknown_gpus(host: Host) -> GpuCapabilities:
 
 def runs_on_gpus(torch: LockedTorch | None, gpus: GpuCapabilities) -> bool:
     if torch is None or torch.cuda is None:
-        return torch is not None  # unknown: the job asks the GPU itself
+        # Where the build is unknown, the job asks the GPU itself.
+        return torch is not None
     known = replace(gpus, capabilities=()) if torch.manager == "conda" else gpus
     return bool(torch.cuda) and cuda.runs_on(torch.version, torch.cuda, known)
 
@@ -120,7 +124,8 @@ def lock_with_torch(
     def narrow(version: str) -> cuda.TorchChoice | None:
         """Choose another PyTorch if that version does not run there, within the build or index that the user names."""
         found = find_torch([LockedPackage("torch", version, "pip", "torch.whl", "", "")])
-        of_index = "+" in version and bool(spec.indexes)  # which has builds for one CUDA, or for none
+        # Such an index has builds for one version of CUDA, or for none.
+        of_index = "+" in version and bool(spec.indexes)
         built_for = (found.cuda or "" if found else "") if of_index else ""
         named = (wheel and "+" in wheel.versions) or (of_index and not built_for)
         if named or runs_on_gpus(found, known):
@@ -140,7 +145,8 @@ def lock_with_torch(
     def check(lock: EnvironmentLock) -> None:
         torch = find_torch(lock.on(target.platform))
         if is_needed and torch and torch.manager == "conda" and not runs_on_gpus(torch, known):
-            cuda.choose_build(known, torch.version, host)  # its solver takes one without CUDA where no other runs
+            # conda's solver takes a build without CUDA where no other runs. This call then raises with the reasons.
+            cuda.choose_build(known, torch.version, host)
         if is_needed:
             refuse_unusable_torch(torch, known, lock, host)
         if torch and runs_on_gpus(torch, known):
@@ -153,6 +159,7 @@ def lock_with_torch(
     try:
         return solver.lock_for(spec, ours, say, "" if fixed else why, check)
     except LockError as error:
+        # A call without GPUs needs no PyTorch for them, so a failure to find one must not stop it.
         if is_needed or not narrowed:
             raise
         say(f"PyTorch for GPUs cannot be had ({error.message}): this lock is for calls without them")

@@ -19,7 +19,8 @@ from clusterfn.environment.project import load_toml
 from clusterfn.errors import LockError
 
 LINUX = ("linux-64", "linux-aarch64")
-_GLIBC = (17, 28, *range(31, 41))  # the minor versions that uv knows
+# uv knows these minor versions of glibc, and rejects others.
+_GLIBC = (17, 28, *range(31, 41))
 # They would change what is asked for: this interpreter, its GPU, another output.
 _NOT_PASSED = (
     "UV_TORCH_BACKEND", "UV_PYTHON", "UV_SYSTEM_PYTHON", "UV_FROZEN", "UV_LOCKED", "UV_OFFLINE", "UV_NO_SYNC",
@@ -139,7 +140,8 @@ def _tables(folder: Path) -> Iterator[dict[str, Any]]:
     if os.environ.get("UV_CONFIG_FILE"):
         yield load_toml(Path(os.environ["UV_CONFIG_FILE"]))
         return
-    root = workspace_root(folder)  # uv begins there, and does not read the settings of a member
+    # uv begins at the workspace, and does not read the settings of a member.
+    root = workspace_root(folder)
     for place in [root, *root.absolute().parents]:
         if (place / "uv.toml").is_file():
             yield load_toml(place / "uv.toml")
@@ -149,7 +151,8 @@ def _tables(folder: Path) -> Iterator[dict[str, Any]]:
             if isinstance(table, dict):
                 yield table
                 break
-    own = [os.environ.get("XDG_CONFIG_HOME") or "~/.config", "/etc"]  # this user's, and this machine's
+    # uv reads the settings of this user, then those of this machine.
+    own = [os.environ.get("XDG_CONFIG_HOME") or "~/.config", "/etc"]
     if sys.platform == "win32":
         own = [os.environ.get("APPDATA", "~"), os.environ.get("PROGRAMDATA", "C:/ProgramData")]
     for path in (Path(each).expanduser() / "uv" / "uv.toml" for each in own):

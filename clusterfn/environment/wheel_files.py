@@ -51,7 +51,8 @@ def packages_for(tree: Mapping[str, Any], project: ProjectFile, python: str, pla
     def holds(marker: str) -> bool:
         try:
             return Marker(marker).evaluate(host, "lock_file")
-        except (InvalidMarker, UndefinedComparison, ValueError) as error:  # `packaging` compares some texts as versions
+        except (InvalidMarker, UndefinedComparison, ValueError) as error:
+            # `packaging` compares some texts as versions, and raises ValueError for others.
             raise LockError(f"{project.path.name}: {error}", hint="correct it, or lock the project again") from error
 
     environments = list(map(str, tree.get("environments", [])))
@@ -92,7 +93,8 @@ def file_rank(file: str, tags: Mapping[Tag, int]) -> tuple[int, BuildTag]:
     """
     try:
         _, _, build, theirs = parse_wheel_filename(file)
-    except InvalidWheelFilename:  # a source distribution
+    except InvalidWheelFilename:
+        # A source distribution fits everywhere, and any wheel that fits is better.
         return 0, ()
     return max(len(tags) - tags[each] if each in tags else -1 for each in theirs), build
 
@@ -167,7 +169,7 @@ def is_version(text: str) -> bool:
     return bool(_PEP_440.fullmatch(text))
 
 
-def write_stand_ins(provided: Mapping[str, str], folder: Path) -> list[str]:
+def write_placeholders(provided: Mapping[str, str], folder: Path) -> list[str]:
     """Write a wheel without content for each name and version; return the requirement of each."""
     folder.mkdir()
     lines = []

@@ -38,7 +38,8 @@ from clusterfn.errors import LockError
 
 _SUMS = "SHA256SUMS"
 _ANSWER_S = 5.0
-_MOST = 1 << 20  # bytes of SHA256SUMS
+# SHA256SUMS has some kilobytes, and a wrong file on a mirror may have gigabytes.
+_MOST = 1 << 20
 _BLOCK = 1 << 18
 _HINT = (
     'take the host\'s own Python, environment="FILE[python:host]" or `env_python: host` in clusterfn.yml; or check '
@@ -57,7 +58,8 @@ def solve_with_wheels(
     Raises:
         LockError: There is no solution, a tool is missing, or a channel, an index or the mirror does not answer.
     """
-    project, once = spec.wheels, functools.lru_cache(maxsize=None)(say)  # uv may say the same twice
+    # uv may say the same twice.
+    project, once = spec.wheels, functools.lru_cache(maxsize=None)(say)
     assert project is not None, "only what wants wheels is solved so"
     finder = WheelFinder(spec, project, target, once)
     near, found = int(target.python.split(".")[1]), spec.python.found
@@ -70,14 +72,16 @@ def solve_with_wheels(
                 base = [_python(spec, target, minor, before, finder)]
             else:
                 has_pip = any(each.name == "pip" for each in spec.conda)
-                more = () if has_pip else (conda_requirement("pip"),)  # users of a `pip:` section expect it
+                # Users of a `pip:` section expect that their environment has pip.
+                more = () if has_pip else (conda_requirement("pip"),)
                 conda = replace(spec, conda=(*spec.conda, *more))
                 base = conda_solver.solve(conda, replace(target, python=minor), say)
             python = next(each.version for each in base if each.name == "python")
             if python not in tried:
                 tried.add(python)
                 wheels = _wheels(finder, base, python)
-                if base[0].manager == STANDALONE and not base[0].sha256:  # the mirror is asked last
+                # The mirror is asked last, once it is known that there is a solution.
+                if base[0].manager == STANDALONE and not base[0].sha256:
                     base = [with_hash(base[0], once)]
                 return [*base, *wheels]
         except Unsolved as unsolved:
@@ -89,16 +93,18 @@ def solve_with_wheels(
 def _wheels(finder: WheelFinder, base: Sequence[LockedPackage], python: str) -> list[LockedPackage]:
     """Return the wheels, without those that conda brings."""
     if finder.spec.project:
-        return finder.find(python)  # markers may ask for its patch
+        # Markers may ask for the patch version of Python, so it is given in full.
+        return finder.find(python)
     if not finder.project.lines:
         return []
     provided = {name: each.version for each in base for name in _names_on_pypi(each.name)}
-    found, stand_ins = finder.find(python, provided), provided
-    while finder.extended & stand_ins.keys():  # only the index knows what an extra wants: uv resolves conda's version
-        stand_ins = {name: version for name, version in provided.items() if name not in finder.extended}
+    found, placeholders = finder.find(python, provided), provided
+    # Only the index knows what an extra wants, so uv resolves conda's version from there.
+    while finder.extended & placeholders.keys():
+        placeholders = {name: version for name, version in provided.items() if name not in finder.extended}
         pins = [f"{name}=={provided[name]}" for name in sorted(finder.extended) if is_version(provided[name])]
         finder = replace(finder, spec=replace(finder.spec, pins=(*finder.spec.pins, *pins)))
-        found = finder.find(python, stand_ins)
+        found = finder.find(python, placeholders)
     return [each for each in found if each.name not in provided]
 
 
@@ -123,7 +129,8 @@ def _python(
     if found:
         finder.say(f"Python {found.version} is the host's own: {found.path} (glibc {found.glibc})")
         return LockedPackage("python", found.version, locks.HOST, "", "", target.platform)
-    for each in before.on(target.platform) if before else ():  # only a deletion changes the Python of a lock
+    # Only the deletion of a lock changes its Python.
+    for each in before.on(target.platform) if before else ():
         if each.name == "python" and each.manager == STANDALONE and each.version.startswith(f"{minor}."):
             return each
     folder = spec.file.parent if spec.file else Path()
@@ -147,13 +154,13 @@ def find_python(minor: str, platform: str, program: str, folder: Path) -> Locked
         encoding="utf-8", errors="replace",
     )  # fmt: skip
     try:
-        told = [each for each in json.loads(done.stdout) if each.get("url")]
+        listed = [each for each in json.loads(done.stdout) if each.get("url")]
     except ValueError as error:
         lines = masked(done.stderr).strip().splitlines()
         raise LockError("uv does not list the Pythons that it knows", evidence=lines[:10], hint=_HINT) from error
-    if platform not in uv.LINUX or not told:
+    if platform not in uv.LINUX or not listed:
         raise Unsolved(f"python-build-standalone has no Python {minor} for {platform}", hint=_HINT)
-    return LockedPackage("python", str(told[0]["version"]), STANDALONE, str(told[0]["url"]), "", platform)
+    return LockedPackage("python", str(listed[0]["version"]), STANDALONE, str(listed[0]["url"]), "", platform)
 
 
 def with_hash(python: LockedPackage, say: Say) -> LockedPackage:
@@ -186,7 +193,8 @@ def _published_hash(url: str, file: str) -> str:
         error.close()
         return ""
     except urllib.error.URLError:
-        if parts.scheme == "file":  # it is not there
+        # A mirror in a folder may have no such file.
+        if parts.scheme == "file":
             return ""
         raise
     rows = [line.split() for line in lines]

@@ -25,12 +25,13 @@ from clusterfn.environment.lock import WHEEL, LockedPackage, Unsolved
 from clusterfn.environment.project import PIP_LINES, PYPROJECT, REQUIREMENTS, UV_LOCK, ProjectFile, load_toml, normalize
 from clusterfn.environment.source_distributions import Solve
 from clusterfn.environment.specification import Specification
-from clusterfn.environment.wheel_files import check_hashes, choose_file, commit_of, packages_for, write_stand_ins
+from clusterfn.environment.wheel_files import check_hashes, choose_file, commit_of, packages_for, write_placeholders
 from clusterfn.errors import LockError
 
-_STAND_INS = "brought-by-conda"
+_PLACEHOLDERS = "brought-by-conda"
 _NAMES_PACKAGES = ("-c", "--constraint", "-e", "--editable")
-_FIRST = 3  # lines of uv; the last ones are those of a build backend
+# uv writes the first lines, and a build backend the last ones.
+_FIRST = 3
 _GIT_FAILED = "Git operation failed"
 _STALE = "needs to be updated"
 _NO_EXTRA = re.compile(r"The package `([\w.-]+) @ [^`]*` does not have an extra named")
@@ -85,6 +86,7 @@ class WheelFinder:
             narrowed = self.target.torch(torch.version) if torch and self.target.torch else None
             if not narrowed:
                 wheels = [self._with_builds(each, wheels, solve, folder, python) for each in wheels]
+        # uv has chosen a PyTorch that does not run there, so all is resolved once more with one that does.
         if narrowed:
             pins = (*self.spec.pins, f"torch=={narrowed.torch}.*")
             spec = replace(self.spec, pins=pins, torch_backend=narrowed.backend)
@@ -97,7 +99,8 @@ class WheelFinder:
         """The flags and variables by which uv finds packages where pip and uv do for this project."""
         pips, pip = self.project.kind in (REQUIREMENTS, PIP_LINES), package_sources.pip_config()
         own = (False, False) if pips else uv.names_indexes(self.project.path.parent)
-        flags = ["--no-config"] if pips else []  # pip does not read uv's settings
+        # pip does not read uv's settings, so its files must not depend on them.
+        flags = ["--no-config"] if pips else []
         flags += ["--no-index"] if not pip.indexes and not any(own) else []
         # As pip does: the best version of all its indexes. If the user names an index to uv, uv's rule stays: the
         # first index that has a package counts alone. So no stranger's package replaces a private one of its name.
@@ -109,7 +112,7 @@ class WheelFinder:
     def _solver(self, folder: Path, python: str, provided: Mapping[str, str]) -> Solve:
         """Return a function that resolves the requirements, or other lines, with the settings of the project."""
         project, numbers = self.project, itertools.count()
-        brought = write_stand_ins(provided, folder / _STAND_INS) if provided else []
+        brought = write_placeholders(provided, folder / _PLACEHOLDERS) if provided else []
         more = ["--torch-backend", self.spec.torch_backend] if self.spec.torch_backend else []
         more += ["--prerelease", "allow"] if "--pre" in project.lines else []
         wanted = self._wanted(folder)
@@ -119,7 +122,8 @@ class WheelFinder:
         ours = ["--python-platform", uv.platform_of(self.target), "--python-version", python]
 
         def solve(*words: str, lines: Sequence[str] = (), limits: Sequence[str] = ()) -> uv.UvResult:
-            number = next(numbers)  # uv would keep the versions of a file that is there
+            # uv would keep the versions of an output that is there, so each gets a name of its own.
+            number = next(numbers)
             made, constraints = folder / f"pylock.made{number}.toml", folder / f"constraints{number}.txt"
             # What builds has wheels alone, whatever of the environment has to be built.
             barred = "--no-binary" if "--only-binary" in words else "\n"
@@ -131,10 +135,12 @@ class WheelFinder:
                 *([] if source_distributions.ANYWHERE in words else ours),
             ]  # fmt: skip
             all_limits = [*self.spec.pins, *brought, *limits]
-            if all_limits:  # uv warns about an empty file
+            # uv warns about an empty file of constraints.
+            if all_limits:
                 constraints.write_text("\n".join([*all_limits, ""]), encoding="utf-8")
                 argv += ["--constraint", str(constraints)]
             reply = self._run(argv, project.path.parent, variables, given)
+            # An old setup.py that imports pkg_resources can be built only by older setuptools.
             if reply.status and source_distributions.PKG_RESOURCES in reply.text:
                 older = folder / "builds.txt"
                 older.write_text(f"{source_distributions.WITH_PKG_RESOURCES}\n", encoding="utf-8")
@@ -215,7 +221,8 @@ class WheelFinder:
                     f"{project.path.name} is out of date: {PYPROJECT} has changed since", evidence=reply.lines[:MANY],
                     hint=f"run `uv lock` in {folder}",
                 )  # fmt: skip
-            if reply.status:  # uv checks with a Python that fits the project alone, and may need the network
+            # uv checks a lock only with a Python that fits the project, and may need the network for it.
+            if reply.status:
                 frozen = self._run([*argv, "--frozen"], folder, variables)
                 if frozen.status:
                     raise self._failure(frozen)
@@ -273,7 +280,8 @@ class WheelFinder:
                 continue
             platform = uv.platform_of(self.target)
             version, url, sha256 = choose_file(package, folder, python, platform, self.spec.title)
-            if _STAND_INS not in url:  # conda brings those
+            # conda brings the packages for which there are placeholders.
+            if _PLACEHOLDERS not in url:
                 yield made(name, version, WHEEL, url, sha256)
 
     def _say_local(self, found: Sequence[Mapping[str, Any]]) -> None:

@@ -78,11 +78,10 @@ class HostFacts(NamedTuple):
     ahead_s: float
 
 
-class HostConnection(HostRequests):
-    """A connection to one host.
+class HostConnection(Link, HostRequests):
+    """A connection to one host: its typed requests, and the link that sends them.
 
     Attributes:
-        link: The requests and the stream below it.
         facts: What the host said when it was connected last.
         noise: What the login shell printed before the agent, of the first connection; its first 2 KB.
     """
@@ -102,7 +101,8 @@ class HostConnection(HostRequests):
         opened = _open(transport, host, have, asker, ahead, meanwhile)
         self.facts = _facts(opened.hello)
         self.noise = opened.noise
-        self.link = Link(host, self._open_again, opened, first)
+        # Last, because this starts the threads of the link, which may connect again at once.
+        super().__init__(host, self._open_again, opened, first)
 
     @property
     def via(self) -> str:
@@ -120,10 +120,6 @@ class HostConnection(HostRequests):
         probe, self._probed = self._probed, None
         return probe[1] if probe and probe[0] == tuple(argv) else None
 
-    def write(self, connected: Reply[None], data: bytes) -> None:
-        """Send bytes to a socket or a program, after an answer to the first; they are lost if it is gone."""
-        self.link.write(connected.id, data)
-
     def use_commands(self, host: Host) -> Reply[None]:
         """Have programs there found in the folders, and with the variables, that this host has for its scheduler's."""
         self.host = host
@@ -133,42 +129,6 @@ class HostConnection(HostRequests):
             self.facts = _facts(hello)._replace(have=self.facts.have)
 
         return self._send(_r.SimpleRequest("hello", greeting(host), read))
-
-    def on_state(self, listener: Callable[[ConnectionState], None]) -> Callable[[], None]:
-        """Call `listener` when the connection breaks and when it is back, on the reader thread.
-
-        Returns:
-            What ends that.
-        """
-        return self.link.on_state(listener)
-
-    @property
-    def state(self) -> ConnectionState:
-        """The present state of the connection."""
-        return self.link.state
-
-    def usable(self) -> bool:
-        """Whether requests can be sent: not closed, not refused for good, not a parent process's."""
-        return self.link.usable()
-
-    def answers_here(self) -> bool:
-        """Whether this thread brings the answers of this connection, so that it cannot wait for them."""
-        return self.link.answers_here()
-
-    def has_room(self, within_s: float) -> bool:
-        """Wait until little is queued for the host; return False if too much of it is left after that time.
-
-        Waits for nothing on a thread that brings answers, or if the connection has ended.
-        """
-        return self.link.has_room(within_s)
-
-    def close(self) -> None:
-        """End the connection. Open requests fail; what was spawned keeps running."""
-        self.link.close()
-
-    def ask(self, request: _r.OpenRequest[Any]) -> None:
-        """Send a request of `HostRequests`; wait for nothing."""
-        self.link.send(request)
 
 
 def _open(

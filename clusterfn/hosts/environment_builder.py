@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import io
 import json
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
@@ -78,9 +79,9 @@ def list_environments(session: HostState, root: str) -> list[Built]:
 
 def remove_environment(session: HostState, root: str, env_id: str) -> BuildProgress:
     """Remove an environment unless jobs use it; return {"removed", "why", "used_by", "freed"}."""
-    told = run_builder(session, "remove", root, env_id, timeout_s=_LONG_S)
+    lines = run_builder(session, "remove", root, env_id, timeout_s=_LONG_S)
     with reading(session.host.name, "what it has removed"):
-        return _shaped_last(told, {"freed": int, "packages": int} if told[-1]["removed"] is True else {"why": str})
+        return _shaped_last(lines, {"freed": int, "packages": int} if lines[-1]["removed"] is True else {"why": str})
 
 
 def remove_unused_environments(
@@ -91,26 +92,25 @@ def remove_unused_environments(
     Returns:
         {"removed", "kept", "freed"}, and without `dry` also "packages", the number that were removed.
     """
-    told = run_builder(session, "gc-dry" if dry else "gc", root, str(days), str(keep), timeout_s=_LONG_S)
+    lines = run_builder(session, "gc-dry" if dry else "gc", root, str(days), str(keep), timeout_s=_LONG_S)
     shape = {"removed": [str], "kept": [{"id": str, "why": str, "used_by": [str]}], "freed": int}
     with reading(session.host.name, "what it has removed"):
-        return _shaped_last(told, shape if dry else {**shape, "packages": int})
+        return _shaped_last(lines, shape if dry else {**shape, "packages": int})
 
 
 def repair_environment(session: HostState, root: str, env_id: str) -> BuildProgress:
     """Restore the files that an environment has lost; return {"files", "relinked", "lost"}."""
-    told = run_builder(session, "repair", root, env_id, timeout_s=_LONG_S)
+    lines = run_builder(session, "repair", root, env_id, timeout_s=_LONG_S)
     with reading(session.host.name, "what it has repaired"):
-        if "ready" in told[-1]:  # so little was left of it that it was built again
-            built = _shaped_last(told, {"ready": {"files": int}})["ready"]["files"]
+        # The builder built it again if too little was left of it.
+        if "ready" in lines[-1]:
+            built = _shaped_last(lines, {"ready": {"files": int}})["ready"]["files"]
             return {"files": built, "relinked": built, "lost": []}
-        mended: BuildProgress = _shaped_last(told, {"mended": {"files": int, "relinked": int, "lost": [str]}})["mended"]
-        return mended
+        return dict(_shaped_last(lines, {"mended": {"files": int, "relinked": int, "lost": [str]}})["mended"])
 
 
-def _shaped_last(told: Sequence[BuildProgress], shape: Mapping[str, Any]) -> BuildProgress:
-    last: BuildProgress = shaped(told[-1], shape)
-    return last
+def _shaped_last(lines: Sequence[BuildProgress], shape: Mapping[str, Any]) -> BuildProgress:
+    return dict(shaped(lines[-1], shape))
 
 
 def run_builder(
@@ -124,43 +124,42 @@ def run_builder(
     ran = session.bridge.run([layout.BUILD, *words], stdin=stdin, timeout_s=timeout_s)
     answer = ran.result(timeout_s + _TIMEOUT_S)
     lines = [line.decode("utf-8", "replace") for line in (answer.out + answer.err).splitlines()]
-    told = [each for each in map(_parsed, lines) if each is not None]
-    if told and told[-1].get("stage") == "failed":
-        raise build_error(told[-1], session.host.name)
-    if answer.rc and not told:
+    found = [each for each in map(_parsed, lines) if each is not None]
+    if found and found[-1].get("stage") == "failed":
+        raise build_error(found[-1], session.host.name)
+    if answer.rc and not found:
         silent = {"message": f"the builder on the host ended with status {answer.rc}", "evidence": lines}
         raise build_error(silent, session.host.name)
-    return told
+    return found
 
 
-def build_error(told: BuildProgress, host: str) -> EnvironmentBuildError:
+def build_error(last: BuildProgress, host: str) -> EnvironmentBuildError:
     """Make the error that a failed builder's last line describes."""
     return EnvironmentBuildError(
-        message(told), host=host, stage="environment", evidence=evidence(told),
-        hint=told.get("hint") or "try again; clusterfn env list shows what exists",
+        message(last), host=host, stage="environment", evidence=evidence(last),
+        hint=last.get("hint") or "try again; clusterfn env list shows what exists",
     )  # fmt: skip
 
 
-def message(told: BuildProgress) -> str:
+def message(last: BuildProgress) -> str:
     """Say in a sentence why a build failed."""
-    return (
-        f"the environment could not be built: {told.get('message') or told.get('text') or 'the builder gave no reason'}"
-    )
+    reason = last.get("message") or last.get("text") or "the builder gave no reason"
+    return f"the environment could not be built: {reason}"
 
 
-def evidence(told: BuildProgress) -> list[str]:
-    return [str(line) for line in told.get("evidence") or ()][-_EVIDENCE:]
+def evidence(last: BuildProgress) -> list[str]:
+    return [str(line) for line in last.get("evidence") or ()][-_EVIDENCE:]
 
 
 def _parsed(line: str | bytes) -> BuildProgress | None:
     try:
-        told = json.loads(line)
+        found = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(told, dict) or not isinstance(told.get("evidence") or [], list):
+    if not isinstance(found, dict) or not isinstance(found.get("evidence") or [], list):
         return None
-    numbers = [told[name] for name in ("done", "of", "bytes", "size") if name in told]
-    return told if all(type(each) is int and each < 1 << 63 for each in numbers) else None
+    numbers = [found[name] for name in ("done", "of", "bytes", "size") if name in found]
+    return found if all(type(each) is int and each < 1 << 63 for each in numbers) else None
 
 
 class RemoteBuild:
@@ -178,6 +177,7 @@ class RemoteBuild:
         self._outcome: Future[BuildProgress] = Future()
         self._lines = Lines()
         self._listeners: list[Callable[[BuildProgress], None]] = []
+        self._joining = threading.Lock()
         self._looks = LookCounter()
         self._following: Reply[bytes] | None = None
         self._job_name = ""
@@ -202,7 +202,7 @@ class RemoteBuild:
             self.refused(error)
             return
         if status is not None:
-            # Windows cannot decode it by os.WIFSIGNALED.
+            # Windows has no os.WIFSIGNALED to decode it.
             how = f"was ended by signal {status & 127}" if status & 127 else f"ended with {status >> 8}"
             await self._read_last_line(f"its builder {how}")
 
@@ -215,8 +215,11 @@ class RemoteBuild:
 
     def listen(self, on_progress: Callable[[BuildProgress], None]) -> Future[BuildProgress]:
         """Follow it from its first line on; return a future of its last. Many jobs may wait for one build."""
-        self._listeners.append(on_progress)
-        if len(self._listeners) == 1:
+        # The jobs of several threads wait for one build, and exactly one of these threads must start to follow it.
+        with self._joining:
+            self._listeners.append(on_progress)
+            is_first = len(self._listeners) == 1
+        if is_first:
             self._following = self._session.connection.follow([Followed(self._log, self._receive)])
             loop.begin(self._follow(self._following))
             if self.is_over():
@@ -228,16 +231,17 @@ class RemoteBuild:
         error = await following.error()
         if error is not None:
             self.refused(error)
-        with contextlib.suppress(HostError):  # the connection has ended: the log stays
+        # The log stays if the connection has ended.
+        with contextlib.suppress(HostError):
             self._session.connection.run(["rm", "-f", "--", self._log])
 
     def is_over(self) -> bool:
         """Whether the outcome is known."""
         return self._outcome.done()
 
-    def _report(self, told: BuildProgress) -> None:
+    def _report(self, progress: BuildProgress) -> None:
         for listener in list(self._listeners):
-            listener(told)
+            listener(progress)
 
     def refused(self, error: BaseException) -> None:
         """End the build with an error: it was never started."""
@@ -259,11 +263,13 @@ class RemoteBuild:
     async def _read_last_line(self, how: str) -> None:
         """Read the log to its end: the last line may be missing, or not yet followed."""
         text = io.BytesIO()
-        with contextlib.suppress(ClusterfnError, concurrent.futures.CancelledError):  # `how` says what is known
+        # `how` says all that is known if the log cannot be read.
+        with contextlib.suppress(ClusterfnError, concurrent.futures.CancelledError):
             await self._session.connection.get(self._log, text.write)
         lines = [line.decode("utf-8", "replace") for line in text.getvalue().splitlines()]
-        said = [told for told in map(_parsed, lines) if told and told.get("stage") in _LAST]
-        others = [line for line in lines if _parsed(line) is None][-_EVIDENCE:]  # such as a traceback
+        said = [each for each in map(_parsed, lines) if each and each.get("stage") in _LAST]
+        # What is no progress may be a traceback.
+        others = [line for line in lines if _parsed(line) is None][-_EVIDENCE:]
         last = {"stage": "failed", "at": "stopped", "message": how, "evidence": others}
         self._end(said[-1] if said else last)
 
@@ -274,9 +280,10 @@ class RemoteBuild:
             elif "stage" in line and not self._outcome.done():
                 self._report(line)
 
-    def _end(self, told: BuildProgress) -> None:
-        with contextlib.suppress(InvalidStateError):  # its end is seen in two ways
-            self._outcome.set_result(told)
+    def _end(self, last: BuildProgress) -> None:
+        # The log and the process, or the scheduler, both say that it has ended.
+        with contextlib.suppress(InvalidStateError):
+            self._outcome.set_result(last)
         self._stop()
 
     def _stop(self) -> None:

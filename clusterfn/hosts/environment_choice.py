@@ -63,7 +63,8 @@ class EnvironmentResolver:
         # by `environment=` and `packages=`
         self._pythons: dict[tuple[str | None, tuple[str, ...]], tuple[int, int]] = {}
         self._outdated = False
-        self._finding = threading.Lock()  # held while the host is asked, so never by a thread that delivers answers
+        # It is held while the host is asked, so no thread that delivers answers may take it.
+        self._finding = threading.Lock()
 
     def expected_python(self, wanted: EnvironmentRequest) -> tuple[int, int] | None:
         """Return the Python of an environment that exists on the host, or was resolved before; else None."""
@@ -102,7 +103,8 @@ class EnvironmentResolver:
             if named:
                 found = self.resolve_existing(named)
             elif wanted.packages or not existing.is_existing(text):
-                from clusterfn.environment import resolve  # it, and what it needs, takes time to import
+                # It takes time to import, with what it needs, and many calls make no environment.
+                from clusterfn.environment import resolve
 
                 found = self.resolve_made(resolve.read_specification(text, wanted.packages), wanted.gpus, say)
             else:
@@ -123,6 +125,7 @@ class EnvironmentResolver:
 
     def forget(self) -> None:
         """Choose again what was made for unknown GPUs: they are known now. Does not block."""
+        # The thread that calls this delivers answers, so it must not wait for the lock.
         self._outdated = True
 
     def resolve_existing(self, environment: ExistingEnvironment) -> ResolvedEnvironment:
@@ -164,6 +167,9 @@ class EnvironmentResolver:
                 return self.resolve_made(spec, wanted.gpus, say)
             except LockError as error:
                 lacking.evidence = (*lacking.evidence, f"none could be built: {error.message}", *error.evidence)
+                if lacking.message == existing.NO_PYTHON:
+                    lacking.hint = f"{error.hint}; or {lacking.hint}"
+                    raise lacking from error
                 by_pip = f"python{'.'.join(map(str, CALLER))} -m venv ~/v"
                 if spec.pip:
                     by_pip += f"; ~/v/bin/pip install {' '.join(each.name for each in spec.pip)}"

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 60.0
 _DRIVER_FIELDS = ("driver_version", "compute_cap")
-_MISLEADING = ("LD_LIBRARY_PATH", "PYTHON", "VIRTUAL_ENV")  # variables of an interpreter; a build has none of them
+# The variables of another interpreter: a build has none of them.
+_MISLEADING = ("LD_LIBRARY_PATH", "PYTHON", "VIRTUAL_ENV")
 _EXPAND = "import os, sys; print(os.path.expanduser(os.path.expandvars(sys.argv[1])))"
 
 
@@ -36,17 +37,18 @@ def lock_environment(
     Raises:
         LockError, EnvironmentBuildError, ConfigError: As `resolve.resolve_environment`.
     """
-    told, spec = platform_facts(session), with_python(session, spec, caller)
+    facts, known = _facts(session, gpus)
 
     def ask() -> GpuCapabilities | None:
-        found, scheduler = known_gpus(session, told["root"]), scheduler_for(session.host)
-        if found or not scheduler.has_nodes:  # a machine without a scheduler has no others
+        found, scheduler = known_gpus(session, facts["root"]), scheduler_for(session.host)
+        # A machine without a scheduler has no other GPUs than its own.
+        if found or not scheduler.has_nodes:
             return found
         return None if ask_types(session.connection, scheduler) == [] else torch_build.unknown_gpus(session.host)
 
-    known = gpus_of_jobs(session, told["root"]) if gpus else None
+    spec = with_python(session, spec, caller)
     try:
-        return resolve.resolve_environment(spec, session.host, told, known, caller, say, ask)
+        return resolve.resolve_environment(spec, session.host, facts, known, caller, say, ask)
     except EnvironmentBuildError as error:
         error.host = session.host.name
         raise
@@ -54,8 +56,8 @@ def lock_environment(
 
 def explain_stale_lock(session: ConnectedHost, spec: Specification, gpus: int, caller: tuple[int, int]) -> str:
     """Say why the existing lock does not fit the host; "" if it does."""
-    told, spec = platform_facts(session), with_python(session, spec, caller)
-    return resolve.why_stale(spec, session.host, told, gpus_of_jobs(session, told["root"]) if gpus else None, caller)
+    facts, known = _facts(session, gpus)
+    return resolve.why_stale(with_python(session, spec, caller), session.host, facts, known, caller)
 
 
 def with_python(session: ConnectedHost, spec: Specification, caller: tuple[int, int]) -> Specification:
@@ -77,10 +79,15 @@ def with_python(session: ConnectedHost, spec: Specification, caller: tuple[int, 
     return replace(spec, python=source)
 
 
-def platform_facts(session: ConnectedHost) -> dict[str, str]:
-    """Return what a lock for the host depends on, and where environments are."""
-    known = session.connection.facts
-    return {"platform": known.platform, "glibc": known.glibc, "root": environments_root(session)}
+def _facts(session: ConnectedHost, gpus: int) -> tuple[dict[str, str], GpuCapabilities | None]:
+    """Return what a lock for the host depends on, with the root of environments; and the GPUs that a job will get.
+
+    clusterfn.yml, the machine or an earlier job says which GPUs there are; else they are guessed. It is None for a job
+    without GPUs.
+    """
+    host, root = session.connection.facts, environments_root(session)
+    known = known_gpus(session, root) or torch_build.unknown_gpus(session.host) if gpus else None
+    return {"platform": host.platform, "glibc": host.glibc, "root": root}, known
 
 
 def environments_root(session: ConnectedHost) -> str:
@@ -105,13 +112,8 @@ def environments_root(session: ConnectedHost) -> str:
     return posixpath.normpath(found)
 
 
-def gpus_of_jobs(session: ConnectedHost, environments: str) -> GpuCapabilities:
-    """Return what is known of the GPUs of a job: from clusterfn.yml, the machine, or an earlier job; else a guess."""
-    return known_gpus(session, environments) or torch_build.unknown_gpus(session.host)
-
-
 def known_gpus(session: ConnectedHost, environments: str) -> GpuCapabilities | None:
-    """Return the same, or None instead of a guess."""
+    """Return what clusterfn.yml, the machine or an earlier job says of the GPUs of a job; None if they say nothing."""
     host = session.host
     if host.making.driver:
         return torch_build.unknown_gpus(host)
@@ -125,19 +127,19 @@ def known_gpus(session: ConnectedHost, environments: str) -> GpuCapabilities | N
             return None
         capabilities = _capabilities(row["compute_cap"] for row in rows)
         return GpuCapabilities(rows[0]["driver_version"], capabilities, f"nvidia-smi says on {host.name}")
-    # what the last job on the partition saw
+    # Login nodes have no GPUs, so what the last job on the partition saw counts.
     name = scheduler_for(host).gpus().partition or layout.DEFAULT
     text = remote_files.read_text(
         session.connection, posixpath.join(environments, layout.OBSERVED_GPUS, f"{name}.json")
     )
     try:
-        told: dict[str, Any] = json.loads(text) if text else {}
-        capabilities = _capabilities(told["capabilities"])
-        return GpuCapabilities(told["driver"], capabilities, f"the last job saw on {told['node']}")
+        seen: dict[str, Any] = json.loads(text) if text else {}
+        capabilities = _capabilities(seen["capabilities"])
+        return GpuCapabilities(seen["driver"], capabilities, f"the last job saw on {seen['node']}")
     except (ValueError, KeyError, TypeError):
         return None
 
 
-def _capabilities(told: Any) -> tuple[str, ...]:
-    found = {str(each).strip() for each in told}
+def _capabilities(listed: Any) -> tuple[str, ...]:
+    found = {str(each).strip() for each in listed}
     return tuple(sorted(each for each in found if each.replace(".", "").isdigit()))

@@ -103,6 +103,23 @@ def enough_allowed(gpus: tuple[GpuInfo, ...], request: Resources, host: Host) ->
         )  # fmt: skip
 
 
+def hides_some(setting: str, there: int) -> bool:
+    """Return whether a variable of the account leaves fewer GPUs than the host has.
+
+    The runtimes of containers set one that names each GPU of the container, often by its number outside.
+
+    Args:
+        setting: As NAME=VALUE; "" for none.
+        there: How many GPUs the host has.
+    """
+    return bool(setting) and len(set(_named(setting))) < there
+
+
+def _named(setting: str) -> list[str]:
+    value = setting.partition("=")[2]
+    return [name for name in re.split("[, ]+", value) if GPU_ID.fullmatch(name)]
+
+
 def about_visible(setting: str, host: str) -> str:
     """Say that a variable of the account does not choose the GPUs of jobs.
 
@@ -110,9 +127,7 @@ def about_visible(setting: str, host: str) -> str:
         setting: As NAME=VALUE.
         host: Its name.
     """
-    value = setting.partition("=")[2]
-    names = [name for name in re.split("[, ]+", value) if GPU_ID.fullmatch(name)]
-    only = describe_only(names or ["0"])
+    only = describe_only(_named(setting) or ["0"])
     return (
         f"{in_one_line(setting)} is set on {host}, but clusterfn itself chooses the GPUs of each job; "
         f"to use only some of them, write `{only}` for {host} in clusterfn.yml"

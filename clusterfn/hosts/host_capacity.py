@@ -113,7 +113,9 @@ class HostCapacity:
                 f"logind on {name} ends your processes when you log out, so jobs end with the connection; "
                 f"`clusterfn check {name}` shows what to ask the administrator for"
             )
-        if request.gpus and facts.visible_gpus and not self._host.gpus_only and not self._has_warned_of_gpus:
+        if not request.gpus or self._host.gpus_only or self._has_warned_of_gpus:
+            return
+        if gpus.hides_some(facts.visible_gpus, len(self.gpus or ())):
             self._has_warned_of_gpus = True
             yield gpus.about_visible(facts.visible_gpus, name)
 

@@ -121,7 +121,7 @@ class HostRequests:
         fields.update(needs=list(needs.paths), whole=list(needs.whole))
         return self._send(_r.UploadRequest(fields, _written, data, after, needs.on_lacking))
 
-    def have(self, paths: Sequence[str], *, after: Sequence[Reply[Any]] = ()) -> Reply[list[bool]]:
+    def have(self, paths: Sequence[str]) -> Reply[list[bool]]:
         """Whether each path exists."""
 
         def read(header: Header, _: bytes) -> list[bool]:
@@ -131,7 +131,7 @@ class HostRequests:
                 raise _r.MalformedAnswer(f"have: {ascii(answers)[:80]}, for {len(paths)} paths")
             return list(answers or ())
 
-        return self._send(_r.SimpleRequest("have", {"paths": list(paths)}, read, after=after))
+        return self._send(_r.SimpleRequest("have", {"paths": list(paths)}, read))
 
     def get(
         self,
@@ -139,7 +139,6 @@ class HostRequests:
         sink: Sink,
         offset: int = 0,
         *,
-        after: Sequence[Reply[Any]] = (),
         on_size: Callable[[int], Any] | None = None,
         until: int | None = None,
     ) -> Reply[int]:
@@ -149,11 +148,10 @@ class HostRequests:
             until: Where the part of the file ends that is wanted; its size then counts as the file's.
             on_size: Called with the file's size before its first byte comes; what it raises ends the request.
         """
-        return self._send(GetRequest(path, sink, offset, after, on_size, until))
+        return self._send(GetRequest(path, sink, offset, on_size, until))
 
     def get_each(
-        self, folder: str, sizes: Mapping[str, int], on_file: Callable[[str, bytes | None], Any], *,
-        after: Sequence[Reply[Any]] = (),
+        self, folder: str, sizes: Mapping[str, int], on_file: Callable[[str, bytes | None], Any]
     ) -> Reply[None]:  # fmt: skip
         """Give small files below a folder to `on_file`, one after another, each whole: a frame brings many.
 
@@ -162,7 +160,7 @@ class HostRequests:
             on_file: Called with the name and the bytes. It gets None for a file that `get` has to fetch, or say why it
                 cannot: it has become larger, or cannot be read.
         """
-        return self._send(GetEachRequest(folder, sizes, on_file, after))
+        return self._send(GetEachRequest(folder, sizes, on_file))
 
     def follow(
         self,
@@ -170,7 +168,6 @@ class HostRequests:
         until: str = "",
         with_files: Sequence[tuple[str, Sink]] = (),
         *,
-        after: Sequence[Reply[Any]] = (),
         on_content: Callable[[bytes], Any] | None = None,
         on_early: Callable[[bool], Any] | None = None,
     ) -> Reply[bytes]:
@@ -184,7 +181,7 @@ class HostRequests:
             on_early: If given, large `with_files` come as they are written, before `until` exists. Called before each
                 of these pieces; with True if the file was begun again, and what has come of it is void.
         """
-        return self._send(_r.FollowRequest(files, until, with_files, on_content, on_early, after))
+        return self._send(_r.FollowRequest(files, until, with_files, on_content, on_early))
 
     def wait(self, path: str) -> Reply[bytes]:
         """Return a file's bytes once it exists."""
@@ -261,13 +258,10 @@ class HostRequests:
         unset: Sequence[str] = (),
         *,
         timeout_s: float = 60,
-        after: Sequence[Reply[Any]] = (),
     ) -> Reply[None]:
         """Run a program now and every `interval_s`, until `cancel`. Equal `share` and argv share an answer per user."""
         fields = {**_program(argv, env, unset), "interval_s": interval_s, "share": share, "timeout_s": timeout_s}
-        request = RepeatRequest(fields, on_look, after)
-        self.ask(request)
-        return request.reply
+        return self._send(RepeatRequest(fields, on_look))
 
     def connect_socket(self, path: str, first: bytes, on_data: Callable[[bytes], Any]) -> Reply[None]:
         """Connect to a unix socket of this user on the host, and send the `first` bytes; `on_data` gets what it says.
@@ -301,14 +295,10 @@ class HostRequests:
         """Ask for an answer, as soon as the host can."""
         return self._send(_r.SimpleRequest("have", {"paths": []}, lambda *_: None))
 
-    def list(
-        self, path: str, glob: str = "**", limit: int = 10_000, *, after: Sequence[Reply[Any]] = ()
-    ) -> Reply[list[ListedFile]]:
+    def list(self, path: str, glob: str = "**", limit: int = 10_000) -> Reply[list[ListedFile]]:
         """List files below a folder whose relative name matches: `*` stays within one name, `**` crosses folders."""
         fields = {"path": path, "glob": glob, "limit": limit}
-        return self._send(
-            _r.SimpleRequest("have", fields, functools.partial(_listed, self.host.name, path), after=after)
-        )
+        return self._send(_r.SimpleRequest("have", fields, functools.partial(_listed, self.host.name, path)))
 
 
 def _program(argv: Sequence[str], env: Mapping[str, str] | None, unset: Sequence[str]) -> Header:

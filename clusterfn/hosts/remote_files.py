@@ -39,18 +39,13 @@ class RemoteFile(NamedTuple):
     size: int
 
 
-def list_files(
-    connection: HostConnection, folder: str, pattern: str = "**", item: int | None = None
-) -> list[RemoteFile]:
-    """List the files below a folder of the host that match a pattern.
+def list_files(connection: HostConnection, folder: str, item: int | None = None) -> list[RemoteFile]:
+    """List the files below a folder of the host.
 
     Args:
         item: Whose folder it is, if that of an item of a group: one that left nothing may have none.
-
-    Raises:
-        ClusterfnError: The host names a file that the pattern does not match.
     """
-    return [RemoteFile(file.name, file.size) for file in _listed_files(connection, folder, pattern, item)]
+    return [RemoteFile(file.name, file.size) for file in _listed_files(connection, folder, "**", item)]
 
 
 def _listed_files(connection: HostConnection, folder: str, pattern: str, item: int | None) -> list[ListedFile]:

@@ -5,9 +5,7 @@ One for both directions. Knows nothing of jobs.
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,7 +25,6 @@ _LONG_S = 2.0
 # The rate is the mean over this time.
 _WINDOW_S = 10.0
 SENDING = "sending"
-_showing = threading.Lock()
 
 
 class Transfer:
@@ -43,8 +40,8 @@ class Transfer:
         self.doing = doing
         self._replies = list(replies)
         self._size = size
-        # Created late, because most transfers are too short to be shown, and there may be thousands.
-        self._points: collections.deque[tuple[float, int]] | None = None
+        # Several displays may measure at once. Each replaces the whole tuple, so at worst a measurement is lost.
+        self._points: tuple[tuple[float, int], ...] = ()
         self._shown_from: float | None = None
 
     def forget(self) -> None:
@@ -85,23 +82,23 @@ class Transfer:
         now, moved, size = time.monotonic(), self.moved, self.size
         if not size or not self.goes_on or (self.doing != SENDING and not moved):
             return ""
-        with _showing:
-            points = self._points = collections.deque() if self._points is None else self._points
-            if points and moved < points[-1][1]:
-                # After a reconnect some bytes are sent again, so the earlier measurements no longer give the rate.
-                points.clear()
-            # Several displays may ask at short intervals, so measure at most five times a second.
-            if not points or now - points[-1][0] >= 0.2:
-                points.append((now, moved))
-            # Always keep two measurements, because one alone gives no rate.
-            while now - points[0][0] > _WINDOW_S and len(points) > 2:
-                points.popleft()
-            began, before = points[0]
-            # The rate is 0 until one second of measurements exists.
-            rate = int((moved - before) / (now - began)) if now - began >= 1.0 else 0
-            self._shown_from = now if self._shown_from is None else self._shown_from
-            if size < _LARGE and now - self._shown_from < _LONG_S:
-                return ""
+        points = self._points
+        if points and moved < points[-1][1]:
+            # After a reconnect some bytes are sent again, so the earlier measurements no longer give the rate.
+            points = ()
+        # Several displays may ask at short intervals, so measure at most five times a second.
+        if not points or now - points[-1][0] >= 0.2:
+            points = (*points, (now, moved))
+        # Always keep two measurements, because one alone gives no rate.
+        while now - points[0][0] > _WINDOW_S and len(points) > 2:
+            points = points[1:]
+        self._points = points
+        began, before = points[0]
+        # The rate is 0 until one second of measurements exists.
+        rate = int((moved - before) / (now - began)) if now - began >= 1.0 else 0
+        self._shown_from = now if self._shown_from is None else self._shown_from
+        if size < _LARGE and now - self._shown_from < _LONG_S:
+            return ""
         amount = f"{format_size(moved)} of {format_size(size)}" if moved else format_size(size)
         if not rate:
             return amount

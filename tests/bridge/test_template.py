@@ -146,10 +146,12 @@ def test_without_its_template_an_element_goes_on(bench: Bench, number: int):
         "print('hello')",
         "import threading, time; threading.Thread(target=time.sleep, args=(9,), daemon=True).start()",
         "import random; generator = random.Random()",
+        "import random; random.seed(42)",
         "import os; log = os.dup(2)",
+        "kept = open('/etc/passwd')",
         "import sys; sys.modules['_ctypes'] = None",
     ],
-    ids=["prints", "starts a thread", "has a generator", "keeps its output", "has no ctypes"],
+    ids=["prints", "starts a thread", "has a generator", "seeds", "keeps its output", "keeps a file", "has no ctypes"],
 )
 def test_what_an_environment_does_when_it_starts_is_done_for_each_item(bench: Bench, tmp_path: Path, starts: str):
     (tmp_path / "sitecustomize.py").write_text(starts + "\n")

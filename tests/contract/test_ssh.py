@@ -197,7 +197,7 @@ def test_a_host_that_goes_silent_is_noticed_and_reached_again(lab_host: LabHost,
     now = time.monotonic()
 
     for passed in range(3, 49, 3):  # as it is checked
-        loop.start(there.link.check(now + passed)).result(WAIT_S)
+        loop.start(there.check(now + passed)).result(WAIT_S)
         time.sleep(0.05)  # what it asks is sent, and answered by nobody
 
     assert asked.result(WAIT_S).out == b"back\n"

@@ -24,6 +24,7 @@ import pytest
 import clusterfn
 from clusterfn import Session, cluster
 from clusterfn.calls import submit
+from clusterfn.calls.session_tracker import SessionCallTracker
 from clusterfn.config.job_spec import JobSpec
 from clusterfn.errors import (
     ActorLost,
@@ -377,6 +378,26 @@ def test_spawned_children_find_the_functions_of_a_call():
     spawn.__module__ = "__main__"
     with Session() as session:
         assert session.call(spawn) == [1, 4, 9]
+
+
+@pytest.mark.usefixtures("here")
+def test_a_call_that_waits_for_another_of_its_session_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    gate, said, why_silent = tmp_path / "gate", set[str](), SessionCallTracker.why_silent
+
+    def asked(tracker: SessionCallTracker) -> str:
+        told = why_silent(tracker)
+        said.add(told)
+        gate.touch()
+        return told
+
+    with Session() as session:
+        session.call(abs, -1)
+        monkeypatch.setattr(SessionCallTracker, "why_silent", asked)
+        monkeypatch.setattr("clusterfn.hosts.spoken_wait.SPEAK_AFTER_S", 0.0)
+        session.submit(wait_for_gate, str(gate))
+        session.call(process)
+
+    assert "1 earlier call of its session has not ended" in said
 
 
 @pytest.mark.usefixtures("here")

@@ -39,7 +39,7 @@ class Waits:
     def installed(self) -> Iterator[None]:
         """While this lasts, trips are counted."""
         patched = [
-            (link.Link, "send", self._send),
+            (link.Link, "ask", self._send),
             (answers.AnswerReader, "_answer", self._answer),
             (link.Link, "_try_to_connect", self._reconnect),
             (Reply, "_wait", self._wait),

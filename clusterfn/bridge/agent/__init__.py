@@ -6,5 +6,5 @@ poll: nothing may block, not even for the fsync of a large file. It knows nothin
 functions, and writes only where the client says.
 
     files, frames, trusted, libc ← inotify ← file_watcher ← handler ← downloads ← growing_files;
-    handler ← facts, uploads, processes; all of these ← server
+    handler ← facts, uploads, forked ← processes; all of these ← server
 """

@@ -66,7 +66,7 @@ class DiskSync:
         code = errno.EIO
         try:
             # The child must not hold the agent's pipes open: the client would not see that the agent has ended.
-            os.closerange(0, 2)
+            os.closerange(0, 3)
             sync_all([path for files, _, _ in batch for path in files])
             sync_all([path for _, folders, _ in batch for path in folders], sync_folder)
             code = 0

@@ -11,7 +11,7 @@ import time
 from .files import record_use
 from .handler import Failure, RequestHandler, expand
 from .site_rules import read_rules
-from .trusted import Trusted, user_name
+from .trusted import Trusted, read_text, user_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -127,7 +127,8 @@ def visible_gpus() -> str:
         value = os.environ.get(name + "_VISIBLE_DEVICES")
         # Container images set "all" or "void" as a default, which restricts nothing.
         if value is not None and value not in ("all", "void"):
-            return "%s_VISIBLE_DEVICES=%s" % (name, value[:200])
+            # The UUIDs of sixteen GPUs take 656 characters.
+            return "%s_VISIBLE_DEVICES=%s" % (name, value[:1000])
     return ""
 
 
@@ -167,11 +168,3 @@ def kills_user_processes(user: str, lines: "Iterable[str]") -> bool:
             settings[name] = value.strip()
     only, spared = settings.get("KillOnlyUsers", "").split(), settings.get("KillExcludeUsers", "root").split()
     return settings.get("KillUserProcesses", "").lower() in _YES and user not in spared and (not only or user in only)
-
-
-def read_text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""

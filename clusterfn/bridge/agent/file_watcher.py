@@ -1,10 +1,11 @@
-"""Notice that files were created or have grown: by inotify, and by polling for what the kernel does not see."""
+"""Notice that files were created or have grown, by inotify and by polling; look at those that should change."""
 
 import collections
 import os
 import time
 
 from .files import existing_folder
+from .frames import TURN_S
 from .inotify import new_inotify
 
 TYPE_CHECKING = False
@@ -169,3 +170,48 @@ def names_in(folder: str, listed: "Dict[str, Optional[Set[str]]]") -> "Optional[
         except OSError:
             listed[folder] = None
     return listed[folder]
+
+
+class StillWatcher:
+    """Looks again and again at files that should change, such as heartbeats: at all of one interval in one round.
+
+    A round leaves most of the time to other requests. On a slow file server it takes longer than the interval; the next
+    one begins later then.
+
+    Args:
+        at: As `Agent.at`.
+    """
+
+    def __init__(self, at: "Callable[[float, Callable[[], None]], object]") -> None:
+        self.at = at
+        self.open: "Dict[float, Dict[Callable[[], None], None]]" = {}
+
+    def add(self, look_once: "Callable[[], None]", every_s: float) -> None:
+        """Call this at intervals of so many seconds, until it is dropped."""
+        new = every_s not in self.open
+        self.open.setdefault(every_s, {})[look_once] = None
+        if new:
+            self.look(every_s, collections.deque(), 0.0)
+
+    def drop(self, look_once: "Callable[[], None]") -> None:
+        for looks in self.open.values():
+            looks.pop(look_once, None)
+
+    def look(self, every_s: float, remaining: "Deque[Callable[[], None]]", used_s: float) -> None:
+        """Look for a turn at those of this round that are left, then again."""
+        if not remaining:
+            remaining.extend(self.open[every_s])
+        if not remaining:
+            del self.open[every_s]
+            return
+        began = now = time.monotonic()
+        while remaining and now - began < TURN_S:
+            remaining.popleft()()
+            now = time.monotonic()
+        used_s += now - began
+        if remaining:
+            self.at(0.0, lambda: self.look(every_s, remaining, used_s))
+        else:
+            # All look at the same moment: a thousand jobs wake this process no more often than one.
+            pause_s = max(every_s - now % every_s if every_s else 0.0, used_s / TIME_SHARE)
+            self.at(pause_s, lambda: self.look(every_s, remaining, 0.0))

@@ -1,11 +1,14 @@
-"""Start a program in a fork of the agent. `supervise.py` runs in it as it is: its interpreter has started already."""
+"""Start a program in a fork of the agent. `supervise.py` runs in it as it is: its interpreter has started already.
+
+The agent keeps the modules of the bridge from their second use on, because loading them takes longer than a fork.
+"""
 
 import contextlib
+import importlib
 import os
 import signal
 import sys
 
-from . import loaded_bridge
 from .handler import expand, failure_of
 
 TYPE_CHECKING = False
@@ -18,6 +21,10 @@ if TYPE_CHECKING:
 # The agent or its Python handles these signals. An ignored SIGPIPE or SIGXFSZ would be inherited by the program.
 _SIGNALS = ("SIGCHLD", "SIGHUP", "SIGTERM", "SIGPIPE", "SIGXFSZ")
 _MOST_READ = 4096
+# The package of the bridge.
+_BRIDGE = "_clusterfn"
+_MODULES = (_BRIDGE + ".bridge.supervisor.program", _BRIDGE + ".bridge.supervisor.commands")
+_used_bridge = ""
 
 
 def changed_environment(header: "Header") -> "Dict[str, str]":
@@ -60,6 +67,36 @@ def _runs_in_fork(header: "Header") -> bool:
     return bool(header.get("fork")) and header["argv"][0] == sys.executable and os.path.exists(header["argv"][3])
 
 
+def use_bridge(folder: str) -> None:
+    """Load the modules of a bridge that was used last time as well, unless those of another one are here."""
+    global _used_bridge
+    if _used_bridge == folder and _BRIDGE not in sys.modules:
+        sys.path.insert(0, folder)
+        try:
+            for name in _MODULES:
+                importlib.import_module(name)
+        except Exception:  # noqa: BLE001 - whatever is wrong with it, its fork says so
+            _forget_bridge()
+        finally:
+            sys.path.remove(folder)
+    _used_bridge = folder
+
+
+def supervise(argv: "List[str]") -> int:
+    """Run `supervise.py` with these arguments in a fork of the agent, which then ends with this status."""
+    sys.argv, folder = argv, os.path.dirname(argv[0])
+    package = sys.modules.get(_BRIDGE)
+    if package is not None and os.path.join(folder, _BRIDGE) not in package.__path__:
+        _forget_bridge()
+    sys.path.insert(0, folder)
+    return int(importlib.import_module(_MODULES[0]).main(argv[1:]))
+
+
+def _forget_bridge() -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == _BRIDGE]:
+        del sys.modules[name]
+
+
 class ChildProgram:
     """A program in a session of its own.
 
@@ -87,7 +124,7 @@ class ChildProgram:
         self._agent, self._argv, self._on_exit, self._on_loaded = agent, header["argv"], on_exit, on_loaded
         tell = self._failure_fd = -1
         if _runs_in_fork(header):
-            agent.bridge.use(os.path.dirname(header["argv"][3]))
+            use_bridge(os.path.dirname(header["argv"][3]))
         try:
             cwd = expand(header["cwd"]) if header.get("cwd") else "/"
             self._failure_fd, tell = os.pipe()
@@ -170,7 +207,7 @@ def _become(header: "Header", path: str, env: "Dict[str, str]", fds: "Sequence[i
         os.close(tell)
         os.environ.clear()
         os.environ.update(env)
-        status = loaded_bridge.supervise(argv[3:])
+        status = supervise(argv[3:])
     except BaseException:  # noqa: BLE001 - after a fork nothing may run on; the client gets the traceback
         import traceback
 

@@ -11,21 +11,10 @@ from .pipes import widen_pipe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterator, Optional, Protocol, Tuple, Union
+    from typing import Any, Callable, Dict, Iterator, Optional, Tuple, Union
 
     Header = Dict[str, Any]
     Frame = Union[bytes, memoryview]
-
-    class Sender(Protocol):
-        """What has frames to send when there is room."""
-
-        queued: bool
-        ended: bool
-
-        def is_urgent(self) -> bool: ...
-        def frame(self) -> Optional[Frame]: ...
-        def safely(self, action: Callable[[], Any]) -> Any: ...
-
 
 # Frames are made and requests are dispatched for at most this long before the loop serves the others again.
 TURN_S = 0.005
@@ -122,6 +111,24 @@ class Inbox:
         """Return a part of the chunk as a frame; only the end of it is `last`."""
         self.left -= len(content)
         return (dict(self.chunk, last=False) if self.left else self.chunk), content
+
+
+class Sender:
+    """What has frames to send when there is room: the base of all request handlers."""
+
+    queued = ended = False
+
+    def is_urgent(self) -> bool:
+        """Whether its frames are sent before those of transfers."""
+        return False
+
+    def frame(self) -> "Optional[Frame]":
+        """Return the next frame to send; None if there is none now, b"" to be asked again."""
+        return None
+
+    def safely(self, action: "Callable[[], Any]") -> "Any":
+        """Run `action`; an error in it ends this request and nothing else."""
+        raise NotImplementedError
 
 
 class Outbox:

@@ -49,7 +49,7 @@ class FollowHandler(RequestHandler):
         self.paths = [path for _, path, _ in self.results]
         if self.header.get("still"):
             self.still = StillFile(self, self.header["still"])
-            self.agent.stills.add(self.still, self.still.silent / self.still.LOOKS)
+            self.agent.stills.add(self.still.look, self.still.silent / self.still.LOOKS)
         watched: "List[Any]" = [*self.growing, *([self] if self.path else [])]
         for each in watched:
             # An error of one file must not keep the others from being added: the file server of a single one may be
@@ -168,7 +168,7 @@ class FollowHandler(RequestHandler):
     def release(self) -> None:
         self.unwatch()
         if self.still is not None:
-            self.agent.stills.drop(self.still)
+            self.agent.stills.drop(self.still.look)
 
 
 class GrowingFile:
@@ -241,6 +241,11 @@ class StillFile:
         self.last_content = b""
         self.since = self.reported = self.present_at = time.monotonic()
 
+    def look(self) -> None:
+        # The round may have begun before the request ended.
+        if not self.follow.ended:
+            self.follow.safely(self.check_content)
+
     def check_content(self) -> None:
         now = time.monotonic()
         try:
@@ -260,10 +265,3 @@ class StillFile:
             self.reported = now
             if not (self.unless and os.path.lexists(self.unless)):
                 self.follow.send({"silent_s": now - self.since})
-
-    @property
-    def ended(self) -> bool:
-        return self.follow.ended
-
-    def safely(self, action: "Callable[[], Any]") -> "Any":
-        return self.follow.safely(action)

@@ -1,47 +1,23 @@
-"""The base of all request handlers, the errors that they answer with, and how they read a request's fields."""
+"""The base of all request handlers, what they share, the errors that they answer with, and how they read a request."""
 
 import errno
 import os
 import traceback
 
+from .disk_sync import DiskSync
+from .file_watcher import FileWatcher, StillWatcher
 from .files import free_bytes
+from .frames import Inbox, Outbox, Sender
+from .needs import MissingPaths
+from .starts import ProgramStarts
+from .timers import Timers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Optional, Protocol, Set
+    from typing import Any, Callable, Dict, Optional, Set
 
-    from .disk_sync import DiskSync
-    from .file_watcher import FileWatcher
-    from .frames import Frame, Header, Inbox, Outbox
-    from .loaded_bridge import LoadedBridge
-    from .needs import MissingPaths
-    from .starts import ProgramStarts
-    from .still_watcher import StillWatcher
+    from .frames import Frame, Header
     from .timers import Timer
-
-    class AgentServices(Protocol):
-        """The part of the agent that its handlers use."""
-
-        root: str
-        machine: str
-        umask: int
-        last_received: float
-        bridge: LoadedBridge
-        inbox: Inbox
-        out: Outbox
-        watcher: FileWatcher
-        stills: StillWatcher
-        requests: "Dict[int, RequestHandler]"
-        children: Dict[int, Callable[[int], None]]
-        readers: Dict[int, Callable[[int], None]]
-        writers: Dict[int, Callable[[int], None]]
-        disk_sync: DiskSync
-        starts: ProgramStarts
-        swept: Set[str]
-        needs: MissingPaths
-
-        def at(self, seconds: float, action: Callable[[], None]) -> Timer: ...
-        def forget(self, request: "RequestHandler", error: Optional[Header]) -> None: ...
 
 
 KINDS = {
@@ -91,7 +67,42 @@ def seconds(header: "Header", name: str, default: float) -> float:
     return float(value)
 
 
-class RequestHandler:
+class AgentServices:
+    """What the handlers of one agent share.
+
+    Attributes:
+        children: Takes the status of each child process, by its pid.
+        readers: What the loop calls once this descriptor can be read.
+        writers: What it calls once this one can be written to.
+        last_received: When something last came from the client, by time.monotonic().
+    """
+
+    last_received = 0.0
+
+    def __init__(self, sink: int) -> None:
+        self.out = Outbox(sink)
+        self.inbox = Inbox(in_parts=True)
+        self.requests: "Dict[int, RequestHandler]" = {}
+        self.children: "Dict[int, Callable[[int], None]]" = {}
+        self.readers: "Dict[int, Callable[[int], None]]" = {}
+        self.writers: "Dict[int, Callable[[int], None]]" = {}
+        self.timers = Timers()
+        self.at = self.timers.at
+        self.disk_sync = DiskSync(self.children)
+        self.starts = ProgramStarts(self.at)
+        self.swept: "Set[str]" = set()
+        self.needs = MissingPaths()
+        self.watcher = FileWatcher(self.readers)
+        self.stills = StillWatcher(self.at)
+        self.root = self.machine = ""
+        self.umask = 0o077
+
+    def forget(self, request: "RequestHandler", error: "Optional[Header]") -> None:
+        """Remove a request that has ended, and start or skip those that waited for it."""
+        raise NotImplementedError
+
+
+class RequestHandler(Sender):
     """Handles one request; it ends exactly once, by `end` or `fail`."""
 
     def __init__(self, agent: "AgentServices", header: "Header", body: bytes) -> None:
@@ -102,8 +113,6 @@ class RequestHandler:
         self.after: "Set[int]" = set()
         self.started = False
         self.timer: "Optional[Timer]" = None
-        self.ended = False
-        self.queued = False
 
     def begin(self) -> None:
         """Act on arrival, before the requests that it waits for (`after`) have ended."""
@@ -114,14 +123,6 @@ class RequestHandler:
     def chunk(self, body: "Frame", header: "Header") -> None:
         """Take bytes of the client, or a part of them, whose memory is used again after this."""
         raise Failure("bad", "this request does not take chunks")
-
-    def is_urgent(self) -> bool:
-        """Whether its frames are sent before those of transfers."""
-        return False
-
-    def frame(self) -> "Optional[Frame]":
-        """Return the next frame to send; None if there is none now, b"" to be asked again."""
-        return None
 
     def stop(self) -> None:
         """End it at the client's request."""
@@ -159,7 +160,6 @@ class RequestHandler:
         self.header = {}
 
     def safely(self, action: "Callable[[], Any]") -> "Any":
-        """Run `action`; an error in it ends this request and nothing else."""
         try:
             return action()
         except Failure as failure:

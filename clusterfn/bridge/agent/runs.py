@@ -19,7 +19,21 @@ class StartHandler(RequestHandler):
     _files = FILES_AT_START
 
     def start(self) -> None:
-        self.agent.starts.add(self)
+        self.agent.starts.add(self.try_to_start)
+
+    def try_to_start(self) -> "Optional[bool]":
+        """Return whether it was started: False if the request has ended, None if there is no room for it now."""
+        has_started = False if self.ended else self.safely(self.has_started)
+        return False if has_started is None and self.ended else has_started
+
+    def has_started(self) -> "Optional[bool]":
+        try:
+            self.start_program()
+        except OSError as error:
+            if not self.agent.starts.lacks_room(error):
+                raise
+            return None
+        return True
 
     def start_program(self) -> None:
         """Start it, or raise OSError if the machine has nothing left for it."""

@@ -9,29 +9,22 @@ import time
 from collections import OrderedDict, deque
 
 from .compression import decompress
-from .disk_sync import DiskSync
 from .downloads import download
 from .facts import HelloHandler
-from .file_watcher import FileWatcher
 from .files import CHUNK
-from .frames import FULL, TURN_S, Inbox, Outbox
+from .frames import FULL, TURN_S
 from .growing_files import FollowHandler
-from .handler import Failure, RequestHandler
+from .handler import AgentServices, Failure, RequestHandler
 from .listing import look_up
-from .loaded_bridge import LoadedBridge
-from .needs import MissingPaths
 from .pipes import USUAL, widen_pipe
 from .processes import RepeatHandler
 from .runs import RunHandler, SpawnHandler
 from .sockets import converse
-from .starts import ProgramStarts
-from .still_watcher import StillWatcher
-from .timers import Timers
 from .uploads import PutHandler
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Deque, Dict, Iterator, List, Optional, Set, Tuple
+    from typing import Callable, Deque, Dict, Iterator, List, Optional, Tuple
 
     from .frames import Header
 
@@ -56,43 +49,27 @@ class UnknownHandler(RequestHandler):
         raise Failure("bad", "this agent has no %r" % self.header.get("do"))
 
 
-HANDLERS = {
+HANDLERS: "Dict[str, Callable[[Agent, Header, bytes], RequestHandler]]" = {
     "hello": HelloHandler, "have": look_up, "put": PutHandler, "get": download, "follow": FollowHandler,
     "run": RunHandler, "spawn": SpawnHandler, "repeat": RepeatHandler, "converse": converse, "stop": StopHandler,
-}  # type: Dict[str, Callable[[Agent, Header, bytes], RequestHandler]]  # fmt: skip
+}  # fmt: skip
 
 
-class Agent:
+class Agent(AgentServices):
     """Reads requests, dispatches them to their handlers, and writes the answers: one thread, one poll."""
 
     def __init__(self, source: int, sink: int) -> None:
+        AgentServices.__init__(self, sink)
         self.source = source
-        self.out = Outbox(sink)
-        self.inbox = Inbox(in_parts=True)
         self.received = memoryview(bytearray(CHUNK))
         # The frames in `received` that have not been dispatched yet. They may be views of its memory, so nothing more
         # is read before.
         self.frames: "Optional[Iterator[Tuple[Header, bytes]]]" = None
-        self.requests: "Dict[int, RequestHandler]" = {}
         # Requests that wait for the end of another one, by that one's number.
         self.waiting: "Dict[int, List[RequestHandler]]" = {}
         # Requests whose last dependency has ended; each turn of the loop starts some of them.
         self.ready: "Deque[RequestHandler]" = deque()
         self.failed: "OrderedDict[int, str]" = OrderedDict()
-        self.children: "Dict[int, Callable[[int], None]]" = {}
-        self.readers: "Dict[int, Callable[[int], None]]" = {}
-        self.writers: "Dict[int, Callable[[int], None]]" = {}
-        self.timers = Timers()
-        self.at = self.timers.at
-        self.disk_sync = DiskSync(self.children)
-        self.starts = ProgramStarts(self.at)
-        self.bridge = LoadedBridge()
-        self.swept: "Set[str]" = set()
-        self.needs = MissingPaths()
-        self.watcher = FileWatcher(self.readers)
-        self.stills = StillWatcher(self.at)
-        self.root = self.machine = ""
-        self.umask = 0o077
         self.last_received = time.monotonic()
         self.open = True
 

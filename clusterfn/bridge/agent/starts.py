@@ -4,19 +4,10 @@ import errno
 import resource
 import time
 from collections import deque
-from functools import partial
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Deque, Optional, Protocol
-
-    class Waiting(Protocol):
-        """A request that starts a program."""
-
-        ended: bool
-
-        def start_program(self) -> None: ...
-        def safely(self, action: Callable[[], Any]) -> Any: ...
+    from typing import Callable, Deque, Optional
 
 
 # How long a start is retried, and at which interval, while the machine has no process or descriptor left for the user.
@@ -44,13 +35,13 @@ class ProgramStarts:
         most, fewest = _MOST * FILES_AT_START, _FEWEST * FILES_AT_START
         # The room is counted in descriptors of this process.
         self._room = most if files < 0 else max(fewest, min(most, files - _OTHER_FILES))
-        self._waiting: "Deque[Waiting]" = deque()
+        self._waiting: "Deque[Callable[[], Optional[bool]]]" = deque()
         self._is_due = False
         self._none_since: "Optional[float]" = None
 
-    def add(self, request: "Waiting") -> None:
-        """Start its program, or let it wait."""
-        self._waiting.append(request)
+    def add(self, start: "Callable[[], Optional[bool]]") -> None:
+        """Call `start` once there is room: it says whether it has started a program, or None to be called again."""
+        self._waiting.append(start)
         self._start_next()
 
     def has_room(self, files: int) -> None:
@@ -58,28 +49,21 @@ class ProgramStarts:
         self._room += files
         self._start_next()
 
+    def lacks_room(self, error: OSError) -> bool:
+        """Whether a start failed because there is nothing to be had for it now, and has not done so for too long."""
+        now = time.monotonic()
+        self._none_since = self._none_since or now
+        return error.errno in _NONE_LEFT and now - self._none_since <= PATIENCE_S
+
     def _start_next(self) -> None:
         while self._waiting and self._room >= FILES_AT_START:
-            request = self._waiting[0]
-            has_started = False if request.ended else request.safely(partial(self._has_started, request))
-            if has_started is None and not request.ended:
+            has_started = self._waiting[0]()
+            if has_started is None:
                 self._start_later()
                 return
             self._waiting.popleft()
             self._none_since = None
             self._room -= FILES_AT_START if has_started else 0
-
-    def _has_started(self, request: "Waiting") -> "Optional[bool]":
-        """Start it; None if there is nothing to be had for it now."""
-        try:
-            request.start_program()
-        except OSError as error:
-            now = time.monotonic()
-            self._none_since = self._none_since or now
-            if error.errno not in _NONE_LEFT or now - self._none_since > PATIENCE_S:
-                raise
-            return None
-        return True
 
     def _start_later(self) -> None:
         def start() -> None:

@@ -30,7 +30,7 @@ class Trusted:
             self._add(name)
         if not _maps_all_users():
             # All users without an id in this container, the host's root among them, share this id.
-            self.uids.add(int(read_line("/proc/sys/fs/overflowuid") or "65534"))
+            self.uids.add(int(read_text("/proc/sys/fs/overflowuid") or "65534"))
 
     def _add(self, name: str) -> None:
         import grp
@@ -112,13 +112,14 @@ def private_groups(uid: int) -> "set[int]":
 
 def _maps_all_users() -> bool:
     """Whether every user has an id; in some containers all other users, root too, share one unmapped id."""
-    lines = read_line("/proc/self/uid_map").split("\n")
+    lines = read_text("/proc/self/uid_map").split("\n")
     return not lines[0] or any(line.split()[2:] == ["4294967295"] for line in lines)
 
 
-def read_line(path: str) -> str:
+def read_text(path: str) -> str:
+    """Return a small file without the blanks around its text; "" if it cannot be read."""
     try:
-        with open(path) as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             return file.read().strip()
     except OSError:
         return ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import json
 import os
 import resource
@@ -93,6 +94,8 @@ def _live(
             os.close(fd)
         out, err, report, control = pipes.theirs
         outputs.take(out, err)
+        # The stack of a crash belongs to the output of this call, and not to that of the session.
+        faulthandler.enable(file=out_of_reach(os.dup(2)))
         said = Report(report)
         children.report_own_signals(said.say)
         random_numbers.reseed(loaded.unseeded)  # torch starts from the same seed in every process, forked or not

@@ -226,7 +226,7 @@ class ItemJournal:
         self._sync = sync
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         self._lines, self._values = (os.open(os.path.join(folder, name), flags, 0o600) for name in (JOURNAL, VALUES))
-        self._at = os.fstat(self._values).st_size
+        self._is_torn = False
 
     def begin(self, index: int, **facts: "Any") -> None:
         """Write that an item is about to run."""
@@ -258,19 +258,23 @@ class ItemJournal:
 
     def _keep(self, path: str) -> int:
         """Append a value to those before it; return where it begins."""
-        began = self._at
+        began = os.fstat(self._values).st_size  # a write that failed may have left a part of a value
         with open(path, "rb") as file:
             piece = file.read(_PIECE)
             while piece:
                 _write(self._values, piece)
-                self._at += len(piece)
                 piece = file.read(_PIECE)
         if self._sync:
             os.fsync(self._values)
         return began
 
     def _line(self, record: "dict[str, Any]") -> None:
-        _write(self._lines, (json.dumps(dict(portable(record), t=round(time.time(), 3))) + "\n").encode())
+        line = json.dumps(dict(portable(record), t=round(time.time(), 3))) + "\n"
+        # A line of which a part was written would otherwise take this one with it.
+        data = ("\n" + line if self._is_torn else line).encode()
+        self._is_torn = True
+        _write(self._lines, data)
+        self._is_torn = False
         if self._sync:
             os.fsync(self._lines)
 

@@ -231,7 +231,8 @@ def _failed(how: str, answer: bytes) -> Verdict:
     )  # fmt: skip
 
 
-_FIRST_LOOK_S = 1.0
+# A short job uses its GPU only for moments, after the seconds in which it imports PyTorch.
+_EARLY_LOOKS, _EARLY_LOOK_EVERY_S = 5, 1.0
 _LOOK_EVERY_S = 5.0
 _MOST = 1 << 16  # of an answer: a line for each GPU is far less
 _FIELDS = ("uuid", "name", "memory.used", "utilization.gpu")
@@ -280,7 +281,7 @@ class GpuSamples:
 
 
 class GpuUsageMonitor:
-    """Looks at the GPUs of one attempt every few seconds.
+    """Looks at the GPUs of one attempt every few seconds, and every second at first.
 
     Args:
         names: UUIDs, or what else `nvidia-smi -i` takes; empty: nothing is ever asked.
@@ -293,7 +294,8 @@ class GpuUsageMonitor:
         self._cards = {name: GpuSamples(name) for name in names if name.startswith(("GPU-", "MIG-"))}
         self._asking: "Optional[subprocess.Popen[bytes]]" = None
         self._answer = b""
-        self._next = time.monotonic() + _FIRST_LOOK_S
+        self._next = time.monotonic() + _EARLY_LOOK_EVERY_S
+        self._early_looks_left = _EARLY_LOOKS - 1
         self._until = 0.0
         self._given_up = not names or bool(_hung)
 
@@ -302,6 +304,9 @@ class GpuUsageMonitor:
         if self._asking is not None:
             self._listen(self._asking)
         elif not self._given_up and time.monotonic() >= self._next:
+            is_early = self._early_looks_left > 0
+            self._early_looks_left -= is_early
+            self._next = time.monotonic() + (_EARLY_LOOK_EVERY_S if is_early else _LOOK_EVERY_S)
             self._ask()
 
     def close(self) -> None:
@@ -327,7 +332,6 @@ class GpuUsageMonitor:
 
         from . import nvidia_smi
 
-        self._next = time.monotonic() + _LOOK_EVERY_S
         argv = nvidia_smi.query(_FIELDS) + ["-i", ",".join(self._names)]
         try:
             asking = subprocess.Popen(

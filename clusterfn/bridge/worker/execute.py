@@ -67,7 +67,8 @@ def run_call(job: str, spec: dict[str, Any], item: list[int], report: Report, va
     if kind == RETURNED and spec.get("discards"):
         result = None
     report.say(stage="result")
-    facts = keep_result(kind, result, value_fd, caller, report, sync=not spec.get("syncs_later"))
+    # The supervisor copies the value of an item beside its journal, and brings that copy to the disk.
+    facts = keep_result(kind, result, value_fd, caller, report, sync=not (item or spec.get("syncs_later")))
     if kind == RAISED and spec.get("retries"):
         facts["transient"] = _transient_fault(result)
     if kind == RAISED and warned is not None:

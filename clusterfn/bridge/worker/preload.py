@@ -1,7 +1,8 @@
 """Loads modules that calls use, before calls are forked: as long as a fork after that is as good as a fresh process.
 
 The calls load a module themselves if it starts processes, or threads that a fork would cut off, opens a GPU, or cannot
-be loaded. Each is tried in a process of its own first.
+be loaded. So they do if it keeps something open that forks share, seeds random numbers, or handles signals.
+Each is tried in a process of its own first.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import importlib.machinery
 import importlib.util
 import json
 import os
+import random
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from ..supervisor import process_tree
@@ -21,6 +23,7 @@ from ..supervisor.worker_process import become_subreaper, die_with_parent
 from . import fork_rules, outputs, random_numbers
 from .loaded_modules import is_installed
 
+_NUMPY = "numpy.random"
 _LIMIT_S = 120
 _MOST_SAID = 65536  # what a pipe holds
 
@@ -36,6 +39,8 @@ class Preloader:
     def __init__(self) -> None:
         self.refused: dict[str, str] = {}
         self.unseeded: list[Any] = []
+        # By their places, those with a fixed seed too, and the one of the module `random` itself.
+        self._generators: dict[str, Any] = {"random": random.seed.__self__}  # type: ignore[attr-defined]
         self._own = frozenset(sys.modules)  # what the session itself needs, as any worker does
 
     def load(self, names: Iterable[str]) -> list[str]:
@@ -44,19 +49,40 @@ class Preloader:
         for name in names:
             if name in sys.modules or name in self.refused or not is_installed(_found(name)):
                 continue
-            tried = self._try_out(name)
+            tried = self._examine(name)
             if tried["trouble"]:
                 self.refused[name] = tried["trouble"]
                 continue
-            with outputs.to_nowhere():
-                generators = _load(name)
-            for place, state in random_numbers.states(generators).items():
-                if tried["states"].get(place) != state:
-                    self.unseeded.append(generators[place])
+            self._keep(name, tried)
             loaded.append(name)
         if loaded:
             fork_rules.settle_memory()
         return loaded
+
+    def _examine(self, name: str) -> dict[str, Any]:
+        """Try a module out, as `_try_out`; again where one trial does not show whether it seeds random numbers."""
+        tried = self._try_out(name)
+        if tried.get("brings_numpy") and not tried["trouble"]:
+            # Only numpy that was there before shows it.
+            self._keep(_NUMPY, self._try_out(_NUMPY))
+            tried = self._try_out(name)
+        if tried.get("drawn") and not tried["trouble"]:
+            again: dict[str, int] = self._try_out(name).get("drawn") or {}
+            # Each trial begins with other states, so one that is the same after it was seeded.
+            if again.items() & tried["drawn"].items():
+                tried["trouble"] = "it seeds random numbers"
+        return tried
+
+    def _keep(self, name: str, tried: Mapping[str, Any]) -> None:
+        """Load a module here that was tried, unless it must not be loaded."""
+        if tried["trouble"]:
+            return
+        with outputs.to_nowhere():
+            generators = _load(name)
+        for place, state in random_numbers.states(generators).items():
+            if tried["states"].get(place) != state:
+                self.unseeded.append(generators[place])
+        self._generators.update(generators)
 
     def make_way(self, folders: Sequence[str]) -> None:
         """Forget, in the process of a call, the modules in whose place an import finds one in these folders."""
@@ -70,7 +96,8 @@ class Preloader:
         """Load a module in a process of its own.
 
         Returns:
-            The "trouble", why it must not be loaded before a fork, "" if it may; and the "states" of its generators.
+            The "trouble", why it must not be loaded before a fork, "" if it may; the "states" of its generators; those
+            of earlier ones that it has "drawn" from or seeded; and whether it "brings_numpy".
         """
         reading, writing = os.pipe()
         outputs.flush()
@@ -93,16 +120,26 @@ class Preloader:
 
     def _try(self, name: str, writing: int) -> NoReturn:
         """Load it in this process, which then exits."""
+        signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(_LIMIT_S)
         become_subreaper()  # what the module starts is found even if its parent has ended
         own, status = os.getpid(), 1
         try:
             random_numbers.reseed(self.unseeded)  # else what takes its seed from one would seem to have a fixed one
+            kept, before, handlers = fork_rules.kept_open(), random_numbers.states(self._generators), _handlers()
+            has_numpy = _NUMPY in sys.modules
             generators = _load(name)
             outputs.flush()
-            trouble = fork_rules.lasting_trouble() if os.getpid() == own else fork_rules.STARTS_PROCESSES
-            said = {"trouble": trouble, "states": random_numbers.states(generators)}
+            trouble = fork_rules.lasting_trouble(kept) if os.getpid() == own else fork_rules.STARTS_PROCESSES
+            if _handlers() != handlers:
+                trouble = trouble or "it handles signals"
+            after = random_numbers.states(self._generators)
+            said = {
+                "trouble": trouble, "states": random_numbers.states(generators),
+                "drawn": {place: state for place, state in after.items() if state != before[place]},
+                "brings_numpy": _NUMPY in sys.modules and not has_numpy,
+            }  # fmt: skip
             random_numbers.reseed(generators.values())  # as before each call: it must not fail there
             os.write(writing, (json.dumps(said) + "\n").encode())
             status = 0
@@ -115,6 +152,11 @@ def _load(name: str) -> dict[str, Any]:
     before = set(sys.modules)
     importlib.import_module(name)
     return random_numbers.generators_of([each for each in sys.modules if each not in before])
+
+
+def _handlers() -> list[object]:
+    """Return what signals do in this process, and forget the descriptor that they write to."""
+    return [signal.set_wakeup_fd(-1), *map(signal.getsignal, sorted(signal.valid_signals()))]
 
 
 def _entries(folder: str) -> list[str]:

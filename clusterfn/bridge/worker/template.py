@@ -8,6 +8,7 @@ begin, and goes on as `main` does. Calls share only what was loaded before any o
 from __future__ import annotations
 
 import _socket  # the C half alone: workers have no module that they have not asked for
+import itertools
 import json
 import os
 import sys
@@ -103,8 +104,11 @@ class ForkingProcess:
 
 def _find_trouble() -> str:
     """Say why a worker that is forked here would not be as one whose interpreter starts for it; "" if it would be."""
-    trouble = fork_rules.lasting_trouble()  # of what the environment itself loads when its interpreter starts
-    if not trouble and random_numbers.generators_of([name for name in sys.modules if name != "random"]):
+    # This is about what the environment itself loads when its interpreter starts.
+    trouble = fork_rules.lasting_trouble(fork_rules.inherited())
+    # The environment has loaded its modules before this package, and may have seeded `random` then.
+    loaded = list(itertools.takewhile(lambda name: name != __name__.partition(".")[0], list(sys.modules)))
+    if not trouble and random_numbers.generators_of(loaded):
         trouble = "it loads random number generators, from which all would draw the same"
     if not trouble:
         try:

@@ -112,7 +112,7 @@ def pytorch(state: CheckState) -> str:
         raise StepFailed(f"{build} {sees} on {node}", f"run nvidia-smi in a job on {state.name}")
     if total != manage.TOTAL:
         raise StepFailed(f"{build} computes {total} instead of {manage.TOTAL} on {node}", "ask the administrator")
-    return f"{build} calculated on {node}: {count} GPUs, compute capability {capability}"
+    return f"{build} calculated on {node}: {count} GPU{'s' * (count != 1)}, compute capability {capability}"
 
 
 def _check_namespace(state: CheckState, net_ns: str) -> None:

@@ -100,11 +100,11 @@ def gpus(state: CheckState) -> str:
     if surveyed.trouble:
         raise StepFailed("nvidia-smi fails", _how_to_fix(state, surveyed.trouble), surveyed.trouble.splitlines())
     summary = describe_gpus(surveyed)
+    setting = state.session.connection.facts.visible_gpus
     if state.session.host.gpus_only:
         names = ", ".join(str(gpu.index) for gpu in state.session.capacity.gpus or ())
         summary += f"; jobs get only GPU {names}, by gpus: in {state.session.host.source}"
-    elif state.session.connection.facts.visible_gpus:
-        setting = state.session.connection.facts.visible_gpus
+    elif host_gpus.hides_some(setting, len(surveyed.names)):
         raise StepWarning(summary, host_gpus.about_visible(setting, state.name))
     if surveyed.lost:
         raise StepWarning(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from clusterfn.hosts.rpc.frames import Header
-from clusterfn.hosts.rpc.reply import Reply
 from clusterfn.hosts.rpc.requests import MalformedAnswer, MemorySink, OpenRequest, Sink, number, writer_of
 
 
@@ -14,11 +13,10 @@ class GetRequest(OpenRequest[int]):
     """A file's bytes; a second sending begins where the first one broke off."""
 
     def __init__(
-        self, path: str, sink: Sink, offset: int, after: Sequence[Reply[Any]], on_size: Callable[[int], Any] | None,
-        until: int | None = None,
+        self, path: str, sink: Sink, offset: int, on_size: Callable[[int], Any] | None, until: int | None = None
     ) -> None:  # fmt: skip
         part = {} if until is None else {"until": until}
-        super().__init__("get", {"path": path, "offset": offset, **part}, after=after)
+        super().__init__("get", {"path": path, "offset": offset, **part})
         self._write = writer_of(sink)
         self._memory = sink if isinstance(sink, MemorySink) else None
         self._on_size = on_size
@@ -64,10 +62,9 @@ class GetEachRequest(OpenRequest[None]):
     """
 
     def __init__(
-        self, folder: str, sizes: Mapping[str, int], on_file: Callable[[str, bytes | None], Any],
-        after: Sequence[Reply[Any]],
+        self, folder: str, sizes: Mapping[str, int], on_file: Callable[[str, bytes | None], Any]
     ) -> None:  # fmt: skip
-        super().__init__("get", {"path": folder, "files": [list(each) for each in sizes.items()]}, after=after)
+        super().__init__("get", {"path": folder, "files": [list(each) for each in sizes.items()]})
         self._on_file = on_file
 
     def take(self, header: Header, body: bytes) -> None:

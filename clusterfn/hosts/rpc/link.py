@@ -20,7 +20,7 @@ from clusterfn.hosts.rpc import keepalive, reconnect
 from clusterfn.hosts.rpc.answers import PING_ID, AnswerReader, wrapped
 from clusterfn.hosts.rpc.frames import HELLO_ID, AgentStream, error_of
 from clusterfn.hosts.rpc.keepalive import ASK, DEAD
-from clusterfn.hosts.rpc.reply import RequestCancelled
+from clusterfn.hosts.rpc.reply import Reply, RequestCancelled
 from clusterfn.hosts.rpc.request_queue import LinkStream, PendingRequests, RequestSender
 from clusterfn.hosts.rpc.requests import OpenRequest
 from clusterfn.hosts.transports import can_hold, is_held, prompts
@@ -96,7 +96,7 @@ class Link:
 
     # The methods below are for any thread that sends requests.
 
-    def send(self, request: OpenRequest[Any]) -> None:
+    def ask(self, request: OpenRequest[Any]) -> None:
         """Register the request and have it sent; waits for nothing.
 
         Raises:
@@ -149,29 +149,32 @@ class Link:
         if request is not None:
             request.fail(RequestCancelled(f"the request to {self.host.name} was cancelled"))
 
-    def write(self, number: int, data: bytes) -> None:
-        """Send bytes to the open request of that number; drop them if it has ended, or is not connected."""
+    def write(self, connected: Reply[None], data: bytes) -> None:
+        """Send bytes to a socket or a program, after an answer to the first; they are lost if it is gone."""
         if os.getpid() != self._pid:
             return
         with self.line.changed:
-            if self.line.connected and number in self._requests:
-                self._sender.say({"id": number, "do": "chunk"}, data)
+            if self.line.connected and connected.id in self._requests:
+                self._sender.say({"id": connected.id, "do": "chunk"}, data)
 
     def close(self) -> None:
-        """End the stream and every open request."""
+        """End the stream. Open requests fail; what was spawned keeps running."""
         if os.getpid() == self._pid:
             self._die(HostError(f"The connection to {self.host.name} was closed", host=self.host.name))
 
     def usable(self) -> bool:
-        """Whether requests can be sent: not closed, not refused for good, not a parent's."""
+        """Whether requests can be sent: not closed, not refused for good, not a parent process's."""
         return self.line.over is None and os.getpid() == self._pid
 
     def answers_here(self) -> bool:
-        """Whether this thread is the one that brings answers."""
+        """Whether this thread brings the answers of this connection, so that it cannot wait for them."""
         return threading.get_ident() in self._answers.threads
 
     def has_room(self, within_s: float) -> bool:
-        """Wait until little is queued for the host; as `HostConnection.has_room`."""
+        """Wait until little is queued for the host; return False if too much of it is left after that time.
+
+        Waits for nothing on a thread that brings answers, or if the connection has ended.
+        """
         if not self.usable() or self.answers_here():
             return True
         with self.line.changed:
@@ -184,7 +187,11 @@ class Link:
             )
 
     def on_state(self, listener: Callable[[ConnectionState], None]) -> Callable[[], None]:
-        """Call `listener` at each change, on the reader thread, until the returned function is called."""
+        """Call `listener` when the connection breaks and when it is back, on the reader thread.
+
+        Returns:
+            What ends that.
+        """
         key = object()
         self._listeners[key] = listener
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from clusterfn.errors import Unreachable
 from clusterfn.hosts.rpc.frames import Header
-from clusterfn.hosts.rpc.reply import Reply
 from clusterfn.hosts.rpc.requests import MalformedAnswer, OpenRequest, SimpleRequest, boolean, number
 
 
@@ -56,8 +55,8 @@ class CommandLook(NamedTuple):
 class RepeatRequest(SimpleRequest[None]):
     """A program at intervals."""
 
-    def __init__(self, fields: Header, on_look: Callable[[CommandLook], Any], after: Sequence[Reply[Any]]) -> None:
-        super().__init__("repeat", fields, lambda *_: None, after=after)
+    def __init__(self, fields: Header, on_look: Callable[[CommandLook], Any]) -> None:
+        super().__init__("repeat", fields, lambda *_: None)
         self._on_look = on_look
         self._texts = ("", "")
 

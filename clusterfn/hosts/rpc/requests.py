@@ -35,7 +35,7 @@ def number(header: Header, name: str, below: float = math.inf) -> int:
     """Return a whole number of an answer, at least 0.
 
     Raises:
-        MalformedAnswer: It is missing, is no path, or is not below `below`.
+        MalformedAnswer: It is missing, is no whole number, or is not below `below`.
     """
     value = header.get(name)
     if type(value) is not int or not 0 <= value < below:
@@ -272,13 +272,13 @@ class FollowRequest(OpenRequest[bytes]):
 
     def __init__(
         self, files: Sequence[Followed], until: str, with_files: Sequence[tuple[str, Sink]],
-        on_content: Callable[[bytes], Any] | None, on_early: Callable[[bool], Any] | None, after: Sequence[Reply[Any]],
+        on_content: Callable[[bytes], Any] | None, on_early: Callable[[bool], Any] | None,
     ) -> None:  # fmt: skip
         # The fields of the request refer to these lists, so a repeated request asks only for what is missing.
         self._offsets: list[list[Any]] = [[file.path, file.offset] for file in files]
         self._results: list[list[Any]] = [[name, 0] for name, _ in with_files]
         fields = {"until": until, "files": self._offsets, "with": self._results, "early": on_early is not None}
-        super().__init__("follow", {name: value for name, value in fields.items() if value}, after=after)
+        super().__init__("follow", {name: value for name, value in fields.items() if value})
         self._takers = [file.on_data for file in files]
         self._writers = [writer_of(sink) for _, sink in with_files]
         self._memory = [sink for _, sink in with_files if isinstance(sink, MemorySink)]

@@ -15,7 +15,6 @@ from clusterfn.hosts.connection import HostConnection
 from clusterfn.hosts.survey import commands, parse
 from clusterfn.hosts.survey.commands import LoginShellAnswer
 from clusterfn.hosts.survey.parse import SurveyedGpus, Volume
-from clusterfn.hosts.survey.quota import parse_quotas
 from clusterfn.scheduler import SURVEY_UNSET, read_sites
 from clusterfn.scheduler.job_script import fill
 from clusterfn.scheduler.site import MISSING, SchedulerSite, Section
@@ -146,7 +145,7 @@ def read_site(sections: Mapping[str, Section], memory_bytes: int | None = None) 
     def section(name: str) -> Section:
         return sections.get(name, MISSING)
 
-    left = dict(parse_quotas(section("quotas").lines))
+    left = dict(parse.parse_quotas(section("quotas").lines))
     # Keeps the order of the candidates. A volume with several names appears under its first.
     volumes: dict[tuple[str, str], Volume] = {}
     for each in sections.values():

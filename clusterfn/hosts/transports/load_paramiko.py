@@ -9,11 +9,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-import threading
 import types
 from typing import Any
-
-_loading = threading.Lock()
 
 
 class _LaterInvoke(types.ModuleType):
@@ -26,15 +23,14 @@ class _LaterInvoke(types.ModuleType):
 
 def load_paramiko() -> None:
     """Import paramiko unless it is imported already; `invoke` comes with its first use."""
-    with _loading:
-        if "paramiko" in sys.modules or "invoke" in sys.modules or importlib.util.find_spec("invoke") is None:
-            importlib.import_module("paramiko")
-            return
-        later = sys.modules["invoke"] = _LaterInvoke("invoke")
-        try:
-            importlib.import_module("paramiko")
-        finally:
-            _remove(later)
+    later = _LaterInvoke("invoke")
+    if "paramiko" not in sys.modules and "invoke" not in sys.modules and importlib.util.find_spec("invoke") is not None:
+        # Threads need no lock: `setdefault` never replaces what is there, and each removes only what it put there.
+        sys.modules.setdefault("invoke", later)
+    try:
+        importlib.import_module("paramiko")
+    finally:
+        _remove(later)
 
 
 def _remove(later: _LaterInvoke) -> None:

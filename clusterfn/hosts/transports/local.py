@@ -6,6 +6,7 @@ The process has its own session: the terminal's Ctrl-C does not reach it, and it
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -28,16 +29,17 @@ class ListeningStream:
     def __init__(self) -> None:
         self._stderr_tail = b""
         self._closed = False
-        self._lock = threading.Lock()
+        self._closings = itertools.count()
+        # Held by a thread that reads, until which no other may close what it reads: its number may be given again.
         self._reading = threading.Lock()
         self._listener = threading.Thread(target=self._listen, name="clusterfn-stderr", daemon=True)
         self._listener.start()
 
     def _begin_closing(self) -> bool:
         """Take note that this side closes the stream; return whether that is new."""
-        with self._lock:
-            was_closed, self._closed = self._closed, True
-        return not was_closed
+        self._closed = True
+        # `next` is atomic: of several threads that close the stream, only one gets the 0.
+        return next(self._closings) == 0
 
     def _read_stderr(self) -> bytes:
         """Wait for bytes of stderr; return none once it has ended."""

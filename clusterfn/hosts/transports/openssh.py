@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import re
 import shlex
 import shutil
@@ -223,21 +222,19 @@ class AskPass:
         self._asker, self._who = asker, who
         self.about: Callable[[], str] = lambda: ""
         self._last = ""
-        self._calls: queue.SimpleQueue[socket.socket | None] = queue.SimpleQueue()
-        self._accepting: threading.Thread | None = None
         self.spent_s = 0.0
         self.count = 0
         if sys.platform == "win32":
             raise NotImplementedError("clusterfn cannot answer ssh's questions on Windows")
         self._folder = held_connections.scratch_folder("ask-")
         self._listener = socket.socket(socket.AF_UNIX)
-        program, address = self._folder / "ask", str(self._folder / "s")
-        words = [sys.executable, "-I", "-S", "-c", _PROGRAM, address]
+        program, self._address = self._folder / "ask", str(self._folder / "s")
+        words = [sys.executable, "-I", "-S", "-c", _PROGRAM, self._address]
         # SSH_ASKPASS names a program without arguments, and Python's path may have spaces. So write a shell script.
         try:
             program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
             program.chmod(0o700)
-            self._listener.bind(address)
+            self._listener.bind(self._address)
             self._listener.listen()
         except OSError as error:
             self.__exit__()
@@ -246,53 +243,40 @@ class AskPass:
         # terminal, and it never has one here.
         display = os.environ.get("DISPLAY") or ":"
         self.env = {"SSH_ASKPASS": str(program), "SSH_ASKPASS_REQUIRE": "force", "DISPLAY": display}
-        self._accepting = threading.Thread(target=self._accept, name="clusterfn-askpass", daemon=True)
-        self._accepting.start()
 
     def __enter__(self) -> AskPass:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
+        # This also ends questions that came too late. Their ssh takes that for a refusal.
         self._listener.close()
-        if self._accepting is not None:
-            self._accepting.join()
-        # Questions that came after the end get no answer, which ssh takes for a refusal.
-        while not self._calls.empty():
-            call = self._calls.get()
-            if call is not None:
-                call.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def wake(self) -> None:
         """End a wait in `serve`."""
-        self._calls.put(None)
+        with contextlib.suppress(OSError), socket.socket(self._listener.family) as line:
+            # The login may be over already, and with it the socket.
+            line.setblocking(False)
+            line.connect(self._address)
 
     def serve(self, timeout_s: float) -> None:
         """Wait at most so long for one question, and have it answered in this thread."""
+        self._listener.settimeout(timeout_s)
         try:
-            call = self._calls.get(timeout=timeout_s)
-        except queue.Empty:
+            call, _ = self._listener.accept()
+        except OSError:
+            # No question came in time.
             return
-        if call is not None:
-            began = time.monotonic()
-            with call:
-                self._answer(call)
-            self.spent_s += time.monotonic() - began
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                call, _ = self._listener.accept()
-            except OSError:
-                return
-            self._calls.put(call)
+        began = time.monotonic()
+        with call:
+            self._answer(call)
+        self.spent_s += time.monotonic() - began
 
     def _answer(self, call: socket.socket) -> None:
-        hint, _, prompt = os.fsdecode(call.makefile("rb").read(_WORDS)).partition("\0")
-        if hint or _YES_OR_NO.search(prompt):
-            # A hint is "confirm", or "none" for a message that needs no answer. Neither asks for a secret.
+        hint, separator, prompt = os.fsdecode(call.makefile("rb").read(_WORDS)).partition("\0")
+        if hint or not separator or _YES_OR_NO.search(prompt):
+            # `wake` says nothing. A hint is "confirm", or "none" for a message that needs no answer. None of them asks
+            # for a secret.
             return
         who = _WHO.match(prompt)
         self.count += 1

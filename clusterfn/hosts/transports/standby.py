@@ -168,10 +168,12 @@ class StandbyStream(ListeningStream):
             self._out.close()
         self._listener.join(PATIENCE_S)
         self._err.close()
-        self._line.close()
+        with self._reading:
+            # Another thread may be reading the exit status from it.
+            self._line.close()
 
     def cause(self) -> str | None:
-        with self._lock:
+        with self._reading:
             if self._closed:
                 return None
             with contextlib.suppress(OSError):

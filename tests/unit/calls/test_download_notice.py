@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from clusterfn.config.spec import Host
 from clusterfn.environment import download
 from clusterfn.environment.lock import EnvironmentLock, LockedPackage
 from clusterfn.environment.resolve import LockedEnvironment
+from clusterfn.errors import HostError
 
 HOST = Host("tensor01", "tensor01", "bare", "clusterfn.yml:2")
 
@@ -53,3 +56,18 @@ def test_what_this_machine_sends_counts_too_and_what_is_unknown_is_reported(tmp_
 
     assert line.startswith("requirements.txt: at least 1.5 KB for /data/envs on tensor01: tensor01 fetches 700 bytes")
     assert len(said([package("torch")], [own], {"torch": 100})) == 1
+
+
+@pytest.mark.parametrize(
+    "answer", [{"stage": "none"}, {"missing": ["of no package"], "unreachable": [], "sizes": {}}, {"missing": 3}]
+)
+def test_a_host_that_lacks_what_nobody_named_is_reported_as_such(answer: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(environment_upload.build_plan, "document", lambda *_: {})
+    monkeypatch.setattr(environment_upload.build_plan, "zstd", lambda _: None)
+    monkeypatch.setattr(environment_upload.environment_builder, "run_builder", lambda *_, **__: [answer])
+    session: Any = SimpleNamespace(missing=list, host=HOST)
+    lock = EnvironmentLock(Path("e.conda-lock.yml"), (package("torch"),), ("linux-64",))
+    made = LockedEnvironment("requirements.txt", lock, "linux-64", "/data/envs", HOST)
+
+    with pytest.raises(HostError, match="tensor01 sent which archives it lacks in a form"):
+        environment_upload._upload(session, made, print, print)

@@ -26,7 +26,7 @@ def put(home: Path, folder: str) -> Path:
     return python
 
 
-def ran(home: Path, text: str, user: int | None = None) -> Path:
+def ran(home: Path, text: str | None, user: int | None = None) -> Path:
     """Search for an environment in this home directory, and return the Python that has described itself."""
     wanted = parse_existing(text, "bare")
     told = subprocess.run(
@@ -63,7 +63,7 @@ def test_the_list_of_conda_names_environments_elsewhere(tmp_path, monkeypatch):
     assert ran(tmp_path, "conda:base") == installed
 
 
-def refused(home: Path, text: str) -> EnvironmentBuildError:
+def refused(home: Path, text: str | None) -> EnvironmentBuildError:
     with pytest.raises(EnvironmentBuildError) as caught:
         ran(home, text)
     return caught.value
@@ -125,6 +125,19 @@ def test_an_environment_that_cannot_run_is_reported_with_the_reason(tmp_path, al
         python.rmdir() if python.is_dir() else python.unlink()
     assert refused(tmp_path, "python:python9.9").message == "environment 'python:python9.9': python9.9 does not exist"
     assert refused(tmp_path, "venv:~/w").hint == "create it on the host, `python3 -m venv ~/w`, or correct the path"
+
+
+def test_where_nothing_is_named_the_error_lists_the_pythons_outside_path(tmp_path, alone, monkeypatch):
+    monkeypatch.setattr(existing, "_MOST", 500)  # this machine may have many in /usr/bin
+    python = put(tmp_path, "miniconda3")
+
+    error = refused(tmp_path, None)
+
+    assert error.message == existing.NO_PYTHON
+    assert "python:~/miniconda3/bin/python" in error.evidence[0]
+    assert "clusterfn why" not in str(error)
+    (tmp_path / f"python{sys.version_info[0]}.{sys.version_info[1]}").symlink_to(python)
+    assert f'/python{sys.version_info[0]}.{sys.version_info[1]}"' in str(refused(tmp_path, None).hint)
 
 
 def test_a_folder_that_keeps_the_account_out_is_named_and_not_called_missing(tmp_path, alone):

@@ -13,7 +13,7 @@ import pytest
 from clusterfn import EnvironmentBuildError, LockError
 from clusterfn.calls import source_imports
 from clusterfn.config.spec import Host
-from clusterfn.environment import packages
+from clusterfn.environment import existing, packages
 from clusterfn.hosts.environment_choice import EnvironmentRequest, EnvironmentResolver
 
 
@@ -108,6 +108,20 @@ def test_where_nothing_can_be_locked_the_hint_is_what_needs_no_lock(monkeypatch)
     with pytest.raises(EnvironmentBuildError) as caught:
         environments.find(EnvironmentRequest(imports=list), lambda _: None)
     assert f"(python{minor} -m venv ~/v) and set environment=" in caught.value.hint
+
+
+def test_without_the_python_of_the_caller_the_hint_does_not_run_it(monkeypatch):
+    unreachable = LockError("it could not be locked", hint="correct your network")
+    lacking = EnvironmentBuildError(existing.NO_PYTHON, hint='set environment="python:/opt/bin/python3"')
+    session = SimpleNamespace(host=Host("tensor01", "tensor01", "bare", "clusterfn.yml:2"))
+    environments = EnvironmentResolver(session)  # type: ignore[arg-type]
+    monkeypatch.setattr(environments, "resolve_existing", raising(lacking))
+    monkeypatch.setattr(environments, "resolve_made", raising(unreachable))
+
+    with pytest.raises(EnvironmentBuildError) as caught:
+        environments.find(EnvironmentRequest(imports=list), lambda _: None)
+
+    assert caught.value.hint == 'correct your network; or set environment="python:/opt/bin/python3"'
 
 
 def raising(error):

@@ -161,3 +161,32 @@ def test_an_option_that_is_rejected_shows_no_password(tmp_path: Path):
         RequirementLines(tmp_path).add("--proxy=http://ada:sekret@proxy.example:80")
 
     assert "sekret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("toy==\\\n1.0\ndeep\n", ["toy==1.0", "deep"]),
+        ("toy \\\n    >=1\\\n    --hash=x\n", ["toy >=1 --hash=x"]),
+        ("toy \\\n# why\ndeep\n", ["toy", "deep"]),
+        ("# why \\\ntoy\n", ["toy"]),
+        ("toy  # why \\\nnot-read\ndeep\n", ["toy", "deep"]),
+        ("deep\ntoy\\", ["deep", "toy"]),
+    ],
+)
+def test_continued_lines_and_comments_are_read_as_pip_reads_them(tmp_path: Path, text: str, expected: list[str]):
+    path = tmp_path / "requirements.txt"
+    path.write_text(text)
+    lines = RequirementLines(tmp_path)
+
+    lines.read_file(path)
+
+    assert lines.given == expected
+
+
+def test_an_error_names_the_line_at_which_a_continued_one_begins(tmp_path: Path):
+    path = tmp_path / "requirements.txt"
+    path.write_text("deep\ntoy \\\n  --config-settings x=y\n")
+
+    with pytest.raises(ConfigError, match=r"^requirements\.txt:2: "):
+        RequirementLines(tmp_path).read_file(path)

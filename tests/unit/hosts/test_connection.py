@@ -391,7 +391,7 @@ def test_a_call_right_after_the_login_does_not_wait_for_the_next_look(
     monkeypatch.setattr("clusterfn.hosts.rpc.link.LOCAL_LOOK_S", 60.0)
     transport.error = AuthenticationError("no", host="lab8")
     transport.drop()
-    until(lambda: not connection.link.line.connected)
+    until(lambda: not connection.line.connected)
     with pytest.raises(AuthenticationError):
         connection.ping().result(WAIT_S)
 
@@ -406,7 +406,7 @@ def test_what_was_never_sent_is_refused_when_a_person_is_needed(
     connection, transport = connected(answering)
     transport.error = AuthenticationError("no", host="lab8")
     transport.drop()
-    until(lambda: not connection.link.line.connected)
+    until(lambda: not connection.line.connected)
 
     with pytest.raises(AuthenticationError, match="needs you"):
         connection.ping().result(WAIT_S)
@@ -414,13 +414,13 @@ def test_what_was_never_sent_is_refused_when_a_person_is_needed(
 
 def step(connection: HostConnection, seconds: float, each: Callable[[], Any] = lambda: None) -> float:
     """Check it every 3 s for so long since the last sign of life; after how many seconds it was dead."""
-    pulse, passed = connection.link.line.pulse, 0.0
+    pulse, passed = connection.line.pulse, 0.0
     now = max(pulse.heard, pulse.moved)  # and not this moment: a busy machine may have come here seconds later
-    stream = connection.link.line.opened.stream  # another one is there as soon as this one is given up
+    stream = connection.line.opened.stream  # another one is there as soon as this one is given up
     while passed < seconds and not stream.closed:  # type: ignore[attr-defined]
         passed += 3.0
         each()
-        loop.start(connection.link.check(now + passed)).result(WAIT_S)
+        loop.start(connection.check(now + passed)).result(WAIT_S)
         time.sleep(0.005)  # what it asks for is sent
     return passed
 
@@ -441,9 +441,9 @@ def test_a_host_that_answers_pings_is_alive(connected: Connected) -> None:
     connection.run(["sleep", "1000"])
     asked = transport.program.asked  # type: ignore[attr-defined]
     for _ in range(20):
-        heard = connection.link.line.pulse.heard
-        loop.start(connection.link.check(heard + 16)).result(WAIT_S)
-        until(lambda heard=heard: connection.link.line.pulse.heard > heard)
+        heard = connection.line.pulse.heard
+        loop.start(connection.check(heard + 16)).result(WAIT_S)
+        until(lambda heard=heard: connection.line.pulse.heard > heard)
 
     assert [is_ping(header) for header in asked] == [False] + 20 * [True]
     assert len(transport.commands) == 1
@@ -455,13 +455,13 @@ def test_an_upload_that_moves_is_alive_and_one_that_does_not_is_dead(connected: 
     began = time.monotonic()
 
     def move() -> None:
-        connection.link.line.pulse.moved = began + 3.0 * next(steps)
+        connection.line.pulse.moved = began + 3.0 * next(steps)
 
     steps = itertools.count(1)
     moving = step(connection, 120, move)
-    assert (moving, connection.link.line.connected) == (120, True)
+    assert (moving, connection.line.connected) == (120, True)
 
-    connection.link.line.pulse.moved = began
+    connection.line.pulse.moved = began
     assert step(connection, 60) < 60
 
 
@@ -477,9 +477,9 @@ def test_a_dead_stream_that_closes_slowly_delays_no_other_conversation(
         close()
 
     monkeypatch.setattr(stream, "close", close_slowly)
-    now = connection.link.line.pulse.heard
-    loop.start(connection.link.check(now + 1000)).result(WAIT_S)  # asks for a sign of life
-    checked = loop.start(connection.link.check(now + 2000))
+    now = connection.line.pulse.heard
+    loop.start(connection.check(now + 1000)).result(WAIT_S)  # asks for a sign of life
+    checked = loop.start(connection.check(now + 2000))
 
     loop.start(asyncio.sleep(0)).result(WAIT_S)
     assert not checked.done()
@@ -491,13 +491,13 @@ def test_a_dead_stream_that_closes_slowly_delays_no_other_conversation(
 
 def test_each_chunk_that_is_taken_is_a_move_and_a_ping_is_none(connected: Connected) -> None:
     connection, transport = connected(silent)
-    before = connection.link.line.pulse.moved
+    before = connection.line.pulse.moved
     connection.ping()
     until(lambda: transport.program.asked)  # type: ignore[attr-defined]
-    assert connection.link.line.pulse.moved == before
+    assert connection.line.pulse.moved == before
 
     connection.put("/p", b"x")
-    until(lambda: connection.link.line.pulse.moved > before)
+    until(lambda: connection.line.pulse.moved > before)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -775,11 +775,11 @@ def test_a_part_of_a_long_answer_shows_that_a_slow_line_is_alive(connected: Conn
     connection, transport = connected(silent)
     reply = connection.ping()
     answer = pack({"id": reply.id, **OK}, b"x" * 1000)
-    connection.link.line.pulse.moved = before = time.monotonic() - 3600
+    connection.line.pulse.moved = before = time.monotonic() - 3600
 
     transport.streams[0].far.write(answer[:500])
 
-    until(lambda: connection.link.line.pulse.moved > before)
+    until(lambda: connection.line.pulse.moved > before)
     assert not reply.done()
     transport.streams[0].far.write(answer[500:])
     reply.result(WAIT_S)
@@ -926,7 +926,7 @@ def test_a_forked_child_gets_an_error_though_a_lock_was_held_and_for_open_reques
     held, go = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with connection.link.line.changed:
+        with connection.line.changed:
             held.set()
             go.wait(WAIT_S)
 

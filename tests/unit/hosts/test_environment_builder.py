@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
 from concurrent.futures import CancelledError
 from types import SimpleNamespace
 from typing import Any
@@ -71,6 +73,31 @@ def heard() -> Any:
     build = RemoteBuild(SimpleNamespace(host=host, connection=connection, scheduler=scheduler), "/r/builds/x/log-1")  # type: ignore[arg-type]
     progress: list[Any] = []
     return SimpleNamespace(build=build, connection=connection, progress=progress, outcome=build.listen(progress.append))
+
+
+def test_a_build_is_followed_though_two_threads_listen_at_the_same_time(heard):
+    class Listeners(list[Any]):
+        """Lets both threads add themselves before either goes on, if they can."""
+
+        both = threading.Barrier(2)
+
+        def append(self, listener: Any) -> None:
+            super().append(listener)
+            with contextlib.suppress(threading.BrokenBarrierError):
+                self.both.wait(0.3)
+
+    connection = Connection()
+    build = RemoteBuild(SimpleNamespace(host=SimpleNamespace(name="hpc"), connection=connection), "/r/log")  # type: ignore[arg-type]
+    build._listeners = Listeners()
+    progress: list[Any] = []
+    threads = [threading.Thread(target=build.listen, args=(progress.append,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    connection.say(line("unpack", done=1, of=3))
+
+    assert [each["stage"] for each in progress] == ["unpack", "unpack"]
 
 
 def test_progress_comes_line_by_line_however_it_is_cut(heard):

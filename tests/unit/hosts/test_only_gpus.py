@@ -142,6 +142,18 @@ def test_nothing_is_said_without_a_reason(folder: Path, monkeypatch: pytest.Monk
     obeyed.connection.close(), without.connection.close()
 
 
+@pytest.mark.parametrize("value", ["0,1,2,3,4,5,6,7", ",".join(f"{LONG}{index}" for index in range(8))])
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"])
+def test_nothing_is_said_of_a_variable_that_leaves_all_gpus(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+):
+    monkeypatch.setenv(name, value)
+    state = HostState(configured(folder, "keep: 1d"))
+
+    assert list(state.capacity.warnings(Resources(gpus=1))) == []
+    state.connection.close()
+
+
 @pytest.mark.parametrize("value", ["all", "void"])
 def test_what_images_of_containers_set_is_no_restriction(folder: Path, monkeypatch: pytest.MonkeyPatch, value: str):
     monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", value)

@@ -33,7 +33,7 @@ def connection() -> Iterator[HostConnection]:
 @pytest.fixture
 def stuck(connection: HostConnection) -> Iterator[threading.Event]:
     """What lets the stream take bytes again."""
-    flows, stream = threading.Event(), connection.link.line.opened.stream
+    flows, stream = threading.Event(), connection.line.opened.stream
     write = stream.write
 
     def slow(data: bytes) -> None:

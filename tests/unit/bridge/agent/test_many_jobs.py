@@ -19,7 +19,7 @@ import pytest
 
 pytest.importorskip("fcntl")
 
-from clusterfn.bridge.agent import file_watcher, growing_files, server, still_watcher
+from clusterfn.bridge.agent import file_watcher, growing_files, server
 from clusterfn.bridge.agent.frames import Inbox, pack
 from clusterfn.bridge.agent.server import Agent
 from tests.waiting import WAIT_S
@@ -239,7 +239,7 @@ class Slow:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, look_s: float) -> None:
         self.now, self.looks, self.look_s = 1000.0, 0, look_s
         clock = SimpleNamespace(monotonic=lambda: self.now, process_time=lambda: self.now)
-        for module in (growing_files, still_watcher, file_watcher, server):
+        for module in (growing_files, file_watcher, server):
             monkeypatch.setattr(module, "time", clock)
         monkeypatch.setattr(growing_files, "read_at", lambda *_: self.look())
         monkeypatch.setattr(file_watcher, "names_in", lambda *_: set(map(str, self.look())))

@@ -451,20 +451,24 @@ def test_a_disk_that_syncs_slowly_stops_no_other_request_and_syncs_for_many_uplo
 ) -> None:
     forks: list[int] = []
     fork, fsync = os.fork, os.fsync
+    # While this file exists the disk takes nothing, however long a busy machine needs for the requests.
+    held = tmp_path / "held"
     monkeypatch.setattr(os, "fork", lambda: (forks.append(1), fork())[1])
-    monkeypatch.setattr(os, "fsync", lambda fd: (time.sleep(0.2), fsync(fd))[1])
+    monkeypatch.setattr(os, "fsync", lambda fd: (time.sleep(0.2), until(lambda: not held.exists()), fsync(fd))[2])
     client.ask(id=1, do="put", path=str(tmp_path / "jobs" / "first"), size=1)
     os.write(client.asking, pack({"id": 1, "do": "chunk", "last": True}, b"a"))
     client.turns(1)
     until(lambda: client.turns(1) or not client.agent.requests)
     assert client.agent.disk_sync.is_slow
 
+    held.touch()
     for number in range(10, 30):
         client.ask(id=number, do="put", path=str(tmp_path / "jobs" / str(number)), files=[["a", 1, 0o600]])
         os.write(client.asking, pack({"id": number, "do": "chunk", "last": True}, b"a"))
     client.ask(id=99, do="have", paths=[])
     until(lambda: client.turns(1) or 99 not in client.agent.requests and client.agent.frames is None)
     assert len(client.agent.requests) == 20, "the ping is answered before any of them is on the disk"
+    held.unlink()
     until(lambda: client.turns(1) or not client.agent.requests)
 
     client.listen()

@@ -115,6 +115,6 @@ def test_links_without_end_and_files_on_the_way_are_named(folder):
 
 def test_in_a_container_that_maps_one_user_the_files_of_root_are_nobodys(folder, monkeypatch):
     theirs = folder("theirs", 0o755, 65_534)
-    monkeypatch.setattr(trusted, "read_line", lambda path: "1000 0 1" if path.endswith("uid_map") else "65534")
+    monkeypatch.setattr(trusted, "read_text", lambda path: "1000 0 1" if path.endswith("uid_map") else "65534")
 
     assert objection(theirs / "root") == ""

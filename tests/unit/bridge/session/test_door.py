@@ -28,12 +28,30 @@ def speak(word: str) -> tuple[int, int]:
 
 
 @of_main
+def crash() -> None:
+    import signal
+
+    signal.raise_signal(signal.SIGSEGV)
+
+
+@of_main
 def wait_for(path: str) -> str:
     import os
 
     while not os.path.exists(path):
         time.sleep(0.02)
     return "through"
+
+
+def test_the_stack_of_a_crash_is_in_the_output_of_its_call(start: Callable[..., Server]):
+    server = start()
+    client = Client(server)
+
+    for number in (1, 2):
+        client.send(number, crash)
+
+    assert [client.end(number)[0]["kind"] for number in (1, 2)] == ["signal"] * 2
+    assert [client.printed()["stderr", number].count(b" in crash\n") for number in (1, 2)] == [1, 1]
 
 
 def test_calls_by_folder_and_through_the_socket_run_in_the_order_of_their_numbers(

@@ -206,3 +206,48 @@ def test_what_a_module_prints_by_the_stream_that_it_keeps_is_each_calls(
     shown = [client.printed()["stdout", number].decode().splitlines() for number in (1, 2)]
     assert [each[-1] for each in shown] == ["word 1", "word 2"]
     assert server.close()["loaded beforehand"] == ([] if "COPY" in source else ["saying"])
+
+
+@of_main
+def use(module: str) -> Any:
+    import importlib
+
+    return importlib.import_module(module).use()
+
+
+# What a module does when it is imported that each call must find done anew, and what its `use` then returns each time.
+DONE_ANEW = {
+    "seeds": ("import random\nrandom.seed(42)\nuse = lambda: random.random()\n", 0.6394267984578837),
+    "seeds numpy": (
+        "import numpy.random\nnumpy.random.seed(42)\nuse = lambda: float(numpy.random.random())\n",
+        0.3745401188473625,
+    ),
+    "opens a file": ("FILE = open(__file__)\nuse = lambda: FILE.readline()\n", "FILE = open(__file__)\n"),
+    "shares memory": (
+        "import multiprocessing\nCOUNT = multiprocessing.Value('i')\ndef use():\n"
+        "    with COUNT.get_lock():\n        COUNT.value += 1\n        return COUNT.value\n",
+        1,
+    ),
+    "handles a signal": (
+        "import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "use = lambda: int(signal.getsignal(signal.SIGCHLD))\n",
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize(("source", "value"), DONE_ANEW.values(), ids=DONE_ANEW)
+def test_what_a_module_does_to_its_process_when_it_is_imported_is_done_in_each_call(
+    packages: Path, start_there: Callable[[], Server], source: str, value: object
+):
+    if "numpy" in source:
+        pytest.importorskip("numpy")
+    (packages / "doing.py").write_text(source)
+    server = start_there()
+    client = Client(server)
+
+    for number in (1, 2, 3, 4):
+        client.send(number, use, "doing")
+
+    assert [client.end(number)[1] for number in (1, 2, 3, 4)] == [value] * 4
+    assert server.close()["loaded beforehand"] == []

@@ -17,7 +17,7 @@ import pytest
 from clusterfn.config.spec import Host
 from clusterfn.hosts.connection import Completed
 from clusterfn.hosts.survey import Site, SurveyedGpus, Volume, parse, read_site, survey
-from clusterfn.hosts.survey.quota import QuotaLeft, parse_quotas
+from clusterfn.hosts.survey.parse import QuotaLeft, parse_quotas
 from clusterfn.scheduler.site import Section
 from clusterfn.scheduler.slurm.site import Account, Partition, SlurmSite
 from tests.waiting import until
