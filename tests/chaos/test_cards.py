@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from clusterfn.bridge import layout
 from tests.chaos import holds
 from tests.chaos.holds import Seen
 from tests.chaos.onhost import until
@@ -29,11 +28,11 @@ pytestmark = pytest.mark.lab
 # Read when this is imported: no test sees CLUSTERFN_ variables.
 SEED = int(os.environ.get("CLUSTERFN_SEED") or random.SystemRandom().randrange(10**6))
 KILLED_AS = {
-    "worker": frozenset([layout.SIGNAL, layout.RETURNED]),  # returned: it had said its last word
-    "supervisor": frozenset([layout.LOST, layout.RETURNED]),
+    "worker": frozenset(["signal", "returned"]),  # returned: it had said its last word
+    "supervisor": frozenset(["lost", "returned"]),
 }
-UNHARMED = frozenset([layout.RETURNED])
-CLASSES = {layout.LOST: "WorkerLost", layout.SIGNAL: "KilledBySignal"}
+UNHARMED = frozenset(["returned"])
+CLASSES = {"lost": "WorkerLost", "signal": "KilledBySignal"}
 
 
 @dataclass

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from clusterfn.bridge import layout
 from tests.chaos.inprocess import Here, Sent
 from tests.chaos.onhost import until
 
@@ -32,7 +31,7 @@ def by_hand() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 def start_again(sent: Sent) -> subprocess.Popen[bytes]:
     """As SLURM does after a requeue: the same job number, one restart more, while the old processes live."""
-    claim = (sent.there.folder / layout.CLAIM).read_text()
+    claim = (sent.there.folder / "claim").read_text()
     line = f"cd {sent.there.folder} && SLURM_JOB_ID={claim} SLURM_RESTART_COUNT=1 /bin/sh job.sh >>scheduler.log 2>&1"
     argv = ["ssh", "-F", str(sent.world.lab.ssh_config), "-o", "BatchMode=yes", "slurm-second", line]
     return subprocess.Popen(argv)
@@ -46,7 +45,7 @@ def test_second_attempt_fences_the_first_that_still_lives(here: Here, by_hand: l
     first = sent.there.by_event()
     by_hand.append(start_again(sent))
     assert sent.job.result(150) == 2, sent.there.history()
-    assert kinds(sent) == [layout.SUPERSEDED, layout.RETURNED]
+    assert kinds(sent) == ["superseded", "returned"]
     told = "attempt 1 left no result; the scheduler has restarted the job (2)"
     assert any(told in status for status in sent.states), sent.states
     assert until(lambda: not os.path.exists(f"/proc/{first['worker']}"), 150), "a fenced attempt ends its tree"
@@ -65,5 +64,5 @@ def test_death_of_a_fenced_supervisor_says_nothing_of_its_successor(
     assert until(lambda: any(event["event"] == "running" for event in sent.there.events(2)), 150), sent.there.history()
     os.kill(first["supervisor"], signal.SIGKILL)
     assert sent.job.result(150) == 2, sent.there.history()
-    assert kinds(sent) == [layout.SUPERSEDED, layout.RETURNED]
+    assert kinds(sent) == ["superseded", "returned"]
     sent.stands(runs=2)
