@@ -23,7 +23,6 @@ import pytest
 
 import clusterfn
 from clusterfn import Session, cluster
-from clusterfn.bridge.supervisor.process_tree import parent_of
 from clusterfn.calls import submit
 from clusterfn.calls.session_tracker import SessionCallTracker
 from clusterfn.config.job_spec import JobSpec
@@ -43,6 +42,7 @@ from clusterfn.hosts.connection import Completed, HostConnection, Reply
 from tests.bridge.test_usage import SMI
 from tests.e2e.conftest import Hosts
 from tests.fixtures.calls.actor_model import Model
+from tests.processes import parent_of
 from tests.turns import settle
 from tests.waiting import until
 
