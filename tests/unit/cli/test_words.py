@@ -31,6 +31,7 @@ def two_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("delete", "there is no command 'delete'; did you mean rm?"),
         ("download", "there is no command 'download'; did you mean pull?"),
         ("ssh", "there is no command 'ssh'; did you mean shell?"),
+        ("help run", "there is no command 'help'; write clusterfn run --help"),
         ("version", "there is no command 'version'; did you mean --version?"),
         ("sweep", "there is no command 'sweep'; did you mean clusterfn.sweep(…) in Python?"),
         ("jobs --host tensor01", "; write the host without --host: clusterfn jobs tensor01"),
