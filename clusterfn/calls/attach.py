@@ -199,9 +199,10 @@ def _digits(job_id: object) -> str:
     """Return the digits of an id as it may be copied from elsewhere: "#7F3A", or with blanks around it."""
     digits = job_id.strip().lstrip("#").lower() if isinstance(job_id, str) else ""
     if len(digits) < SHORT or not set(digits) <= _HEX:
-        raise ConfigError(
-            f"{job_id!r} is not the id of a job", hint="use at least its first four digits, such as '7f3a'"
-        )
+        # A Job was given instead of its id.
+        own = getattr(job_id, "id", None)
+        hint = f"use its id, {own!r}" if isinstance(own, str) else "use at least its first four digits, such as '7f3a'"
+        raise ConfigError(f"{job_id!r:.80} is not the id of a job", hint=hint)
     return digits
 
 
