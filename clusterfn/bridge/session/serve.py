@@ -95,11 +95,12 @@ class SessionServer:
         self._turns = Turns()
         self._deaths = 0
         shares = shares_of(spec)
+        # The flusher comes first, because a fork keeps the sockets open that are there.
+        self._flusher = Flusher()
         self._watcher = SocketWatcher()
         self._folders = CallFolders(folder)
         self._calls = FolderWatch(folder, self._watcher)
         self._door = Door(self._watcher, self._on_frame)
-        self._flusher = Flusher()
         self._runners: list[RunnerProcess] = []
         for share in shares:
             self._start(share)
