@@ -89,9 +89,12 @@ class TorchWatch:
         self._visible = os.environ.get(_VISIBLE, "")
         self._asks_for_cuda = False
         self._error: OnTheCpu | None = None
+        self._faults_before = 0
 
     def begin(self) -> None:
         """Watch imports from now on; check at once a PyTorch that a session imported before this call."""
+        if self._gpus:
+            self._faults_before = _faults_of_children()
         torch = sys.modules.get("torch")
         if torch is None:
             sys.meta_path.insert(0, self)
@@ -170,7 +173,7 @@ class TorchWatch:
             self._note(str(self._error))
         elif raised is None and not self._gpus and self._asks_for_cuda and _has_gpus():
             self._note(_FORGOTTEN)
-        elif raised is None and self._gpus and not self._allow_cpu and _opened_none():
+        elif raised is None and self._gpus and not self._allow_cpu and _opened_none(self._faults_before):
             self._note(_UNUSED % _gpus(self._gpus))
 
 
@@ -238,11 +241,21 @@ def _has_gpus() -> bool:
     return bool(os.path.isdir(_MACHINE) and os.listdir(_MACHINE)) or shutil.which("nvidia-smi") is not None
 
 
-def _opened_none() -> bool:
-    """Whether neither this process nor a child of it can have used a GPU; False where that is uncertain."""
+def _faults_of_children() -> int:
+    """Return the page faults of all children that have ended: each child adds some."""
     import resource
 
-    if not os.path.exists(_NVIDIA + "ctl") or resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss:
+    # The shell that this interpreter replaced may have had children of its own.
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
+
+
+def _opened_none(faults_before: int) -> bool:
+    """Whether neither this process nor a child of it can have used a GPU; False where that is uncertain."""
+    from ..supervisor import process_tree
+
+    if not os.path.exists(_NVIDIA + "ctl"):
+        return False
+    if _faults_of_children() != faults_before or process_tree.descendants(os.getpid()):
         return False
     try:
         return not any(os.readlink(entry.path).startswith(_NVIDIA) for entry in os.scandir("/proc/self/fd"))
