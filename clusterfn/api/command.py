@@ -177,6 +177,8 @@ def read_command(line: str | Sequence[str]) -> CommandText:
         >>> read_command("cat *.txt | wc -l").line
         'cat *.txt | wc -l'
     """
+    if callable(line):
+        raise ConfigError(f"{line!r:.80} is a function, not a command", hint="decorate it with @cluster, and call it")
     whole = isinstance(line, str)
     texts = [line] if isinstance(line, str) else [os.fspath(word) if isinstance(word, os.PathLike) else word
                                                   for word in line]  # fmt: skip

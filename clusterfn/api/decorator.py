@@ -33,10 +33,15 @@ else:
 R = TypeVar("R")
 T = TypeVar("T")
 IN_JOB_INSTEAD = "call the function directly, it runs in this process"
-# Methods of functions in submitit, Modal and Ray (docs/how-to/migrate.md), and what to call instead.
+# Methods of functions in submitit, Modal, Ray (docs/how-to/migrate.md) and Celery, and what to call instead.
 _INSTEAD = {
     "remote": "f(...) itself, or f.submit(...), which returns a Job at once",
     "spawn": "f.submit(...), which returns a Job at once",
+    "delay": "f.submit(...), which returns a Job at once",
+    "apply_async": "f.submit(...), which returns a Job at once",
+    "apply": "f(...) itself",
+    "run": "f(...) itself",
+    "imap": "f.map(items)",
     "starmap": "f.map(xs, ys)",
     "map_array": "f.map(items)",
     "for_each": "f.map(items)",

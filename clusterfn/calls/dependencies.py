@@ -60,6 +60,26 @@ for _name in (*_BINARY, *(f"r{each}" for each in _BINARY), *_OTHER):
     setattr(JobArgument, f"__{_name}__", _no_value)
 
 
+# Attributes of jobs in other libraries, and those of ours that have the same.
+_INSTEAD = {
+    "value": "result", "get": "result", "wait": "result", "kill": "stop()", "terminate": "stop()",
+    "output": "logs(…)", "stdout": "logs(…)", "stderr": "logs(…)",
+}  # fmt: skip
+
+
+def _no_attribute(self: JobArgument, name: str) -> NoReturn:
+    ours = _INSTEAD.get(name, "")
+    of_class = type(self)
+    tip = f": call .{ours}" if ours and hasattr(of_class, ours.partition("(")[0]) else ""
+    if ours == "result":
+        tip = f": call {of_class._value}"
+    raise AttributeError(f"{of_class.__name__!r} object has no attribute {name!r}{tip}")
+
+
+# A type checker that saw `__getattr__` would accept every misspelled attribute.
+setattr(JobArgument, "__getattr__", _no_attribute)  # noqa: B010
+
+
 class Reference(NamedTuple):
     """What a call refers to.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.attributes import signature_of
+from clusterfn.bridge.attributes import attribute, signature_of
 from clusterfn.calls import labels
 from clusterfn.calls.dependencies import JobArgument, Place
 from clusterfn.calls.payload import Large, Needs, Payload, keep_registrations, name_of, pack_object
@@ -61,7 +61,27 @@ def check_calls(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], 
         TypeError: The function does not take these arguments.
     """
     for args in {len(args): args for args in calls}.values():
-        check_arguments(function, args, constants)
+        try:
+            check_arguments(function, args, constants)
+        except TypeError as error:
+            if not _are_packed(function, calls, constants):
+                raise
+            name = attribute(function, "__name__", "")
+            call = f"{name if str(name).isidentifier() else 'f'}.map(*zip(*items))"
+            tip = f"each item is one argument: to pass its parts as arguments, call {call}"
+            raise TypeError(f"{error}; {tip}") from None
+
+
+def _are_packed(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], constants: Mapping[str, Any]) -> bool:
+    """Whether each call has one tuple or list, whose parts the function would take as arguments."""
+    if not all(len(args) == 1 and type(args[0]) in (tuple, list) for args in calls):
+        return False
+    try:
+        for parts in {len(args[0]): args[0] for args in calls}.values():
+            check_arguments(function, tuple(parts), constants)
+    except TypeError:
+        return False
+    return True
 
 
 def pack(

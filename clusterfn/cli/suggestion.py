@@ -69,6 +69,8 @@ def _unknown_command(parser: argparse.ArgumentParser, word: str, choices: Sequen
         return f"{_UNKNOWN}{stray}{_near_option(parser, stray, typed)}"
     # The group is "env", "kernel" or "". A group has so few commands that one line can list them.
     group = parser.prog.partition(" ")[2]
+    if not group and word == "help" and (asked := typed[len(before) + 1 :]) and asked[0] in choices:
+        return f"there is no command 'help'; write clusterfn {asked[0]} --help"
     if not group and (other := _OTHER_WORDS.get(word.lower())):
         return f"there is no command {word!r}; did you mean {other}?"
     if not group and (word.endswith(SCRIPTS) or "::" in word):

@@ -31,6 +31,11 @@ from clusterfn.errors import ConfigError, did_you_mean
 
 _OURS = str(Path(__file__).parents[1]) + os.sep
 _KEYWORD = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+# Matches an option in a hint that was written for Python.
+_ASSIGNED = re.compile(
+    r"\b(cores|memory|gpus|gpu_memory|gpu_type|time|warn_before|environment|nodes|tasks_per_node|retries)="
+    r'(?:"([^"]*)"|(\d+))'
+)
 
 
 def host(name: str | None, command: str, after: str = "") -> tuple[config_file.Config, Host, str]:
@@ -54,11 +59,12 @@ def host(name: str | None, command: str, after: str = "") -> tuple[config_file.C
 
 @contextlib.contextmanager
 def host_hints(args: argparse.Namespace) -> Iterator[None]:
-    """Say of an error about the host of `run` what to write on the command line."""
+    """Say of an error about the host or an option of `run` what to write on the command line."""
     command = args.parser.prog.partition(" ")[2]
     try:
         yield
     except ConfigError as error:
+        error.hint = _for_command_line(error, args)
         try:
             host(args.host, command, " ...")
         except ConfigError as wrong:
@@ -70,6 +76,16 @@ def host_hints(args: argparse.Namespace) -> Iterator[None]:
                     line = shlex.join([args.host, *rest])
                     error.hint = f"for a command, write -- before it: clusterfn {command} [HOST] -- {line}"
         raise
+
+
+def _for_command_line(error: ConfigError, args: argparse.Namespace) -> str | None:
+    """Return the hint of an error, with options as the command line has them if one of them was given and rejected."""
+    rejected = re.match(r"(\w+)=", str(error.message))
+    if not error.hint or rejected is None or getattr(args, rejected[1], None) is None:
+        return error.hint
+    return _ASSIGNED.sub(
+        lambda match: f"--{match[1].replace('_', '-')} {shlex.quote(match[2] or match[3] or '')}", error.hint
+    )
 
 
 def split_hosts(words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -22,6 +22,7 @@ _PARTS = re.compile(r"(?P<file>.+\.(?:ya?ml|txt|toml|cfg|lock))\s*\[(?P<parts>[^
 _VERSION = re.compile(r"\d+(?:\.\d+)*")
 _INTERPRETER = re.compile(r"/bin/python[\d.]*$")
 _PROGRAM = re.compile(r"(?:/|~/)[^\0\n]*[^\0\n/]|python3(?:\.\d+)?")
+_IN_PATH = re.compile(r"python(?:3(?:\.\d+)?)?")
 ASK_FOR_GPUS = "use gpus= to ask for GPUs; CLUSTERFN_ variables are reserved"
 
 
@@ -67,14 +68,18 @@ def is_python_source(text: str) -> bool:
 
 
 def nearly_an_environment(text: str) -> str:
-    """Return what was meant by a text with a space too many, an interpreter as a folder, or a path alone; or "".
+    """Return what was meant by a text with a space too many, a folder, or an interpreter or a path alone; or "".
 
     Example:
         >>> nearly_an_environment("conda: ml"), nearly_an_environment("prefix:/opt/ml/bin/python")
         ('conda:ml', 'python:/opt/ml/bin/python')
         >>> nearly_an_environment("~/.venv"), nearly_an_environment("/opt/ml/bin/python")
         ('python:~/.venv/bin/python', 'python:/opt/ml/bin/python')
+        >>> nearly_an_environment("python3")
+        'python:python3'
     """
+    if _IN_PATH.fullmatch(text):
+        return f"python:{text}"
     if text.startswith(("/", "~")):
         path = text.rstrip("/")
         if names_a_file(text) or nearly_a_file(text):

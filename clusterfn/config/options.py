@@ -372,6 +372,9 @@ def _package(value: Any, name: str) -> str:
 
 
 def _environment(value: Any, name: str) -> str:
+    if isinstance(value, (list, tuple)) and value and all(isinstance(each, str) for each in value):
+        quoted = ", ".join(f'"{each}"' for each in value)
+        raise ConfigError(f"{name}={value!r:.80} is not a string", hint=f"write packages=[{quoted}]")
     text = _text(value, name)
     kind, _, rest = text.partition(":")
     if version := python_version(text):

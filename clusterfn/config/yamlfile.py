@@ -290,8 +290,16 @@ def _translated(error: Any, text: str, source: Source) -> ConfigError:
         before = text[: getattr(error, "position", 0)]
         line, column = before.count("\n"), len(before) - before.rfind("\n") - 1
         return source.error("not YAML: it contains an unprintable character", line, column, "remove it")
+    if error.context == "while scanning a quoted scalar" and str(error.problem) == "found unexpected end of stream":
+        # PyYAML names the end of the file, and not where the quote is.
+        opened = error.context_mark
+        return source.error(
+            "not YAML: this quote is not closed", opened.line, opened.column, "close it on the same line"
+        )
     around = source.lines[max(0, place.line - 1) : place.line + 1]
     hint = "indent with spaces, not with tabs" if "\\t" in str(error.problem) else _space_after_colon(around) or _INDENT
+    if hint == _INDENT and ": " in source.lines[place.line : place.line + 1][0][: place.column]:
+        hint = "put the value in quotes: it has a colon and a space"
     return source.error(f"not YAML: {error.problem}", place.line, place.column, hint)
 
 

@@ -60,7 +60,7 @@ def locate_file(text: str, folders: Sequence[Path]) -> Path:
     looked = " and ".join(str(place.parent) for place in places)
     raise ConfigError(
         f"there is no {path.name} in {looked}{did_you_mean(path.name, here)}",
-        hint="a relative path counts from the file that defines the function, then from the working directory",
+        hint="a relative path counts from the working directory, then from the folder of the script that runs",
     )
 
 

@@ -248,6 +248,8 @@ def test_an_id_is_taken_as_it_was_copied(here):
     assert attach(f" #{job.id.upper()}\n").result(150) == 7
     with pytest.raises(ConfigError, match="7 is not the id of a job"):
         attach(7)
+    with pytest.raises(ConfigError, match=f"use its id, '{job.id}'"):
+        attach(job)  # type: ignore[arg-type]
 
 
 def test_what_is_being_sent_is_no_job_yet(here):

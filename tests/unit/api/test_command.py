@@ -178,6 +178,7 @@ def test_with_a_folder_of_the_host_nothing_is_sent(project):
         ("sbatch job.sh", "sbatch would start a second job", "clusterfn run tensor01 job.sh"),
         ("python 'train.py", "is no complete command", "close the quotes"),
         ("  ", "there is no command", "write it as"), ([], "there is no command", "write it as"),
+        (len, "<built-in function len> is a function, not a command", "decorate it with @cluster, and call it"),
         (["python", 3], "3 is not a word of a command", 'write it as text: "3"'),
     ],
 )  # fmt: skip

@@ -37,6 +37,20 @@ def test_calculating_with_a_job_says_to_call_result(calculate: Any, given: Any) 
     assert str(rejected.value) == f"{given!r} is not the value itself: call .result()"
 
 
+@pytest.mark.parametrize(
+    ("given", "name", "instead"),
+    [
+        (JOB, "get", ": call .result()"), (JOB, "wait", ": call .result()"), (JOB, "stdout", ": call .logs(…)"),
+        (JOB, "kill", ": call .stop()"), (JOB, "nothing", ""), (JOB["loss"], "value", ": call .result()"),
+        (JOB["loss"], "kill", ""), (GROUP, "get", ": call .results()"),
+    ],
+)  # fmt: skip
+def test_an_attribute_of_other_libraries_names_ours(given: Any, name: str, instead: str) -> None:
+    with pytest.raises(AttributeError) as rejected:
+        getattr(given, name)
+    assert str(rejected.value) == f"{type(given).__name__!r} object has no attribute {name!r}{instead}"
+
+
 def test_calculating_with_a_group_says_to_call_results() -> None:
     with pytest.raises(TypeError, match=r"is not the value itself: call \.results\(\)$"):
         GROUP + [1]  # type: ignore[operator]

@@ -52,6 +52,16 @@ def test_an_item_with_too_many_arguments_is_refused_as_python_does():
         payload_items.check_calls(lambda a: a, [(1,), (1, 2)], {})
 
 
+def test_tuples_that_were_meant_as_arguments_are_recognized():
+    def add(a, b):
+        return a + b
+
+    with pytest.raises(TypeError, match=r"argument: 'b'; each item is one argument: .* call add\.map\(\*zip\(\*items"):
+        payload_items.check_calls(add, [((1, 2),), ((3, 4),)], {})
+    with pytest.raises(TypeError, match="argument: 'b'$"):
+        payload_items.check_calls(add, [((1, 2),), ((3, 4, 5),)], {})
+
+
 def test_a_table_of_arguments_names_them_as_the_function_does():
     def train(lr, model, /, *layers, epochs=1): ...
 

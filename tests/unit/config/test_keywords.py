@@ -90,6 +90,8 @@ ADVICE = [  # what people write, and what they are told to write instead
     ({"environment": "prefix:/e/bin/python3.11"}, "does not name an", 'write environment="python:/e/bin/python3.11"'),
     ({"environment": "/opt/envs/ml"}, "does not name an", 'write environment="python:/opt/envs/ml/bin/python"'),
     ({"environment": "~/.venv/bin/python3"}, "does not name an", 'write environment="python:~/.venv/bin/python3"'),
+    ({"environment": ["numpy", "rich"]}, "is not a string", 'write packages=["numpy", "rich"]'),
+    ({"environment": "python3"}, "does not name an", 'write environment="python:python3"'),
     ({"environment": "setup.py"}, "does not name an", '"requirements.txt"'),
     ({"env": "conda:ml"}, "env='conda:ml' is not a dict", 'write environment="conda:ml"'),
     ({"env": "environment.yml"}, "is not a dict", 'write environment="environment.yml"'),

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from clusterfn import ConfigError
+from clusterfn.config import places
 from clusterfn.config.forms import names_a_file
-from clusterfn.environment import existing
+from clusterfn.environment import existing, resolve
 from clusterfn.environment.environment_yml import locate_file, read_file
 from clusterfn.environment.packages import from_packages
 from clusterfn.environment.project import admits
@@ -304,6 +305,19 @@ def test_a_file_is_looked_for_beside_the_function_then_in_the_working_directory(
         ConfigError, match=r"there is no enviroment.yml in .*script and .*here; did you mean environment.yml"
     ):
         locate_file("enviroment.yml", [script, here])
+
+
+def test_a_file_in_the_working_directory_comes_before_one_beside_the_script(tmp_path, monkeypatch):
+    script, here = tmp_path / "script", tmp_path / "here"
+    for folder in (script, here):
+        folder.mkdir()
+        (folder / "environment.yml").write_text(f"name: {folder.name}\ndependencies: [python=3.11]\n")
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(places, "running_script", lambda: script / "train.py")
+
+    assert str(here) in str(resolve.read_specification("environment.yml", ()).file)
+    (here / "environment.yml").unlink()
+    assert str(script) in str(resolve.read_specification("environment.yml", ()).file)
 
 
 def test_the_callers_own_interpreter_is_refused_on_another_host_with_what_to_name():
