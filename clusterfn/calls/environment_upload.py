@@ -164,17 +164,17 @@ _uploads: weakref.WeakKeyDictionary[HostState, dict[str, _LastUpload]] = weakref
 def upload(session: HostState, environment: LockedEnvironment, say: Say, on_progress: Progress) -> EnvironmentUpload:
     """Send what the host lacks of it, and start its builder; once, however many jobs ask before it is there.
 
-    Raises as `_upload`.
+    Raises as `upload_missing`.
     """
     last = _uploads.setdefault(session, {}).setdefault(environment.ready, _LastUpload())
     with last.lock:
         if environment.ready not in session.contents and not last.upload.share():
-            last.upload = _upload(session, environment, say, on_progress)
+            last.upload = upload_missing(session, environment, say, on_progress)
         # The environment may have become ready since the test above, and then nothing is to be waited for.
         return EnvironmentUpload() if environment.ready in session.contents else last.upload
 
 
-def _upload(session: HostState, environment: LockedEnvironment, say: Say, on_progress: Progress) -> EnvironmentUpload:
+def upload_missing(session: HostState, environment: LockedEnvironment, say: Say, on_progress: Progress) -> EnvironmentUpload:
     """Send what the host lacks of it, and start its builder.
 
     Args:

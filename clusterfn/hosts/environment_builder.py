@@ -169,6 +169,9 @@ class RemoteBuild:
 
     Args:
         log: The log on the host, which only this builder writes.
+
+    Attributes:
+        listeners: What gets its progress.
     """
 
     def __init__(self, session: HostState, log: str) -> None:
@@ -176,7 +179,7 @@ class RemoteBuild:
         self._log = log
         self._outcome: Future[BuildProgress] = Future()
         self._lines = Lines()
-        self._listeners: list[Callable[[BuildProgress], None]] = []
+        self.listeners: list[Callable[[BuildProgress], None]] = []
         self._joining = threading.Lock()
         self._looks = LookCounter()
         self._following: Reply[bytes] | None = None
@@ -217,8 +220,8 @@ class RemoteBuild:
         """Follow it from its first line on; return a future of its last. Many jobs may wait for one build."""
         # The jobs of several threads wait for one build, and exactly one of these threads must start to follow it.
         with self._joining:
-            self._listeners.append(on_progress)
-            is_first = len(self._listeners) == 1
+            self.listeners.append(on_progress)
+            is_first = len(self.listeners) == 1
         if is_first:
             self._following = self._session.connection.follow([Followed(self._log, self._receive)])
             loop.begin(self._follow(self._following))
@@ -240,7 +243,7 @@ class RemoteBuild:
         return self._outcome.done()
 
     def _report(self, progress: BuildProgress) -> None:
-        for listener in list(self._listeners):
+        for listener in list(self.listeners):
             listener(progress)
 
     def refused(self, error: BaseException) -> None:

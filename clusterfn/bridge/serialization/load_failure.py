@@ -162,15 +162,16 @@ def _called(frame: types.FrameType) -> str:
         names = first if isinstance(first, tuple) else arguments
         if names and isinstance(names[0], str):
             return ".".join(each for each in names[:2] if isinstance(each, str))
-        return _named(first) if isinstance(first, type) or type(first).__module__ != "builtins" else ""
+        return full_name(first) if isinstance(first, type) or type(first).__module__ != "builtins" else ""
     for base in (first if isinstance(first, type) else type(first)).__mro__:
         method = vars(base).get(code.co_name)
         if getattr(getattr(method, "__func__", method), "__code__", None) is code:
-            return _named(first)
+            return full_name(first)
     return "%s.%s" % (home, getattr(code, "co_qualname", code.co_name))
 
 
-def _named(obj: Any) -> str:
+def full_name(obj: Any) -> str:
+    """Name a function, a class or the class of an object, with its module."""
     cls = obj if isinstance(obj, type) or callable(obj) else type(obj)
     module, name = str(getattr(cls, "__module__", "?")), str(getattr(cls, "__qualname__", "?"))
     # Cython writes the module into the name of a function, too.
@@ -203,7 +204,7 @@ def _in_c(error: BaseException, data: bytes, buffers: Sequence[Any], make: Calla
             try:
                 load(self)
             except BaseException as again:  # code in C may raise anything
-                failed.append((_named(target), again))
+                failed.append((full_name(target), again))
                 raise
 
         return step

@@ -248,7 +248,7 @@ _FIELDS = ("uuid", "name", "memory.used", "utilization.gpu")
 _MIB = 2**20
 
 # Once it holds something, nvidia-smi is not asked again, not even for another item of a group.
-_hung: "list[str]" = []
+hung_programs: "list[str]" = []
 
 
 class GpuSamples:
@@ -307,7 +307,7 @@ class GpuUsageMonitor:
         self._next = time.monotonic() + _EARLY_LOOK_EVERY_S
         self._early_looks_left = _EARLY_LOOKS - 1
         self._until = 0.0
-        self._given_up = not names or bool(_hung)
+        self._given_up = not names or bool(hung_programs)
 
     def look(self) -> None:
         """Read what has been answered, and ask when it is time. Return at once."""
@@ -317,7 +317,7 @@ class GpuUsageMonitor:
             is_early = self._early_looks_left > 0
             self._early_looks_left -= is_early
             self._next = time.monotonic() + (_EARLY_LOOK_EVERY_S if is_early else _LOOK_EVERY_S)
-            self._ask()
+            self.ask()
 
     def close(self) -> None:
         """Ask no more; a process that still asks is killed, and not waited for."""
@@ -337,7 +337,7 @@ class GpuUsageMonitor:
         """Return what each GPU did at the last look."""
         return [gpu.load() for gpu in self._samples.values()]
 
-    def _ask(self) -> None:
+    def ask(self) -> None:
         # This import is late, because most jobs have no GPUs.
         import subprocess
 
@@ -364,7 +364,7 @@ class GpuUsageMonitor:
                 data = os.read(_out_of(asking), _MOST)
             except BlockingIOError:
                 if time.monotonic() >= self._until:
-                    _hung.append("hung")
+                    hung_programs.append("hung")
                     self._give_up("did not answer within %d s" % _LIMIT_S)
                 return
             self._answer += data

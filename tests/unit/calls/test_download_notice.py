@@ -70,4 +70,4 @@ def test_a_host_that_lacks_what_nobody_named_is_reported_as_such(answer: Any, mo
     made = LockedEnvironment("requirements.txt", lock, "linux-64", "/data/envs", HOST)
 
     with pytest.raises(HostError, match="tensor01 sent which archives it lacks in a form"):
-        environment_upload._upload(session, made, print, print)
+        environment_upload.upload_missing(session, made, print, print)

@@ -88,7 +88,7 @@ def test_a_build_is_followed_though_two_threads_listen_at_the_same_time(heard):
 
     connection = Connection()
     build = RemoteBuild(SimpleNamespace(host=SimpleNamespace(name="hpc"), connection=connection), "/r/log")  # type: ignore[arg-type]
-    build._listeners = Listeners()
+    build.listeners = Listeners()
     progress: list[Any] = []
     threads = [threading.Thread(target=build.listen, args=(progress.append,)) for _ in range(2)]
     for thread in threads:

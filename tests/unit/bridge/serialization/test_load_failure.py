@@ -118,7 +118,7 @@ def test_the_module_that_cython_writes_into_a_name_is_named_once():
 
     array.__module__, array.__qualname__ = "cupy._core.core", "cupy._core.core.array"
 
-    assert load_failure._named(array) == "cupy._core.core.array"
+    assert load_failure.full_name(array) == "cupy._core.core.array"
 
 
 def test_equal_versions_are_not_named(toylib):

@@ -12,8 +12,8 @@ from clusterfn.bridge.supervisor import gpus
 def test_a_job_is_looked_at_every_second_at_first_and_then_every_five(monkeypatch: pytest.MonkeyPatch):
     now, asked = [100.0], []
     monkeypatch.setattr(gpus, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(gpus, "_hung", [])
-    monkeypatch.setattr(gpus.GpuUsageMonitor, "_ask", lambda self: asked.append(now[0] - 100.0))
+    monkeypatch.setattr(gpus, "hung_programs", [])
+    monkeypatch.setattr(gpus.GpuUsageMonitor, "ask", lambda self: asked.append(now[0] - 100.0))
     monitor = gpus.GpuUsageMonitor(["GPU-1"], [])
 
     for _ in range(40):
