@@ -174,7 +174,9 @@ def upload(session: HostState, environment: LockedEnvironment, say: Say, on_prog
         return EnvironmentUpload() if environment.ready in session.contents else last.upload
 
 
-def upload_missing(session: HostState, environment: LockedEnvironment, say: Say, on_progress: Progress) -> EnvironmentUpload:
+def upload_missing(
+    session: HostState, environment: LockedEnvironment, say: Say, on_progress: Progress
+) -> EnvironmentUpload:
     """Send what the host lacks of it, and start its builder.
 
     Args:
