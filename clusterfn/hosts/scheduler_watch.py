@@ -189,10 +189,13 @@ class SchedulerWatch:
             self._scheduler.watch_command(), max(_FRESH_S, self._floor_s), share=_SHARE, unset=self._scheduler.unset,
             on_look=lambda look: None if first_look.done() else first_look.set_result(look),
         )  # fmt: skip
+        loop.begin(_fail_with(looking, first_look))
         try:
             look = first_look.result(timeout_s)
         except FutureTimeout:
             return f"{self._scheduler.title} has not answered for {timeout_s:.0f} s"
+        except HostError as failed:
+            return f"{self._scheduler.title} could not be asked: {failed.message}"
         finally:
             looking.cancel()
         trouble = self._scheduler.trouble(Answer(look.rc, look.out, look.err))
@@ -287,3 +290,10 @@ class SchedulerWatch:
             return False
         job.missed = self._clock()
         return True
+
+
+async def _fail_with(repeating: Reply[Any], first_look: Future[CommandLook]) -> None:
+    """Let a caller that waits for a first look know why none comes."""
+    error = await repeating.error()
+    if isinstance(error, HostError) and not first_look.done():
+        first_look.set_exception(error)

@@ -1,5 +1,6 @@
 """When the scheduler is looked at, and what is told. The clock and the connection are the test's own."""
 
+import asyncio
 from concurrent.futures import CancelledError
 from types import SimpleNamespace
 
@@ -138,6 +139,19 @@ def test_looking_begins_again_after_the_host_could_not(made):
     loop.settle()
     watch.look_now()
     assert connection.asked == [4, 2.0] and connection.stopped == 0
+
+
+def test_a_single_look_ends_at_once_where_the_host_cannot_ask(made):
+    watch, connection, _ = made
+    loop.begin(reject_soon(connection))
+
+    assert watch.watch.last_look(60.0) == "SLURM could not be asked: squeue is gone"
+
+
+async def reject_soon(connection):
+    while connection.on_look is None:
+        await asyncio.sleep(0.01)
+    connection.repeating.reject(HostError("squeue is gone"))
 
 
 def test_a_requeued_job_is_looked_at_as_one_that_waits(made):
