@@ -46,14 +46,14 @@ class SessionCallJob(Job[R]):
 
     def __init__(
         self, held: Job[Any], payload: Payload, tracker: SessionCallTracker,
-        note_end: Callable[[SessionCallJob[Any]], None],
+        note_end: Callable[[SessionCallJob[Any]], None] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(f"{held.id}/{tracker.number}", tracker.name, held.host, tracker.folder, tracker)
         self.held = held
         self.tracker = tracker
         tracker.entry = entry_of(self)
         self.payload: Payload | None = payload
-        self.note_end: Callable[[SessionCallJob[Any]], None] | None = note_end
+        self.note_end = note_end
         self.add_done_callback(_end)
 
     @property
