@@ -25,7 +25,7 @@ _CALLERS_PYTHON = f"python{CALLER[0]}.{CALLER[1]}"
 NO_PYTHON = f"no environment was named, and the host has no {_CALLERS_PYTHON} in its PATH"
 
 _WHY, _HOME, _THERE = "clusterfn why ", "clusterfn home ", "clusterfn there "
-_MOST, _ALIKE = 8, 0.6
+MOST_LISTED, _ALIKE = 8, 0.6
 _LOCKED = "your account may not enter "
 # Says why they are not there, and which environments are.
 # Begins with the candidates in "$@", and in $beside the folders that may have others, one in a line.
@@ -324,8 +324,8 @@ def _existing_names(kind: str, value: str, printed: str) -> list[str]:
 def _listed(kind: str, names: Sequence[str]) -> list[str]:
     if not names:
         return []
-    some = ", ".join(f"{kind}:{each}" for each in names[:_MOST])
-    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    some = ", ".join(f"{kind}:{each}" for each in names[:MOST_LISTED])
+    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
     return [f"there {'are' if len(names) > 1 else 'is'} {some}{more}"]
 
 
