@@ -101,13 +101,12 @@ class Place:
         """Return why modules cannot be imported where uv has installed the same file."""
         program = str(Path(sys.executable).with_name("uv"))
         settings = uv.variables_with_indexes(package_sources.pip_config(), has_indexes=False, has_default=False)
+        settings = {name: value for name, value in settings.items() if name not in uv.OF_CHOICE}
         with tempfile.TemporaryDirectory(prefix="by-pip-", dir=CACHE) as name:
             python = f"{name}/bin/python"
             install = ["install", "-q", "--index-strategy", "unsafe-best-match", "--python", python, "-r", path.name]
             for words in (["venv", "-q", "--python", str(self.lab.python(MINOR)), name], ["pip", *install]):
-                done = subprocess.run(
-                    [program, *words], cwd=path.parent, env=uv.without_choices(settings), capture_output=True, text=True
-                )
+                done = subprocess.run([program, *words], cwd=path.parent, env=settings, capture_output=True, text=True)
                 if done.returncode:
                     return dict.fromkeys(modules, f"not installed: {done.stderr[-200:]}")
             found = {}

@@ -86,7 +86,7 @@ def plain(path: Path) -> dict[str, str] | str:
     project = path.name == "pyproject.toml"
     own = names_indexes(path.parent) if project else (False, False)
     variables = uv.variables_with_indexes(pip, has_indexes=own[0], has_default=own[1])
-    variables = uv.without_choices(variables)
+    variables = {name: value for name, value in variables.items() if name not in uv.OF_CHOICE}
     with tempfile.TemporaryDirectory(prefix="files-") as folder:
         made = Path(folder) / "pylock.toml"
         argv = [

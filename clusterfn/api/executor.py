@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import threading
 import time
+import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -73,11 +73,12 @@ class Executor(concurrent.futures.Executor):
         # Dask reads this attribute to learn how many tasks an executor runs at a time.
         self._max_workers = max_workers
         self._limit = WorkerLimit(max_workers) if max_workers else None
-        self._sent = 0
-        # The dict holds only jobs that have not ended: a Job that ended keeps its value in memory.
-        self._jobs: dict[Job[Any], None] = {}
+        # Several threads may submit at a time. Each of their changes to these is a single step.
+        self._sent: list[str] = []
+        # The references are weak, because a Job that ended keeps its value in memory. What follows a job holds it until
+        # then.
+        self._jobs: weakref.WeakValueDictionary[str, Job[Any]] = weakref.WeakValueDictionary()
         self._groups: list[JobGroup[Any, Any]] = []
-        self._lock = threading.Lock()
         self._closed = False
 
     @overload
@@ -95,15 +96,9 @@ class Executor(concurrent.futures.Executor):
         self._check()
         plain, options = self._with_options(fn)
         job: Job[Any] = call.submit_call(plain, args, kwargs, options, self._limit)
-        with self._lock:
-            self._sent += 1
-            self._jobs[job] = None
-        job.add_done_callback(self._ended)
+        self._sent.append(job.id)
+        self._jobs[job.id] = job
         return job
-
-    def _ended(self, job: Any) -> None:
-        with self._lock:
-            self._jobs.pop(job, None)
 
     @overload
     def map(
@@ -139,10 +134,13 @@ class Executor(concurrent.futures.Executor):
         how = mapping.parse_map_options(self._max_workers or mapping.AT_ONCE, chunksize if chunksize != 1 else "auto")
         plain, options = self._with_options(fn)
         group = mapping.run(plain, iterables, options, how)
-        with self._lock:
-            self._sent += 1
-            # A group that has ended would keep its values in memory.
-            self._groups = [*(each for each in self._groups if not each.done()), group]
+        self._sent.append(group.id)
+        self._groups.append(group)
+        # A group that has ended would keep its values in memory.
+        for ended in [each for each in self._groups if each.done()]:
+            # Another thread may have removed it.
+            with contextlib.suppress(ValueError):
+                self._groups.remove(ended)
         return _in_order(group, until)
 
     def _with_options(self, fn: Callable[..., R]) -> tuple[Callable[..., R], Options]:
@@ -165,8 +163,7 @@ class Executor(concurrent.futures.Executor):
                 from its queue; who waits for their values gets `Cancelled`.
         """
         self._closed = True
-        with self._lock:
-            jobs = list(self._jobs)
+        jobs = [job for each in self._jobs.valuerefs() if (job := each()) is not None and not job.done()]
         if cancel_futures:
             self._withdraw(jobs)
         if wait:
@@ -201,7 +198,7 @@ class Executor(concurrent.futures.Executor):
 
     def __repr__(self) -> str:
         where = self._given["host"] or "each function's host"
-        return f"<Executor on {where}: {self._sent or 'nothing'} sent{', closed' if self._closed else ''}>"
+        return f"<Executor on {where}: {len(self._sent) or 'nothing'} sent{', closed' if self._closed else ''}>"
 
 
 @public_api

@@ -30,7 +30,6 @@ from clusterfn.config.job_spec import JobSpec, SessionSpec
 from clusterfn.config.options import JobOptions, Options, Time, keyword_of, parse_options
 from clusterfn.config.units import exact_memory, exact_time, parse_time
 from clusterfn.errors import ConfigError
-from clusterfn.hosts import exit_flush
 from clusterfn.hosts.host_state import CALLER
 from clusterfn.public_api import public_api, show_options
 
@@ -213,7 +212,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             ...     labels = model.predict(batch)
         """
         # Most sessions have no actors, and these imports take time.
-        from clusterfn.api.actor import Actor, ActorHandle
+        from clusterfn.api.actor import Actor
         from clusterfn.api.actor_class import ActorClass
 
         kind = ActorClass(cls)
@@ -242,10 +241,8 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         except BaseException:  # a handler of a signal may raise anything
             # The caller gets no actor, although the session may construct it.
             if call.state not in (RAISED, DIED, CANCELLED):
-                # A call that comes before the thread runs closes the actor itself, because it may need the actor's
-                # worker.
-                abandon(call.tracker.number)
-                exit_flush.run_in_thread(ActorHandle(kind, call, send).release, "clusterfn-actor")
+                # An actor to which nothing refers is closed.
+                Actor(kind, call, send, abandon)
             raise
         return Actor(kind, call, send, abandon)
 

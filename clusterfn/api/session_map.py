@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import os
 import time
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 
 from clusterfn.calls.job import Job
 from clusterfn.errors import ClusterfnError, ConfigError
-from clusterfn.hosts import exit_flush
+from clusterfn.hosts import loop
 from clusterfn.public_api import public_api
 
 R = TypeVar("R")
@@ -81,19 +82,17 @@ class SessionMap:
     def _withdraw(self) -> None:
         """Withdraw the calls whose values were not taken, the last first: the session takes them in their order.
 
-        In a thread, because the host is asked about each, and the caller waits for his exception.
+        The host is asked about each, so this does not wait: the caller waits for his exception.
         """
         left = [job for job in self._sent if not job.done()]
         self._sent.clear()
         # A forked child that leaves the loop must not withdraw its parent's calls.
         if left and os.getpid() == self._pid:
-            exit_flush.run_in_thread(lambda: _cancel(left), "clusterfn-session-map")
+            loop.begin(_cancel(left))
 
 
-def _cancel(jobs: list[Job[Any]]) -> None:
-    while jobs:
-        try:
-            jobs.pop().cancel()
-        except ClusterfnError:
-            # The host does not answer, so the other requests would fail as well.
-            return
+async def _cancel(jobs: list[Job[Any]]) -> None:
+    # If the host does not answer, the other requests would fail as well.
+    with contextlib.suppress(ClusterfnError):
+        while jobs:
+            await loop.in_thread(jobs.pop().cancel, "clusterfn-session-map")

@@ -48,7 +48,7 @@ class ArrayTaskOwner(GroupBackend):
         """Take the final outcome of an element."""
         raise NotImplementedError
 
-    def quiet(self, item: str, told: str) -> None:
+    def quiet(self, item: str, why: str) -> None:
         """Say that an item has made no progress for long."""
         raise NotImplementedError
 
@@ -121,9 +121,9 @@ class ArrayTask(Entry):
         self._now = state, reason
         self.owner.group.set_state(state, reason if state in (PENDING, SUSPENDED) else "")
 
-    def note_quiet(self, told: str, item: str = "") -> None:
-        if told:
-            self.owner.quiet(item, told)
+    def note_quiet(self, why: str, item: str = "") -> None:
+        if why:
+            self.owner.quiet(item, why)
 
     def show_connection(self, trouble: str) -> None:
         self.owner.group.show_connection(trouble)
@@ -166,7 +166,7 @@ class ArrayTaskTracker(Follower):
         if self.results.max_bytes is not None:
             stream.values = posixpath.join(self.attempt_folder, layout.VALUES)
         files = [
-            self._file(layout.EVENTS, self._on_events),
+            self._file(layout.EVENTS, self._take_events),
             self._file(layout.JOURNAL, lambda data: results.take_lines(stream, data)),
         ]
         if not stream.values:
@@ -176,12 +176,13 @@ class ArrayTaskTracker(Follower):
         return waiting
 
     def _take_outcome(self, data: bytes) -> Reply[bytes] | None:
-        self._owner.item_results.take_end(self._stream)  # its other files have been read to their ends
+        # Its other files have been read to their ends.
+        self._owner.item_results.take_end(self._stream)
         return super()._take_outcome(data)
 
-    def _open_next(self, told: dict[str, Any]) -> Reply[bytes]:
-        waiting = super()._open_next(told)
-        if told["kind"] == layout.PREEMPTED:
+    def _open_next(self, fields: dict[str, Any]) -> Reply[bytes]:
+        waiting = super()._open_next(fields)
+        if fields["kind"] == layout.PREEMPTED:
             self._owner.queued()
         return waiting
 

@@ -375,21 +375,13 @@ class ArrivalStatus(console.StatusLine):
         for part, name in arriving.items():
             self.was_needed, self._seen = True, now
             if now - self._began > UNTOLD_S:
-                line = f"clusterfn: {part[:SHORT]} is still being sent to {name}; waiting for the rest of it"
-                if console.can_redraw():
-                    self.redraw(line)
-                else:
-                    self.say_if_changed(line)
+                self.show_line(f"clusterfn: {part[:SHORT]} is still being sent to {name}; waiting for the rest of it")
         return bool(arriving) or (self.was_needed and not has_folder and now - self._seen < ON_ITS_WAY_S)
 
     def expect(self, job_id: str) -> None:
         """Say, after some seconds, that this machine has sent a job of which the host has nothing."""
         if time.monotonic() - self._began > spoken_wait.SPEAK_AFTER_S:
-            line = f"clusterfn: waiting for {job_id[:SHORT]}, sent a short while ago: no host has it yet"
-            if console.can_redraw():
-                self.redraw(line)
-            else:
-                self.say_if_changed(line)
+            self.show_line(f"clusterfn: waiting for {job_id[:SHORT]}, sent a short while ago: no host has it yet")
 
     def wait(self) -> None:
         """Wait until the next look; a long upload needs few."""
@@ -460,9 +452,10 @@ def _sender(folders: list[tuple[HostState, str]]) -> tuple[HostState, str]:
 
 
 def _where_sent(spec: dict[str, Any], session: HostState, folder: str) -> tuple[HostState, str]:
-    """Through the host that it was sent to, if that has another scheduler, which alone can judge it, and shows it too.
+    """Return the host that it was sent to, if that has another scheduler, which alone can judge it, and shows it too.
 
-    Else the host that was asked is as good, and may be the only one that can be reached."""
+    Otherwise return the host that was asked: it is as good, and may be the only one that can be reached.
+    """
     sender = config_file.load().hosts.get(spec["host"])
     if sender is None or sender.scheduler == session.host.scheduler:
         return session, folder
@@ -479,7 +472,7 @@ def _is_whole(path: str) -> bool:
 
 
 def find_folders(session: HostState, job_id: str) -> list[tuple[str, bool]]:
-    """What is among the jobs there under a name that begins so, and whether it was touched lately, by its clock.
+    """Find what is among the jobs there under a name that begins so, and whether it was touched lately, by its clock.
 
     The agent that takes an upload touches its folder three times a minute, as long as it hears its client.
     """

@@ -13,7 +13,6 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
-from clusterfn.calls import lost_files
 from clusterfn.config.host_text import reading
 from clusterfn.errors import ClusterfnError, HostDiskFull, Unreachable
 from clusterfn.hosts import exit_flush, loop
@@ -107,7 +106,7 @@ class Conclusion:
             job.session.contents.forget()
             loop.begin(self._look_again(_ROOM_S if isinstance(error, HostDiskFull) else 0.0))
             return
-        lost = await lost_files.find_loss(job.session, job.folder, job.scheduler_name)
+        lost = await find_loss(job.session, job.folder, job.scheduler_name)
         if not job.is_closed:
             job.cannot_conclude(lost or error)
 
@@ -151,6 +150,31 @@ async def fail_unfinished_items(
         error.job = error.job or group.id
         group.fail(error)
         raise
+
+
+async def find_loss(session: HostState, folder: str, scheduler_name: str) -> ClusterfnError | None:
+    """Ask the host for the folder of a job or group; return the error if it is gone, as nothing of it can come then.
+
+    Args:
+        scheduler_name: Its name in the scheduler's queue.
+
+    Returns:
+        None if the folder is there, or the host does not say.
+    """
+    try:
+        (exists,) = await session.connection.have([folder])
+    except (ClusterfnError, concurrent.futures.CancelledError):
+        return None
+    if exists:
+        return None
+    host, scheduler = session.host.name, session.scheduler
+    by_hand = scheduler.cancel_by_hand(scheduler_name)
+    queue = f"; if it is still in the queue of {scheduler.title}, run there: {by_hand}" if by_hand else ""
+    return ClusterfnError(
+        f"{host} has lost the job's files: its root was removed, or another file system is there",
+        stage="supervisor", evidence=[f"there is no {folder}"],
+        hint=f"check {session.root} on {host}, and call again{queue}",
+    )  # fmt: skip
 
 
 def cannot_conclude_error(group: GroupState, message: str) -> ClusterfnError:

@@ -171,6 +171,13 @@ class StatusLine:
             redraw(line, progress)
             self.line = line
 
+    def show_line(self, line: str) -> None:
+        """Redraw the line, or print it where lines stay, unless it is the last one."""
+        if can_redraw():
+            self.redraw(line)
+        else:
+            self.say_if_changed(line)
+
     def say_if_changed(self, line: str) -> None:
         """Print the line where lines stay, unless it is the last one."""
         if line != self.line:

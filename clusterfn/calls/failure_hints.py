@@ -57,6 +57,17 @@ def about_gpus(outcome: Mapping[str, Any], host: str) -> str | None:
     return f"{advice}; this may be transient: @cluster(retries=2) retries such a job in a new process, on another GPU"
 
 
+def needs_a_gpu(text: str) -> bool:
+    """Whether an error says that there is no GPU where one is needed."""
+    if not re.search(_OF_GPUS, text):
+        return False
+    # Few errors are about GPUs, and the import takes some milliseconds.
+    from clusterfn.bridge.worker import cuda_table
+
+    cuda_error = cuda_table.find_known_error(text)
+    return cuda_error is not None and cuda_error.name in (*_NO_GPU, "cudaErrorInsufficientDriver", "libcuda is missing")
+
+
 _OF_GPUS = r"CUDA|NCCL|NVLink|GPU|NVIDIA|NVML|libcuda|libnvidia|\bcu[A-Z]|CU[A-Z]+_STATUS|kernel image"
 # Lightning raises this under SLURM with devices=2 on several nodes.
 _ONE_EACH = "the number of tasks per node configured in"

@@ -102,7 +102,7 @@ class Follower(FollowedJob):
         """
         folder, connection = self.attempt_folder, self.connection
         events = posixpath.join(folder, layout.EVENTS)
-        files = [Followed(events, self._on_events, heard.get(layout.EVENTS, 0))]
+        files = [Followed(events, self._take_events, heard.get(layout.EVENTS, 0))]
         files += [each for on_output in shown_by for each in _output_files(folder, on_output, heard)]
         outcome = posixpath.join(folder, layout.OUTCOME)
         if self.is_fetched_apart:
@@ -169,7 +169,7 @@ class Follower(FollowedJob):
             self._unwatch = connection.on_state(show)
             show(connection.state)
 
-    def _on_events(self, data: bytes) -> None:
+    def _take_events(self, data: bytes) -> None:
         job = self.entry
         self._lines = self._lines or Lines()
         for event in map(_event, self._lines.feed(data)):

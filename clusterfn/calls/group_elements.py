@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from clusterfn.hosts.connection import Reply
     from clusterfn.hosts.host_state import HostState
 
-_LARGEST_ARRAY = 1000  # of a scheduler that does not say
+# The size of an array where the scheduler states no limit.
+_LARGEST_ARRAY = 1000
 
 
 class GroupElements(ArrayTaskOwner):
@@ -49,7 +50,8 @@ class GroupElements(ArrayTaskOwner):
         inputs: The jobs whose values its items take, as far as this process knows them.
     """
 
-    _failing_rest = _over = False  # no more elements are to begin
+    # With either of these, no more elements are to begin.
+    _failing_rest = _over = False
 
     def __init__(self, session: HostState, job: JobSpec, group: GroupState, limits: SchedulerLimits) -> None:
         super().__init__(session, layout.job_dir(job.root, job.id), layout.job_name(job.name, job.id))
@@ -61,8 +63,10 @@ class GroupElements(ArrayTaskOwner):
         self.element_tasks: dict[int, ArrayTask] = {}
         self._submissions: list[Reply[Any]] = []
         self._scheduler_ids: set[str] = set()
-        self._unsubmitted: set[int] = set()  # elements that this process is to start, and has not started
-        self._refusal = ""  # why some of those wait here
+        # The elements that this process is to start, and has not started.
+        self._unsubmitted: set[int] = set()
+        # Why some of those wait in this program.
+        self._refusal = ""
         self._doubt: SubmitError | None = None
         self._looks = LookCounter()
         self._explaining: Future[None] | None = None
@@ -99,7 +103,8 @@ class GroupElements(ArrayTaskOwner):
 
     def _started(self) -> Sequence[ArrayTask]:
         """Return the elements that some process has started, and that are not over."""
-        elements = list(self.element_tasks.items())  # a copy: another thread may add elements
+        # The list is a copy, because another thread may add elements.
+        elements = list(self.element_tasks.items())
         return [each for number, each in elements if number not in self._unsubmitted and not each.over]
 
     def request_for(self, some: range) -> Submission:
@@ -128,16 +133,19 @@ class GroupElements(ArrayTaskOwner):
         self._unsubmitted.difference_update(some)
         self._note_acceptance()
         if self.session.scheduler.knows_all:
-            self.queued()  # not before: a look that finds nothing would put off the next one
+            # Earlier looks would find nothing, which would put off the next one.
+            self.queued()
             self._scheduler_ids.update([scheduler_id] if scheduler_id else [])
-        else:  # above, each task has an id of its own, in its claim
+        else:
+            # With a scheduler that knows all, each task has an id of its own, in its claim.
             self.element_tasks[some[0]].tracker.scheduler_id = scheduler_id
         self._doubt = doubt or self._doubt
 
     def refused_for_now(self, reason: str) -> None:
         """Take why the scheduler does not take some elements now; those that were started take all of the work."""
         self._refusal = reason
-        self._is_refused = False  # the reason is another one
+        # The note on the host has another reason, and must be written again.
+        self._is_refused = False
         self._note_if_all_wait_here()
 
     def _note_if_all_wait_here(self) -> None:
@@ -167,7 +175,8 @@ class GroupElements(ArrayTaskOwner):
             self.group.set_state(PENDING, self.waiting_reason)
             return
         self._note_if_all_wait_here()
-        if self._is_refused:  # it cannot know any of them
+        # The scheduler cannot know any of them.
+        if self._is_refused:
             return
         waits = seen is not None and seen.phase == base.PENDING
         self._turn = seen.in_words if seen is not None and waits else ""
@@ -176,17 +185,21 @@ class GroupElements(ArrayTaskOwner):
         if seen is not None and seen.waits_for_jobs:
             self._turn = describe_open(self.inputs) or self._turn
         self.group.set_state(PENDING, self.waiting_reason)
+        # The scheduler may know what is being sent, or not yet.
         if any(_is_being_sent(submission) for submission in self._submissions):
-            return  # the scheduler may know it, or not yet
+            return
         verdict = self._looks.count(seen, self.session.host.name)
-        elements = list(self.element_tasks.values())  # a copy: another thread may add elements
+        # The list is a copy, because another thread may add elements.
+        elements = list(self.element_tasks.values())
         # What waits in this program changes nothing for the others: if those are gone, the group ends as they did.
         unbegun = [element for element in self._started() if not element.begun]
-        if not self.session.scheduler.knows_all:  # its queue lists only what waits
+        # The queue of such a scheduler lists only what waits.
+        if not self.session.scheduler.knows_all:
             if not any(element.waits for element in elements):
                 self.session.unwatch(self.scheduler_name)
             elif self._looks.gone == liveness.LOOKS_UNSEEN and len(unbegun) == len(elements):
-                self.conclude_rest(conclusion.NEVER_BEGAN)  # before that its sender may be about to start them
+                # After fewer looks, the sender may still be about to start them.
+                self.conclude_rest(conclusion.NEVER_BEGAN)
             elif self._looks.gone >= liveness.LOOKS:
                 for element in unbegun:
                     loop.begin(element.tracker.liveness.process_ended())
@@ -204,8 +217,10 @@ class GroupElements(ArrayTaskOwner):
         claims = {element.tracker.scheduler_id for element in list(self.element_tasks.values())}
         ids = self._scheduler_ids | {claim.partition("_")[0] for claim in claims if claim}
         if self._looks.gone >= (liveness.LOOKS if ids or self._doubt is not None else liveness.LOOKS_UNSEEN):
-            in_order = sorted(ids, key=lambda each: (len(each), each))  # the newest has the last word
-            if self._explaining is None or self._explaining.done():  # each look may ask
+            # What the scheduler says of the newest id decides.
+            in_order = sorted(ids, key=lambda each: (len(each), each))
+            # Each look may ask, and one question at a time is enough.
+            if self._explaining is None or self._explaining.done():
                 self._explaining = loop.start(self._explain(in_order))
 
     async def _explain(self, scheduler_ids: Sequence[str]) -> None:
@@ -255,7 +270,8 @@ class _WaitingElements(WaitingJob):
         element = self._group.element_tasks.get(self._some[0])
         if ended.waits:
             self._group.queued()
-        if ended.is_over and element is not None:  # else it was refused, and has ended
+        # An element that was refused is gone from the table, and has ended.
+        if ended.is_over and element is not None:
             await element.tracker.liveness.process_ended()
 
     def refused_for_now(self, reason: str) -> None:
@@ -265,7 +281,7 @@ class _WaitingElements(WaitingJob):
         self._group.submitted(self._some, started.scheduler_id, started.doubt)
 
     @property
-    def note(self) -> str:
+    def refusal_note(self) -> str:
         return self._group.refusal_note
 
     def split(self, submission: PendingSubmission) -> PendingSubmission | None:

@@ -68,7 +68,8 @@ class GroupItems:
         self._states = [PENDING] * count
         self._ended: dict[int, ItemOutcome] = {}
         self._order: list[int] = []
-        self._begun: dict[int, None] = {}  # in the order in which they began
+        # In the order in which they began.
+        self._begun: dict[int, None] = {}
         self._changed = threading.Condition()
         self.listeners: list[Callable[[], None]] = []
         self._lost: ClusterfnError | None = None

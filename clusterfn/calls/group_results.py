@@ -139,5 +139,6 @@ class GroupResults(Generic[R, E]):
 
 
 def _wake(loop: asyncio.AbstractEventLoop, changed: asyncio.Event) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
+    # A loop that is closed has nothing left that waits.
+    with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(changed.set)

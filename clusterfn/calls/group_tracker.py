@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
-from clusterfn.calls import conclusion, console, job_display, liveness, lost_files, outcome, remote_state, submit
+from clusterfn.calls import conclusion, console, job_display, liveness, outcome, remote_state, submit
 from clusterfn.calls.array_tasks import ArrayTask
 from clusterfn.calls.group_elements import GroupElements
 from clusterfn.calls.item_results import ItemResults
@@ -93,7 +93,8 @@ class GroupTracker(GroupElements):
 
     def _item_ended(self, index: int, kind: str) -> None:
         """Fetch the files that `outputs=` names of an item that has returned; say what cannot be fetched."""
-        if kind == layout.PAYLOAD_BROKEN:  # damaged, and removed: the next call sends it again
+        # The host has removed what is damaged, so the next call must send it again.
+        if kind == layout.PAYLOAD_BROKEN:
             self.session.contents.forget()
         to = self.group.outputs_to
         for pattern in self.job.outputs if to is not None and kind == layout.RETURNED else ():
@@ -121,12 +122,12 @@ class GroupTracker(GroupElements):
         self.group.fail(refused)
         self._end()
         if submit.is_from_host(error):
-            with contextlib.suppress(HostError):  # the connection was closed
+            # The connection was closed.
+            with contextlib.suppress(HostError):
                 exit_flush.remove_folder(self.connection, self.folder)
 
     def follow(self, numbers: Iterable[int]) -> None:
         """Follow these elements as soon as they begin."""
-        self.item_results.start_loading()
         for number in numbers:
             element = self.element_tasks[number] = ArrayTask(self, number)
             element.follow_when_claimed()
@@ -143,7 +144,7 @@ class GroupTracker(GroupElements):
 
     async def _end_if_lost(self) -> None:
         """End the group if its folder was gone at several looks."""
-        error = await lost_files.find_loss(self.session, self.folder, self.scheduler_name)
+        error = await conclusion.find_loss(self.session, self.folder, self.scheduler_name)
         if error is None:
             return
         error.host, error.job = self.group.host, self.group.id
@@ -157,9 +158,11 @@ class GroupTracker(GroupElements):
         try:
             await complete
             there = remote_state.read_elements(await remote_state.list_elements(self.connection, self.folder))
-        except concurrent.futures.CancelledError:  # the group has ended
+        except concurrent.futures.CancelledError:
+            # The group has ended.
             return
-        except ClusterfnError as error:  # no element may be left that could report
+        except ClusterfnError as error:
+            # No element may be left that could report this.
             if not self._over:
                 self.group.fail(error)
             return
@@ -182,14 +185,16 @@ class GroupTracker(GroupElements):
         self.queued()
         if not left.is_complete:
             for number in left.given_up:
-                loop.start(self._bury(self.element_tasks[number], conclusion.STOPPED))  # the group gets its error
+                # The group gets its error.
+                loop.start(self._bury(self.element_tasks[number], conclusion.STOPPED))
             if left.is_stopped and not left.given_up:
                 self.cancel_at_scheduler()
                 self.conclude_rest(conclusion.STOPPED)
 
     def is_caught_up(self, left: RemoteGroupState) -> bool:
         """Whether what the elements had reported by then has been received, or nothing more will be."""
-        before = len(self.group) - self.spec.count  # items that are not retried, and have ended
+        # The items that are not retried have ended.
+        before = len(self.group) - self.spec.count
         everything = self.group.has_news(len(self.group) - 1)
         return everything or (
             self.item_results.is_caught_up(left.journals)
@@ -201,7 +206,8 @@ class GroupTracker(GroupElements):
         if published["kind"] != layout.RETURNED:
             self._last = published
         if published["kind"] == layout.UNSATISFIABLE:
-            self._before = max(self._before, 0)  # others would fare no better, unless some items have ended
+            # Unless some items have ended, other elements could not run either.
+            self._before = max(self._before, 0)
         if published["kind"] == layout.ENVIRONMENT and published.get("stage") == "start":
             self._bridge_is_damaged = True
         loop.begin(self._continue_or_conclude())
@@ -212,18 +218,20 @@ class GroupTracker(GroupElements):
                 self._is_looking_again = True
                 await asyncio.sleep(_AGAIN_S)
                 self._is_looking_again = False
-        except ClusterfnError as error:  # the host can no longer be asked, and no element is left that could report
+        except ClusterfnError as error:
+            # The host can no longer be asked, and no element is left that could report.
             self.group.fail(error)
 
     async def _start_or_conclude(self) -> bool:
         """Start others, or conclude the rest; return whether to look again later."""
         ended = self.item_results.count_ended()
-        # an element that begins when the rest has been concluded finds nothing
+        # An element that begins when the rest has been concluded finds nothing.
         reporting = [each for each in self.element_tasks.values() if each.begun or not self._failing_rest]
         if self._is_starting or ended == self.spec.count or not all(element.over for element in reporting):
             return False
         progress, self._before = ended > self._before, ended
-        if self._failing_rest and not progress:  # an element may have begun at the last moment
+        # An element may have begun at the last moment.
+        if self._failing_rest and not progress:
             self._again += 1
             if self._again > _AGAIN:
                 message = "the host could not conclude the items that are left"
@@ -244,20 +252,21 @@ class GroupTracker(GroupElements):
         self._is_starting = True
         try:
             if damaged:
-                with contextlib.suppress(Unreachable):  # they will find it as it is
+                # Without an answer the new elements find the bridge as it is.
+                with contextlib.suppress(Unreachable):
                     before = await loop.in_thread(lambda: self.session.bridge.mend(self.job.bridge), "clusterfn-bridge")
             if not (self._over or self._stopping or self._failing_rest):
                 self.start(self._next(count), before)
         finally:
             self._is_starting = False
 
-    def quiet(self, item: str, told: str) -> None:
+    def quiet(self, item: str, why: str) -> None:
         """Say that an item has made no progress for long; only of the first such item."""
         if not self.said_quiet:
             self.said_quiet = True
             known = item.isdecimal() and len(item) < 10 and int(item) < len(self.numbers)
             which = self.group.label(self.numbers[int(item)]) if known else f"an item of {self.group.id[:SHORT]}"
-            console.warn(f"{which} has {told}: clusterfn stack {self.group.id[:SHORT]} shows where it waits")
+            console.warn(f"{which} has {why}: clusterfn stack {self.group.id[:SHORT]} shows where it waits")
 
     def cannot_conclude(self, error: ClusterfnError) -> None:
         """End the group: the host cannot conclude one of its elements."""
@@ -317,7 +326,8 @@ class GroupTracker(GroupElements):
                     loop.begin(element.tracker.liveness.look_until_it_ends())
 
         self.end_if_stuck(self.group.done, lambda left: self.group.set_state(self.group.state, left), look)
-        with contextlib.suppress(Unreachable):  # it continues without an answer
+        # The host continues without an answer.
+        with contextlib.suppress(Unreachable):
             self._await_failed(self._verdict())
 
     def withdraw(self) -> None:

@@ -84,13 +84,12 @@ def remember(
 
 def entries(job_id: str) -> set[LedgerEntry]:
     """Return where jobs whose id begins so were sent from this machine."""
-    read = [_read(line) for line in _lines() if f'"id": "{job_id}' in line]
-    return {entry for entry in read if entry is not None}
+    return set(_entries(f'"id": "{job_id}'))
 
 
 def results_of(job_id: str, default: ResultPolicy) -> ResultPolicy:
     """Return what is accepted of the value of a job that was sent from this machine, and never less strictly."""
-    policies = [entry.results for entry in (_read(line) for line in _lines() if f'"id": "{job_id}' in line) if entry]
+    policies = [entry.results for entry in _entries(f'"id": "{job_id}')]
     sizes = [each.max_bytes for each in policies if each.max_bytes is not None]
     # The strictest policy counts: attaching must not accept more of the host than sending did.
     return ResultPolicy(
@@ -100,37 +99,38 @@ def results_of(job_id: str, default: ResultPolicy) -> ResultPolicy:
 
 def secrets_of(job_id: str) -> set[str]:
     """Return the names of the variables that a job, by its whole id, got from this machine as secrets."""
-    read = [_read(line) for line in _lines() if f'"id": "{job_id}"' in line]
-    return {name for entry in read if entry is not None for name in entry.secrets}
+    return {name for entry in _entries(f'"id": "{job_id}"') for name in entry.secrets}
 
 
 def sent_within(job_id: str, seconds: float, hosts: Collection[str]) -> set[str]:
     """Return the ids that begin so of jobs recently sent to these hosts: they may still be on their way."""
-    read = [_read(line) for line in _lines() if f'"id": "{job_id}' in line]
-    sent = [entry for entry in read if entry is not None and entry.host in hosts]
+    sent = [entry for entry in _entries(f'"id": "{job_id}') if entry.host in hosts]
     return {entry.id for entry in sent if abs(time.time() - entry.at) < seconds}
 
 
 def hosts(config: Path | None) -> list[str]:
     """List the hosts of that file to which jobs were sent from this machine."""
-    read = [_read(line) for line in _lines()]
-    return sorted({entry.host for entry in read if entry is not None and entry.config == str(config or "")})
+    return sorted({entry.host for entry in _entries() if entry.config == str(config or "")})
 
 
 def hosts_of(name: str) -> list[str]:
     """List the hosts to which jobs of that name were sent from this machine, the last one first."""
-    normalized, hosts_in_order = unicodedata.normalize("NFC", name), []
-    for line in _lines():
-        entry = _read(line)
-        if entry is not None and unicodedata.normalize("NFC", entry.name) == normalized:
-            hosts_in_order.append(entry.host)
-    return list(dict.fromkeys(reversed(hosts_in_order)))
+    normalized = unicodedata.normalize("NFC", name)
+    in_order = [entry.host for entry in _entries() if unicodedata.normalize("NFC", entry.name) == normalized]
+    return list(dict.fromkeys(reversed(in_order)))
 
 
 def newest_ids(most: int) -> list[str]:
     """Return the ids of the jobs that were last sent from this machine, newest first."""
     ids = [entry.id for entry in map(_read, _lines()[-most:]) if entry is not None]
     return list(dict.fromkeys(reversed(ids)))
+
+
+def _entries(text: str = "") -> list[LedgerEntry]:
+    """Return the entries in whose lines this text is, oldest first."""
+    # A line without the text is not parsed, because the file may have tens of thousands.
+    read = [_read(line) for line in _lines() if text in line]
+    return [entry for entry in read if entry is not None]
 
 
 def _lines() -> list[str]:

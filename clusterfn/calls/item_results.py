@@ -1,7 +1,7 @@
 """The results of the items of a group, from the journals of its elements: where each runs, how it ended, its value.
 
-Lines and values arrive on the connection's reader thread, which must not wait. Values are loaded in a thread of their
-own, because loading runs code of the user's. Concludes nothing.
+Lines and values arrive on the connection's reader thread, which must not wait: `item_loader` has the values loaded in
+other threads. Concludes nothing.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import collections
 import json
 import posixpath
-import queue
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +17,7 @@ from clusterfn.bridge.job_states import DIED, FINAL, RETURNED
 from clusterfn.calls import console, files, outcome
 from clusterfn.calls.arriving import Arriving
 from clusterfn.calls.group_items import GroupItems, ItemOutcome
+from clusterfn.calls.item_loader import ItemLoader, ItemRecord
 from clusterfn.config.host_text import Lines, count, reading
 from clusterfn.errors import JobError, ResultError, ResultTooLarge
 from clusterfn.hosts import loop, remote_files
@@ -28,19 +27,6 @@ if TYPE_CHECKING:
 
     # Its arguments are the path, what takes the bytes, and where they begin and end.
     Fetch = Callable[[str, Callable[[bytes], Any], int, int], Reply[int]]
-
-
-class ItemRecord:
-    """The journal's line about an item that has ended, and the bytes of its value.
-
-    Attributes:
-        error: Why the value has not come, if it was to be fetched by itself.
-    """
-
-    error: BaseException | None = None
-
-    def __init__(self, element: int, attempt: int, line: dict[str, Any], value: bytearray | None) -> None:
-        self.element, self.attempt, self.line, self.value = element, attempt, line, value
 
 
 class ItemStream:
@@ -100,7 +86,7 @@ class ItemResults:
         folder: The group's on the host.
         on_ended: Called in the loading thread with the index of an item and the kind of its outcome, before that is
             known.
-        when_all: Called in the loading thread when each item has ended, or nothing more can be received.
+        when_all: Called once in the loop, when each item has ended, or nothing more can be received. Must not wait.
         place: Where the group ran, and what is accepted of its values.
         fetch: Sends for the part of a file between two places of it.
     """
@@ -116,20 +102,13 @@ class ItemResults:
         self._folder = place.folder
         self._fetch = fetch
         self._on_ended = on_ended
-        self._when_all = when_all
         self._places: dict[int, tuple[int, int, dict[str, Any]]] = {}
         self._received: collections.Counter[tuple[int, int]] = collections.Counter()
-        self._records: queue.SimpleQueue[ItemRecord | None] = queue.SimpleQueue()
-        self._loading = threading.Thread(target=self._load_all, name="clusterfn-group", daemon=True)
-
-    def start_loading(self) -> None:
-        """Start the thread that loads values."""
-        if not self._loading.is_alive():
-            self._loading.start()
+        self._loader = ItemLoader(self._load_record, group.done, when_all)
 
     def close(self) -> None:
-        """End the loading thread once it has loaded what has been received."""
-        self._records.put(None)
+        """Take note that nothing more can be received; what has been received is still loaded."""
+        self._loader.close()
 
     def count_ended(self) -> int:
         """Return the number of items whose end was received, loaded or not."""
@@ -164,37 +143,33 @@ class ItemResults:
     def take_values(self, stream: ItemStream, data: bytes) -> None:
         """Take more bytes of values, and have those loaded that are complete."""
         for line, value in stream.ready(data):
-            self._records.put(ItemRecord(stream.element, stream.attempt, line, value))
+            self._loader.put(ItemRecord(stream.element, stream.attempt, line, value))
 
     def take_end(self, stream: ItemStream) -> None:
         """Take the end of an attempt: a value that is incomplete now stays so."""
         for line, value in stream.incomplete():
-            self._records.put(ItemRecord(stream.element, stream.attempt, line, value))
+            self._loader.put(ItemRecord(stream.element, stream.attempt, line, value))
 
     def _send_for(self, stream: ItemStream, line: dict[str, Any]) -> None:
         """Have the value of an item come, unless it has none that is to be read; then take the line."""
         described, value = line.get("value") or {}, bytearray()
         is_unread = line.get("kind") != layout.RETURNED and self._place.results.data_only
         if not described or is_unread or outcome.is_too_large(line, self._place.results):
-            self._records.put(ItemRecord(stream.element, stream.attempt, line, None))
+            self._loader.put(ItemRecord(stream.element, stream.attempt, line, None))
             return
         coming = self._fetch(stream.values, value.extend, line["at"], line["at"] + described["size"])
         loop.begin(self._receive(coming, ItemRecord(stream.element, stream.attempt, line, value)))
 
     async def _receive(self, coming: Reply[int], record: ItemRecord) -> None:
         record.error = await coming.error()
-        self._records.put(record)
+        self._loader.put(record)
 
-    def _load_all(self) -> None:
-        record = self._records.get()
-        while record is not None:
-            try:
-                self._take(record)
-            except Exception as error:  # noqa: BLE001 - loading a value runs the user's code
-                # This is the outermost frame of its thread: those who wait must get an error.
-                self._give_up(record, error)
-            record = self._records.get() if not self._group.done() else None
-        self._when_all()
+    def _load_record(self, record: ItemRecord) -> None:
+        try:
+            self._take(record)
+        except Exception as error:  # noqa: BLE001 - loading a value runs the user's code
+            # This is the outermost frame of its thread: those who wait must get an error.
+            self._give_up(record, error)
 
     def _take(self, record: ItemRecord) -> None:
         """Load one item's value or exception; if that fails, its result is the error."""

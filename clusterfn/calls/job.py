@@ -6,6 +6,7 @@ Has only names that a user may call; the rest is in `job_entry.JobEntry`, which 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import os
 import posixpath
 import time
@@ -383,9 +384,9 @@ async def _fetch_later(job: Job[R]) -> R:
     # Few calls are awaited.
     import asyncio
 
-    ended: concurrent.futures.Future[None] = concurrent.futures.Future()
-    job.add_done_callback(lambda _: ended.set_result(None))
-    await asyncio.shield(asyncio.wrap_future(ended))
+    # `result` below raises the job's error.
+    with contextlib.suppress(Exception):
+        await asyncio.shield(asyncio.wrap_future(job))
     return await asyncio.get_running_loop().run_in_executor(None, job.result)
 
 

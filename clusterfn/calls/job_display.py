@@ -5,6 +5,7 @@ Output is printed here and not by the reader thread, because redirect_stdout and
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import codecs
 import contextlib
@@ -24,7 +25,7 @@ from clusterfn.bridge.job_states import CANCELLED, PENDING, SHORT
 from clusterfn.calls import console
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.errors import ClusterfnError
-from clusterfn.hosts import exit_flush, spoken_wait
+from clusterfn.hosts import exit_flush, loop, spoken_wait
 from clusterfn.hosts.transfer import TELL_EVERY_S, Sending
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ _SECOND_INTERRUPT_S = 3.0
 STALLED_S = 60.0
 _LOOK_S = 0.2
 PREPARING_S = 2.0
-_IDLE_LOOKS = 25
+_IDLE_S = 5.0
 
 
 def result(job: Job[R], where: str, on_interrupt: str = "detach", output: Output | None = None) -> R:
@@ -423,31 +424,30 @@ def preparing(name: str) -> Iterator[None]:
 
 
 class _Preparations:
-    """The calls that are being prepared, watched by one thread: starting one for each would slow down short calls.
+    """The calls that are being prepared, watched by one task: beginning one for each would slow down short calls.
 
-    The thread polls, because waking it would take time as well. It ends when no call has come for a while.
+    The task polls, because waking the loop for each call would take time as well. It ends when none has come for a
+    while.
     """
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Drop all calls in a forked child: they are the parent's, and the lock may be held for ever."""
-        self._lock = threading.Lock()
-        # When to report the call, and its name.
+        """Drop all calls in a forked child: they are the parent's, and so is the task."""
+        # When to report the call, and its name. Threads only add and remove their own calls, in one step each.
         self._open: dict[object, tuple[float, str]] = {}
-        self._count = 0
+        self._last = float("-inf")
         self._is_watched = False
 
     def begin(self, call: object, name: str) -> None:
         """Take note of a call."""
-        with self._lock:
-            self._count += 1
-            self._open[call] = time.monotonic() + PREPARING_S, name
-            was_watched, self._is_watched = self._is_watched, True
-        if not was_watched:
+        self._last = time.monotonic()
+        self._open[call] = self._last + PREPARING_S, name
+        if not self._is_watched:
+            self._is_watched = True
             try:
-                threading.Thread(target=self._watch, name="clusterfn-preparing", daemon=True).start()
+                loop.call(lambda: loop.begin(self._watch()))
             except RuntimeError:
                 # The interpreter is ending, or may have no more threads. The message is not important enough to fail
                 # the call.
@@ -455,22 +455,20 @@ class _Preparations:
 
     def end(self, call: object) -> None:
         """Take note that a call is prepared."""
-        with self._lock:
-            self._open.pop(call, None)
+        self._open.pop(call, None)
 
-    def _watch(self) -> None:
-        seen = idle = 0
-        while idle < _IDLE_LOOKS:
-            time.sleep(_LOOK_S)
-            now = time.monotonic()
-            with self._lock:
-                idle = 0 if self._open or self._count != seen else idle + 1
-                seen = self._count
-                late = [call for call, (due, _) in self._open.items() if due <= now]
-                names = [self._open.pop(call)[1] for call in late]
-                self._is_watched = idle < _IDLE_LOOKS
-            for name in names:
-                console.tell(f"preparing {name}: reading and packing its arguments")
+    async def _watch(self) -> None:
+        try:
+            while self._open or time.monotonic() < self._last + _IDLE_S:
+                await asyncio.sleep(_LOOK_S)
+                now = time.monotonic()
+                for call, (due, name) in list(self._open.items()):
+                    if due <= now and self._open.pop(call, None) is not None:
+                        words = f"preparing {name}: reading and packing its arguments"
+                        # A terminal may block, and the loop must not.
+                        await loop.in_thread(functools.partial(console.tell, words), "clusterfn-preparing")
+        finally:
+            self._is_watched = False
 
 
 _preparations = _Preparations()

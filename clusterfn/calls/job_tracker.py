@@ -15,7 +15,7 @@ from clusterfn.calls.conclusion import parse_conclusion
 from clusterfn.calls.dependencies import describe_open
 from clusterfn.calls.follower import Follower
 from clusterfn.calls.queue_tracker import JobBackend
-from clusterfn.calls.submission import PendingSubmission
+from clusterfn.calls.submission import PendingSubmission, WaitingJob
 from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.hosts import loop, spoken_wait
 from clusterfn.hosts.scheduler_watch import UNREACHABLE, Seen, Silent
@@ -33,7 +33,7 @@ _AGAIN_S = 0.2
 _PUBLISHED = [[f"it is {state}"] for state in sorted(set(FINAL.values()))]
 
 
-class Tracker(Follower, JobBackend):
+class Tracker(Follower, JobBackend, WaitingJob):
     """Follows one job.
 
     Args:

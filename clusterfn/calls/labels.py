@@ -102,7 +102,7 @@ def row_of(function: object, args: Iterable[Any], kwargs: Mapping[str, Any] | No
     return [(name or place, each) for (name, _), place, each in zip(row, places, words)]
 
 
-def of_all(names: Sequence[str], most: int = ROOM) -> str:
+def of_all(names: Sequence[str]) -> str:
     """Name many calls by the first and the last of them.
 
     Example:
@@ -110,8 +110,8 @@ def of_all(names: Sequence[str], most: int = ROOM) -> str:
         '0.1 … 0.3'
     """
     if len(names) == 1:
-        return shortened(names[0], most)
-    half = (most - 3) // 2
+        return shortened(names[0], ROOM)
+    half = (ROOM - 3) // 2
     return f"{shortened(names[0], half)} … {shortened(names[-1], half)}" if names else ""
 
 

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from clusterfn.bridge import job_states, layout
-from clusterfn.calls import lost_files, silent_jobs
-from clusterfn.calls.conclusion import Conclusion
+from clusterfn.calls import silent_jobs
+from clusterfn.calls.conclusion import Conclusion, find_loss
 from clusterfn.errors import ClusterfnError, SubmitError
 from clusterfn.hosts import loop
 from clusterfn.hosts.scheduler_watch import LookCounter, Seen, Silent
@@ -146,7 +146,7 @@ class LivenessMonitor:
     async def _give_up_if_lost(self) -> None:
         """Give up a job whose folder was gone at several looks."""
         job = self._tracker
-        lost = await lost_files.find_loss(job.session, job.folder, job.scheduler_name)
+        lost = await find_loss(job.session, job.folder, job.scheduler_name)
         if lost is not None and not self._tracker.is_closed:
             job.cannot_conclude(lost)
 

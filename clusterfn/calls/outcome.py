@@ -274,6 +274,8 @@ def _cannot_be_loaded(error: BaseException, outcome: Mapping[str, Any], place: J
 def _instead_of_loading(error: BaseException, failure: Any) -> str:
     if "on a CUDA device" in str(error):
         return "the function saved tensors of a GPU itself: call .cpu() before saving, or return the tensors"
+    if failure_hints.needs_a_gpu(str(error)):
+        return "this machine has no GPU for it: return it in main memory (cupy.asnumpy(x), generator.get_state())"
     if failure.differing:
         requirements = " ".join(
             f"{failure_hints.PACKAGES.get(name, name)}=={version}" for name, version, _ in failure.differing

@@ -15,7 +15,6 @@ import linecache
 import os
 import pickle
 import sys
-import threading
 import types
 import weakref
 import zlib
@@ -136,12 +135,14 @@ def name_of(view: memoryview) -> tuple[str, int]:
     threads = min(os.cpu_count() or 1, _HASHING_THREADS)
     try:
         with concurrent.futures.ThreadPoolExecutor(threads, "clusterfn-hash") as pool:
-            crc = pool.submit(_crc, leaves, interrupted := threading.Event())
             try:
-                digests, checksum = list(pool.map(_sha256, leaves)), crc.result()
+                hashing = pool.map(_sha256, leaves)
+                # This thread computes the checksum, so Ctrl-C ends that by itself.
+                checksum = functools.reduce(_add_crc, leaves, 0)
+                digests = list(hashing)
             finally:
-                # After Ctrl-C the pool would otherwise wait for the whole checksum.
-                interrupted.set()
+                # After Ctrl-C the pool would otherwise hash all pieces.
+                pool.shutdown(cancel_futures=True)
     except RuntimeError:
         # The program is ending, and starts no more threads.
         digests, checksum = list(map(_sha256, leaves)), zlib.crc32(view)
@@ -152,13 +153,8 @@ def _sha256(piece: memoryview) -> bytes:
     return hashlib.sha256(piece).digest()
 
 
-def _crc(pieces: Iterable[memoryview], interrupted: threading.Event) -> int:
-    crc = 0
-    for piece in pieces:
-        if interrupted.is_set():
-            break
-        crc = zlib.crc32(piece, crc)
-    return crc
+def _add_crc(crc: int, piece: memoryview) -> int:
+    return zlib.crc32(piece, crc)
 
 
 def pack_object(

@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import json
+import os
 import posixpath
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -34,6 +35,11 @@ _DROP_S = 15.0
 _ENDS_ITSELF_S, _KILLED_AFTER_S = 3.0, 8.0
 # Most hosts and schedulers take a job sooner, so that no note about it is needed.
 _TAKES_S = 3.0
+
+
+def _naming_this_program(reason: str) -> str:
+    """Mark this program among those whose GPUs a job waits for: while it computes on one, its own jobs wait."""
+    return reason.replace(f"(pid {os.getpid()}, ", f"(this program, pid {os.getpid()}, ")
 
 
 class FollowedJob:
@@ -164,7 +170,8 @@ class QueueTracker:
     @property
     def waiting_reason(self) -> str:
         """Why it waits: its place in the queue, and what it waits for in addition to its turn."""
-        return "; ".join(filter(None, [self._turn, self._besides]))
+        reason = "; ".join(filter(None, [self._turn, self._besides]))
+        return _naming_this_program(reason) if self.session.host.is_this_machine else reason
 
     def submissions(self) -> Sequence[Reply[Any]]:
         """Return the requests that start it by itself."""

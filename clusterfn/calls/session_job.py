@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import itertools
 import json
 import posixpath
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -119,7 +117,6 @@ class SessionJob:
         self._count = 0
         self._open: set[SessionCallJob[Any]] = set()
         self._sending: set[Reply[bool]] = set()
-        self._settling = threading.Lock()
         self.actors = Actors(prepared.job.serving.workers if prepared.job.serving else 1)
         self.job, self._tracker = send_call(prepared)
         self._skips = _SkippedNumbers(self._tracker)
@@ -128,8 +125,7 @@ class SessionJob:
         idle = format_duration(prepared.job.serving.idle_s if prepared.job.serving else 0.0)
         entry = entry_of(self.job)
         job_display.remember_going(entry, f"it ends after {idle} without a call; to end it now: clusterfn cancel ID")
-        entry.listen(self._on_job_change)
-        self.job.add_done_callback(self._over)
+        entry.listen(self._note_job_change)
 
     @property
     def why_over(self) -> str:
@@ -162,7 +158,7 @@ class SessionJob:
         tell_left_out(payload)
         tell_decisions(payload, submit.is_in_place(self.spec.host, self.spec.interpreter))
         tracker = self._next(job_name(name), follow, of_actor)
-        call: SessionCallJob[R] = SessionCallJob(self.job, payload, tracker)
+        call: SessionCallJob[R] = SessionCallJob(self.job, payload, tracker, self._note_end)
         entry_of(call).given = submit.given_paths(self.spec.root, payload)
         self._put(call, payload)
         return call
@@ -188,17 +184,15 @@ class SessionJob:
         except ConfigError as no_room:
             entry_of(call).fail(no_room)
             return
-        call.move(self.job, self._next(call.name, call.tracker.live, call.tracker.of_actor))
+        call.move(self.job, self._next(call.name, call.tracker.live, call.tracker.of_actor), self._note_end)
         self._put(call, payload)
 
     def _next(self, name: str, follow: bool, of_actor: ActorCall | None) -> SessionCallTracker:
-        self._count += 1
-        return SessionCallTracker(
-            self._tracker, self._count, name, follow, self._stream, of_actor, self._count_earlier
-        )  # fmt: skip
+        def count_earlier(number: int) -> int:
+            return sum(call.tracker.number < number and not call.done() for call in list(self._open))
 
-    def _count_earlier(self, number: int) -> int:
-        return sum(call.tracker.number < number and not call.done() for call in list(self._open))
+        self._count += 1
+        return SessionCallTracker(self._tracker, self._count, name, follow, self._stream, of_actor, count_earlier)
 
     def _put(self, call: SessionCallJob[Any], payload: Payload) -> None:
         self._open.add(call)
@@ -208,7 +202,9 @@ class SessionJob:
                 self.actors.begin(call.tracker.number, of_actor.name)
             if of_actor.closes:
                 self.actors.close(of_actor.actor)
-        call.add_done_callback(self._note_end)
+        # A call that was moved may have ended before this session knew it.
+        if call.done():
+            self._note_end(call)
         try:
             self._send(call, payload)
         except BaseException:  # a handler of a signal may raise anything
@@ -223,9 +219,9 @@ class SessionJob:
             raise
         # The job ended while the call was packed or sent, so `_over` has not moved this call on.
         if self.job.done():
-            self._over(self.job)
+            self._over()
 
-    def _note_end(self, call: Any) -> None:
+    def _note_end(self, call: SessionCallJob[Any]) -> None:
         """Take note of what a call that has ended did to its actor, and then that it is not open any more."""
         of_actor = call.tracker.of_actor
         # Otherwise the call was moved to another session.
@@ -299,7 +295,9 @@ class SessionJob:
             self._skips.add(call.tracker.taken)
             entry_of(call).fail(submit.refusal_of(error, call.host, call.tracker.sending, "call"))
 
-    def _on_job_change(self, kind: str, _: object) -> None:
+    def _note_job_change(self, kind: str, _: object) -> None:
+        if kind == "done":
+            self._over()
         if kind != "state" or self.job.state not in (PENDING, STARTING, RUNNING, SUSPENDED):
             return
         reason = "" if self.job.state == RUNNING else f"its session is {self.job.status}"
@@ -372,40 +370,41 @@ class SessionJob:
                 entry_of(self.job), "it is closed, and ends with its last call; to end it now: clusterfn cancel ID"
             )
 
-    def _over(self, _: concurrent.futures.Future[Any]) -> None:
-        """Fail the calls that were not served, or move them to the next session, in a thread: nothing may wait here."""
+    def _over(self) -> None:
+        """Fail the calls that were not served, or move them to the next session. Does not wait."""
         self._stream.close()
-        exit_flush.run_in_thread(self._settle, "clusterfn-session-over")
+        loop.begin(self._settle())
 
-    def _settle(self) -> None:
+    async def _settle(self) -> None:
         # The connection has ended, and each call gets that error itself.
         if self.job.state == UNKNOWN:
             return
         unsettled: Collection[SessionCallJob[Any]] = self._open
         try:
-            unsettled = moved = self._fail_lost()
+            unsettled = moved = await self._fail_lost()
             if moved:
                 # `_again` takes the calls that it sends out of the list.
-                self._again(moved)
+                await loop.in_thread(lambda: self._again(moved), "clusterfn-session-over")
         except Exception as error:  # noqa: BLE001 - what sends the calls may raise anything
-            # This is the outermost frame of its thread: those who wait must get an error.
+            # This is the outermost frame of its task: those who wait must get an error.
             refused = error if isinstance(error, ClusterfnError) else ClusterfnError(repr(error), stage="session")
             for call in list(unsettled):
                 entry_of(call).fail(refused)
 
-    def _fail_lost(self) -> list[SessionCallJob[Any]]:
+    async def _fail_lost(self) -> list[SessionCallJob[Any]]:
         """Fail the calls that are lost with the job; return those that another session can serve."""
-        # Two threads must not move the same call.
-        with self._settling:
-            # The calls are moved in the order of sending.
-            calls = sorted(self._open, key=lambda call: call.tracker.number)
-            calls = [call for call in calls if not call.done()]
-            left = _without(self._session, [call.tracker.outcome for call in calls], calls)
-            unserved = _without(self._session, [call.tracker.taken for call in left], left)
-            moved = [] if self.job.state != RETURNED else [
-                call for call in unserved if call.tracker.of_actor is None or not call.tracker.of_actor.actor
-            ]  # fmt: skip
-            self._open.difference_update(moved)
+        # The calls are moved in the order of sending.
+        calls = sorted(self._open, key=lambda call: call.tracker.number)
+        calls = [call for call in calls if not call.done()]
+        left = await _without(self._session, [call.tracker.outcome for call in calls], calls)
+        unserved = await _without(self._session, [call.tracker.taken for call in left], left)
+        # Another task may have moved some of them while this one waited. From here on it does not wait.
+        left = [call for call in left if call in self._open]
+        moved = [] if self.job.state != RETURNED else [
+            call for call in unserved
+            if call in left and (call.tracker.of_actor is None or not call.tracker.of_actor.actor)
+        ]  # fmt: skip
+        self._open.difference_update(moved)
         for call in left:
             if call not in moved:
                 entry_of(call).fail(self._lost(call, has_begun=call not in unserved))
@@ -428,13 +427,13 @@ class SessionJob:
         return kind(message, host=call.host, job=call.id, **facts)
 
 
-def _without(
+async def _without(
     session: HostState, paths: Sequence[str], calls: Sequence[SessionCallJob[Any]]
 ) -> list[SessionCallJob[Any]]:
     """Return the calls whose path is not on the host."""
     parts = [paths[first : first + _PATHS] for first in range(0, len(paths), _PATHS)]
     replies = [session.connection.have(part) for part in parts]
-    existing = itertools.chain.from_iterable(reply.result() for reply in replies)
+    existing = [is_there for reply in replies for is_there in await reply]
     return [call for call, is_there in zip(calls, existing) if not is_there]
 
 

@@ -122,10 +122,10 @@ class CallStream:
         if self._is_closed:
             return None
         if not scheduler.has_nodes:
-            return connection.connect_socket(address, pack({"what": "hello"}), self._on_data)
+            return connection.connect_socket(address, pack({"what": "hello"}), self._take_data)
         if join := scheduler.join_command(submission):
             hello, nudge = pack({"what": "hello", "answer_pieces": True}), pack({"what": "nudge"})
-            return connection.converse([*join, *attach], hello, self._on_data, scheduler.unset, nudge)
+            return connection.converse([*join, *attach], hello, self._take_data, scheduler.unset, nudge)
         return None
 
     def send(self, number: int, call: StreamedCall, payload: bytes, facts: Mapping[str, Any], live: bool) -> bool:
@@ -185,7 +185,7 @@ class CallStream:
 
     # on the reader thread of the connection
 
-    def _on_data(self, data: bytes) -> None:
+    def _take_data(self, data: bytes) -> None:
         for header, body in self._inbox.feed(data):
             self._take_frame(header, body)
         if len(self._inbox.data) > _LONGEST_FRAME:

@@ -39,15 +39,22 @@ class SessionCallJob(Job[R]):
     Args:
         held: The session's job.
         payload: The call as bytes, in case that it must be sent again.
+
+    Attributes:
+        note_end: Called with it once it has ended; None from then on.
     """
 
-    def __init__(self, held: Job[Any], payload: Payload, tracker: SessionCallTracker) -> None:
+    def __init__(
+        self, held: Job[Any], payload: Payload, tracker: SessionCallTracker,
+        note_end: Callable[[SessionCallJob[Any]], None],
+    ) -> None:  # fmt: skip
         super().__init__(f"{held.id}/{tracker.number}", tracker.name, held.host, tracker.folder, tracker)
         self.held = held
         self.tracker = tracker
         tracker.entry = entry_of(self)
         self.payload: Payload | None = payload
-        self.add_done_callback(_forget)
+        self.note_end: Callable[[SessionCallJob[Any]], None] | None = note_end
+        self.add_done_callback(_end)
 
     @property
     def actor_gone(self) -> str:
@@ -61,11 +68,13 @@ class SessionCallJob(Job[R]):
         """Return the stacks of the session's processes, this call's among them if it runs."""
         return self.held.stack()
 
-    def move(self, held: Job[Any], tracker: SessionCallTracker) -> None:
+    def move(
+        self, held: Job[Any], tracker: SessionCallTracker, note_end: Callable[[SessionCallJob[Any]], None]
+    ) -> None:  # fmt: skip
         """Move it to another session, because the first ended before its turn."""
         self.tracker.end()
         tracker.shown_by = self.tracker.shown_by
-        self.held, self.folder, self.tracker = held, tracker.folder, tracker
+        self.held, self.folder, self.tracker, self.note_end = held, tracker.folder, tracker, note_end
         entry = entry_of(self)
         entry.folder, entry.tracker, tracker.entry = tracker.folder, tracker, entry
 
@@ -74,13 +83,17 @@ def _none_earlier(_: int) -> int:
     return 0
 
 
-def _forget(call: Any) -> None:
+def _end(call: Any) -> None:
     """Let go of what a call needs no more that has ended: what has the call itself would keep its value, too."""
     call.payload = None
     if call.tracker.sending is not None:
         call.tracker.sending.on_dropped = None
     # The files of a call that was rejected or withdrawn may never say that it has ended.
     call.tracker.end()
+    # A call that has ended must not keep the others of its session.
+    note_end, call.note_end = call.note_end, None
+    if note_end is not None:
+        note_end(call)
 
 
 class SessionCallTracker(Follower, JobBackend, StreamedCall):
@@ -193,7 +206,7 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
             for on_output in self._hearing:
                 on_output(file, data)
         else:
-            self._on_events(data)
+            self._take_events(data)
 
     def conclude(self, content: bytes, value: bytes | None) -> None:
         """Take its outcome, and its value if that came with it; fetch it otherwise."""

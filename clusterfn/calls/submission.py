@@ -63,7 +63,7 @@ class WaitingJob:
         """Take note that the scheduler has it, before another one is asked whether it is wanted now."""
 
     @property
-    def note(self) -> str:
+    def refusal_note(self) -> str:
         """The file on the host by which others know that it waits in this program; "" for none."""
         return ""
 
@@ -330,7 +330,7 @@ class SubmissionLine:
         if not self.waiting or time.monotonic() - self._renewed < _RENEW_S:
             return
         self._renewed = time.monotonic()
-        notes = sorted({each.ask_job(lambda job: job.note, "") for each in list(self.waiting)} - {""})
+        notes = sorted({each.ask_job(lambda job: job.refusal_note, "") for each in list(self.waiting)} - {""})
         if not self.waiting:
             return
         for first in range(0, len(notes), _NOTES_AT_ONCE):

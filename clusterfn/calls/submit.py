@@ -26,7 +26,7 @@ from clusterfn.calls.submission import PendingSubmission, Started, WaitingJob
 from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError, SubmitError, Unsatisfiable
 from clusterfn.hosts import bridge_bundle, loop
 from clusterfn.hosts.connection import Needed, Reply, SpawnReply, TreeFile
-from clusterfn.hosts.exit_flush import await_at_exit, remove_folder, run_in_thread
+from clusterfn.hosts.exit_flush import await_at_exit, remove_folder
 from clusterfn.hosts.transfer import Sending
 from clusterfn.scheduler import job_script
 from clusterfn.scheduler.base import Answer, Submission
@@ -63,7 +63,7 @@ def submit_job(
 ) -> None:  # fmt: skip
     """Put the job's folder and its start on the stream, after what it needs; its entry gets a refusal later."""
     folder = send_folder(session, tracker, tracker.entry, job_files(spec, payload), needs, inputs)
-    tracker.submission = start(session, submission_of(session, spec), [folder], _WaitingJob(tracker))
+    tracker.submission = start(session, submission_of(session, spec), [folder], tracker)
     tracker.starting = [starting := loop.start(see_started(tracker, tracker.submission))]
     if isinstance(tracker.submission, SpawnReply):
         await_at_exit(starting)
@@ -80,20 +80,6 @@ def submission_of(session: HostState, spec: JobSpec) -> Submission:
         console.tell(f"{spec.name} is not in the held allocation: {held}")
         return request
     return held
-
-
-class _WaitingJob(WaitingJob):
-    """A single job, while its scheduler does not take it."""
-
-    def __init__(self, tracker: Tracker) -> None:
-        self._tracker = tracker
-
-    def refused_for_now(self, reason: str) -> None:
-        self._tracker.refused_for_now(reason)
-
-    @property
-    def note(self) -> str:
-        return self._tracker.refusal_note
 
 
 async def see_started(tracker: Tracker, submission: Reply[Any]) -> None:
@@ -242,13 +228,15 @@ def send_contents(session: HostState, payload: Payload) -> Uploads:
 def _needed(session: HostState, needs: Uploads) -> Needed:
     """Return what a folder needs, and have sent again what the host finds gone or damaged when it gets the folder."""
 
-    def send_again(paths: list[str], go_on: Callable[[HostError | None], None]) -> None:
+    async def send_again(paths: list[str], go_on: Callable[[HostError | None], None]) -> None:
         # The host has just found these missing or damaged, so what this process remembers of them is wrong.
         session.contents.forget(paths)
         error: BaseException | None = None
         try:
-            sent = [session.contents.send(path, needs.uploads[path]) for path in paths]
-            errors = [reply.exception(None) for replies in sent for reply in replies]
+            sent = await loop.in_thread(
+                lambda: [session.contents.send(path, needs.uploads[path]) for path in paths], "clusterfn-send-again"
+            )
+            errors = [await reply.error() for replies in sent for reply in replies]
             error = next((each for each in errors if each is not None), None)
         except (ClusterfnError, OSError, concurrent.futures.CancelledError) as ended:
             # A file on this machine may be gone, too.
@@ -259,7 +247,7 @@ def _needed(session: HostState, needs: Uploads) -> Needed:
 
     return Needed(
         list(needs.uploads), [needs.bridge] if needs.bridge else [],
-        lambda paths, go_on: run_in_thread(lambda: send_again(paths, go_on), "clusterfn-send-again"),
+        lambda paths, go_on: loop.begin(send_again(paths, go_on)),
     )  # fmt: skip
 
 

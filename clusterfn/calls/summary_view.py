@@ -1,15 +1,14 @@
 """Show a summary in a notebook: as HTML for light and dark themes, as plain text, and updated until it is final.
 
-Every text is escaped: hosts and jobs wrote it. One thread updates all summaries: IPython may be updated from any
-thread, and a cell's own ends before the job does.
+Every text is escaped: hosts and jobs wrote it. Threads of ours update the summaries, as IPython allows: the cell's own
+thread ends before the job does.
 """
 
 from __future__ import annotations
 
+import asyncio
 import html
 import sys
-import threading
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from clusterfn.bridge.supervisor.text import in_one_line, last_lines, padded, width
 from clusterfn.calls.cell_status import FONT, GREY, progress_bar
 from clusterfn.calls.console import as_clock
+from clusterfn.hosts import loop
 
 if TYPE_CHECKING:
     from clusterfn.calls.summary import Summary
@@ -125,7 +125,15 @@ def show(summary: Callable[[], Summary]) -> None:
         raise NotImplementedError
     if first.watch_output is not None:
         first.watch_output()
-    _updater.add(_LiveSummary(summary))
+    loop.begin(_keep_updated(_LiveSummary(summary)))
+
+
+async def _keep_updated(shown: _LiveSummary) -> None:
+    may_change = True
+    while may_change:
+        await asyncio.sleep(_EVERY_S)
+        # IPython may block, and the loop must not.
+        may_change = await loop.in_thread(shown.update, "clusterfn-notebook")
 
 
 class _LiveSummary:
@@ -149,29 +157,3 @@ class _LiveSummary:
             update_display(changed, raw=True, display_id=self._display_id)
         self._final_for_s += _EVERY_S if now.is_final else 0.0
         return self._final_for_s < _LAST_OUTPUT_S
-
-
-class _Updater:
-    """Updates what is shown, in a thread that lives as long as there is any."""
-
-    def __init__(self) -> None:
-        self._shown: list[_LiveSummary] = []
-        self._changing = threading.Lock()
-
-    def add(self, shown: _LiveSummary) -> None:
-        with self._changing:
-            self._shown.append(shown)
-            if len(self._shown) == 1:
-                threading.Thread(target=self._run, name="clusterfn-notebook", daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            time.sleep(_EVERY_S)
-            over = [each for each in list(self._shown) if not each.update()]
-            with self._changing:
-                self._shown = [each for each in self._shown if each not in over]
-                if not self._shown:
-                    return
-
-
-_updater = _Updater()

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from clusterfn.bridge.job_states import RETURNED, SHORT
+from clusterfn.bridge.supervisor.gpus import QUIET_MIB
 from clusterfn.bridge.supervisor.text import format_duration, format_size, shortened
 from clusterfn.calls import console, history
 from clusterfn.calls.attach import JobInfo
@@ -130,6 +131,8 @@ _USAGE_HEAD = ("NAME", "HOST", "JOBS", "CORES", "MEMORY", "GPU", "TIME", "SUGGES
 _MARGIN = {"cores": 1.2, "memory": 1.25, "time": 1.5}
 # Suggest an amount only if it is at most this part of the request.
 _WORTH = 0.7
+# The use of GPUs is measured now and then, and a short job may use one in between.
+_SAMPLED_S = 60.0
 # Only luck saved a job that used this part of its limit from being killed, so suggest more.
 _NEAR = 0.95
 # Round suggestions up to multiples of these bytes and seconds, by their size.
@@ -164,6 +167,7 @@ def _report(jobs: Sequence[JobInfo]) -> dict[str, Any]:
     used, requested = [job.usage for job in jobs], jobs[0].asked
     gpus = [gpu for each in used for gpu in each.get("gpus") or ()]
     use = [gpu["mean_use_percent"] for gpu in gpus if gpu.get("mean_use_percent") is not None]
+    gpu_memory = [gpu["peak_memory_bytes"] for gpu in gpus if gpu.get("peak_memory_bytes") is not None]
     report = {
         "name": jobs[0].name,
         "host": jobs[0].host,
@@ -173,6 +177,7 @@ def _report(jobs: Sequence[JobInfo]) -> dict[str, Any]:
         "cores": max((cores for cores in map(mean_cores, used) if cores is not None), default=None),
         "memory_bytes": max((each.get("peak_memory_bytes") or 0 for each in used), default=0) or None,
         "gpu_use_percent": sum(use) / len(use) if use else None,
+        "gpu_memory_bytes": max(gpu_memory, default=None),
         "longest_s": max((each.get("longest_s") or each.get("wall_s") or 0.0 for each in used), default=0.0),
     }
     # A job that failed may have needed more than it had the time to use.
@@ -195,12 +200,18 @@ def suggestions(used: Mapping[str, Any], requested: Mapping[str, Any]) -> list[s
     if memory and used.get("memory_bytes"):
         enough = _rounded_up(used["memory_bytes"] * _MARGIN["memory"], _MEMORY_STEPS)
         advice += _if_worth_it(f'memory="{exact_memory(enough)}"', memory, used["memory_bytes"], enough)
-    if requested.get("gpus") and used.get("gpu_use_percent") == 0:
+    if requested.get("gpus") and _left_gpus_idle(used):
         advice.append("gpus=0: its GPUs did nothing")
     if limit_s and used.get("longest_s"):
         enough = _rounded_up(used["longest_s"] * _MARGIN["time"], _TIME_STEPS)
         advice += _if_worth_it(f'time="{math.ceil(enough / 60)}min"', limit_s, used["longest_s"], enough)
     return advice
+
+
+def _left_gpus_idle(used: Mapping[str, Any]) -> bool:
+    """Whether a job ran long enough for its GPUs to be measured, and neither computed on them nor filled them."""
+    filled = (used.get("gpu_memory_bytes") or 0) > QUIET_MIB << 20
+    return used.get("gpu_use_percent") == 0 and not filled and (used.get("longest_s") or 0.0) >= _SAMPLED_S
 
 
 def _if_worth_it(option: str, requested: float, used: float, enough: float) -> list[str]:

@@ -11,14 +11,11 @@ all of it, with hashes, so that the host builds the same wheel at any time and w
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +65,7 @@ with open(answer, "w") as file:
 """
 
 Found = dict[str, Any]
+Start = Callable[..., subprocess.CompletedProcess[str]]
 
 
 Solve = Callable[..., UvResult]
@@ -144,92 +142,78 @@ def _prereleases(found: Found) -> set[str]:
     return {name for name, each in _by_name(found).items() if Version(str(each["version"])).is_prerelease}
 
 
-@dataclass(frozen=True)
-class SourceDistribution:
-    """A package that has no wheel.
+def resolve_builds(
+    package: LockedPackage, folder: Path, indexes: Sequence[tuple[str, str]], solve: Solve, chosen: Mapping[str, str],
+    start: Start,
+) -> UvResult:  # fmt: skip
+    """Return the wheels that build a source distribution: in the versions of the environment, if it admits those.
 
     Args:
-        uv_run: The words that start a program by uv, with the settings of the project.
-        folder: Of the project: uv's own settings begin there, not in the source distribution.
+        folder: A new one, for its files.
+        indexes: As for `download_packages`.
+        chosen: name -> version of the packages of the environment.
+        start: Starts a program by uv, with the settings of the project.
+
+    Raises:
+        EnvironmentBuildError: It cannot be downloaded.
+        LockError: It cannot be read.
     """
+    top, wheels_only = _unpack(package, folder, indexes), ("--only-binary", ":all:")
+    lines = [*_requirements(top, chosen, start), _FRONTEND]
+    same = solve(*wheels_only, lines=lines, limits=[f"{name}=={version}" for name, version in chosen.items()])
+    return solve(*wheels_only, lines=lines) if same.status else same
 
-    package: LockedPackage
-    uv_run: Sequence[str]
-    variables: Mapping[str, str]
-    folder: Path
 
-    def resolve(
-        self, folder: Path, indexes: Sequence[tuple[str, str]], solve: Solve, chosen: Mapping[str, str]
-    ) -> UvResult:
-        """Return the wheels that build it: in the versions of the environment, if it admits those.
+def _requirements(top: Path, chosen: Mapping[str, str], start: Start) -> list[str]:
+    pyproject = top / PYPROJECT
+    system = load_toml(pyproject).get("build-system", {}) if pyproject.is_file() else {}
+    requires = [str(each) for each in system.get("requires", _SETUPTOOLS)]
+    if any(each.startswith("setuptools") for each in requires):
+        requires = list(dict.fromkeys([*requires, "wheel"]))
+        setup = top / "setup.py"
+        old = setup.is_file() and PKG_RESOURCES in setup.read_text(encoding="utf-8", errors="replace")
+        requires += [WITH_PKG_RESOURCES] if old else []
+    for _ in range(_UNDECLARED):
+        more, lacking = _ask_backend(system, requires, top, start)
+        if lacking not in chosen or lacking in requires:
+            break
+        # Some count on an environment that has the module already: flash-attn on torch.
+        requires.append(lacking)
+        if lacking in TORCHES:
+            # PyTorch has gigabytes, too many for a question.
+            break
+    return [*requires, *more]
 
-        Args:
-            folder: A new one, for its files.
-            indexes: As for `download_packages`.
-            chosen: name -> version of the packages of the environment.
 
-        Raises:
-            EnvironmentBuildError: It cannot be downloaded.
-            LockError: It cannot be read.
-        """
-        top, wheels_only = self._unpack(folder, indexes), ("--only-binary", ":all:")
-        lines = [*self._requirements(top, chosen), _FRONTEND]
-        same = solve(*wheels_only, lines=lines, limits=[f"{name}=={version}" for name, version in chosen.items()])
-        return solve(*wheels_only, lines=lines) if same.status else same
+def _unpack(package: LockedPackage, folder: Path, indexes: Sequence[tuple[str, str]]) -> Path:
+    """Unpack it, and return the folder that has its files."""
+    name = package.file
+    ((_, path),) = download.download_packages([package], lambda *_: None, indexes)
+    folder.mkdir()
+    is_zip = name.endswith(".zip")
+    safe: Mapping[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") and not is_zip else {}
+    try:
+        shutil.unpack_archive(path, folder, "zip" if is_zip else "tar", **safe)
+    except (OSError, tarfile.TarError, ValueError) as error:
+        raise LockError(f"{name} cannot be read: {error}", hint="name another version of it") from error
+    inside = list(folder.iterdir())
+    return inside[0] if len(inside) == 1 and inside[0].is_dir() else folder
 
-    def _requirements(self, top: Path, chosen: Mapping[str, str]) -> list[str]:
-        pyproject = top / PYPROJECT
-        system = load_toml(pyproject).get("build-system", {}) if pyproject.is_file() else {}
-        requires = [str(each) for each in system.get("requires", _SETUPTOOLS)]
-        if any(each.startswith("setuptools") for each in requires):
-            requires = list(dict.fromkeys([*requires, "wheel"]))
-            setup = top / "setup.py"
-            old = setup.is_file() and PKG_RESOURCES in setup.read_text(encoding="utf-8", errors="replace")
-            requires += [WITH_PKG_RESOURCES] if old else []
-        for _ in range(_UNDECLARED):
-            more, lacking = self._ask_backend(system, requires, top)
-            if lacking not in chosen or lacking in requires:
-                break
-            # Some count on an environment that has the module already: flash-attn on torch.
-            requires.append(lacking)
-            if lacking in TORCHES:
-                # PyTorch has gigabytes, too many for a question.
-                break
-        return [*requires, *more]
 
-    def _unpack(self, folder: Path, indexes: Sequence[tuple[str, str]]) -> Path:
-        """Unpack it, and return the folder that has its files."""
-        name = self.package.file
-        ((_, path),) = download.download_packages([self.package], lambda *_: None, indexes)
-        folder.mkdir()
-        is_zip = name.endswith(".zip")
-        safe: Mapping[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") and not is_zip else {}
-        try:
-            shutil.unpack_archive(path, folder, "zip" if is_zip else "tar", **safe)
-        except (OSError, tarfile.TarError, ValueError) as error:
-            raise LockError(f"{name} cannot be read: {error}", hint="name another version of it") from error
-        inside = list(folder.iterdir())
-        return inside[0] if len(inside) == 1 and inside[0].is_dir() else folder
+def _ask_backend(system: Mapping[str, Any], requires: Sequence[str], top: Path, start: Start) -> tuple[list[str], str]:
+    """Ask the backend what it wants in addition, where this machine has nothing of it: no cmake, no compiler.
 
-    def _ask_backend(self, system: Mapping[str, Any], requires: Sequence[str], top: Path) -> tuple[list[str], str]:
-        """Ask the backend what it wants in addition, where this machine has nothing of it: no cmake, no compiler.
-
-        Returns:
-            That, and the module that is missing if it cannot say. It then says on the host what else it lacks.
-        """
-        answer = top.parent / "answer.json"
-        given = [str(top), system.get("build-backend", _LEGACY), system.get("backend-path", []), str(answer), _SEEN]
-        words = [word for each in requires for word in ("--with", each)]
-        argv = [*self.uv_run, "--isolated", "--no-project", "--quiet", "--python", sys.executable]
-        try:
-            done = subprocess.run(
-                [*argv, *words, "python", "-I", "-c", _HOOK, json.dumps(given)], cwd=self.folder,
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8",
-                errors="replace", timeout=_PATIENCE_S, env={**self.variables, "PATH": os.devnull},
-            )  # fmt: skip
-            missing = re.search(r"No module named '([\w-]+)", done.stderr)
-            if done.returncode:
-                return [], normalize(missing[1]) if missing else ""
-            return [str(each) for each in json.loads(answer.read_text(encoding="utf-8"))], ""
-        except (OSError, ValueError, subprocess.TimeoutExpired):
-            return [], ""
+    Returns:
+        That, and the module that is missing if it cannot say. It then says on the host what else it lacks.
+    """
+    answer = top.parent / "answer.json"
+    given = [str(top), system.get("build-backend", _LEGACY), system.get("backend-path", []), str(answer), _SEEN]
+    words = [word for each in requires for word in ("--with", each)]
+    try:
+        done = start([*words, "python", "-I", "-c", _HOOK, json.dumps(given)], timeout=_PATIENCE_S)
+        missing = re.search(r"No module named '([\w-]+)", done.stderr)
+        if done.returncode:
+            return [], normalize(missing[1]) if missing else ""
+        return [str(each) for each in json.loads(answer.read_text(encoding="utf-8"))], ""
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return [], ""

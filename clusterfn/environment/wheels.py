@@ -11,6 +11,7 @@ import functools
 import itertools
 import os
 import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -171,16 +172,24 @@ class WheelFinder:
         if not wheel.is_source:
             return wheel
         self.say(f"{self.spec.title}: {wheel.name} {wheel.version} has no wheel, so the host builds it once")
-        flags, variables = self._settings
-        asked = source_distributions.SourceDistribution(
-            wheel, [self.program, "run", *flags], variables, self.project.path.parent
-        )
         chosen = {each.name: each.version for each in others}
-        reply = asked.resolve(folder / f"source-{wheel.name}", self.spec.addresses, solve, chosen)
+        reply = source_distributions.resolve_builds(
+            wheel, folder / f"source-{wheel.name}", self.spec.addresses, solve, chosen, self._start
+        )
         if reply.status:
             raise self._failure(reply, f"what builds {wheel.name} {wheel.version} ({self.spec.title})")
         builds = sorted(self._wheels(reply.found.get("packages", []), folder, python), key=lambda each: each.name)
         return replace(wheel, builds_with=tuple(builds))
+
+    def _start(self, words: Sequence[str], timeout: float) -> subprocess.CompletedProcess[str]:
+        """Start a program in an environment of its own, where this machine has nothing of it: no cmake, no compiler."""
+        flags, variables = self._settings
+        argv = [self.program, "run", *flags, "--isolated", "--no-project", "--quiet", "--python", sys.executable]
+        return subprocess.run(
+            [*argv, *words], cwd=self.project.path.parent, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE, encoding="utf-8", errors="replace", timeout=timeout,
+            env={**variables, "PATH": os.devnull},
+        )  # fmt: skip
 
     def _wanted(self, folder: Path) -> list[str]:
         """Return the file that uv reads, with the extras and groups of it.

@@ -32,12 +32,11 @@ if TYPE_CHECKING:
 
 _EXIT_TIMEOUT_S = 60.0
 _REMOVAL_TIMEOUT_S = 5.0
-_MOMENT_S = 1.0
+_MOMENT_S, _LOOK_S = 1.0, 0.001
 _IDLE_S = 10.0
 _REMOVE = '{ rm -rf -- "$2" && mv -- "$1" "$2"; } 2>/dev/null; rm -rf -- "$2"'
-# Maps an answer to the seconds after which Python exits without it, and to an event. The event is set once the
-# follow-up requests of the answer were sent.
-unanswered: dict[Answer, tuple[float, threading.Event]] = {}
+# Maps an answer to the seconds after which Python exits without it, until its follow-up requests were sent.
+unanswered: dict[Answer, float] = {}
 # Each function waits until the answers so far have led to all of their follow-up requests.
 settlers: list[Callable[[], None]] = []
 
@@ -49,14 +48,12 @@ def await_at_exit(reply: Answer, timeout_s: float = _EXIT_TIMEOUT_S) -> None:
     """
     finish_at_exit()
     _start_spare()
-    followed_up = threading.Event()
 
     def answered(reply: Answer) -> None:
         unanswered.pop(reply, None)
-        followed_up.set()
 
     # Add the entry before the callback, which runs at once if the answer has come already.
-    unanswered[reply] = (timeout_s, followed_up)
+    unanswered[reply] = timeout_s
     reply.add_done_callback(answered)
 
 
@@ -187,10 +184,13 @@ def has_unanswered() -> bool:
 def _finish_all() -> None:
     begun = time.monotonic()
     while has_unanswered():
-        reply, (timeout_s, followed_up) = next(iter(unanswered.items()))
+        reply, timeout_s = next(iter(unanswered.items()))
         # Ignore errors here, because the job's own future reports them.
         with contextlib.suppress(ClusterfnError, concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
             reply.exception(max(0.0, begun + timeout_s - time.monotonic()))
             # The answer wakes this thread before its callbacks have run, and one of them may send a follow-up request.
-            followed_up.wait(_MOMENT_S)
+            # The last of them removes the entry.
+            latest = time.monotonic() + _MOMENT_S
+            while reply in unanswered and time.monotonic() < latest:
+                time.sleep(_LOOK_S)
         unanswered.pop(reply, None)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from clusterfn.errors import HostError
 from clusterfn.hosts.rpc import requests as _r
 from clusterfn.hosts.rpc.downloads import GetEachRequest, GetRequest
-from clusterfn.hosts.rpc.programs import CommandLook, ConversationRequest, RepeatRequest
+from clusterfn.hosts.rpc.programs import CommandLook, ConversationRequest, RepeatRequest, SpawnReply, SpawnRequest
 from clusterfn.hosts.rpc.reply import Reply
-from clusterfn.hosts.rpc.requests import Data, Followed, Sink, SpawnReply
+from clusterfn.hosts.rpc.requests import Followed, Sink
+from clusterfn.hosts.rpc.uploads import Data, UploadRequest, size_of
 
 if TYPE_CHECKING:
     from clusterfn.config.spec import Host
@@ -96,10 +97,10 @@ class HostRequests:
             sync: Whether it must survive a power cut from then on; "later": soon afterwards, and nothing waits for it.
             crc: The CRC-32 of the content that the file is named by, which what comes must have; None for other files.
         """
-        fields: Header = {"path": path, "size": _r.size_of(data), "mode": mode, "sync": sync}
+        fields: Header = {"path": path, "size": size_of(data), "mode": mode, "sync": sync}
         if crc is not None:
             fields["crc"] = crc
-        return self._send(_r.UploadRequest(fields, _written, [data], after))
+        return self._send(UploadRequest(fields, _written, [data], after))
 
     def put_tree(
         self, path: str, files: Sequence[TreeFile], *, sync: bool = True, after: Sequence[Reply[Any]] = (),
@@ -112,14 +113,14 @@ class HostRequests:
             needs: What must be there before.
         """
         names = [
-            [file.name, _r.size_of(file.data), file.mode, *(() if file.crc is None else (file.crc,))] for file in files
+            [file.name, size_of(file.data), file.mode, *(() if file.crc is None else (file.crc,))] for file in files
         ]
         fields = {"path": path, "files": names, "sync": sync}
         data = [file.data for file in files]
         if needs is None:
-            return self._send(_r.UploadRequest(fields, _written, data, after))
+            return self._send(UploadRequest(fields, _written, data, after))
         fields.update(needs=list(needs.paths), whole=list(needs.whole))
-        return self._send(_r.UploadRequest(fields, _written, data, after, needs.on_lacking))
+        return self._send(UploadRequest(fields, _written, data, after, needs.on_lacking))
 
     def have(self, paths: Sequence[str]) -> Reply[list[bool]]:
         """Whether each path exists."""
@@ -244,7 +245,7 @@ class HostRequests:
         after: Sequence[Reply[Any]] = (),
     ) -> SpawnReply:
         """Start a program that outlives this connection; `reply.exited` reports its end as long as the agent runs."""
-        request = _r.SpawnRequest("spawn", {**_program(argv, env, unset), "cwd": cwd, "log": log}, after=after)
+        request = SpawnRequest("spawn", {**_program(argv, env, unset), "cwd": cwd, "log": log}, after=after)
         self.ask(request)
         return request.reply
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import clusterfn
-from clusterfn.bridge.supervisor import process_tree
+from tests.processes import command_line
 from tests.waiting import until
 
 REMEMBERS_S = 4
@@ -68,7 +68,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_root: None) -> It
 def serving(root: Path) -> list[int]:
     """The processes that serve a mount there."""
     everyone = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-    return [pid for pid in everyone if os.fsencode(root) in process_tree.command_line(pid)]
+    return [pid for pid in everyone if os.fsencode(root) in command_line(pid)]
 
 
 def namespace(size: int) -> tuple[str, bytes]:

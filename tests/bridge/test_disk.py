@@ -12,7 +12,6 @@ import pytest
 
 import clusterfn
 from clusterfn import HostDiskFull
-from clusterfn.bridge.supervisor import classify_exit
 from tests.bridge.host import Bench, is_running
 from tests.waiting import until
 
@@ -96,16 +95,6 @@ def test_a_disk_that_the_function_fills(small: Bench):
 
     assert (outcome["kind"], outcome["stage"]) == ("disk", "function")
     assert outcome["exception"]["type"].endswith("OSError")
-
-
-@pytest.mark.fault("33")
-def test_no_inodes_left_is_a_full_disk(tmp_path: Path, as_root: None):
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=2", "none", str(tmp_path)], check=True)
-    try:
-        (tmp_path / "one").touch()
-        assert classify_exit.disk_is_full(str(tmp_path))
-    finally:
-        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
 
 FILLS = """def f(ballast, said):

@@ -48,7 +48,7 @@ def worker_of(job: Job) -> int:
     return until(loaded)
 
 
-def end(worker: worker_process.WaitingWorker) -> None:
+def end(worker: worker_process.WorkerProcess) -> None:
     worker.dismiss()
     os.waitpid(worker.pid, 0)
 
@@ -338,7 +338,7 @@ def test_what_the_function_prints_has_its_files_before_it_begins(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """It begins at once, and may lock or remove its folder while the supervisor is still busy."""
-    begun = "        late = worker.begin(cwd, env, cpus, keep)\n"
+    begun = "        late = worker.begin(cwd, env, cpus, self.job.held.worker_fds())\n"
     slow = ("supervisor/run.py", begun, f"{begun}        time.sleep(1)\n")
     monkeypatch.setattr(bench, "bridge", layout_bridge(tmp_path / "slow", slow))
     locks = "def f():\n    import os\n    os.chmod(os.path.abspath('..'), 0)\n    print('said')\n    return 'value'\n"

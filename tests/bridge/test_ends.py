@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge.supervisor import limits
-from clusterfn.calls.liveness import SILENT_AFTER_S
 from tests.bridge.host import Bench, is_running, layout_bridge
 from tests.waiting import until
 
@@ -290,17 +288,6 @@ def test_pages_that_processes_share_are_counted_once(bench: Bench):
     assert job.run()["kind"] == "returned"
 
 
-def test_processes_that_end_between_two_readings_leave_nothing_that_counts_twice(monkeypatch: pytest.MonkeyPatch):
-    """Four share 100 MB, and one after another ends: the last one read has all of it."""
-    shares = iter([25, 33, 50, 100, 0, 0, 0, 100])
-    monkeypatch.setattr(limits, "resident_bytes", lambda pid: 100 << 20)
-    monkeypatch.setattr(limits, "proportional", lambda pid: next(shares) << 20)
-    sampler = limits.MemorySampler(200 << 20)
-
-    assert not sampler.over([1, 2, 3, 4], 0.0)
-    assert sampler.peak == 100 << 20
-
-
 def test_a_kill_near_the_limit_is_taken_for_memory(bench: Bench):
     job = bench.job(LARGE, resources={"memory_bytes": 112 << 20})
     job.start()
@@ -410,4 +397,4 @@ def test_the_heart_beats(bench: Bench):
     assert re.fullmatch(rb"0000\d{4}", first) and int(first) > 0
     until(lambda: int(beats.read_bytes()) > int(first) + 1)
     now, later = beats.stat().st_mtime, int(beats.read_bytes())
-    assert (now - since) / (later - int(first)) < SILENT_AFTER_S  # who listens calls it dead then
+    assert (now - since) / (later - int(first)) < 12.0  # who listens calls it dead then

@@ -109,7 +109,7 @@ def test_a_small_home_directory_on_another_disk_keeps_the_login(
     monkeypatch.setattr(environ, "ROOM_BYTES", free)
     values: dict[str, str] = {}
 
-    (note,) = environ.redirect_caches(JobFolder(str(bench.job(ENVIRON).folder)), values)
+    (note,) = environ.redirect_caches(JobFolder(str(bench.job(ENVIRON).folder)).spec, values)
 
     token_path = values.pop("HF_TOKEN_PATH", None)
     assert set(values) == moved
@@ -121,7 +121,7 @@ def test_the_local_machine_keeps_its_caches_whatever_its_home_directory(bench: B
     monkeypatch.setenv("HOME", "/nowhere")
     values: dict[str, str] = {}
 
-    assert environ.redirect_caches(JobFolder(str(bench.job(ENVIRON, scheduler="local").folder)), values) == []
+    assert environ.redirect_caches(JobFolder(str(bench.job(ENVIRON, scheduler="local").folder)).spec, values) == []
     assert values == {}
 
 

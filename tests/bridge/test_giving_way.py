@@ -123,9 +123,9 @@ def test_each_turn_is_good_for_one_item():
     element = ElementRun.__new__(ElementRun)
     element.job = SimpleNamespace(element=1, held=SimpleNamespace(yield_to_other_users=lambda first: True))
 
-    element.told = 0
+    element.written = 0
     element.give_way(0)
-    element.told = 1
+    element.written = 1
     with pytest.raises(AttemptEnded) as ended:
         element.give_way(0)
     assert ended.value.verdict.exit_status == EXIT_QUEUED

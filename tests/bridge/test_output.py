@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
-from pathlib import Path
 
-import pytest
-
-from clusterfn.bridge.supervisor.output import Pump
 from tests.bridge.host import Bench
 from tests.waiting import until
 
@@ -54,33 +49,6 @@ def test_a_line_without_an_end_is_there_before_the_outcome(bench: Bench):
     until(job.has_outcome)
 
     assert job.output() == "75 %"
-
-
-def test_no_end_of_output_is_no_reason_to_wait(tmp_path: Path):
-    pump = Pump(os.open("/dev/zero", os.O_RDONLY), str(tmp_path / "stdout"), 1 << 20)
-
-    pump.drain()
-
-    assert (tmp_path / "stdout").stat().st_size == 1 << 20
-
-
-def test_after_a_full_disk_nothing_is_written_behind_the_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    reader, writer = os.pipe()
-    pump = Pump(reader, str(tmp_path / "stdout"), 1 << 20)
-    write = os.write
-    write(writer, b"lost")
-    monkeypatch.setattr(os, "write", full)
-    pump.move()
-    monkeypatch.undo()
-    write(writer, b"behind")
-    pump.move()
-
-    assert pump.close() == "[clusterfn: 10 more bytes were not kept: No space left on device]"
-    assert (tmp_path / "stdout").read_bytes().startswith(b"\n[clusterfn")
-
-
-def full(fd: int, data: bytes) -> int:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_one_print_is_one_write(bench: Bench):

@@ -26,12 +26,12 @@ def test_the_first_wins_and_stays(tmp_path: Path):
 
 
 def test_whether_it_exists_is_asked_of_the_folder_as_nfs_remembers_that_a_file_was_missing(tmp_path, monkeypatch):
-    assert not publish.stands(str(tmp_path), "outcome.json")
+    assert not publish.is_there(str(tmp_path), "outcome.json")
     publish.publish(str(tmp_path), "outcome.json", b"first")
     monkeypatch.setattr(os.path, "exists", lambda path: False)
 
-    assert publish.stands(str(tmp_path), "outcome.json")
-    assert not publish.stands(str(tmp_path / "removed"), "outcome.json")
+    assert publish.is_there(str(tmp_path), "outcome.json")
+    assert not publish.is_there(str(tmp_path / "removed"), "outcome.json")
 
 
 def test_who_watches_an_attempt_or_other_nodes_asks_the_folder_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -72,6 +72,11 @@ def computes():
         pass
 
 
+def runs_a_pipe(path):
+    os.mkfifo(path)
+    exec(compile("lock.acquire()\\nlock.acquire()", path, "exec"), {"lock": threading.Lock()})
+
+
 def children_compute():
     for _ in range(3):
         subprocess.run([sys.executable, "-c", "import time\\nwhile time.process_time() < 2.7: pass"], check=True)
@@ -119,6 +124,13 @@ def ask(job: Job, token: str) -> None:
 def shown(outcome: dict[str, object]) -> str:
     assert outcome["kind"] == "stalled", outcome
     return "\n".join(outcome["evidence"])
+
+
+def test_code_that_is_named_after_a_pipe_does_not_hold_up_the_supervisor(job, tmp_path):
+    """Nothing ever writes to the pipe, and who opens it to read the line waits for ever."""
+    stack = shown(job("runs_a_pipe", str(tmp_path / "pipe"), stall_s=STALL_S).run())
+
+    assert 'pipe", line 2 in <module>\n' in stack
 
 
 def test_a_stuck_function_ends_with_the_line_where_it_is(job):

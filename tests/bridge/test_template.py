@@ -99,7 +99,7 @@ def f(x):
     while x == 2 and time.monotonic() < until and not template():
         time.sleep(0.01)
     if x == 2:
-        time.sleep({wait_s} / 20)
+        time.sleep(min({wait_s} / 20, 0.5))
     if x == 4:
         {does}
     return "template" in words
@@ -107,7 +107,7 @@ def f(x):
 """
 
 
-def group_of(bench: Bench, does: str = "pass", count: int = 8, wait_s: float = 10.0, **more: Any) -> Group:
+def group_of(bench: Bench, does: str = "pass", count: int = 8, wait_s: float = 60.0, **more: Any) -> Group:
     source = ITEM.replace("{does}", does).replace("{wait_s}", str(wait_s))
     return Group(bench, count, count, source=source, **more)
 

@@ -138,7 +138,7 @@ def test_byte_code_is_there_and_never_written_again(host: Host, shelf: Path, pyt
     assert {path: path.stat().st_mtime_ns for path in cache.iterdir()} == before
 
 
-def test_byte_code_that_a_package_brings_is_made_anew(host: Host, shelf: Path, python: dict):
+def test_byte_code_that_a_package_brings_is_compiled_again(host: Host, shelf: Path, python: dict):
     code = MAGIC_NUMBER + struct.pack("<LLL", 0, MOMENT, 6) + marshal.dumps(compile("X = 2\n", "x.py", "exec"))
     cached = f"{SITE}/__pycache__/fresh.cpython-{MINOR.replace('.', '')}.pyc"
     files = {f"{SITE}/fresh.py": b"X = 1\n", cached: code, f"{SITE}/bare.pyc": code}

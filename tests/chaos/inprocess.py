@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -59,16 +58,11 @@ class Sent:
         """Until it has come so far."""
         assert until(lambda: self.there.is_at(stage), limit_s, 0.002), self.there.history()
 
-    def shell(self, line: str, limit_s: float = 150.0) -> subprocess.CompletedProcess[bytes]:
-        """A shell line of the user's own, in the job's folder."""
-        alias = HOSTS[self.host].alias
-        return self.world.lab.ssh(alias, f"cd {self.there.folder} && {line}", timeout_s=limit_s)
-
-    def sbatch(self, *options: str) -> str:
+    def sbatch(self) -> str:
         """The job's script given to sbatch by hand, as it was given by us; SLURM's number."""
         words = ["--parsable", f"--job-name={self.name}", "--output=scheduler.log", "--open-mode=append", "--mem=200M"]
-        line = " ".join(["sbatch", *words, "--export=HOME,USER,LOGNAME", "-p short", *options, "job.sh"])
-        ran = self.shell(line)
+        line = " ".join(["sbatch", *words, "--export=HOME,USER,LOGNAME", "-p short", "job.sh"])
+        ran = self.world.lab.ssh(HOSTS[self.host].alias, f"cd {self.there.folder} && {line}", timeout_s=150.0)
         assert ran.returncode == 0, ran.stderr
         return ran.stdout.decode().strip()
 
@@ -77,14 +71,6 @@ class Sent:
         ran = self.world.lab.slurm.run("squeue", "-h", "--array", "--states=all", "-o", "%i %T %j")
         lines = [line.split() for line in ran.stdout.splitlines()]
         return {number: state for number, state, name in lines if name == self.name}
-
-    def await_none_active(self) -> None:
-        """Until SLURM has none of its name any more that waits or runs."""
-
-        def none() -> bool:
-            return not set(self.in_slurm().values()) & {"PENDING", "RUNNING", "COMPLETING", "CONFIGURING"}
-
-        assert until(none, 150, 0.3), self.in_slurm()
 
     def script(self) -> bytes:
         """job.sh, as soon as it lies there."""

@@ -11,8 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from clusterfn.bridge.layout import TAG
-
 _RESERVED = 131072
 
 
@@ -89,7 +87,7 @@ class JobOnHost:
 
     def tagged(self) -> list[str]:
         """Those that carry its tag."""
-        tag = f"{TAG}={self.id}/".encode()
+        tag = f"CLUSTERFN_JOB={self.id}/".encode()
         return [f"{pid} {_cmdline(pid)!r}" for pid in _newest() if _lives(pid) and _has(pid, tag)]
 
     # how it ended
@@ -194,7 +192,7 @@ def _belongs(pid: int, jobs: Collection[bytes]) -> bool:
     ours = b"job.sh" in words or b"supervise.py" in words or b"worker.py" in words
     if ours and any(job in words for job in jobs):
         return True
-    tag = TAG.encode() + b"="
+    tag = b"CLUSTERFN_JOB="
     entries = _read(Path(f"/proc/{pid}/environ")).split(b"\0")
     return any(entry[len(tag) :].split(b"/")[0] in jobs for entry in entries if entry.startswith(tag))
 

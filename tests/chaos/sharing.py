@@ -34,26 +34,19 @@ class Sent:
     gpus: int
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a host of clusterfn.yml lies."""
-
-    box: OwnBox
-    account: str
-
-
 @dataclass
 class Sharing:
-    """Boxes, who uses them, and what was sent.
+    """A box, who uses it, and what was sent.
 
     Attributes:
-        places: host -> its box and account; in most tests each host is a user of the same box.
+        accounts: Each host of clusterfn.yml is a user of the box -> the account.
         witness: A folder with a file per card, on which jobs lock what they were given.
         session: The name of the root in each home.
     """
 
     lab: Lab
-    places: dict[str, Place]
+    box: OwnBox
+    accounts: dict[str, str]
     folder: Path
     session: str = field(default_factory=lambda: f"chaos-{secrets.token_hex(4)}")
     lanes: list[Lane] = field(default_factory=list)
@@ -64,16 +57,14 @@ class Sharing:
         for folder in (self.folder, self.runs, self.witness):
             folder.mkdir(exist_ok=True)
             folder.chmod(0o777)
-        for box in self.boxes():
-            for uuid in box.uuids():
-                (self.witness / uuid).touch()
+        for uuid in self.box.uuids():
+            (self.witness / uuid).touch()
         self.config = self.folder / "clusterfn.yml"
-        self.config.write_text("hosts:\n" + "".join(map(self._block, self.places)))
+        self.config.write_text("hosts:\n" + "".join(map(self._block, self.accounts)))
 
     def _block(self, host: str) -> str:
-        place = self.places[host]
         lines = [
-            f"address: {place.box.alias(place.account)}",
+            f"address: {self.box.alias(self.accounts[host])}",
             f"ssh_config: {self.lab.ssh_config}",
             "scheduler: bare",
             "limits: {cores: 64}",
@@ -82,23 +73,13 @@ class Sharing:
         ]
         return f"  {host}:\n" + "".join(f"    {line}\n" for line in lines)
 
-    def boxes(self) -> list[OwnBox]:
-        """Each once."""
-        return list({place.box.hostname: place.box for place in self.places.values()}.values())
-
-    @property
-    def box(self) -> OwnBox:
-        """The only one."""
-        (box,) = self.boxes()
-        return box
-
     def root(self, host: str) -> Path:
         """Where a host's jobs lie."""
-        return self.lab.home(self.places[host].account) / self.session
+        return self.lab.home(self.accounts[host]) / self.session
 
     def uid(self, host: str) -> int:
         """Its user's number."""
-        return pwd.getpwnam(self.places[host].account).pw_uid
+        return pwd.getpwnam(self.accounts[host]).pw_uid
 
     def new_lane(self) -> Lane:
         """A client in a process of its own."""
@@ -127,7 +108,7 @@ class Sharing:
     def turns(self) -> list[holds.Turn]:
         """What both users' journals say."""
         found = []
-        for host in self.places:
+        for host in self.accounts:
             for path in self.root(host).glob("machines/*/holds.jsonl"):
                 found += holds.turns(host, [json.loads(line) for line in path.read_text().splitlines()])
         return found
@@ -146,8 +127,8 @@ class Sharing:
         return processes_of(map(self.there, self.sent.values()))
 
     def names(self) -> set[str]:
-        """Names of ours that are bound on the boxes."""
-        return {name for box in self.boxes() for name in box.cable.names() if name.startswith(holds.OURS)}
+        """Names of ours that are bound on the box."""
+        return {name for name in self.box.cable.names() if name.startswith(holds.OURS)}
 
     def settles(self, limit_s: float = 150.0) -> list[str]:
         """What is still held or runs when that much time has passed; nothing as soon as there is none.
@@ -162,25 +143,16 @@ class Sharing:
 def shared(lab: Lab) -> Iterator[Sharing]:
     """A box of the test's own with two users; everything goes with the block."""
     with lab.own_gpubox() as box:
-        places = {user: Place(box, account) for user, account in ACCOUNTS.items()}
-        with played(lab, places) as sharing:
+        sharing = Sharing(lab, box, ACCOUNTS, Path(tempfile.mkdtemp(prefix="clusterfn-chaos-")))
+        try:
             yield sharing
-
-
-@contextlib.contextmanager
-def played(lab: Lab, places: dict[str, Place]) -> Iterator[Sharing]:
-    """The same with hosts as they are given."""
-    sharing = Sharing(lab, places, Path(tempfile.mkdtemp(prefix="clusterfn-chaos-")))
-    try:
-        yield sharing
-    finally:
-        for lane in sharing.lanes:
-            lane.kill()
-            lane.close()
-        for box in sharing.boxes():
+        finally:
+            for lane in sharing.lanes:
+                lane.kill()
+                lane.close()
             box.cable.end()
-        for path in (sharing.folder, *map(sharing.root, places)):
-            _remove(path)
+            for path in (sharing.folder, *map(sharing.root, ACCOUNTS)):
+                _remove(path)
 
 
 def _remove(path: Path) -> None:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from clusterfn.bridge import layout
 from tests.chaos import holds
 from tests.chaos.holds import Seen
 from tests.chaos.onhost import until
@@ -29,11 +28,11 @@ pytestmark = pytest.mark.lab
 # Read when this is imported: no test sees CLUSTERFN_ variables.
 SEED = int(os.environ.get("CLUSTERFN_SEED") or random.SystemRandom().randrange(10**6))
 KILLED_AS = {
-    "worker": frozenset([layout.SIGNAL, layout.RETURNED]),  # returned: it had said its last word
-    "supervisor": frozenset([layout.LOST, layout.RETURNED]),
+    "worker": frozenset(["signal", "returned"]),  # returned: it had said its last word
+    "supervisor": frozenset(["lost", "returned"]),
 }
-UNHARMED = frozenset([layout.RETURNED])
-CLASSES = {layout.LOST: "WorkerLost", layout.SIGNAL: "KilledBySignal"}
+UNHARMED = frozenset(["returned"])
+CLASSES = {"lost": "WorkerLost", "signal": "KilledBySignal"}
 
 
 @dataclass
@@ -125,7 +124,7 @@ def judged(sharing: Sharing, seen: Seen, reaper: Reaper, turn_s: float) -> list[
         *holds.unwitnessed(turns, seen),
         *holds.never_released(turns, killed),
         *holds.beside_strangers(turns, seen),
-        *holds.overtaken(turns, seen, CARDS, {host: sharing.uid(host) for host in sharing.places}, turn_s),
+        *holds.overtaken(turns, seen, CARDS, {host: sharing.uid(host) for host in sharing.accounts}, turn_s),
         *holds.ill_ended(sharing.finals(), allowed),
         *(f"{job} ran without a word in the journal" for job in runs if runs[job] and job not in known),
         *(f"{turn} was to have {cards}" for turn in turns if turn.asked.gpus != (cards := sharing.sent[turn.job].gpus)),

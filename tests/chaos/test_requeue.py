@@ -10,35 +10,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from clusterfn.bridge import layout
 from tests.chaos.inprocess import Here, Sent
 from tests.chaos.onhost import until
-from tests.chaos.world import World
 
 pytestmark = pytest.mark.lab
 
 
 def kinds(sent: Sent) -> list[str]:
     return [json.loads(sent.there.outcomes()[name])["kind"] for name in sorted(sent.there.outcomes())]
-
-
-def number_of(sent: Sent) -> str:
-    assert until(sent.in_slurm, 150)
-    return next(iter(sent.in_slurm()))
-
-
-def test_job_requeued_after_its_end_runs_nothing_again(here: Here, world: World) -> None:
-    sent = here.submit("speak", "slurm", lines=3, every=0.1)
-    assert sent.job.result(150) == 3
-    before = sent.there.outcomes()
-    number = number_of(sent)
-    world.lab.slurm.wait_job(number, "COMPLETED")
-    world.lab.slurm.run("scontrol", "requeue", number)
-    assert until(lambda: len(sent.there.attempts()) == 2, 150), sent.there.history()
-    world.lab.slurm.wait_job(number, "COMPLETED", "FAILED")
-    assert kinds(sent) == [layout.RETURNED, layout.SUPERSEDED]
-    assert {"1": sent.there.outcomes()["1"]} == before
-    sent.stands()
 
 
 @pytest.fixture
@@ -52,7 +31,7 @@ def by_hand() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 def start_again(sent: Sent) -> subprocess.Popen[bytes]:
     """As SLURM does after a requeue: the same job number, one restart more, while the old processes live."""
-    claim = (sent.there.folder / layout.CLAIM).read_text()
+    claim = (sent.there.folder / "claim").read_text()
     line = f"cd {sent.there.folder} && SLURM_JOB_ID={claim} SLURM_RESTART_COUNT=1 /bin/sh job.sh >>scheduler.log 2>&1"
     argv = ["ssh", "-F", str(sent.world.lab.ssh_config), "-o", "BatchMode=yes", "slurm-second", line]
     return subprocess.Popen(argv)
@@ -66,7 +45,7 @@ def test_second_attempt_fences_the_first_that_still_lives(here: Here, by_hand: l
     first = sent.there.by_event()
     by_hand.append(start_again(sent))
     assert sent.job.result(150) == 2, sent.there.history()
-    assert kinds(sent) == [layout.SUPERSEDED, layout.RETURNED]
+    assert kinds(sent) == ["superseded", "returned"]
     told = "attempt 1 left no result; the scheduler has restarted the job (2)"
     assert any(told in status for status in sent.states), sent.states
     assert until(lambda: not os.path.exists(f"/proc/{first['worker']}"), 150), "a fenced attempt ends its tree"
@@ -85,5 +64,5 @@ def test_death_of_a_fenced_supervisor_says_nothing_of_its_successor(
     assert until(lambda: any(event["event"] == "running" for event in sent.there.events(2)), 150), sent.there.history()
     os.kill(first["supervisor"], signal.SIGKILL)
     assert sent.job.result(150) == 2, sent.there.history()
-    assert kinds(sent) == [layout.SUPERSEDED, layout.RETURNED]
+    assert kinds(sent) == ["superseded", "returned"]
     sent.stands(runs=2)

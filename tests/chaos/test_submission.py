@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -33,51 +32,6 @@ def test_script_given_to_sbatch_twice_runs_once_and_the_other_says_so(here: Here
     first = (sent.there.folder / "claim").read_text()
     assert first != second
     assert f"claimed by submission {first}; this is {second}: nothing to do" in sent.log()
-
-
-def test_second_submission_runs_if_the_first_has_not_begun(here: Here, world: World) -> None:
-    sent = here.submit("speak", "slurm-held", lines=5, every=0.1)
-    assert until(sent.in_slurm, 150)
-    [held] = sent.in_slurm()
-    second = sent.sbatch()
-    sent.ends_once(5)
-    assert (sent.there.folder / "claim").read_text() == second
-    world.lab.slurm.run("scontrol", "release", held)
-    assert world.lab.slurm.wait_job(held, "COMPLETED", "FAILED") == "COMPLETED"
-    assert f"claimed by submission {second}; this is {held}: nothing to do" in sent.log()
-    sent.stands()
-
-
-@pytest.mark.parametrize("more", [1, 4])
-def test_script_started_again_on_a_bare_host_runs_once(here: Here, more: int) -> None:
-    """While the first still reads its setup lines, so that all come to the claim at about the same time."""
-    sent = here.submit("speak", "bare-setup", lines=10, every=0.05)
-    sent.await_at("start")
-    with ThreadPoolExecutor(more) as pool:
-        line = "setsid /bin/sh job.sh >>scheduler.log 2>&1 </dev/null"
-        codes = list(pool.map(lambda _: sent.shell(line).returncode, range(more)))
-    sent.ends_once(10)
-    assert codes.count(0) == more
-    assert sent.log().count("nothing to do") == more
-    assert sent.shell("/bin/sh job.sh >>scheduler.log 2>&1").returncode == 0, "after its end neither"
-    sent.stands()
-
-
-def test_array_of_one_job_runs_in_one_element(here: Here, world: World) -> None:
-    sent = here.submit("speak", "slurm-held", lines=10, every=0.1)
-    assert until(sent.in_slurm, 150)
-    [held] = sent.in_slurm()
-    number = sent.sbatch("--array=1-3")
-    world.lab.slurm.run("scancel", held)
-    sent.ends_once(10)
-    sent.await_none_active()
-    elements = {each: state for each, state in sent.in_slurm().items() if each.startswith(f"{number}_")}
-    assert elements == {f"{number}_{task}": "COMPLETED" for task in (1, 2, 3)}
-    claim = (sent.there.folder / "claim").read_text()
-    assert claim in elements
-    for other in set(elements) - {claim}:
-        assert f"claimed by submission {claim}; this is {other}: nothing to do" in sent.log()
-    sent.stands()
 
 
 def test_elements_of_an_array_are_different_submissions(

@@ -12,8 +12,8 @@ import pytest
 
 from tests.chaos.onhost import until
 from tests.chaos.reaper import command, kind_of, staff
-from tests.chaos.sharing import CARDS, Place, Sent, Sharing, played, shared
-from tests.lab import Lab, OwnBox
+from tests.chaos.sharing import CARDS, Sent, Sharing, shared
+from tests.lab import Lab
 
 pytestmark = pytest.mark.lab
 
@@ -110,27 +110,3 @@ def collected(sharing: Sharing, jobs: list[Sent], limit_s: float) -> list[list[s
     failed = [word for word in words if not word.get("value")]
     assert not failed, f"{len(failed)} of {len(words)}, the first of them: {failed[0]}"
     return [word["value"] for word in words]
-
-
-@pytest.fixture
-def boxes(lab: Lab) -> Iterator[tuple[OwnBox, OwnBox]]:
-    with lab.own_gpubox() as one, lab.own_gpubox() as other:
-        yield one, other
-
-
-def test_two_machines_with_one_home_have_queues_of_their_own(lab: Lab, boxes: tuple[OwnBox, OwnBox]) -> None:
-    """Their jobs lie in the same root; what waits for the one's cards is no business of the other's."""
-    places = {"one": Place(boxes[0], "cfbash"), "other": Place(boxes[1], "cfbash")}
-    with played(lab, places) as sharing:
-        over = taken_whole(sharing, "one")
-        lane = sharing.new_lane()
-        waiting = sharing.send(lane, "one", 1, 0.0)
-        assert until(lambda: tickets(sharing, "one"), 150)
-        at_once = sharing.send(lane, "other", CARDS, 0.0)
-        word = lane.hear(at_once.id, "state") or {}
-        assert sorted(word["value"]) == sorted(boxes[1].uuids()), word
-        assert not sharing.there(waiting).runs()
-        over.touch()
-        word = lane.hear(waiting.id, "state") or {}
-        assert set(word["value"]) < set(boxes[0].uuids()), word
-        assert sharing.settles() == []

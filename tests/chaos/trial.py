@@ -17,7 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from clusterfn.bridge import layout
 from tests.chaos.calls import VALUE
 from tests.chaos.lanes import Lane
 from tests.chaos.onhost import JobOnHost, session_of, until, until_none
@@ -34,7 +33,7 @@ BEGINS_S = 30.0  # after its client has died
 _OUTSIDE = frozenset(["client", "agent", "sshd"])
 _BEFORE_WORKER = ("submit", "queue", "start", "lease")
 _UNTIL_FUNCTION = ("start", "environment", "load", "function")
-_CLASSES = {layout.LOST: "WorkerLost", layout.SIGNAL: "KilledBySignal", layout.NODE: "NodeFailed"}
+_CLASSES = {"lost": "WorkerLost", "signal": "KilledBySignal", "node": "NodeFailed"}
 
 
 @dataclass(frozen=True)
@@ -90,15 +89,15 @@ def allowed(plan: Plan) -> set[str]:
     late = plan.stage in ("result", "supervisor", "published") or plan.after_s > 0.2
     kinds: set[str] = set()
     if "worker" in lethal:
-        kinds |= {layout.SIGNAL}
+        kinds |= {"signal"}
     if "supervisor" in lethal:
-        kinds |= {layout.LOST}
+        kinds |= {"lost"}
     if "script" in lethal and (plan.scheduler == "slurm" or plan.stage == "start"):
-        kinds |= {layout.LOST}
+        kinds |= {"lost"}
     # SLURM ends a job whose script is gone, but a function that returns meanwhile has returned.
     survives = not lethal or lethal == {"script"}
     if survives or late:
-        kinds |= {layout.RETURNED}
+        kinds |= {"returned"}
     if "client" in plan.victims and plan.stage == "submit":
         kinds |= {NEVER}
     return kinds
@@ -153,7 +152,7 @@ class Trial:
         told = self._told()
         result.seconds = time.monotonic() - killed
         result.kind = self._check(told)
-        self._left_behind(is_published=result.kind == layout.RETURNED)
+        self._left_behind(is_published=result.kind == "returned")
         result.wrong = self.wrong
         return result
 
@@ -283,7 +282,7 @@ class Trial:
 
     def _same(self, kind: str, told: dict[str, Any], runs: list[str]) -> None:
         """The client tells what the host has published."""
-        if kind == layout.RETURNED:
+        if kind == "returned":
             if len(runs) != 1:
                 self._say(f"it returned, and ran {len(runs)} times")
             if told.get("value") != {"value": VALUE}:

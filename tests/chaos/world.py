@@ -63,7 +63,6 @@ HOSTS = {
     "slurm": Kind(SLURM),
     "storm-slurm": Kind(SLURM, ("slurm: {partition: short, no-requeue: true}",)),
     "slurm-setup": Kind(SLURM, (f'setup: ["sleep {LINGER_S}"]',)),
-    "slurm-held": Kind(SLURM, ("slurm: {partition: short, hold: true}",)),
     **{name: Kind(SLURM) for name in STUBS if name != "gpu"},
 }
 

@@ -220,12 +220,6 @@ def test_clean_local_removes_the_cache_of_this_machine_but_no_locks(ask, tmp_pat
     assert [place.exists() for place in places] == [False, False, True]
 
 
-def test_result_of_an_earlier_job(run, started):
-    job = started("work.py::tick", "2")
-
-    assert run("result", job[:6]).stdout == "2\n"
-
-
 def test_a_job_that_has_ended_can_still_be_asked_for(run, ask):
     job = id_in(run("run", "work.py::tick", "2").stderr.splitlines())
 

@@ -24,10 +24,8 @@ import pytest
 
 import clusterfn
 from clusterfn import ClusterfnError, ConfigError, EnvironmentBuildError
-from clusterfn.config import config_file
-from clusterfn.hosts.host_state import open_session
 from tests.bridge.host import command_of
-from tests.e2e.conftest import BOTH, ON_SLURM, SLURM_IF_LONG, lab_venv, local_host
+from tests.e2e.conftest import BOTH, ON_BARE, ON_SLURM, lab_venv, local_host, session_of
 from tests.waiting import WAIT_S, until
 
 pytest.importorskip("distributed", reason="dask is not installed")
@@ -235,7 +233,7 @@ def test_a_connection_that_breaks_loses_no_task_and_no_value(block):
     waiting = client.submit(slow, 3, 2.0, pure=False)
     large = client.map(many_bytes, range(4), size=4_000_000, pure=False)
     for _ in range(3):
-        connection = open_session(config_file.load().resolve("here")[0]).connection
+        connection = session_of("here").connection
         os.kill(connection.facts.pid, signal.SIGKILL)
         assert client.submit(remainder, 10, pure=False).result(WAIT_S) == 3
 
@@ -644,7 +642,7 @@ def test_a_client_that_is_killed_leaves_nothing_behind_on_two_nodes(hosts, envir
 
 
 @pytest.mark.lab
-@SLURM_IF_LONG
+@ON_BARE
 @pytest.mark.parametrize("together", [False, True])
 def test_on_a_host_other_users_reach_nothing(hosts, environment, host, together):
     """On SLURM the nodes reach each other, so what listens must ask for the certificate of the block."""

@@ -13,7 +13,6 @@ import pytest
 
 import clusterfn
 from clusterfn import Cancelled, DependencyFailed, KilledBySignal, PayloadError, cluster
-from clusterfn.calls.attach import JobInfo
 from tests.e2e.conftest import BOTH, ON_BARE, ON_SLURM, give_to
 from tests.fixtures.pair import Pair
 from tests.lab import Lab
@@ -163,7 +162,7 @@ def are_submitted(lab: Lab, host: str) -> bool:
     return host != "slurm" or all(job.id in names for job in waiting(host))
 
 
-def waiting(host: str) -> list[JobInfo]:
+def waiting(host: str) -> list[Any]:
     return [job for job in clusterfn.jobs(host) if job.inputs and job.state == "PENDING"]
 
 

@@ -62,14 +62,6 @@ def test_map_is_one_group_and_reads_its_iterables_at_once(executor, here):
     assert list(executor.map(pow, [], [])) == []
 
 
-def test_an_exception_is_raised_in_its_place_and_spoils_nothing(executor):
-    values = executor.map(divmod, [1, 1, 1, 1], [2, 3, 0, 5])
-
-    assert next(values) == (0, 1) and next(values) == (0, 1)
-    with pytest.raises(ZeroDivisionError):
-        next(values)
-
-
 class Weighty:
     """What can be referred to weakly, with a method to submit."""
 

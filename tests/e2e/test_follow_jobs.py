@@ -20,10 +20,8 @@ import pytest
 import clusterfn
 from clusterfn import ClusterfnError, ConfigError, cluster
 from clusterfn.cli import main, top
-from clusterfn.config import config_file
 from clusterfn.hosts import connection
-from clusterfn.hosts.host_state import open_session
-from tests.e2e.conftest import ON_BARE, ON_SLURM
+from tests.e2e.conftest import ON_BARE, ON_SLURM, session_of
 from tests.waiting import until
 
 
@@ -114,7 +112,7 @@ def test_a_terminal_that_is_stopped_brings_no_further_look(here, monkeypatch):
         return real(self, argv, first, lambda data: (came.append(data), on_data(data)), *rest)
 
     monkeypatch.setattr(connection.HostConnection, "converse", converse)
-    looks = top.looks(open_session(config_file.load().resolve("here")[0]))
+    looks = top.looks(session_of("here"))
     next(looks)
     time.sleep(3)  # the host may look each 2 s
     assert len(came) == 1

@@ -11,12 +11,10 @@ import pytest
 
 from clusterfn import Cancelled, ConfigError, OutOfMemory, SubmitError, TimeLimit, cluster, jobs
 from clusterfn.bridge import layout
-from clusterfn.config import config_file
-from clusterfn.hosts.host_state import open_session
 from clusterfn.hosts.survey import survey
 from clusterfn.scheduler.grid_engine.site import GridEngineSite
 from clusterfn.scheduler.site import AdvanceAnswers
-from tests.e2e.conftest import MINOR
+from tests.e2e.conftest import MINOR, session_of
 from tests.programs import main
 from tests.waiting import until
 
@@ -239,7 +237,7 @@ def test_check_finds_grid_engine_and_what_is_misspelt(root: Path, tmp_path: Path
 
 
 def test_a_survey_finds_the_site_and_needs_no_line_for_its_usual_names(root: Path) -> None:
-    site = survey(open_session(config_file.load().hosts["campus"]).connection)
+    site = survey(session_of("campus").connection)
     assert site.scheduler == "grid_engine"
     found = site.schedulers["grid_engine"]
     assert isinstance(found, GridEngineSite)

@@ -17,8 +17,7 @@ import pytest
 from clusterfn import Session, cluster, errors
 from clusterfn.calls import attach
 from clusterfn.calls.job import entry_of
-from clusterfn.config import config_file
-from clusterfn.hosts.host_state import open_session
+from tests.e2e.conftest import session_of
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
@@ -157,7 +156,7 @@ def test_a_script_that_dies_before_its_first_heartbeat_is_noticed_though_the_age
     config.write_text(config.read_text() + "    setup: [sleep 600]\n")
     job = cluster(double).submit(1)
     scripts = until(lambda: pids_with(f"{root}/jobs/{job.id}"))
-    os.kill(open_session(config_file.load().resolve("here")[0]).connection.facts.pid, signal.SIGKILL)
+    os.kill(session_of("here").connection.facts.pid, signal.SIGKILL)
     time.sleep(3)  # its successor looks at once, and finds it alive
 
     for each in scripts:

@@ -28,8 +28,8 @@ from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import KernelManager
 
 from clusterfn import cluster
-from clusterfn.bridge.supervisor.process_tree import children_of_thread, descendants, environment_of
 from tests.e2e.conftest import BOTH, ON_SLURM, Hosts, lab_venv
+from tests.processes import children_of, descendants_of, environment_of
 from tests.programs import main
 from tests.waiting import WAIT_S, until
 
@@ -131,10 +131,9 @@ class Notebook:
 
     def cut(self) -> None:
         """Kill the agent, and the shell that has started it: the connection to the host is lost."""
-        for thread in os.listdir(f"/proc/{self.proxy}/task"):
-            for child in children_of_thread(self.proxy, int(thread)):
-                with contextlib.suppress(ProcessLookupError):  # of an attempt to connect again that has just ended
-                    os.killpg(child, signal.SIGKILL)
+        for child in children_of(self.proxy):
+            with contextlib.suppress(ProcessLookupError):  # of an attempt to connect again that has just ended
+                os.killpg(child, signal.SIGKILL)
 
 
 @contextlib.contextmanager
@@ -206,11 +205,11 @@ def test_what_listens_is_private(notebook: Notebook):
     assert {path.name for path in folder.iterdir()} == {
         "s", "pipe", "connection.json", *(f"k-{number}" for number in range(1, 6))
     }  # fmt: skip
-    assert not tcp_sockets(descendants(holder)), "a port that others can connect to"
+    assert not tcp_sockets(descendants_of(holder)), "a port that others can connect to"
     forking = "import os, sys\nif os.fork() == 0:\n    print('child', flush=True)\n    os._exit(0)\n"
     forking += "status = os.wait()[1]\n__import__('time').sleep(2)\nstatus"  # its output takes another way
     assert sorted(notebook.run(forking)[1].split()) == ["0", "child"]
-    assert (environment_of(holder) or {})["CLUSTERFN_JOB"].startswith(notebook.job())
+    assert environment_of(holder)["CLUSTERFN_JOB"].startswith(notebook.job())
 
     notebook.client.shutdown()
     until(lambda: not folder.exists())

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterfn import cluster
-from clusterfn.config import config_file
-from clusterfn.hosts.host_state import open_session
+from tests.e2e.conftest import session_of
 
 SAID = "clusterfn: logind on {} ends your processes when you log out"
 
@@ -20,7 +19,7 @@ double.__module__ = "__main__"
 
 def ending_jobs(host, monkeypatch):
     """The host as if its agent had found that in logind's files."""
-    connection = open_session(config_file.load().hosts[host]).connection
+    connection = session_of(host).connection
     monkeypatch.setattr(connection, "facts", connection.facts._replace(ends_jobs=True))
 
 

@@ -27,10 +27,8 @@ from clusterfn import (
 )
 from clusterfn.calls import history
 from clusterfn.calls.group import state_of_group
-from clusterfn.config import config_file
-from clusterfn.hosts.host_state import open_session
 from clusterfn.scheduler.slurm.submit import Slurm
-from tests.e2e.conftest import ON_BARE, ON_SLURM, PATIENT, give_to
+from tests.e2e.conftest import ON_BARE, ON_SLURM, PATIENT, give_to, session_of
 from tests.e2e.many_items import measure
 from tests.waiting import until
 
@@ -212,7 +210,7 @@ def test_what_is_tried_again_comes_in_arrays_that_the_site_allows(hosts, monkeyp
             raise ValueError(os.environ["SLURM_ARRAY_TASK_COUNT"])
         return int(os.environ["SLURM_ARRAY_TASK_COUNT"])
 
-    monkeypatch.setattr(open_session(config_file.load().hosts["slurm"]), "limits", ["MaxArraySize = 3", "", ""])
+    monkeypatch.setattr(session_of("slurm"), "limits", ["MaxArraySize = 3", "", ""])
     group = cluster(host="slurm")(array_of).map(range(4), chunksize=1)
     assert group.wait(150) and {str(error) for error in group.failed.values()} == {"2"}
 

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from uv import find_uv_bin
 
 from clusterfn import EnvironmentBuildError, LockError, cluster
-from clusterfn.environment import uv
 from tests.builder import toys
 from tests.e2e.conftest import MINOR, Hosts, give_to
+from tests.programs import main
 
 pytestmark = [
     pytest.mark.lab,
@@ -113,7 +114,7 @@ def project(lab: Any, hosts: Hosts, mirror: str, tmp_path: Path, monkeypatch: py
 
 def uv_lock(folder: Path) -> None:
     """Write uv.lock as the user does."""
-    done = subprocess.run([uv.find_uv(), "lock", "--quiet"], cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run([find_uv_bin(), "lock", "--quiet"], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -175,8 +176,6 @@ def test_a_requirements_txt_with_hashes(project):
 
 
 def test_the_command_locks_builds_and_shows_a_project(project, capsys):
-    from clusterfn.cli import main
-
     assert main(["env", "build", "pyproject.toml[names]", "tensor01"]) == 0
     assert main(["env", "lock", "--check", "pyproject.toml[names]", "tensor01", "--gpus", "0"]) == 0
     assert main(["env", "show", "pyproject.toml[names]", "tensor01"]) == 0
@@ -222,8 +221,6 @@ def own_python(lab: Any) -> Iterator[Path]:
 
 
 def test_an_interpreter_that_changed_or_vanished_since_is_named(project, own_python, capsys):
-    from clusterfn.cli import main
-
     (project / "requirements.txt").write_text(SIX)
     environment = f"requirements.txt[python:{own_python}]"
     function = cluster(host="tensor01", environment=environment)(only_six)
@@ -261,7 +258,7 @@ def test_a_python_that_the_project_does_not_admit_is_refused_before_anything_is_
 @pytest.fixture(scope="module")
 def pythons(lab: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a mirror of python-build-standalone: an archive of the lab's Python, as uv expects it."""
-    argv = [uv.find_uv(), "python", "list", f"cpython-{MINOR}-linux-x86_64-gnu", "--only-downloads", "--offline"]
+    argv = [find_uv_bin(), "python", "list", f"cpython-{MINOR}-linux-x86_64-gnu", "--only-downloads", "--offline"]
     known = json.loads(subprocess.run([*argv, "--output-format", "json"], capture_output=True, check=True).stdout)
     release, name = known[0]["url"].replace("%2B", "+").split("/")[-2:]
     top = tmp_path_factory.mktemp("mirror")

@@ -23,7 +23,6 @@ import pytest
 
 import clusterfn
 from clusterfn import Session, cluster
-from clusterfn.bridge.supervisor.process_tree import parent_of
 from clusterfn.calls import submit
 from clusterfn.calls.session_tracker import SessionCallTracker
 from clusterfn.config.job_spec import JobSpec
@@ -43,6 +42,7 @@ from clusterfn.hosts.connection import Completed, HostConnection, Reply
 from tests.bridge.test_usage import SMI
 from tests.e2e.conftest import Hosts
 from tests.fixtures.calls.actor_model import Model
+from tests.processes import parent_of
 from tests.turns import settle
 from tests.waiting import until
 
@@ -547,12 +547,16 @@ def test_a_call_that_is_moved_to_a_session_whose_worker_has_an_actor_meanwhile_i
 ):
     have, is_going, late = HostConnection.have, threading.Event(), list[str]()
 
-    def have_late(*each: Any) -> Any:
+    async def answer_late(reply: Reply[list[bool]]) -> list[bool]:
+        await asyncio.get_running_loop().run_in_executor(None, is_going.wait, 150)
+        return await reply
+
+    def have_late(connection: HostConnection, paths: Sequence[str], **more: Any) -> Any:
         # Which moves the calls. The second session may be idle as well before the actor is sent: it moves that at once.
-        if threading.current_thread().name == "clusterfn-session-over" and not late:
+        if not late and any(path.endswith("/calls/2/outcome.json") for path in paths):
             late.append("first")
-            assert is_going.wait(150)
-        return have(*each)
+            return answer_late(have(connection, paths, **more))
+        return have(connection, paths, **more)
 
     monkeypatch.setattr(HostConnection, "have", have_late)
     with Session(idle="1s") as session:

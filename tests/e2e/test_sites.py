@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from clusterfn.config import config_file
 from tests.e2e.conftest import MINOR
 from tests.e2e.terminal import Terminal
 from tests.e2e.test_first_hour import RETURNS, Laptop
@@ -74,8 +74,8 @@ class Machine:
         environment = f"python:{self.lab.python(MINOR)}"
         return ["clusterfn", "init", "site", "--yes", "--environment", environment, "--root", "~/jobs", *options]
 
-    def written(self) -> Any:
-        return config_file.read(self.laptop.project / "clusterfn.yml").hosts["site"]
+    def written(self) -> dict[str, Any]:
+        return yaml.safe_load((self.laptop.project / "clusterfn.yml").read_text())["hosts"]["site"]
 
     def configure(self, lines: str) -> None:
         text = (
@@ -234,13 +234,13 @@ def test_init_finds_the_commands_and_writes_them_down_and_a_function_runs_in_slu
     assert "site is ready." in shown, shown
     assert f"its commands were found {WAYS[way]}" in shown
     host = machine.written()
-    assert host.scheduler == "slurm"
+    assert host["scheduler"] == "slurm"
     folder = {by_wrapper: f"{site.account.home}/bin", by_usual_folder: "/usr/local/slurm/bin"}.get(
         way, str(site.commands)
     )
-    assert host.scheduler_path == (() if way is by_variable_of_logins else (folder,))
+    assert host.get("scheduler_path", []) == ([] if way is by_variable_of_logins else [folder])
     given = "SLURM_CONF" in site.environ
-    assert host.scheduler_env == ({} if given else {"SLURM_CONF": slurm_conf()})
+    assert host.get("scheduler_env", {}) == ({} if given else {"SLURM_CONF": slurm_conf()})
     called = machine.call()
     assert re.search(r"^job [0-9]+$", called, re.MULTILINE), called
     assert "clusterfn found the commands" not in called
@@ -318,7 +318,7 @@ def test_a_server_without_signs_is_bare_without_a_question(site: Any, machine: M
     site.start()
 
     assert "site is ready." in machine.run(*machine.init_words())
-    assert machine.written().scheduler == "bare"
+    assert machine.written()["scheduler"] == "bare"
 
 
 EVERYTHING = """

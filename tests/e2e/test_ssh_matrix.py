@@ -21,10 +21,7 @@ from typing import Any
 import pytest
 
 from clusterfn import cluster, errors
-from clusterfn.config import config_file
-from clusterfn.hosts.connection import HostConnection
-from clusterfn.hosts.host_state import open_session
-from tests.e2e.conftest import MINOR
+from tests.e2e.conftest import MINOR, session_of
 from tests.waiting import WAIT_S
 
 pytestmark = pytest.mark.lab
@@ -103,9 +100,9 @@ def describe(lab: Any, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return write
 
 
-def there() -> HostConnection:
+def there() -> Any:
     """This process's connection to the host `there`."""
-    return open_session(config_file.load().hosts["there"]).connection
+    return session_of("there").connection
 
 
 def logins(lab: Any, way: Way) -> list[int]:

@@ -19,7 +19,6 @@ import pytest
 from jupyter_client import write_connection_file
 
 from clusterfn import cluster
-from clusterfn.bridge.supervisor.process_tree import parent_of
 from tests.chaos.onhost import session_of, stopped
 from tests.e2e.conftest import MINOR
 from tests.e2e.round_trips import behind
@@ -27,6 +26,7 @@ from tests.e2e.test_environments import locked  # noqa: F401  # a fixture
 from tests.fixtures.waiting_call import calls_on
 from tests.lab import DelayProxy
 from tests.lab.own_slurm import ALIAS, OwnSlurm
+from tests.processes import parent_of
 from tests.programs import main
 from tests.waiting import until
 

@@ -14,3 +14,7 @@ class Taken:
     def unanswered(self, since: float) -> str:
         """It has been answered."""
         return ""
+
+    def why_silent(self) -> str:
+        """Nothing is known of it."""
+        return "its host is silent"

@@ -21,6 +21,7 @@ import clusterfn
 from clusterfn import ClusterFunction
 from clusterfn.bridge.layout import RETURNED, TAG
 from clusterfn.config.options import parse_options
+from tests.processes import parent_of
 
 if TYPE_CHECKING:
     from clusterfn.calls.job import Job
@@ -277,10 +278,6 @@ class Case:
         """The error as a traceback would show it."""
         assert self.error is not None
         return "".join(traceback.format_exception(type(self.error), self.error, self.error.__traceback__))
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def _has_outcome(attempt: Path) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pwd
 import signal
 import subprocess
@@ -14,7 +13,6 @@ import pytest
 
 from tests.lab import Lab, accounts, layout, teardown, totp
 from tests.lab.processes import State
-from tests.waiting import until
 
 pytestmark = pytest.mark.lab
 CRASH = """
@@ -42,12 +40,6 @@ def output(lab: Lab) -> Iterator[Path]:
     path.unlink(missing_ok=True)
 
 
-def test_each_host_has_its_own_python_first(lab: Lab) -> None:
-    for minor in (minor for minor in layout.MINORS if f"3.{minor}" in lab.pythons):
-        done = lab.ssh(f"py3{minor}-bash", ["python3", "-c", "import ssl, sys; print(sys.version_info[1])"])
-        assert done.stdout == b"%d\n" % minor, done.stderr
-
-
 def test_nothing_of_a_newcomer_is_left(lab: Lab) -> None:
     with lab.newcomer() as newcomer:
         argv = ["setsid", "--fork", "sleep", "60"]
@@ -64,28 +56,6 @@ def test_a_newcomer_whom_a_killed_test_left_is_removed_by_the_next(lab: Lab) -> 
     assert pwd.getpwnam(left.stdout.strip())
     with lab.newcomer():
         assert left.stdout.strip() not in {found.pw_name for found in pwd.getpwall()}
-
-
-def test_wipe_leaves_a_clean_host(lab: Lab) -> None:
-    command = "mkdir -p d/e; touch f; CLUSTERFN_JOB=test-lab-wipe sleep 60 >/dev/null 2>&1 &"
-    lab.ssh("tensor01-tiny", command)
-    lab.wipe("tiny")
-    assert lab.processes("test-lab-wipe") == []
-    left = {path.name for path in lab.home("tiny").iterdir()}
-    assert left <= {".clusterfn"}, left  # which an agent of a test beside this one makes
-
-
-def test_nopython_has_no_python(lab: Lab) -> None:
-    assert lab.ssh("nopython-bash", "command -v python3 python").stdout == b""
-
-
-def test_processes_are_found_by_their_tag(lab: Lab) -> None:
-    command = "CLUSTERFN_JOB=test-lab-tag sleep 60 >/dev/null 2>&1 & echo $!"
-    pid = int(lab.ssh("tensor01", command).stdout)
-    try:
-        until(lambda: lab.processes("test-lab-tag") == [pid])  # the shell says its number before it is a sleep
-    finally:
-        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.long

@@ -9,31 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.lab import Lab
-from tests.lab.processes import LabError
 from tests.waiting import until
 
 pytestmark = pytest.mark.lab
-REFUSES = """\
-function slurm_job_submit(job, part, uid) slurm.log_user("not here") return slurm.ERROR end
-function slurm_job_modify(job, rec, part, uid) return slurm.SUCCESS end
-return slurm.SUCCESS
-"""
 
 
 def told() -> str:
     """The command lines of all processes."""
     return subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-
-
-def test_it_has_its_settings_and_files_and_runs_jobs(lab: Lab) -> None:
-    files = {"prolog.sh": "#!/bin/sh\necho began >> {folder}/spool-s1/told\n"}
-    with lab.own_slurm(
-        {"SelectTypeParameters": "CR_Core", "Prolog": "{folder}/prolog.sh"}, nodes=1, files=files
-    ) as own:
-        assert "CR_CORE" in own.run("scontrol", "show", "config").stdout
-        assert own.ssh("srun echo from a job; whoami").stdout.split("\n")[:2] == ["from a job", "cfbash"]
-        assert (own.folder / "spool-s1" / "told").read_text() == "began\n"
-        assert "PartitionName=short" not in own.ssh("scontrol show partition").stdout
 
 
 def test_nothing_of_it_is_left(lab: Lab) -> None:
@@ -57,15 +40,3 @@ def test_it_ends_with_a_test_that_is_killed_and_the_next_one_removes_its_files(l
     until(lambda: str(folder) not in told())
     with lab.own_slurm(nodes=1):
         assert not folder.exists()
-
-
-def test_a_plugin_refuses_and_says_so(lab: Lab) -> None:
-    files = {"job_submit.lua": REFUSES}
-    with lab.own_slurm({"JobSubmitPlugins": "lua"}, nodes=1, files=files) as own:
-        done = own.ssh("sbatch --wrap true")
-    assert done.returncode != 0 and "not here" in done.stderr
-
-
-def test_a_setting_that_slurm_does_not_know_is_an_error_with_its_log(lab: Lab) -> None:
-    with pytest.raises(LabError, match="NoSuchPlugin"), lab.own_slurm({"SelectType": "select/NoSuchPlugin"}):
-        pass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import sys
-import threading
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -39,7 +38,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_command_that_only_sends_a_job_says_that_its_scheduler_has_not_taken_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    waiting: dict[Any, Any] = {Future(): (60.0, threading.Event())}
+    waiting: dict[Any, Any] = {Future(): 60.0}
     monkeypatch.setattr(exit_flush, "unanswered", waiting)
 
     class Answered(io.StringIO):

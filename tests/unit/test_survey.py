@@ -100,7 +100,7 @@ def test_what_an_interrupted_survey_left_of_a_package_does_not_count(client, tmp
     assert _surveyed(client(f"{_FIRST}\n{_END}"), tmp_path) == [("one.First", "value"), ("*", "end")]
 
 
-def test_a_survey_that_is_told_to_stop_ends_its_processes_and_keeps_no_half_of_a_package(client, tmp_path, monkeypatch):
+def test_a_survey_that_is_stopped_ends_its_processes_and_keeps_no_half_of_a_package(client, tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "stopping", threading.Event())
     runs.stopping.set()
 

@@ -7,7 +7,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, List, Optional, Tuple, Union
 
-LONGEST = 256 * 1024  # of a piece
+# No piece has more bytes, so a compressed one cannot unpack to gigabytes.
+LONGEST = 256 * 1024
 # Compressing a smaller piece is not worth the time.
 LEAST = 16 * 1024
 _LEVEL = 1

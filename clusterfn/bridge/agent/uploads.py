@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from .frames import Frame, Header
 
-    Plan = Tuple[str, int, int, Optional[int]]  # place, size, mode, CRC-32
+    # Place, size, mode and CRC-32 of a file.
+    Plan = Tuple[str, int, int, Optional[int]]
 
 SWEEP_DELAY_S = 1.0
 # An fsync of more bytes than this would stop the loop for too long.

@@ -80,7 +80,8 @@ def _tar(stream: "IO[bytes]", top: str = "") -> "Iterator[Member]":
                 yield member, archive.extractfile(info)
             elif info.issym():
                 link = native(info.linkname)
-                if not link.startswith("/"):  # a relative one must stay in the package; others are not resolved
+                # A relative link must stay in the package. An absolute one is only recorded.
+                if not link.startswith("/"):
                     _inside("", os.path.join(os.path.dirname(path), link))
                 yield member._replace(size=0, link=link), None
             elif info.islnk():
@@ -123,6 +124,7 @@ def extract_archive(
     found: "dict[str, PackageFile]" = {}
     made = {folder}
     for member, content in read_members(archive, kind, zstd):
+        # The host compiles byte code itself: that of a package would be stale (`bytecode`).
         if CACHE in member.path:
             continue
         path = os.path.join(folder, member.path)
@@ -136,6 +138,7 @@ def extract_archive(
             if member.link is None:
                 shutil.copy(os.path.join(folder, content), path)
         elif content is not None:
+            # With O_EXCL, nothing is written through a link that is there already.
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o777 if member.executable else 0o666)
             with os.fdopen(fd, "wb", 0):
                 for block in iter(functools.partial(content.read, _BLOCK), b""):
@@ -154,7 +157,8 @@ def find_zstd(wheel: "Optional[str]" = None) -> "Optional[Opener]":
     Args:
         wheel: The unpacked `zstandard` wheel, if the client sent one.
     """
-    with contextlib.suppress(ImportError):  # before Python 3.14
+    # Python has this module from 3.14 on.
+    with contextlib.suppress(ImportError):
         standard: "Any" = importlib.import_module("compression.zstd")
         return lambda stream: standard.ZstdFile(stream)
     if wheel is not None:
@@ -164,7 +168,8 @@ def find_zstd(wheel: "Optional[str]" = None) -> "Optional[Opener]":
             return lambda stream: io.BufferedReader(
                 zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(stream, read_size=_BLOCK), _BLOCK
             )
-        except ImportError:  # it is built for another interpreter
+        except ImportError:
+            # The wheel is built for another interpreter.
             pass
         finally:
             sys.path.remove(wheel)
@@ -181,7 +186,8 @@ def _decompressed(argv: "list[str]", source: "IO[bytes]") -> "Iterator[IO[bytes]
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
 
     def feed(pipe: "IO[bytes]") -> None:
-        with contextlib.suppress(OSError, ValueError), pipe:  # if the program has ended, its stderr says why
+        # If the program has ended, its stderr says why.
+        with contextlib.suppress(OSError, ValueError), pipe:
             shutil.copyfileobj(source, pipe, _BLOCK)
 
     feeder = threading.Thread(target=feed, args=(process.stdin,), daemon=True)
@@ -189,7 +195,8 @@ def _decompressed(argv: "list[str]", source: "IO[bytes]") -> "Iterator[IO[bytes]
     try:
         try:
             yield process.stdout
-        finally:  # the program's own error counts more than that of the tar which it has cut off
+        finally:
+            # The program's own error counts more than that of the tar which it has cut off.
             if not process.stdout.read(_BLOCK) and process.wait():
                 raise ValueError("zstd: %s" % process.stderr.read().decode("utf-8", "replace").strip())
     finally:

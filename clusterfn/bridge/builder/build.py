@@ -57,6 +57,7 @@ def build_or_wait(plan: "BuildPlan", holder: "LockHolder") -> "dict[str, Any]":
     while True:
         lock = FolderLock(os.path.join(folder, LOCK), holder)
         waited = _Waiting(folder)
+        # A builder that loses the lock, because it was stopped, waits for its successor in the next turn.
         with contextlib.suppress(_LockLost), lock.held(waited.look):
             if is_ready(plan.root, plan.id) and not plan.purged:
                 return dict(REUSED)
@@ -70,7 +71,7 @@ class _Waiting:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._told: "dict[str, Any]" = {}
+        self._last_line: "dict[str, Any]" = {}
         self._tokens: "list[str]" = []
         self._who, self._due = "", 0.0
 
@@ -86,10 +87,10 @@ class _Waiting:
             if who != self._who:
                 self._who = who
                 progress.print_line({"stage": "wait", "text": "%s builds it" % who})
-        told = progress.last_line(os.path.join(self._folder, PROGRESS))
-        if told and told != self._told:
-            self._told = told
-            progress.print_line(told)
+        line = progress.last_line(os.path.join(self._folder, PROGRESS))
+        if line and line != self._last_line:
+            self._last_line = line
+            progress.print_line(line)
 
     def outcome(self) -> "Optional[dict[str, Any]]":
         """Return the failure of the builder that was waited for: the first error counts for all."""
@@ -111,10 +112,12 @@ def _conclude(build: "_Build", folder: str, token: str) -> "dict[str, Any]":
         lines = traceback.format_exc().splitlines()[-20:]
         outcome = BuildFailed(message, stage="builder", evidence=lines, hint="report it with these lines").document()
     if not outcome["ok"]:
-        build.check_lock()  # whatever failed, may have failed because of the files of another builder
-    with contextlib.suppress(OSError):  # the disk is full: our output says it too
-        told = {name: value for name, value in outcome.items() if name != "ready"}
-        write_document(os.path.join(folder, OUTCOME), dict(told, by=token))
+        # Whatever failed may have failed because of the files of another builder.
+        build.check_lock()
+    # The disk may be full. The output of this process has the outcome, too.
+    with contextlib.suppress(OSError):
+        content = {name: value for name, value in outcome.items() if name != "ready"}
+        write_document(os.path.join(folder, OUTCOME), dict(content, by=token))
     return outcome
 
 
@@ -145,7 +148,8 @@ class _Build:
             return self._finish(dict(facts, fetched=packages.moved["fetch"]))
         except stopping.BuildStopped:
             raise
-        except BaseException:  # whatever the reason: an incomplete environment must not stay
+        except BaseException:
+            # An incomplete environment must not stay, whatever the reason.
             if os.path.islink(self._final) and os.readlink(self._final) == os.path.basename(self._aside):
                 os.unlink(self._final)
             cleanup.delete(self._aside, self._holder)
@@ -170,14 +174,15 @@ class _Build:
             os.unlink(self._final)
         elif os.path.isdir(self._final):
             cleanup.delete(self._final, self._holder)
-        os.symlink(os.path.basename(self._aside), self._final)  # without READY no job uses it
+        # No job uses an environment without READY, so the link can exist before the environment is whole.
+        os.symlink(os.path.basename(self._aside), self._final)
         self._progress.report("compile", 0, 1)
         self._timed("compile", lambda: maker.make_all(bytecode.compile_missing(layout)))
         messages = self._timed("scripts", programs.run_post_link_scripts, self.plan, self._final, self._progress)
-        told = {"set": programs.find_activation_variables(self._final, self.plan.timeout_s)}
+        activation = {"set": programs.find_activation_variables(self._final, self.plan.timeout_s)}
         self._progress.report("verify", 0, 1)
         facts = self._timed("verify", programs.verify_environment, self.plan, self._final)
-        return dict(facts, messages=messages, told=told)
+        return dict(facts, messages=messages, told=activation)
 
     def _link(self, layout: "Layout", maker: Linker) -> None:
         # In a few threads: on a network file system each link waits for an answer.
@@ -204,9 +209,12 @@ class _Build:
         os.makedirs(os.path.join(self._aside, ABOUT), exist_ok=True)
         for name, document in ((SIZES, sizes), (PLAN, self.plan.document), (READY, ready)):
             write_document(os.path.join(self._aside, ABOUT, name), document)
+        # All files must be on the disk before READY says that they are.
         sync_file_system(self._aside)
         self.check_lock()
-        os.unlink(self._final)  # before READY exists: through the link, jobs would use what is swept if we are killed
+        # The link goes before READY exists. If this process were killed between them, jobs would use a folder that is
+        # swept.
+        os.unlink(self._final)
         write_document(os.path.join(self._aside, READY), ready)
         self.check_lock()
         os.rename(self._aside, self._final)
@@ -243,7 +251,8 @@ def _repair_environment(plan: "BuildPlan", holder: "LockHolder") -> "dict[str, A
     packages = Packages(plan, holder, progress.ProgressWriter(os.path.join(build_dir(plan.root, plan.id), PROGRESS)))
     there, listed = cleanup.list_sizes(prefix), read_document(os.path.join(prefix, ABOUT, SIZES))
     expected: "dict[str, int]" = {} if listed is None else listed
-    if listed is None:  # all files of the packages; those that are there count as whole, as jobs may use them
+    # Without a list, all files of the packages are expected. Those that exist count as whole, as jobs may use them.
+    if listed is None:
         names = packages.retry_on_damage(lambda: package_formats.layout_of_plan(plan, prefix)).targets
         expected = dict(dict.fromkeys(names, -1), **there)
     missing = {path: size for path, size in expected.items() if there.get(path) != size}

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 CACHE = "__pycache__/"
 _PROCESSES = 4
-_TOGETHER = 200  # sources of one process
+# A process takes time to start, so each compiles many sources.
+_TOGETHER = 200
 _IDLE_S = 600.0
 # A program for the environment's own Python, with the paths of sources. Files that are no valid Python (templates,
 # tests of other versions) are skipped, and so is what another builder is writing. Python 3.6 always writes the date.
@@ -63,7 +64,8 @@ def compile_missing(layout: "Layout") -> "list[TargetFile]":
     found = []
     for each in shared:
         made, path = bytecode_path(each.source, layout.tag), bytecode_path(each.path, layout.tag)
-        with contextlib.suppress(FileNotFoundError):  # not every file in a package is valid Python
+        # Not every file in a package is valid Python.
+        with contextlib.suppress(FileNotFoundError):
             found.append(each._replace(path=path, source=made, size=os.stat(made).st_size, executable=False))
     return found
 

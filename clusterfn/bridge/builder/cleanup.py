@@ -34,7 +34,8 @@ def delete(path: str, holder: "LockHolder", is_needed: "Optional[Callable[[str],
     with contextlib.suppress(FileNotFoundError):
         aside = move_aside(path, holder.token, is_needed)
     if aside:
-        with contextlib.suppress(OSError):  # a sweep tries again
+        # A later sweep tries again.
+        with contextlib.suppress(OSError):
             remove(aside)
     return bool(aside)
 
@@ -45,8 +46,10 @@ def sweep_leftovers(root: str, holder: "LockHolder") -> None:
         sweep(folder, lambda path: _is_left(path, holder))
         for path in paths_in(folder):
             if os.path.islink(path) and not os.path.exists(path):
-                with contextlib.suppress(OSError):  # it is another user's
-                    delete(path, holder, os.path.exists)  # a builder may have renewed it meanwhile
+                # The link may belong to another user.
+                with contextlib.suppress(OSError):
+                    # A builder may have renewed the link meanwhile.
+                    delete(path, holder, os.path.exists)
     sweep(beats_folder(root), lambda path: OtherHolder(os.path.basename(path), holder).is_dead())
 
 
@@ -54,7 +57,8 @@ def _is_left(path: str, holder: "LockHolder") -> bool:
     name = os.path.basename(path)
     if name.startswith(".lock-"):
         return not is_held(path, holder)
-    return name.startswith(".") and OtherHolder(name.rpartition("-")[2], holder).is_dead()  # a token is at its end
+    # Each name ends with the token of the builder that made it.
+    return name.startswith(".") and OtherHolder(name.rpartition("-")[2], holder).is_dead()
 
 
 def list_environments(root: str) -> "list[str]":
@@ -85,7 +89,8 @@ def remove_environment(root: str, env_id: str, holder: "LockHolder") -> "dict[st
         final = layout.environment_dir(root, env_id)
         exists, freed = os.path.lexists(final), size_of(final, 1)
 
-        def is_needed(_: str) -> bool:  # or a builder has taken the lock of this process for that of a dead one
+        # A builder may also have taken the lock of this process for that of a dead one.
+        def is_needed(_: str) -> bool:
             return bool(leases.jobs_using(root, env_id)) or not own.is_mine()
 
         if is_needed(final) or (exists and not delete(final, holder, is_needed)):
@@ -95,10 +100,12 @@ def remove_environment(root: str, env_id: str, holder: "LockHolder") -> "dict[st
         leases.sweep_ended_leases(root, env_id)
         # The files of its builds go; the lock stays, as another process may wait for it.
         for path in paths_in(layout.build_dir(root, env_id)):
-            name = os.path.basename(path)  # logs of builders whose clients disconnected before the end
+            # Logs stay behind where clients disconnected before the end of a build.
+            name = os.path.basename(path)
             if name in (layout.PLAN, layout.PROGRESS, layout.OUTCOME) or name.startswith("log-"):
                 try_unlink(path)
-        with contextlib.suppress(OSError):  # a job has added a lease meanwhile
+        # A job may have added a lease meanwhile.
+        with contextlib.suppress(OSError):
             os.rmdir(layout.uses_dir(root, env_id))
     finally:
         own.release()

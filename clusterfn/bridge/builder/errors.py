@@ -33,20 +33,23 @@ class BuildFailed(Exception):
 
     def document(self) -> "dict[str, Any]":
         """Return the content of outcome.json."""
-        from ..supervisor.text import portable  # a worker is started before `re` is loaded: `early_start`
+        # `early_start` starts a worker before `re` is loaded, so this import is late.
+        from ..supervisor.text import portable
 
-        told = {"ok": False, "message": str(self), "evidence": self.evidence, "hint": self.hint, "stage": self.stage}
-        return dict(portable(dict(told, need=self.need) if self.need else told))
+        content = {"ok": False, "message": str(self), "evidence": self.evidence, "hint": self.hint, "stage": self.stage}
+        return dict(portable(dict(content, need=self.need) if self.need else content))
 
 
 def from_os_error(error: OSError, root: str) -> BuildFailed:
     """Describe what the file system refused, with its numbers."""
     where = "%s: %s" % (os.strerror(error.errno) if error.errno else error, error.filename or root)
     if error.errno in _FULL:
-        from ..supervisor.text import format_size  # as above
+        # This import is late for the same reason.
+        from ..supervisor.text import format_size
 
         free = []
-        with contextlib.suppress(OSError):  # the root may not be there yet
+        # The root may not exist yet.
+        with contextlib.suppress(OSError):
             disk = os.statvfs(root)
             files = ", %d files" % disk.f_favail if disk.f_files else ""
             free = ["free under %s: %s%s" % (root, format_size(disk.f_bavail * disk.f_frsize), files)]

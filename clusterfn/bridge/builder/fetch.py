@@ -24,12 +24,16 @@ if TYPE_CHECKING:
     from .plan import PlannedPackage
 
 _BLOCK = 1 << 18  # of the network
-_TRIES = 7  # in a row without a byte
-_FIRST_PAUSE_S = 0.5  # doubled each time: half a minute in total
+# Only tries in a row without a byte count, so that a slow network is no failure.
+_TRIES = 7
+# The pause doubles each time, to half a minute in total.
+_FIRST_PAUSE_S = 0.5
 _SILENT_S = 60.0
-_ANSWER_S = 8.0  # when a server is only asked whether it can be reached
+# A server that is only asked whether it can be reached must not hold up the call.
+_ANSWER_S = 8.0
 _ASKED_AT_ONCE = 8
-_FINAL = (400, 401, 403, 404, 405, 407, 410, 451)  # asking again will not help
+# These answers stay the same however often one asks.
+_FINAL = (400, 401, 403, 404, 405, 407, 410, 451)
 _BROKEN = (OSError, http.client.HTTPException)
 _DISK_BLOCK = 1 << 20
 
@@ -64,9 +68,11 @@ def fetch_archive(package: "PlannedPackage", target: str, moved: "Callable[[int]
         check_archive(package, part, moved, package.url)
     except BuildFailed:
         os.unlink(part)
+        # A fresh download that is damaged would be damaged again.
         if not resumed:
             raise
-        return fetch_archive(package, target, moved)  # what was resumed may have been another file
+        # What was resumed may have been another file, so this try begins at the first byte.
+        return fetch_archive(package, target, moved)
     return os.rename(part, target)
 
 
@@ -82,7 +88,8 @@ def _download(package: "PlannedPackage", part: str, moved: "Callable[[int], None
                 return None
             why, is_final = "HTTP %d, %s" % (error.code, error.reason), error.code in _FINAL
         except _BROKEN as error:
-            if getattr(error, "filename", None) is not None:  # the disk, not the network
+            # Only an error of the disk has a file's name, and asking again does not help against it.
+            if getattr(error, "filename", None) is not None:
                 raise
             why = str(getattr(error, "reason", None) or error)
             is_final = "CERTIFICATE_VERIFY_FAILED" in why
@@ -100,7 +107,8 @@ def _download(package: "PlannedPackage", part: str, moved: "Callable[[int], None
 
 
 def _send_request(package: "PlannedPackage", part: str, moved: "Callable[[int], None]") -> None:
-    have = _size(part)  # the request begins at the first missing byte
+    # The request begins at the first missing byte.
+    have = _size(part)
     if have and have == package.size:
         return
     with urllib.request.urlopen(make_request(package.url, have), timeout=_SILENT_S) as answer:
@@ -112,7 +120,8 @@ def _send_request(package: "PlannedPackage", part: str, moved: "Callable[[int], 
                 try:
                     publish.write_all(file.fileno(), block)
                 except OSError as error:
-                    error.filename = part  # of the disk: errors of the network have none
+                    # By this name the caller knows that the disk has failed, not the network.
+                    error.filename = part
                     raise
                 got += len(block)
                 moved(len(block))

@@ -24,7 +24,8 @@ def add_lease(root: str, env_id: str, job: str) -> None:
         path = os.path.join(uses_dir(root, env_id), os.path.basename(job))
         while True:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):  # a removal that ends now has taken the empty folder
+            # A removal that ends now may take the empty folder.
+            with contextlib.suppress(FileNotFoundError):
                 publish.replace(path, os.fsencode(job + "\n"), sync=False, mode=0o666)
                 return
 
@@ -41,7 +42,8 @@ def sweep_ended_leases(root: str, env_id: str) -> None:
         if _ended(path) is not None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
-    with contextlib.suppress(OSError):  # there is none, or it is another user's
+    # The folder may be missing, or belong to another user.
+    with contextlib.suppress(OSError):
         os.utime(folder, (used, used))
 
 
@@ -68,13 +70,16 @@ def _ended(lease: str) -> "Optional[float]":
         os.stat(folder)
     except (FileNotFoundError, NotADirectoryError):
         return 0.0
-    except OSError:  # another user's, or its file system is unavailable
+    except OSError:
+        # The folder may belong to another user, or its file system is unavailable.
         return None
-    from ..supervisor.attempt import final_attempt  # a worker is started before these are loaded: `early_start`
+    # `early_start` starts a worker before these modules are loaded.
+    from ..supervisor.attempt import final_attempt
     from ..supervisor.job import DamagedFile, JobFolder
 
     try:
         final = final_attempt(JobFolder(folder))
         return os.stat(final.path(OUTCOME)).st_mtime if final else None
-    except (OSError, DamagedFile):  # unknown: the job keeps the environment until its folder is removed
+    except (OSError, DamagedFile):
+        # The outcome is unknown, so the job keeps the environment until its folder is removed.
         return None

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 LINK, SYMLINK, TEXT, BINARY, SCRIPT, WRITE = "link", "symlink", "text", "binary", "script", "write"
 _REFUSED = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES)
-_LONGEST_SHEBANG = 127  # the limit of older kernels, which silently truncate a longer one
+# Older kernels silently truncate a longer first line.
+_LONGEST_SHEBANG = 127
 _SHEBANG = re.compile(rb"#![ \t]*(.*?)[ \t]*\r?\n")
 
 
@@ -182,11 +183,13 @@ class Linker:
         if folder not in self._made:
             self._refuse_outside(folder, target)
             os.makedirs(folder, exist_ok=True)
-            self._refuse_outside(folder, target)  # another thread may have made a link meanwhile
+            # Another thread may have made a link meanwhile.
+            self._refuse_outside(folder, target)
             self._made.add(folder)
         try:
             self._put(target, path)
-        except FileExistsError:  # a truncated file, or one of an earlier builder
+        except FileExistsError:
+            # It is a truncated file, or one of an earlier builder.
             os.unlink(path)
             self._put(target, path)
 
@@ -238,6 +241,7 @@ def _file_content(target: TargetFile, prefix: str) -> bytes:
         return shebang(os.path.join(prefix, "bin", "python")) + data.partition(b"\n")[2]
     old, new = os.fsencode(target.placeholder), os.fsencode(prefix)
     if target.how == TEXT:
+        # The prefix may be longer than the placeholder, and then the first line of a script, too.
         return _runnable(data.replace(old, new))
     if len(new) > len(old):
         raise BuildFailed(
@@ -268,12 +272,14 @@ def _runnable(data: bytes) -> bytes:
     match = _SHEBANG.match(data)
     if not match or not match.group(1).startswith(b"/"):
         return data
-    folder, slash, rest = match.group(1).rpartition(b"/")  # the folder may hold spaces, the program's name may not
+    # The folder may have spaces in its path, and the program's name may not.
+    folder, slash, rest = match.group(1).rpartition(b"/")
     name, _, arguments = rest.partition(b" ")
     program = folder + slash + name
     if len(match.group().rstrip()) <= _LONGEST_SHEBANG and b" " not in program:
         return data
-    if name.startswith((b"python", b"pypy")):  # two lines that a shell reads as an exec, and Python as a string
+    # A shell reads these two lines as an exec, and Python reads them as a string.
+    if name.startswith((b"python", b"pypy")):
         quoted = re.sub(rb'([\\"$`])', rb"\\\1", program)
         first = b"#!/bin/sh\n'''exec' \"%s\" \"$0\" \"$@\"\n' '''\n" % quoted
     else:

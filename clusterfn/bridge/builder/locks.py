@@ -31,11 +31,15 @@ if TYPE_CHECKING:
 _LOOK_S = 0.1
 _FREE = "free"
 _BEAT_S = 2.0
-_SILENT_S = 60.0  # from another machine
-_REBOOTED_S = 6.0  # from this one before it booted; or from another of the same name, which then still beats
-_STOPPED_S = 5.0  # by a signal, on this machine: of a job that is suspended, say
+# The processes of another machine cannot be seen, so it must be silent for a minute.
+_SILENT_S = 60.0
+# This machine may have booted since. Or another machine has the same name, and then still beats.
+_REBOOTED_S = 6.0
+# A job that is suspended must not block others with its lock.
+_STOPPED_S = 5.0
 _FOR_EVER_S = float("inf")
-_LEFT_S = 600.0  # by the file server's clock, at the first look
+# At the first look, only the clock of the file server tells how old a heartbeat is.
+_LEFT_S = 600.0
 
 
 class FolderLock:
@@ -73,10 +77,13 @@ class FolderLock:
             if not self._other.is_dead(_STOPPED_S):
                 return False
         try:
+            # Of several builders that try the same number, one succeeds.
             if not publish.publish(self._folder, str(number + 1), self._holder.token.encode(), mode=0o666):
                 return False
-        except FileNotFoundError:  # its holder has removed the folder
+        except FileNotFoundError:
+            # Its holder has removed the folder meanwhile.
             return False
+        # The lock counts only if this number is still the highest, and has the token of this process.
         self._number = number + 1
         if not self.is_mine():
             try_unlink(os.path.join(self._folder, str(self._number)))
@@ -181,10 +188,12 @@ class LockHolder:
                 try:
                     with open(self._path, "r+") as file:
                         file.write("%012d" % count)
-                except FileNotFoundError:  # without one it counts as dead, and others take its lock
+                except FileNotFoundError:
+                    # Without a heartbeat this process counts as dead, and others take its lock.
                     if os.path.isdir(self.root):
                         self._begin(count)
-            except OSError:  # the disk is full or the server away: others wait a minute before they take us for dead
+            except OSError:
+                # The disk is full or the server away. Others wait a minute before they take this process for dead.
                 continue
 
 
@@ -237,7 +246,8 @@ def _patience_s(process: "dict[str, Any]", stopped_s: float) -> float:
         return _SILENT_S
     if process.get("boot") != me["boot"]:
         return _REBOOTED_S
-    if process.get("pids") != me["pids"] or is_hidden(int(process["pid"])):  # by hidepid=2, of another user
+    # With hidepid=2 the processes of another user cannot be seen.
+    if process.get("pids") != me["pids"] or is_hidden(int(process["pid"])):
         return _SILENT_S
     if start_time(int(process["pid"])) != process["start"]:
         return 0.0
@@ -249,8 +259,10 @@ def _read_beat(root: str, token: str) -> "Optional[_Beat]":
         with open(os.path.join(beats_folder(root), token)) as file:
             count, _, process = file.read().partition("\n")
             found = os.fstat(file.fileno())
-    except (FileNotFoundError, IsADirectoryError):  # "..", say, at the end of a name that somebody has planted
+    except (FileNotFoundError, IsADirectoryError):
+        # Another user may have planted a name that ends with "..", for example.
         return None
-    with contextlib.suppress(ValueError):  # a full disk cut it off
+    # A full disk may have cut the line off.
+    with contextlib.suppress(ValueError):
         return _Beat(count, found.st_mtime, found.st_uid, dict(json.loads(process)))
     return _Beat(count, found.st_mtime, found.st_uid, {})

@@ -61,7 +61,8 @@ def build(path: str) -> int:
 def repair(root: str, env_id: str) -> int:
     """Restore the files that a purging file system took from an environment."""
     own = os.path.join(environment_dir(root, plan.check_id(env_id)), ABOUT, PLAN)
-    path = own if os.path.exists(own) else os.path.join(build_dir(root, env_id), PLAN)  # either may be purged
+    # A purging file system may have taken either of the two.
+    path = own if os.path.exists(own) else os.path.join(build_dir(root, env_id), PLAN)
     return _build(plan.read_plan(path)._replace(purged=True))
 
 
@@ -90,7 +91,8 @@ def list_environments(root: str) -> int:
     """Print a line for each environment."""
     for env_id in cleanup.list_environments(root):
         ready = plan.read_document(os.path.join(environment_dir(root, env_id), READY))
-        if ready is None:  # it is removed meanwhile
+        # Another process may remove it meanwhile.
+        if ready is None:
             continue
         names = ("id", "about", "python", "torch_cuda", "bytes", "files", "built")
         used, used_by = cleanup.last_used(root, env_id), leases.jobs_using(root, env_id)
@@ -130,7 +132,8 @@ def preview_collect(root: str, days: str, keep: str) -> int:
     """Print what `collect` would remove, and about how many bytes that would free."""
     old = cleanup.unused_environments(root, float(days) * DAY_S, int(keep))
     old = [each for each in old if not leases.jobs_using(root, each)]
-    freed = sum(size_of(environment_dir(root, each), 2) for each in old)  # the second name is that in the package
+    # A file with a third name belongs to another environment, too. So only those with at most two are freed.
+    freed = sum(size_of(environment_dir(root, each), 2) for each in old)
     progress.print_line({"removed": old, "kept": [], "freed": freed})
     return 0
 
@@ -142,6 +145,7 @@ def print_missing() -> int:
     _holder(what.root)
     for folder in (os.path.join(what.root, BLOBS), build_dir(what.root, what.id)):
         os.makedirs(folder, exist_ok=True)
-        os.rmdir(tempfile.mkdtemp(dir=folder))  # only this shows whether the folder is writable
+        # Only an attempt shows whether the folder can be written to.
+        os.rmdir(tempfile.mkdtemp(dir=folder))
     progress.print_line(packages.find_missing_archives(what))
     return 0

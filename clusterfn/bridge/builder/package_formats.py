@@ -98,9 +98,9 @@ def _describe_conda(package: "PlannedPackage", folder: str, members: "Mapping[st
         path = os.path.normpath(each["_path"])
         member = members.get(path)
         if member is not None:
-            mark = each.get("prefix_placeholder")
-            mode = (each.get("file_mode") or TEXT) if mark else None
-            files.append(member._replace(placeholder=mark, mode=mode))
+            placeholder = each.get("prefix_placeholder")
+            mode = (each.get("file_mode") or TEXT) if placeholder else None
+            files.append(member._replace(placeholder=placeholder, mode=mode))
         elif each.get("path_type") != "directory" and CACHE not in path:
             raise BuildFailed("it lists %s and does not hold it" % path, stage="unpack")
     linked = link.get("noarch") or {}
@@ -207,7 +207,8 @@ def _is_python(path: str) -> bool:
     try:
         with open(path, "rb") as file:
             return file.read(8) == b"#!python"
-    except FileNotFoundError:  # reported when it is linked
+    except FileNotFoundError:
+        # The linker reports a missing file.
         return False
 
 

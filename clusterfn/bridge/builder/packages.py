@@ -36,11 +36,13 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _AT_ONCE = 4
-_SPARE_TRIES = 3  # while a purging file system takes files away
+# A purging file system may take files away between the tries.
+_SPARE_TRIES = 3
 _TURN_S = 0.2
 _END_S = 2.0
 _UNPACKED_WHEEL, _UNPACKED_CONDA = 1.6, 2.5
-_BYTES_A_FILE = 250000  # PyTorch for CUDA has 3.9 GB in 16 300 files, and others have smaller ones
+# PyTorch for CUDA has 3.9 GB in 16 300 files, and other packages have smaller files.
+_BYTES_A_FILE = 250000
 
 
 class Packages:
@@ -99,12 +101,14 @@ class Packages:
         Raises:
             BuildFailed: As `provide`; or packages are damaged again and again.
         """
-        for _ in range(len(self.plan.packages) + _SPARE_TRIES):  # each try may find another package damaged
+        # Each try may find another package damaged.
+        for _ in range(len(self.plan.packages) + _SPARE_TRIES):
             try:
                 return work()
             except PackageDamaged as damaged:
                 manifest = os.path.join(damaged.args[0], MANIFEST)
-                if read_manifest(manifest) is not None:  # without it, it counts as not unpacked
+                # A package without its manifest counts as not unpacked.
+                if read_manifest(manifest) is not None:
                     os.unlink(manifest)
                 self.provide()
         message = "the packages lose their files again while an environment is made of them"
@@ -127,6 +131,7 @@ class Packages:
             )  # fmt: skip
         _refuse_too_little(self.plan.root, [space_needed(*each) for each in found.items()])
         self._zstd = self._choose_zstd()
+        # The largest packages come first, so that none of them is left alone at the end.
         self._unpack_in_parallel(sorted(self._missing, key=lambda each: -each.size))
 
     def _choose_zstd(self) -> "Optional[Opener]":
@@ -153,7 +158,8 @@ class Packages:
                 done, running = wait(running, _TURN_S, FIRST_EXCEPTION)
                 for each in done:
                     each.result()
-        except BaseException:  # a signal's exception too: the threads must stop
+        except BaseException:
+            # The threads must stop after an exception of a signal, too.
             self._failed.set()
             for each in running:
                 each.cancel()
@@ -198,7 +204,8 @@ class Packages:
         try:
             write_manifest(fill(aside), os.path.join(aside, MANIFEST))
             if read_manifest(os.path.join(final, MANIFEST)) is None:
-                with contextlib.suppress(FileNotFoundError):  # mostly nothing is there
+                # Mostly there is nothing to move away.
+                with contextlib.suppress(FileNotFoundError):
                     os.rename(final, purged)
                 os.rename(aside, final)
         finally:
@@ -214,7 +221,8 @@ class Packages:
         try:
             fetch.check_archive(package, archive, self._stop)
         except BuildFailed:
-            if archive == sent:  # so that it can be sent again
+            # The damaged archive must go, so that it can be sent again.
+            if archive == sent:
                 os.unlink(archive)
             raise
         return archive
@@ -246,7 +254,8 @@ def _extract(
     package: "PlannedPackage", archive: str, zstd: "Optional[Opener]", aside: str, moved: "Callable[[int], None]"
 ) -> Manifest:
     folder = os.path.join(aside, PACKAGE_FILES)
-    if package.is_source:  # it stays as it is: other environments may be built from it
+    # A source distribution stays packed, as other environments may be built from it.
+    if package.is_source:
         shutil.copyfile(archive, os.path.join(folder, package.file))
         only = PackageFile(package.file, os.path.getsize(archive))
         return Manifest(package.name, package.version, "source", {}, None, [], [only])
@@ -272,7 +281,8 @@ def space_needed(package: "PlannedPackage", archive: "Optional[str]") -> "tuple[
             with zipfile.ZipFile(archive) as wheel:
                 sizes = [info.file_size for info in wheel.infolist()]
             return sum(sizes), len(sizes)
-        except (OSError, zipfile.BadZipFile):  # it is damaged: its hash will show that
+        except (OSError, zipfile.BadZipFile):
+            # The check of its hash reports a damaged wheel.
             return 0, 0
     there = os.stat(archive).st_size if archive is not None else 0
     total = there or package.size
@@ -288,13 +298,13 @@ def _refuse_too_little(root: str, needs: "Iterable[tuple[int, int]]") -> None:
     wanted_bytes, wanted_files = [sum(each) for each in zip((0, 0), *needs)]
     disk = os.statvfs(root)
     free = disk.f_bavail * disk.f_frsize
-    told = ""
+    lack = ""
     if wanted_bytes > free:
-        told = "too little room: it needs at least %s, and %s are free" % (format_size(wanted_bytes), format_size(free))
+        lack = "too little room: it needs at least %s, and %s are free" % (format_size(wanted_bytes), format_size(free))
     elif disk.f_files and wanted_files > disk.f_favail:
-        told = "room for too few files: it needs at least %d, and %d may still be made" % (wanted_files, disk.f_favail)
-    if told:
-        raise BuildFailed("%s has %s" % (root, told), stage="space", hint=ROOM)
+        lack = "room for too few files: it needs at least %d, and %d may still be made" % (wanted_files, disk.f_favail)
+    if lack:
+        raise BuildFailed("%s has %s" % (root, lack), stage="space", hint=ROOM)
 
 
 def find_missing_archives(plan: "BuildPlan") -> "dict[str, Any]":

@@ -174,7 +174,8 @@ def local_path(url: str) -> str:
     if parts.scheme != "file":
         return ""
     if os.name == "nt":
-        from urllib.request import url2pathname  # takes time to import
+        # Only Windows needs this module, which takes time to import.
+        from urllib.request import url2pathname
 
         return url2pathname(parts.path)
     return urllib.parse.unquote(parts.path)

@@ -32,14 +32,14 @@ _MOST_OUTPUT = 1000000
 _BASE_TIMEOUT_S = 60.0
 _VERSION = "import sys; print('%d.%d.%d' % sys.version_info[:3])"
 _MESSAGES = ".messages.txt"
-_ENV_MARK = b"\0clusterfn\0"
+_SEPARATOR = b"\0clusterfn\0"
 _SHELLS_OWN = ("_", "SHLVL", "PWD", "OLDPWD", "PATH")
 _SCRIPT = r"""
 env -0; printf '\0clusterfn\0'
 for script in "$@"; do . "$script" >/dev/null 2>&1; done
 env -0
 """
-_VERIFY_MARK = "clusterfn verified "
+_BEFORE_ANSWER = "clusterfn verified "
 _VERIFY = """
 import importlib, json, sys, sysconfig
 found = {"python": "%d.%d.%d" % sys.version_info[:3], "prefix": sys.prefix, "modules": {}, "torch_cuda": None}
@@ -107,12 +107,13 @@ def run_in_environment(argv: "list[str]", prefix: str, more: "Mapping[str, str]"
 
 
 def run_program(argv: "list[str]", environ: "Mapping[str, str]", limit: ProgramLimit) -> bytes:
-    """Run a program with these variables and no others, but for the mark by which it ends with this process."""
+    """Run a program with these variables and no others, but for the one by which it ends with this process."""
+    # A file cannot fill up and block the program, as a pipe can.
     with tempfile.TemporaryFile() as printed:
         try:
             process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=printed, stderr=printed, env=dict(environ, **stopping.mark()),
-                cwd="/", start_new_session=True,
+                argv, stdin=subprocess.DEVNULL, stdout=printed, stderr=printed, cwd="/", start_new_session=True,
+                env=dict(environ, **stopping.identifying_variable()),
             )  # fmt: skip
         except OSError as error:
             # Not the error's own text, which repeats the path in Python 3.6.
@@ -139,7 +140,8 @@ def _wait(process: "subprocess.Popen[bytes]", printed: int, limit: ProgramLimit)
                 process.wait(_TURN_S)
         return ""
     finally:
-        if process.poll() is None or process_tree.in_session(process.pid):  # a server of some compiler stays behind
+        # Some compilers leave a server behind.
+        if process.poll() is None or process_tree.in_session(process.pid):
             _kill_session(process)
 
 
@@ -149,7 +151,8 @@ def _kill_session(process: "subprocess.Popen[bytes]") -> None:
         return [pid for pid in found if process_tree.is_alive(pid)]
 
     process_tree.end(living, process.poll)
-    with contextlib.suppress(OSError):  # it is gone; where there is no /proc it is not
+    # It is gone, except where no /proc shows it.
+    with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
@@ -201,7 +204,7 @@ def find_activation_variables(prefix: str, timeout_s: float) -> "dict[str, str]"
         ) from error
     old, new = [
         dict(os.fsdecode(each).split("=", 1) for each in part.split(b"\0") if b"=" in each)
-        for part in output.split(_ENV_MARK, 1)
+        for part in output.split(_SEPARATOR, 1)
     ]
     return {name: value for name, value in new.items() if name not in _SHELLS_OWN and old.get(name) != value}
 
@@ -212,16 +215,17 @@ def verify_environment(plan: "BuildPlan", prefix: str) -> "dict[str, Any]":
     Raises:
         BuildFailed: With the last lines that it printed.
     """
-    argv = [os.path.join(prefix, "bin", "python"), "-I", "-B", "-c", _VERIFY.replace("MARK", repr(_VERIFY_MARK))]
+    argv = [os.path.join(prefix, "bin", "python"), "-I", "-B", "-c", _VERIFY.replace("MARK", repr(_BEFORE_ANSWER))]
     try:
         output = run_in_environment(argv + plan.verify, prefix, {}, ProgramLimit(plan.timeout_s))
     except ProgramFailed as error:
-        why = error.evidence[-1] if error.evidence else error  # Python's last line names its exception
+        # The last line of Python names its exception.
+        why = error.evidence[-1] if error.evidence else error
         raise _verify_failed(
             "does not import %s: %s" % (", ".join(plan.verify) or "anything", why), error.evidence
         ) from error
     lines = output.decode("utf-8", "replace").splitlines()
-    found = next((line[len(_VERIFY_MARK) :] for line in lines if line.startswith(_VERIFY_MARK)), None)
+    found = next((line[len(_BEFORE_ANSWER) :] for line in lines if line.startswith(_BEFORE_ANSWER)), None)
     if found is None:
         raise _verify_failed("did not say which Python it is", lines[-20:])
     facts = dict(native(json.loads(found)))

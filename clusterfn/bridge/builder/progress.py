@@ -83,5 +83,6 @@ def in_words(line: "Mapping[str, Any]") -> str:
 
 
 def _write(fd: int, data: bytes) -> None:
-    with contextlib.suppress(OSError):  # the client is gone, or the disk is full
+    # The client may be gone, or the disk full.
+    with contextlib.suppress(OSError):
         os.write(fd, data)

@@ -1,7 +1,7 @@
 """How this builder ends: when SIGTERM or Ctrl-C asks it to, and its programs with it, even if it is killed.
 
-Long steps look whether it was asked, and release their locks on the way. Programs carry the builder's mark in their
-environment, and a process of its own waits for the builder's end, so that no pip outlives it.
+Long steps look whether it was asked, and release their locks on the way. Programs carry a variable of the builder, and
+a process of its own waits for the builder's end, so that no pip outlives it.
 """
 
 import os
@@ -10,7 +10,7 @@ import threading
 
 from ..supervisor import process_tree
 
-_MARK = "CLUSTERFN_BUILDER"
+_VARIABLE = "CLUSTERFN_BUILDER"
 _asked = threading.Event()
 
 
@@ -35,20 +35,22 @@ def check(*_: object) -> None:
         raise BuildStopped
 
 
-def mark() -> "dict[str, str]":
+def identifying_variable() -> "dict[str, str]":
     """Return the variable that every program of this process carries."""
     pid = os.getpid()
-    return {_MARK: "%d/%s" % (pid, process_tree.start_time(pid))}
+    return {_VARIABLE: "%d/%s" % (pid, process_tree.start_time(pid))}
 
 
 def _end_with_this_process() -> None:
-    (variable,) = ["%s=%s" % each for each in mark().items()]
-    reading, writing = os.pipe()  # the second is closed when this process ends, however it does
+    (variable,) = ["%s=%s" % each for each in identifying_variable().items()]
+    # The system closes the writing end when this process ends, however it does.
+    reading, writing = os.pipe()
     if os.fork():
         os.close(reading)
         return
     try:
-        os.setsid()  # a signal to the group of the builder must not reach it
+        # A signal to the group of the builder must not reach this process.
+        os.setsid()
         os.chdir("/")
         os.close(writing)
         null = os.open(os.devnull, os.O_RDWR)

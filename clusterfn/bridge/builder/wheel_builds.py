@@ -102,10 +102,12 @@ class BuildFolder:
         builds = self._package.requires
         names = {each.name for each in builds}
         others = [each for each in self._plan.packages if each.kind != WHEEL and each.name not in names]
-        prefix = os.path.join(self._folder, "env")  # an environment that builds
+        # The wheel is built in an environment of its own.
+        prefix = os.path.join(self._folder, "env")
         layout = layout_of_plan(self._plan._replace(packages=others + list(builds)), prefix)
         Linker(prefix, prefix).make_all(target for _, target in sorted(layout.targets.items()))
-        path = os.path.join(self._folder, os.path.basename(sdist))  # pip reads names and versions in it
+        # pip reads the name and the version in the file's name, so the link has it.
+        path = os.path.join(self._folder, os.path.basename(sdist))
         os.symlink(sdist, path)
         wheels = os.path.join(self._folder, "wheels")
         words = [
@@ -125,10 +127,12 @@ class BuildFolder:
         """Return what is set for the build: conda's compilers, or those that this machine has."""
         said = programs.find_activation_variables(prefix, self._plan.timeout_s).items()
         found = {name: value for name, value in said if name not in _SET}
-        found.setdefault("SOURCE_DATE_EPOCH", "315532800")  # 1980, the first that a zip can hold
+        # 1980 is the first year that a zip can hold.
+        found.setdefault("SOURCE_DATE_EPOCH", "315532800")
         # A commit comes without its repository, in which these look for the version.
         found.update(dict.fromkeys(("SETUPTOOLS_SCM_PRETEND_VERSION", "PBR_VERSION"), self._package.version))
-        found.update(TMPDIR=os.path.join(self._folder, "tmp"), PIP_CONFIG_FILE=os.devnull)  # /tmp may be noexec
+        # Programs in /tmp may not be allowed to run (noexec), so the build has a folder of its own.
+        found.update(TMPDIR=os.path.join(self._folder, "tmp"), PIP_CONFIG_FILE=os.devnull)
         lines = self._run(["-I", "-c", _COMPILERS], prefix, found)
         found.update(json.loads(lines.decode("utf-8", "replace").strip().splitlines()[-1]))
         return found

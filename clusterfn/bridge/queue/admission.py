@@ -12,6 +12,7 @@ from ..layout import CLAIM, ENVIRONMENT, EXIT_QUEUED, EXIT_RETURNED, OUTCOME, TU
 from ..supervisor import gpus, publish
 from ..supervisor.eligible_gpus import name_gpus
 from ..supervisor.gpus import candidates
+from ..supervisor.job import HeldResources
 from ..supervisor.verdict import EXIT_LEFT_TO_AFTER, AttemptEnded
 from . import arrivals, launch, lease_names, machine, plan, tickets
 from .lease import leases_of_kind
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from ..supervisor.eligible_gpus import GpuInfo
     from ..supervisor.job import JobFolder
-    from ..supervisor.verdict import Verdict
     from ..supervisor.watch import Signals
     from .lease import Lease, Leases
 
@@ -93,7 +93,7 @@ class _Again(Exception):
     """The job does not fit, and gets no ticket: try again."""
 
 
-class Admission:
+class Admission(HeldResources):
     """What a job without a scheduler holds of its machine, and how it gives that back.
 
     Attributes:
@@ -104,15 +104,14 @@ class Admission:
     """
 
     def __init__(self, job: "JobFolder", lock_kept: str = "") -> None:
+        super().__init__()
         self.job = job
         self.leases = leases_of_kind(job.spec["lease"])
         self.ticket = tickets.JobTicket(job)
         self.look = MachineLook(self.ticket, self.leases)
         self.lock = arrivals.AdmissionLock(self.leases, lock_kept)
-        self.uuids: "list[str]" = []
         self.held: "dict[str, Lease]" = {}
         self.run: "Optional[Lease]" = None
-        self.refusal: "Optional[Verdict]" = None
         # The reason for which the job waits again, once `queue_again` has been called.
         self._waits_again = ""
 
@@ -272,7 +271,7 @@ class AdmissionRequest:
         return self._may_queue and not all(map(os.path.exists, self._ticket.needs))
 
     def _look_at_ends(self) -> None:
-        if self._job.cancelled() or self._signals.told_to_end():
+        if self._job.cancelled() or self._signals.asked_to_end():
             raise NotNow(EXIT_LEFT_TO_AFTER, "the job is to end: it waits for GPUs no longer")
 
     def look_while_it_waits(self) -> None:

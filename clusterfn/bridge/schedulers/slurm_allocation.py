@@ -15,7 +15,7 @@ import time
 
 from ..layout import CLAIM, HOLD_ENVIRONMENT, HOLD_RECORD, HOLD_RELEASE, SCHEDULER_LOG, SCRIPT, STEP, TAG
 from ..supervisor.limits import clock
-from ..supervisor.publish import replace, stands
+from ..supervisor.publish import is_there, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -206,9 +206,9 @@ def _start(variables: "dict[str, str]", record: "dict[str, Any]", request: "dict
         except OSError as error:
             return str(error)
         until = time.monotonic() + _START_S
-        while time.monotonic() < until and srun.poll() is None and not stands(request["folder"], CLAIM):
+        while time.monotonic() < until and srun.poll() is None and not is_there(request["folder"], CLAIM):
             time.sleep(_START_LOOK_S)
-        if stands(request["folder"], CLAIM):
+        if is_there(request["folder"], CLAIM):
             _remove_other_names(request["folder"])
             return ""
         # The node does not answer. If the job begins there after all, only one of the two submissions claims it.

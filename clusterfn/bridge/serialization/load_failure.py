@@ -172,7 +172,9 @@ def _called(frame: types.FrameType) -> str:
 
 def _named(obj: Any) -> str:
     cls = obj if isinstance(obj, type) or callable(obj) else type(obj)
-    return "%s.%s" % (getattr(cls, "__module__", "?"), getattr(cls, "__qualname__", "?"))
+    module, name = str(getattr(cls, "__module__", "?")), str(getattr(cls, "__qualname__", "?"))
+    # Cython writes the module into the name of a function, too.
+    return name if name.startswith(module + ".") else "%s.%s" % (module, name)
 
 
 class _NotMade:

@@ -20,7 +20,8 @@ from ..layout import FAILED_RANK, RAISED
 from ..worker import devices, execute, payload
 from ..worker.report import Report
 
-_KIB = 1024  # what getrusage counts in
+# getrusage counts in kibibytes.
+_KIB = 1024
 
 
 def serve(
@@ -42,7 +43,8 @@ def serve(
         if call.get("closes") or not actor.held:
             break
         call = following()
-    actor.held.clear()  # its __del__ runs before the exit functions do
+    # The `__del__` of the object runs before the exit functions.
+    actor.held.clear()
 
 
 class ActorObject:
@@ -70,14 +72,16 @@ class ActorObject:
             facts = self._call(call, value)
         except execute.CallRejected as rejected:
             facts = rejected.facts
-            with contextlib.suppress(OSError):  # the method has closed it
+            # The method may have closed the file.
+            with contextlib.suppress(OSError):
                 os.close(value)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
-        execute.report_outcome(self._report, facts, cpu_before_s, peak=peak)
+        facts.update(peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB)
+        execute.report_outcome(self._report, facts, cpu_before_s)
 
     def _call(self, call: dict[str, Any], value: int) -> dict[str, Any]:
         folder, is_first = call["folder"], not self.held
-        if is_first:  # processes that it starts find the names of its class there, and not those of a later call
+        # Processes that it starts find the names of its class there, and not those of a later call.
+        if is_first:
             payload.export_call(folder, {**self._spec, "sys_path": call["sys_path"]}, [])
         else:
             payload.forbid_again()

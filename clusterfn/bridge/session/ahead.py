@@ -17,7 +17,8 @@ from .prefault import Ranges
 from .spare import SpareProcess
 
 _OOM_VALID_S = 1.0
-_MOST_SPARES = 4  # each of them uses memory, and forking them takes time from the call after it
+# Each of them uses memory, and forking them takes time from the next call.
+_MOST_SPARES = 4
 
 
 class Ahead:
@@ -56,7 +57,8 @@ class Ahead:
         self.oom()
         try:
             self.reserve()
-        except OSError:  # full: the call tries again, and says so
+        except OSError:
+            # The disk is full. The call tries again, and reports it.
             return
 
     def _add_spare(self) -> None:

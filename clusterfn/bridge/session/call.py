@@ -33,6 +33,7 @@ from ..layout import (
 from ..schedulers import given_gpus
 from ..schedulers.base import BareOnHost
 from ..supervisor import publish
+from ..supervisor.attempt import RunnableAttempt
 from ..supervisor.gpus import GpuUsageMonitor, monitored_gpus
 from ..supervisor.job import JobFolder
 from ..supervisor.limits import clock
@@ -46,13 +47,15 @@ from .ahead import Ahead
 from .spare import REST_S
 
 if TYPE_CHECKING:
+    from typing import TypeVar
+
     from ..supervisor.spec import Spec, SpecResources
 
     # Tells the session's server what was just written to the files of a call: "events", "stdout", "stderr", or "end"
     # with the outcome; then the bytes that were appended. "end" also has the `size=` of the value.
     Say = Callable[..., None]
+    Run = TypeVar("Run", bound="CallRun")
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
 FULL_DISK = "the disk of the host is full"
 RESTARTED = "the session was restarted"
 ROOM = "make room there, or point root: to another file system"
@@ -60,7 +63,8 @@ ROOM = "make room there, or point root: to another file system"
 
 _EVENTS_AFTER_S = 0.02
 _FIRST_LOOK_S = 0.1
-_FIRST_SAMPLE_S = 0.05  # most calls have ended by then, and say themselves what they used
+# Most calls have ended by then, and report themselves what they used.
+_FIRST_SAMPLE_S = 0.05
 
 
 class CallJob(JobFolder):
@@ -70,8 +74,10 @@ class CallJob(JobFolder):
         resources: SpecResources = {**spec["resources"], "memory_bytes": None, "time_s": None}
         unlimited: Spec = {**spec, "resources": resources, "stall_s": None, "quiet_s": None}
         super().__init__(folder, unlimited)
-        self.spec = {**self.spec, "resources": resources}  # without an administrator's defaults: the session has them
-        self.scheduler = BareOnHost(self.scheduler.node_name())  # the scheduler knows the session alone
+        # The administrator's defaults apply to the session, and not to its calls.
+        self.spec = {**self.spec, "resources": resources}
+        # The scheduler knows only the session.
+        self.scheduler = BareOnHost(self.scheduler.node_name())
         self._of_session: int | None = spec["resources"]["memory_bytes"]
 
     def of(self, folder: str) -> CallJob:
@@ -90,7 +96,7 @@ class CallJob(JobFolder):
         return {name: os.environ[name] for name in self.spec["secrets"] if name in os.environ}
 
 
-class CallAttempt:
+class CallAttempt(RunnableAttempt):
     """The call's only attempt, as `AttemptRun` needs it. Most calls end before their events are worth a file.
 
     Args:
@@ -101,13 +107,12 @@ class CallAttempt:
         reserve: Disk space for its outcome, used only where there is no other.
     """
 
-    number = 1
-
     def __init__(self, job: CallJob, say: Say, work: str = WORK) -> None:
         self.folder = attempt_dir(job.folder, 1)
         self._job = job
         self._say = say
-        self._events = 0  # how many are written
+        # This counts the events that are written.
+        self._events = 0
         self._waiting: list[dict[str, Any]] = []
         self._due = 0.0
         self.actor_gone = ""
@@ -117,27 +122,9 @@ class CallAttempt:
                 os.mkdir(self.path(work), 0o700)
             else:
                 os.stat(self.folder)
-        except OSError:  # an earlier start of the session has made it, or a function has removed the call's folder
+        except OSError:
+            # An earlier start of the session has made it, or a function has removed the call's folder.
             os.makedirs(self.path(work), mode=0o700, exist_ok=True)
-
-    def path(self, name: str) -> str:
-        return os.path.join(self.folder, name)
-
-    def call(self) -> list[str]:
-        return []
-
-    def variables(self) -> dict[str, str]:
-        """Return nothing: a call has the environment of its session."""
-        return {}
-
-    def wait(self, reason: str) -> None:
-        """Do nothing: a session waits for its environment before any call."""
-
-    def begin(self) -> bool:
-        return True
-
-    def beat(self) -> None:
-        """Do nothing: the session has a heartbeat."""
 
     def event(self, name: str, **facts: Any) -> None:
         self._due = self._due if self._waiting else time.monotonic() + _EVENTS_AFTER_S
@@ -158,7 +145,8 @@ class CallAttempt:
         try:
             # The mode keeps the umask out of it: that is the user's own, and the function's process has it too.
             fd = os.open(self.path(EVENTS), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        except OSError:  # full: events are news, not the record
+        except OSError:
+            # The disk is full. Events are news and not the record.
             return
         try:
             data = data[: os.write(fd, data)]
@@ -181,7 +169,8 @@ class CallAttempt:
         data = (json.dumps(outcome) + "\n").encode()
         self.tick()
         won = self.write_outcome(data)
-        self._waiting = []  # the outcome says more
+        # The outcome says more than these events.
+        self._waiting = []
         if won:
             self._say("end", data, size=(outcome.get("value") or {}).get("size") or 0)
         return won
@@ -191,7 +180,8 @@ class CallAttempt:
         try:
             return publish.publish(self.folder, OUTCOME, data, sync=False)
         except OSError as error:
-            if error.errno not in (*FULL, errno.ENOENT):  # the function may have removed its folder
+            # The function may have removed its folder.
+            if error.errno not in (*publish.FULL, errno.ENOENT):
                 raise
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
         return publish.publish(self.folder, OUTCOME, data, self.reserve, sync=False)
@@ -241,9 +231,11 @@ class CallRun(AttemptRun):
 
     def start(self) -> None:
         spec = self.job.spec
-        self._attach(self._give())  # first: while the process loads the call, the rest is made ready
+        # This comes first: while the process loads the call, the rest is made ready.
+        self._attach(self._give())
         self.attempt.event("starting", node=self.job.node, pid=os.getpid())
-        self._take_line({"stage": "load"})  # its Python runs already
+        # The Python of the process runs already.
+        self._take_line({"stage": "load"})
         gpus: int = spec["resources"]["gpus"]
         self._gpus = GpuUsageMonitor(monitored_gpus(None, gpus, given_gpus(os.environ)), self.notes)
 
@@ -269,11 +261,13 @@ class CallRun(AttemptRun):
             # The function can write what it likes there.
             loaded = said["loaded"] if isinstance(said["loaded"], list) else []
             self.loaded = [name for name in loaded if isinstance(name, str)]
+        if "peak" in said:
             # Only its own process can say it while it exits: without an exec, wait4 does not.
-            self.processes.told_peak = said.get("peak") or 0
+            self.processes.reported_peak = said["peak"] or 0
 
     def _daemons(self) -> list[str]:
-        return []  # what a call leaves behind is ended without a word
+        # What a call leaves behind is ended without a note.
+        return []
 
     def _completed(self, verdict: Verdict) -> Verdict:
         return super()._completed(verdict).replace(left=None)
@@ -281,7 +275,8 @@ class CallRun(AttemptRun):
     def finish(self) -> None:
         """Give its threads and exit functions their time, then end what is left."""
         self._await_exit()
-        self._read_report()  # it may have ended just after the last look
+        # The process may have ended just after the last look.
+        self._read_report()
         self.end_tree()
 
 
@@ -300,8 +295,10 @@ def take_call(attempt: CallAttempt, folder: str) -> bool:
     call, taken = os.path.join(folder, CALL), os.path.join(folder, TAKEN)
     try:
         try:
-            os.link(call, taken)  # a folder takes ten times as long
-        except OSError:  # no links there, or too many of this file; if it is taken, this fails too
+            # A folder would take ten times as long as a link.
+            os.link(call, taken)
+        except OSError:
+            # The file system refuses the link, or the call is taken. In that case, this fails too.
             os.mkdir(taken, 0o700)
         if os.path.exists(call):
             return True
@@ -313,7 +310,8 @@ def take_call(attempt: CallAttempt, folder: str) -> bool:
         elif publish.read(attempt.folder, OUTCOME) is None:
             attempt.publish_without_run(Verdict(LOST, RESTARTED + " while the call ran", hint="call again"))
     except OSError as error:
-        if error.errno not in FULL:  # else it can wait: the client knows, or learns it at the session's end
+        # On a full disk this can wait: the client knows it, or learns it at the end of the session.
+        if error.errno not in publish.FULL:
             raise
     return False
 
@@ -335,11 +333,15 @@ def serve_call(
         attempt = CallAttempt(job, say)
         if not take_call(attempt, job.folder):
             return None
-        work = _prepare(job, attempt, facts, signals, ahead, is_live)
+        watch = CallWatch(job, attempt, signals)
+        work = prepare_run(attempt, ahead, lambda: CallRun(
+            job, attempt, watch, ahead, lambda: ahead.give(job.folder, attempt.folder, facts), is_live
+        ))  # fmt: skip
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in publish.FULL:
             raise
-        return None  # not even that can be written: the server says so
+        # Not even that can be written, and the server reports it.
+        return None
     if work is None:
         return []
     verdict, alive = run_through(work)
@@ -354,18 +356,13 @@ def serve_call(
     return work.loaded
 
 
-def _prepare(
-    job: CallJob, attempt: CallAttempt, facts: Mapping[str, Any], signals: Signals, ahead: Ahead, is_live: bool
-) -> CallRun | None:
+def prepare_run(attempt: CallAttempt, ahead: Ahead, make: Callable[[], Run]) -> Run | None:
     """Make what a run needs on the disk. None if the disk is full, which is published then."""
     try:
         attempt.reserve = ahead.reserve()
-        watch = CallWatch(job, attempt, signals)
-        return CallRun(
-            job, attempt, watch, ahead, lambda: ahead.give(job.folder, attempt.folder, facts), is_live
-        )  # fmt: skip
+        return make()
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in publish.FULL:
             raise
         attempt.publish_without_run(Verdict(HOST_DISK, FULL_DISK, hint=ROOM))
         return None

@@ -20,12 +20,16 @@ from ..kernel.carried import READ, SOCKET, WRITE, SocketWatcher, make_private_fo
 if TYPE_CHECKING:
     from ..agent.frames import Header
 
-MOST_UNSENT = 16 << 20  # bytes, after which a client is too slow
-GATHER_S = 0.004  # how long a frame may wait for others: each write wakes five processes on its way
+# A client with more unsent bytes is too slow.
+MOST_UNSENT = 16 << 20
+# A frame may wait so long for others, because each write wakes five processes on its way.
+GATHER_S = 0.004
 MOST_GATHERED = 64 << 10  # bytes
-TAKEN_AFTER_S = 0.02  # that a call was taken waits so long for what can be said with it, such as its end
+# The report that a call was taken waits so long for another frame, such as the end of the call.
+TAKEN_AFTER_S = 0.02
 _NOT_YET = ".new"
-SMALL_VALUE = 1 << 20  # a larger one is fetched from its file
+# The client fetches a larger value from its file.
+SMALL_VALUE = 1 << 20
 
 
 class ClientConnection:
@@ -40,7 +44,8 @@ class ClientConnection:
     def __init__(self, sock: socket.socket, watcher: SocketWatcher, on_frame: Callable[..., None]) -> None:
         self.due = 0.0
         self.answers_pieces = False
-        self._taken = self._reported = 0  # the last call that was taken, and what the client knows of that
+        # The first is the last call that was taken, the second the last one that the client knows of.
+        self._taken = self._reported = 0
         self._sock = sock
         self._watcher = watcher
         self._on_frame = on_frame
@@ -73,7 +78,8 @@ class ClientConnection:
         try:
             for header, body in self._inbox.feed(data):
                 self._on_frame(self, header, body)
-        except (ValueError, KeyError, TypeError):  # what came is no frame
+        except (ValueError, KeyError, TypeError):
+            # What came is no frame.
             self.close()
         if self.answers_pieces and self._inbox.data:
             self.say("taken")
@@ -108,7 +114,8 @@ class ClientConnection:
     def flush(self) -> None:
         """Send what waits for other frames, or say which calls were taken."""
         self.due = 0.0
-        if self._taken > self._reported:  # a frame that waits may be older
+        # A frame that waits may be older than the last call that was taken.
+        if self._taken > self._reported:
             self.say("taken")
         else:
             self._write()
@@ -120,7 +127,8 @@ class ClientConnection:
         except (BlockingIOError, InterruptedError):
             self._watcher.watch(self._sock, READ | WRITE, self._on_ready)
             return
-        except OSError:  # the client is gone
+        except OSError:
+            # The client is gone.
             self.close()
             return
         self._watcher.watch(self._sock, READ, self._on_ready)
@@ -158,7 +166,8 @@ class Door:
             self._listener.bind(address + _NOT_YET)
             self._listener.listen(8)
             os.rename(address + _NOT_YET, address)
-        except OSError:  # no place for one: calls come as files
+        except OSError:
+            # There is no place for a socket, and calls come as files.
             return
         self.address = address
         self._listener.setblocking(False)
@@ -235,10 +244,12 @@ def _read(path: str, size: int) -> bytes:
     if not size:
         return b""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # open() asks for more
+        # The function `open` would make more system calls.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return os.read(fd, size)
         finally:
             os.close(fd)
-    except OSError:  # the client finds out
+    except OSError:
+        # The client notices that the value is missing.
         return b""

@@ -16,9 +16,11 @@ from ..layout import OUTCOME, VALUE
 from ..supervisor.publish import sync_folder
 from ..supervisor.worker_process import die_with_parent
 
-_GATHER_MS = 100  # each commit to the disk delays the calls that make files meanwhile
+# Each commit to the disk delays the calls that make files meanwhile.
+_GATHER_MS = 100
 _PIECE = 64 << 10  # bytes of names
-_NICENESS = 5  # calls that still run come first: a thousand at once take less time
+# Calls that still run come first, so that a thousand at once take less time.
+_NICENESS = 5
 # Bytes of names, of about a hundred thousand calls. Beyond it, calls end faster than the disk takes them: the kernel
 # writes what is not named here by itself, within half a minute by default.
 _MOST_WAITING = 16 << 20
@@ -54,7 +56,8 @@ class Flusher:
         self._write()
 
     def _write(self) -> None:
-        with contextlib.suppress(BlockingIOError, BrokenPipeError):  # the rest goes with the next; or it was killed
+        # The rest goes with the next names, or the process was killed.
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):
             while self._waiting:
                 del self._waiting[: os.write(self._writing, self._waiting)]
 
@@ -63,25 +66,29 @@ class Flusher:
         os.set_blocking(self._writing, True)
         self._write()
         os.close(self._writing)
-        with contextlib.suppress(ChildProcessError):  # it was killed, and has been collected
+        # It was killed, and has been collected.
+        with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
 
 
 def _live(reading: int, parent: int) -> NoReturn:
     try:
         die_with_parent(9, parent)
-        with contextlib.suppress(OSError):  # a container may forbid it
+        # A container may forbid it.
+        with contextlib.suppress(OSError):
             os.nice(_NICENESS)
         rest = b""
         pause = select.poll()
-        pause.register(reading, 0)  # of all events only its closing, which no mask keeps out
+        # No mask keeps out the event that the pipe is closed.
+        pause.register(reading, 0)
         while True:
             data = os.read(reading, _PIECE)
             if not data:
                 break
             *names, rest = (rest + data).split(b"\0")
             sync(map(os.fsdecode, names))
-            if len(data) < _PIECE:  # else more waits already
+            # After a full piece, more waits already.
+            if len(data) < _PIECE:
                 pause.poll(_GATHER_MS)
     finally:
         os._exit(0)
@@ -91,7 +98,8 @@ def sync(attempts: Iterable[str]) -> None:
     """Bring the outcomes and values in these folders to the disk."""
     for attempt in attempts:
         for name in (VALUE, OUTCOME):
-            with contextlib.suppress(OSError):  # removed by the function, or refused by the disk
+            # The function has removed it, or the disk refuses.
+            with contextlib.suppress(OSError):
                 fd = os.open(os.path.join(attempt, name), os.O_RDONLY)
                 try:
                     os.fsync(fd)

@@ -15,7 +15,8 @@ from ..supervisor.limits import clock
 if TYPE_CHECKING:
     from ..kernel.carried import SocketWatcher
 
-CALL_FACTS = ("sys_path", "actor", "name", "closes")  # what call.json says; all but the first of calls of actors
+# These are the fields of call.json. All but the first are of calls of actors.
+CALL_FACTS = ("sys_path", "actor", "name", "closes")
 
 
 class CallFolders:
@@ -27,7 +28,8 @@ class CallFolders:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._last = (b"", "")  # what the last call.json says, and its path
+        # It holds the content of the last call.json and its path.
+        self._last = (b"", "")
 
     def lay_out(self, number: int, payload: bytes, facts: dict[str, Any]) -> None:
         """Make the folder of a call, as a whole, unless it is there.
@@ -52,7 +54,8 @@ class CallFolders:
     def _write_facts(self, path: str, said: bytes) -> None:
         """Link it to the one before if that says the same, as most do: a new file would take ten times as long."""
         if said == self._last[0]:
-            with contextlib.suppress(OSError):  # no links there, too many of this one, or it was removed
+            # The file system has no links, this file has too many, or it was removed.
+            with contextlib.suppress(OSError):
                 os.link(self._last[1], path)
                 return
         _write(path, said)
@@ -65,15 +68,18 @@ def _write(path: str, data: bytes) -> None:
 
 def _remove(folder: str) -> None:
     for name in (PAYLOAD, CALL):
-        with contextlib.suppress(OSError):  # it was not made
+        # It was not made.
+        with contextlib.suppress(OSError):
             os.unlink(os.path.join(folder, name))
     with contextlib.suppress(OSError):  # as above
         os.rmdir(folder)
 
 
 _FIRST_S, _LAST_S, _LONGEST_S = 0.02, 1.0, 10.0
-_SLOWING = 60.0  # after a minute without a call: a look a second
-_COST = 50.0  # looks take at most 2 % of the time
+# After a minute without a call there is one look a second.
+_SLOWING = 60.0
+# Looks take at most 2 % of the time.
+_COST = 50.0
 
 
 class FolderWatch:

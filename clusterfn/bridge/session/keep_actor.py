@@ -12,14 +12,14 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..layout import HOST_DISK, RETURNED
+from ..layout import RETURNED, WORK
 from ..schedulers import given_gpus
 from ..supervisor import gpus, process_tree
 from ..supervisor.classify_exit import describe_exit
+from ..supervisor.limits import clock
+from ..supervisor.publish import FULL
 from ..supervisor.run import run_through
-from ..supervisor.verdict import Verdict
-from .call import FULL, FULL_DISK, RESTARTED, ROOM, CallAttempt, CallJob, CallRun, CallWatch, is_withdrawn, take_call
-from .link import Voice
+from .call import RESTARTED, CallAttempt, CallJob, CallRun, CallWatch, is_withdrawn, prepare_run, take_call
 
 if TYPE_CHECKING:
     from ..agent.frames import Header
@@ -31,31 +31,27 @@ if TYPE_CHECKING:
 
 CREATE_AGAIN = "create the actor again with session.actor(…): its state is gone with its process"
 _TICK_MS = 100
-_PIECE, _MOST_PIECES = 65536, 16  # a thread that never stops printing keeps no call from its start
-
-
-class ActorAttempt(CallAttempt):
-    """A call of an actor."""
-
-    def __init__(self, job: CallJob, say: Voice, is_first: bool) -> None:
-        super().__init__(job, say, *([] if is_first else [""]))
+# A thread that never stops printing must not keep a call from its start.
+_PIECE, _MOST_PIECES = 65536, 16
 
 
 class ActorCallRun(CallRun):
     """The run of one call of an actor, in a process that was there before it and is there after it."""
 
     def __init__(
-        self, job: CallJob, attempt: ActorAttempt, watch: CallWatch, kept: KeptProcess, is_live: bool,
+        self, job: CallJob, attempt: CallAttempt, watch: CallWatch, kept: KeptProcess, is_live: bool,
         facts: Header,
     ) -> None:  # fmt: skip
+        kept.pass_on()
         super().__init__(job, attempt, watch, kept.ahead, lambda: kept.give(job.folder, attempt.folder, facts), is_live)
         self._kept = kept
 
     def start(self) -> None:
         self._gpus = gpus.GpuUsageMonitor(self._kept.gpus, self.notes)
-        self._started = time.monotonic()
+        self._started = clock.now()
         self._attach(self._give())
-        self.stage = "function"  # the process says only how the call ended: each word would wake this one
+        # The process reports only how the call ended, because each line would wake this process.
+        self.stage = "function"
         self.attempt.event("running", stage="function")
 
     @property
@@ -67,16 +63,6 @@ class ActorCallRun(CallRun):
     def has_reported(self) -> bool:
         """Whether the process has said how the call ended."""
         return self._done is not None
-
-    def _usage(self, living: list[int]) -> dict[str, Any]:
-        """As a call's; memory is the most that the actor has ever had."""
-        said = (self._done or {}).get("usage") or {}
-        return {
-            "wall_s": round(time.monotonic() - self._started, 3),
-            "cpu_s": said.get("cpu_s", round(self.processes.cpu_s_with(living), 3)),
-            "peak_memory_bytes": max(self._sampler.peak, said.get("peak", 0)),
-            "gpus": self._gpus.usage(),
-        }
 
     def close(self) -> None:
         """Close its files, and leave the pipes to the next call."""
@@ -125,7 +111,8 @@ class KeptProcess:
         self.closes = bool(facts.get("closes"))
         if self.process is None:
             self.process = self.ahead.give(folder, attempt, facts)
-            self.ahead.dismiss_spares()  # for as long as the actor is there, nothing needs them
+            # No call needs them as long as the actor is there.
+            self.ahead.dismiss_spares()
         else:
             self.process.give(folder, attempt, facts)
         return self.process
@@ -211,7 +198,8 @@ def keep_actor(link: ServerLink, kept: KeptProcess) -> bool:
 
 def _next(link: ServerLink, kept: KeptProcess) -> Header | None:
     """Wait for the next call; None if there is none to come."""
-    kept.reap()  # while a call ran, its signal may have been taken for another
+    # While a call ran, the signal of its end may have been taken for another.
+    kept.reap()
     while not (kept.gone or link.waiting):
         poll = select.poll()
         for fd in (link.fileno(), kept.signals.fd, *kept.outputs()):
@@ -226,22 +214,17 @@ def _next(link: ServerLink, kept: KeptProcess) -> Header | None:
 
 def _run(link: ServerLink, kept: KeptProcess, order: Header) -> None:
     number, is_first = order["n"], order is kept.first
-    job, voice = kept.job(number), Voice(link, number, is_followed=True)
+    job = kept.job(number)
     ran, why_not = False, "it was not constructed"
     try:
-        attempt = ActorAttempt(job, voice, is_first)
+        attempt = CallAttempt(job, link.voice(number, is_followed=True), WORK if is_first else "")
         if take_call(attempt, job.folder):
-            try:
-                attempt.reserve = kept.ahead.reserve()
-                kept.pass_on()
-                watch = CallWatch(job, attempt, kept.signals)
-                work = ActorCallRun(job, attempt, watch, kept, order["live"], order["facts"])
-            except OSError as error:
-                if error.errno not in FULL:
-                    raise
-                attempt.publish_without_run(Verdict(HOST_DISK, FULL_DISK, hint=ROOM))
-            else:
-                ran = True
+            watch = CallWatch(job, attempt, kept.signals)
+            work = prepare_run(
+                attempt, kept.ahead, lambda: ActorCallRun(job, attempt, watch, kept, order["live"], order["facts"])
+            )
+            ran = work is not None
+            if work is not None:
                 _run_through(kept, attempt, work, is_first)
         elif not is_withdrawn(job.folder):
             why_not = RESTARTED
@@ -253,12 +236,13 @@ def _run(link: ServerLink, kept: KeptProcess, order: Header) -> None:
             kept.gone = kept.gone or "its construction could not be recorded"
     if not ran and is_first:
         kept.gone = why_not
-    elif not ran and order["facts"].get("closes"):  # its client counts on that
+    elif not ran and order["facts"].get("closes"):
+        # The client relies on the actor being closed.
         kept.gone = "it was closed"
     link.say(what="next", n=number, ran=ran)
 
 
-def _run_through(kept: KeptProcess, attempt: ActorAttempt, work: ActorCallRun, is_first: bool) -> None:
+def _run_through(kept: KeptProcess, attempt: CallAttempt, work: ActorCallRun, is_first: bool) -> None:
     verdict, alive = run_through(work)
     if not (alive and work.has_reported):
         attempt.actor_gone = kept.gone = verdict.message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..agent.frames import Inbox, pack
@@ -57,22 +58,17 @@ class ServerLink:
             held, self._held = self._held, b""
             self._sock.sendall(held)
 
+    def voice(self, number: int, is_followed: bool = False) -> Callable[..., None]:
+        """Return what informs the server of what is written to the files of a call, as `Say`.
 
-class Voice:
-    """Tells the server what is written to the files of one call. Each frame wakes it, which takes time from the call.
+        Each frame wakes the server, which takes time from the call.
 
-    Args:
-        link: The way to the server.
-        number: The call's.
-        is_followed: Whether another frame follows right after the call's end.
-    """
+        Args:
+            number: The call's.
+            is_followed: Whether another frame follows right after the call's end.
+        """
 
-    def __init__(self, link: ServerLink, number: int, is_followed: bool = False) -> None:
-        self._link = link
-        self._number = number
-        self._is_followed = is_followed
+        def say(what: str, data: bytes, **facts: Any) -> None:
+            self.say(data, what != "end" or not is_followed, **facts, n=number, what=what)
 
-    def __call__(self, what: str, data: bytes, **facts: Any) -> None:
-        """Tell it, as `Say`."""
-        is_last = what != "end" or not self._is_followed
-        self._link.say(data, is_last, **facts, n=self._number, what=what)
+        return say

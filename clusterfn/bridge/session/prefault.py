@@ -16,17 +16,23 @@ from typing import Any, List, Tuple
 
 from ..agent.libc import libc_function, pointer_type
 
-Ranges = List[Tuple[int, int]]  # addresses and lengths in bytes, both whole pages
+# Addresses and lengths are in bytes, and both are whole pages.
+Ranges = List[Tuple[int, int]]
 
-_open = open  # the function may replace it
+# The function may replace the built-in one.
+_open = open
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_ENTRY = 8  # bytes for each page in /proc/self/pagemap
+# /proc/self/pagemap has so many bytes for each page.
+_ENTRY = 8
 _KIND, _OWN = 0xA1, 0x81  # of an entry's highest byte: present, and mapped by no other process; and of no file
-_GAP = 4  # pages between two ranges: to copy them is faster than a further system call
-_MOST_BYTES = 16 << 20  # more than an interpreter writes to: what is beyond it are the data of one call
+# Copying so many pages between two ranges is faster than a further system call.
+_GAP = 4
+# An interpreter writes to less. What is beyond it are the data of one call.
+_MOST_BYTES = 16 << 20
 _LARGEST_MAPPING = 64 << 20
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE
-_IDLE_MS = 2.0  # the next call of a loop comes sooner
+# The next call of a loop comes sooner than that.
+_IDLE_MS = 2.0
 
 
 def own_ranges() -> Ranges:
@@ -40,7 +46,8 @@ def own_ranges() -> Ranges:
                 if access == "rw-p" and end - begin <= _LARGEST_MAPPING:
                     pages.seek(begin // _PAGE * _ENTRY)
                     found += _own(begin, pages.read((end - begin) // _PAGE * _ENTRY))
-    except OSError:  # no Linux, or it may not be read
+    except OSError:
+        # The system is not Linux, or the file may not be read.
         return []
     return found
 
@@ -76,7 +83,9 @@ def copy_when_idle(fd: int, ranges: Ranges | None) -> None:
     if not poll.poll(_IDLE_MS):
         try:
             madvise, pointer = libc_function("madvise"), pointer_type()
-        except (ImportError, OSError, AttributeError):  # a Python without it: the calls copy their memory
+        except (ImportError, OSError, AttributeError):
+            # This Python lacks it, and the calls copy their memory.
             return
         for begin, length in ranges:
-            madvise(pointer(begin), pointer(length), _POPULATE_WRITE)  # what cannot be copied now is left to the call
+            # What cannot be copied now is left to the call.
+            madvise(pointer(begin), pointer(length), _POPULATE_WRITE)

@@ -26,7 +26,7 @@ from . import prefault
 from .ahead import Ahead
 from .call import CallJob, serve_call
 from .keep_actor import KeptProcess, keep_actor
-from .link import ServerLink, Voice
+from .link import ServerLink
 from .spare import SpareProcess, fork_spare
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from ..supervisor.spec import Spec
 
 
-_LOOP_S = 0.005  # in which a loop of a client that is near has its next call here
+# The next call of a loop comes within this time if the client is near.
+_LOOP_S = 0.005
 
 
 class Share:
@@ -61,7 +62,8 @@ class Share:
             return
         if self.gpus:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(self.gpus)
-        cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []  # Linux alone has it
+        # Only Linux says which CPUs a process may use.
+        cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         first, end = (len(cpus) * number // self._of for number in (self.number, self.number + 1))
         if end > first and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, cpus[first:end])
@@ -192,7 +194,7 @@ class CallRunner:
 
     def _run(self, number: int, is_live: bool, facts: Mapping[str, Any]) -> None:
         job = self._job.of(os.path.join(self._folder, str(number)))
-        loaded = serve_call(job, facts, self._signals, self._ahead, Voice(self._link, number), is_live)
+        loaded = serve_call(job, facts, self._signals, self._ahead, self._link.voice(number), is_live)
         ran = loaded is not None
         self._prepare(ran, self._preloader.load(loaded or []))
 
@@ -211,5 +213,6 @@ class CallRunner:
         self._link.say(what="ready", ran=ran, loaded=loaded)
 
     def _fork(self, others: Collection[int]) -> SpareProcess:
-        written = None if self._ahead.is_hurried else self._ahead.written  # the next call comes before all is copied
+        # In a hurry, the next call comes before all is copied.
+        written = None if self._ahead.is_hurried else self._ahead.written
         return fork_spare(dict(self._spec), self._preloader, [self._link.fileno(), *others], written)

@@ -38,8 +38,10 @@ if TYPE_CHECKING:
     from ..agent.frames import Header
     from ..supervisor.spec import Spec
 
-_MANY = 8  # calls that wait: while there are so many, their ends come so fast that they are sent together
-_DEATHS = 5  # of runners in a row, none of which has run a call
+# While so many calls wait, their ends come so fast that they are sent together.
+_MANY = 8
+# So many runners may die in a row that have run no call.
+_DEATHS = 5
 
 
 def serve(job: str, spec: Spec) -> dict[str, Any]:
@@ -57,12 +59,15 @@ def serve(job: str, spec: Spec) -> dict[str, Any]:
             }
             publish.replace(os.path.join(job, DOOR), json.dumps(way).encode(), sync=False)
         why = server.serve()
-    except BaseException:  # a signal, too: no client would hear how the calls end, and they would hold the GPUs
+    except BaseException:
+        # After a signal, too, no client would learn how the calls end, and they would hold the GPUs.
         server.end_calls()
         raise
     finally:
-        with contextlib.suppress(OSError):  # there is none
-            os.unlink(os.path.join(job, DOOR))  # before its address is free for others
+        # There may be no such file.
+        with contextlib.suppress(OSError):
+            # It goes before its address is free for others.
+            os.unlink(os.path.join(job, DOOR))
         server.close()
     return {"calls": server.served, "why": why, "loaded beforehand": server.loaded}
 
@@ -80,18 +85,22 @@ class SessionServer:
         self.loaded: list[str] = []
         self._folder = folder
         self._spec = spec
-        self._last = 0  # the number of the last call that was found
-        self._known: set[int] = set()  # calls after it whose folders are there
+        # This is the number of the last call that was found.
+        self._last = 0
+        # These are the calls after it whose folders are there.
+        self._known: set[int] = set()
         self._listeners: dict[int, Listener] = {}
-        self._facts: dict[int, Mapping[str, Any]] = {}  # of calls that came through the door
+        # These are the facts of calls that came through the door.
+        self._facts: dict[int, Mapping[str, Any]] = {}
         self._turns = Turns()
         self._deaths = 0
         shares = shares_of(spec)
+        # The flusher comes first, because a fork keeps the sockets open that are there.
+        self._flusher = Flusher()
         self._watcher = SocketWatcher()
         self._folders = CallFolders(folder)
         self._calls = FolderWatch(folder, self._watcher)
         self._door = Door(self._watcher, self._on_frame)
-        self._flusher = Flusher()
         self._runners: list[RunnerProcess] = []
         for share in shares:
             self._start(share)
@@ -183,7 +192,8 @@ class SessionServer:
         if any(runner.call for runner in self._runners) or not self._turns.is_empty() or self._has_next():
             return ""
         if os.path.exists(os.path.join(self._folder, CLOSE)):
-            self._look()  # it came after the calls before it, of which the last look may not have known
+            # The request came after the calls before it, which the last look may have missed.
+            self._look()
             return "" if self._has_next() else "closed"
         return "idle" if self._calls.silent_s >= self._spec["session"]["idle_s"] else ""
 
@@ -208,7 +218,8 @@ class SessionServer:
         try:
             facts = {name: header[name] for name in CALL_FACTS if name in header}
             self._folders.lay_out(number, payload, facts)
-        except OSError:  # the client asks the agent to try, which says why it cannot
+        except OSError:
+            # The client asks the agent to try, which reports why it cannot.
             del self._listeners[number]
             client.say("again", n=number)
             return
@@ -243,7 +254,8 @@ class SessionServer:
                 self._tell(header["n"], header["what"], body, header.get("size", 0))
 
     def _on_ready(self, runner: RunnerProcess, ran: bool | None) -> None:
-        if runner.call in self._listeners:  # another process has published its end, or the disk is full
+        # Another process has published the end of the call, or the disk is full.
+        if runner.call in self._listeners:
             if ran:
                 self._tell_end(runner.call, "the disk took no outcome of the call")
             else:
@@ -275,7 +287,8 @@ class SessionServer:
         _, status = os.waitpid(runner.pid, 0)
         self._end_orphans()
         if runner.call:
-            self._calls.busy()  # its call may have taken longer than an idle session lasts
+            # The call may have taken longer than an idle session lasts.
+            self._calls.busy()
         how = "worker %d of the session, which %%s, %s" % (runner.share.number + 1, describe_exit(status))
         if runner.call and (not runner.actor or is_taken(self._path(runner.call))):
             self._tell_end(runner.given.popleft(), how % "ran the call", ends_actor=bool(runner.actor))
@@ -305,7 +318,8 @@ class SessionServer:
 
     def _fail_lost(self, number: int, actor: ActorTurns) -> None:
         """Publish that a call of an actor will not run, unless it was withdrawn."""
-        with contextlib.suppress(OSError):  # a full disk: who listens hears of it all the same
+        # On a full disk, a client that listens is informed all the same.
+        with contextlib.suppress(OSError):
             if not take_call(self._attempt(number), self._path(number)) and number not in self._listeners:
                 return
         message = "the actor %s is gone, and its state with it: %s" % (actor.name, actor.gone)
@@ -330,7 +344,8 @@ class SessionServer:
             attempt = self._attempt(number)
             attempt.actor_gone = message if ends_actor else ""
             attempt.publish_without_run(verdict)
-        except OSError:  # a full disk: who listens hears of it, and no other call must end for it
+        except OSError:
+            # On a full disk, a client that listens is informed, and no other call must end because of it.
             complete = verdict.replace(node=CallJob(self._path(number), self._spec).node, by="supervisor")
             ending = dict(document(self._spec["id"], 1, complete), actor_gone=message if ends_actor else "")
             self._tell(number, "end", (json.dumps(ending) + "\n").encode())

@@ -15,11 +15,13 @@ import resource
 import signal
 import threading
 from collections.abc import Iterable, Mapping
-from time import sleep  # the function may replace the module's
+
+# The function may replace the one of the module.
+from time import sleep
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..layout import FAILED_RANK, WORK
-from ..supervisor.worker_process import Pipes, WaitingWorker, die_with_parent
+from ..supervisor.worker_process import Pipes, WorkerProcess, die_with_parent
 from ..worker import children, execute, loaded_modules, outputs, payload, random_numbers
 from ..worker.descriptors import out_of_reach
 from ..worker.report import Report
@@ -30,10 +32,11 @@ if TYPE_CHECKING:
 
 # Nothing is prepared for the next call until then: with few cores, the value would reach its client later.
 REST_S = 0.0015
-_KIB = 1024  # what getrusage counts in
+# getrusage counts in kibibytes.
+_KIB = 1024
 
 
-class SpareProcess(WaitingWorker):
+class SpareProcess(WorkerProcess):
     """A process that waits for its call. That of an actor can be given more, and ends after the last."""
 
     def give(self, folder: str, attempt: str, facts: Mapping[str, Any]) -> bool:
@@ -54,7 +57,8 @@ class SpareProcess(WaitingWorker):
     def dismiss(self) -> None:
         """End it and wait for that: it has nothing to lose, and is none of the next call's."""
         super().dismiss()
-        with contextlib.suppress(ChildProcessError):  # it was killed, and has been collected
+        # It was killed, and has been collected.
+        with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
 
 
@@ -88,7 +92,8 @@ def _live(
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        die_with_parent(signal.SIGKILL, parent)  # a runner that dies leaves no call behind without an outcome
+        # A runner that dies must leave no call behind without an outcome.
+        die_with_parent(signal.SIGKILL, parent)
         pipes.drop_ours()
         for fd in foreign:
             os.close(fd)
@@ -98,14 +103,16 @@ def _live(
         faulthandler.enable(file=out_of_reach(os.dup(2)))
         said = Report(report)
         children.report_own_signals(said.say)
-        random_numbers.reseed(loaded.unseeded)  # torch starts from the same seed in every process, forked or not
+        # torch is left out, because it starts from the same seed in every process, forked or not.
+        random_numbers.reseed(loaded.unseeded)
         orders = Orders(control)
         prefault.copy_when_idle(orders.fd, written)
         call = orders.next()
         if call is not None:
             loaded.make_way(call["sys_path"])
         if call is not None and "actor" in call:
-            from . import actor  # few sessions have one
+            # This import is late, because few sessions have an actor.
+            from . import actor
 
             _enter(spec, call["attempt"])
             actor.serve(spec, call, orders.next, said)

@@ -14,8 +14,10 @@ from .call import RESTARTED
 if TYPE_CHECKING:
     from .runner import RunnerProcess
 
-Call = Tuple[int, Mapping[str, Any]]  # its number, and what its call.json says
-_GIVEN_AHEAD = 16  # calls that the worker of an actor has, so that it need not wait for the next
+# A call is its number and the content of its call.json.
+Call = Tuple[int, Mapping[str, Any]]
+# The worker of an actor has so many calls, so that it need not wait for the next.
+_GIVEN_AHEAD = 16
 
 
 class ActorTurns:
@@ -43,7 +45,8 @@ class Turns:
     def __init__(self) -> None:
         self.lost: collections.deque[tuple[int, ActorTurns]] = collections.deque()
         self._waiting: collections.deque[Call] = collections.deque()
-        self._actors: dict[int, ActorTurns] = {}  # by the numbers of the calls that construct them
+        # The keys are the numbers of the calls that construct the actors.
+        self._actors: dict[int, ActorTurns] = {}
 
     def add(self, number: int, facts: Mapping[str, Any]) -> None:
         """Take the next call, and what its call.json says."""

@@ -14,6 +14,7 @@ from ..queue.machine import demand_of
 from ..queue.tickets import Queue
 from . import publish
 from .job import JobFolder
+from .publish import names_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ def alter_job(folder: str) -> int:
         publish.replace(path, json.dumps(spec, indent=1).encode())
         if not job.scheduler.has_nodes:
             _alter_tickets(job, spec)
-        is_altered = not _has_begun(job)  # else it may have read what it asked for before
+        # A job that has begun meanwhile may have read what it asked for before.
+        is_altered = not _has_begun(job)
     sys.stdout.write(json.dumps({"altered": is_altered}) + "\n")
     return 0
 
@@ -42,7 +44,8 @@ def alter_job(folder: str) -> int:
 def _changed(spec: "dict[str, Any]", change: "dict[str, Any]") -> "dict[str, Any]":
     """Return a spec.json with the change."""
     asked, group = dict(spec["resources"]), spec.get("group")
-    if group and group.get("element_s") and asked.get("time_s") and "time_s" in change:  # it is for several items
+    # The time of an element is for several items.
+    if group and group.get("element_s") and asked.get("time_s") and "time_s" in change:
         spec["group"] = dict(group, element_s=group["element_s"] * change["time_s"] / asked["time_s"])
     asked.update((name, change[name]) for name in _OF_RESOURCES if name in change)
     spec["resources"] = asked
@@ -53,9 +56,8 @@ def _changed(spec: "dict[str, Any]", change: "dict[str, Any]") -> "dict[str, Any
 
 def _has_begun(job: JobFolder) -> bool:
     """Whether the job, or an element of a group, has been claimed."""
-    folders = [job.folder]
-    if job.spec.get("group") and os.path.isdir(job.path(ELEMENTS)):
-        folders += [os.path.join(job.path(ELEMENTS), name) for name in os.listdir(job.path(ELEMENTS))]
+    elements = job.path(ELEMENTS)
+    folders = [job.folder, *(os.path.join(elements, name) for name in names_in(elements))]
     return any(os.path.exists(os.path.join(each, name)) for each in folders for name in (CLAIM, ATTEMPTS))
 
 

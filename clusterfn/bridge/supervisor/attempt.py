@@ -32,61 +32,21 @@ from ..layout import (
 from ..layout import USAGE as USAGE_FILE
 from . import publish
 from .job import EVENT, JOB_OUTCOME, USAGE, DamagedFile, parse_record
+from .process_tree import boot_id, is_alive, start_time
+from .publish import names_in
 from .text import portable
 from .verdict import Verdict, document
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Mapping, Optional, Protocol
+    from typing import Any, Mapping, Optional
 
     from .job import JobFolder
-
-    class RunnableAttempt(Protocol):
-        """What `AttemptRun` needs of an attempt: that of a job, of an item, of one node, or of a session's call."""
-
-        number: int
-        folder: str
-
-        def path(self, name: str) -> str:
-            """Return a path in its folder."""
-
-        def call(self) -> "list[str]":
-            """The arguments of the worker: where its value goes, and where its arguments are."""
-
-        def variables(self) -> "dict[str, str]":
-            """Return what the worker finds in its environment because of this attempt."""
-
-        def wait(self, reason: str) -> None:
-            """Note that it waits for something on the host itself."""
-
-        def begin(self) -> bool:
-            """Whether the worker may start."""
-
-        def event(self, name: str, **facts: Any) -> None: ...
-        def beat(self) -> None: ...
-
-        def publish(self, verdict: Verdict) -> bool:
-            """Publish how it ended; False if that is published already."""
-
-    class WholeAttempt(RunnableAttempt, Protocol):
-        """An attempt of a job or of an item, and not of one of its nodes: another may follow it."""
-
-        def prepare(self) -> None:
-            """Do what comes before its run."""
-
-        def retries_used(self) -> int:
-            """Return how often `retries=` was used before it."""
-
-        def words_of_tasks(self) -> "list[str]":
-            """Return what its other tasks must know in addition to its number."""
-
-        def has_ended(self) -> bool:
-            """Whether its other tasks can see that it has ended."""
 
 
 _STARTED, _WITHDRAWN = b"started", b"withdrawn"
 # The state of an attempt -> the file that shows it and what that holds, the states that may follow, and who may say so.
-# Each file appears once, and never changes: whoever is first has decided. docs/architecture.md shows this table.
+# Each file appears once, and never changes: the first process decides. docs/architecture.md shows this table.
 ATTEMPT_STATES = {
     "open": (OWNER, b"", ("waiting", "followed", "overtaken", "ended"), "the supervisor that has the claim"),
     "waiting": (WAITING, b"", ("begun", "withdrawn", "followed", "overtaken", "ended"), "its supervisor"),
@@ -111,7 +71,8 @@ class AttemptNews:
         flags = os.O_WRONLY | os.O_CREAT
         self._events = os.open(os.path.join(self._folder, EVENTS), flags | os.O_APPEND, 0o600)
         self._heart = os.open(os.path.join(self._folder, HEARTBEAT), flags, 0o600)
-        os.pwrite(self._heart, b"%08d" % 0, 0)  # an empty file counts as no heartbeat
+        # An empty file counts as no heartbeat.
+        os.pwrite(self._heart, b"%08d" % 0, 0)
 
     def tell(self, name: str, facts: "Mapping[str, Any]") -> None:
         """Append one line to events.jsonl. A full disk loses it."""
@@ -133,7 +94,8 @@ class AttemptNews:
         try:
             os.pwrite(self._heart, b"%08d" % (self._beats % 10**8), 0)
             os.fsync(self._heart)
-        except OSError as error:  # full, or its server is away: the reader waits for two beats and asks the scheduler
+        except OSError as error:
+            # The disk is full or its server is away. The reader waits for two beats and asks the scheduler.
             with contextlib.suppress(OSError):
                 self._has_reopened(error)
 
@@ -148,12 +110,73 @@ class AttemptNews:
         return True
 
 
-class Attempt:
-    """One attempt.
+class RunnableAttempt:
+    """What `AttemptRun` needs of an attempt: that of a job, of an item, of one node, or of a session's call.
+
+    What is here suits an attempt that belongs to another one, whose events and heartbeat serve both.
 
     Attributes:
         number: 1 for the first.
-        folder: attempts/<n>.
+        folder: attempts/<n>, or what one node or one call has instead.
+    """
+
+    number = 1
+    folder = ""
+
+    def path(self, name: str) -> str:
+        """Return a path in its folder."""
+        return os.path.join(self.folder, name)
+
+    def call(self) -> "list[str]":
+        """Return the arguments of the worker: where its value goes, and where its arguments are."""
+        return [self.folder]
+
+    def variables(self) -> "dict[str, str]":
+        """Return what the worker finds in its environment because of this attempt."""
+        return {}
+
+    def wait(self, reason: str) -> None:
+        """Note that it waits for something on the host itself."""
+
+    def begin(self) -> bool:
+        """Return whether the worker may start."""
+        return True
+
+    def event(self, name: str, **facts: "Any") -> None:
+        """Inform those who follow it."""
+
+    def beat(self) -> None:
+        """Show those who follow it that it is alive."""
+
+    def publish(self, verdict: Verdict) -> bool:
+        """Publish how it ended; False if that is published already."""
+        raise NotImplementedError
+
+
+class WholeAttempt(RunnableAttempt):
+    """An attempt of a job or of an item, and not of one of its nodes: another may follow it."""
+
+    def prepare(self) -> None:
+        """Do what comes before its run."""
+        raise NotImplementedError
+
+    def retries_used(self) -> int:
+        """Return how often `retries=` was used before it."""
+        raise NotImplementedError
+
+    def words_of_tasks(self) -> "list[str]":
+        """Return what its other tasks must know in addition to its number."""
+        return []
+
+    def has_ended(self) -> bool:
+        """Return whether its other tasks can see that it has ended."""
+        raise NotImplementedError
+
+
+class Attempt(WholeAttempt):
+    """One attempt of a job, or of an element of a group.
+
+    Attributes:
         overtook: Whether one before it may still run somewhere, and sees only now that it is fenced.
     """
 
@@ -189,17 +212,6 @@ class Attempt:
             return None
         following._write_owner()
         return following
-
-    def path(self, name: str) -> str:
-        return os.path.join(self.folder, name)
-
-    def call(self) -> "list[str]":
-        """Return the worker's arguments: where its value goes."""
-        return [self.folder]
-
-    def variables(self) -> "dict[str, str]":
-        """Return nothing: its environment is the job's."""
-        return {}
 
     def _write_owner(self) -> None:
         with open(self.path(OWNER), "w") as file:
@@ -243,7 +255,6 @@ class Attempt:
         self._news.tell(name, facts)
 
     def beat(self) -> None:
-        """Show those who follow it that it is alive."""
         self._news.beat()
 
     def publish(self, verdict: Verdict) -> bool:
@@ -275,7 +286,8 @@ class Attempt:
         return [outcome for outcome in (attempt.outcome() for attempt in before) if outcome is not None]
 
     def _put(self, outcome: "dict[str, Any]") -> bool:
-        if self.reserve is not None:  # it runs here, and the function may have removed the folder
+        # The attempt runs here, and the function may have removed the folder.
+        if self.reserve is not None:
             os.makedirs(self.folder, mode=0o700, exist_ok=True)
         make_folder(self.job.path(ATTEMPTS))
         make_folder(self.folder)
@@ -284,10 +296,6 @@ class Attempt:
         if won:
             self.event("ended", kind=outcome["kind"])
         return won
-
-    def words_of_tasks(self) -> "list[str]":
-        """Return nothing: the job's folder and the attempt's number say all to its other tasks."""
-        return []
 
     def has_ended(self) -> bool:
         """Whether there is an outcome."""
@@ -311,9 +319,9 @@ class Attempt:
         for number in self.job.attempts():
             if number >= self.number:
                 break
-            earlier, told = Attempt(self.job, number), verdict if number == self.number - 1 else None
-            if earlier.supersede(self.number, told):
-                self.overtook |= told is None or bool(told.requeued) or self.job.tasks != (1, 1)
+            earlier, known = Attempt(self.job, number), verdict if number == self.number - 1 else None
+            if earlier.supersede(self.number, known):
+                self.overtook |= known is None or bool(known.requeued) or self.job.tasks != (1, 1)
                 continue
             if (earlier.outcome() or {}).get("final"):
                 return number
@@ -347,10 +355,10 @@ def read_dated_events(attempt: Attempt) -> "tuple[list[dict[str, Any]], Optional
                         is_last = True
                 except DamagedFile:
                     continue
-            told = os.fstat(file.fileno())
+            facts = os.fstat(file.fileno())
     except FileNotFoundError:
         return [], None
-    return found, told.st_mtime if is_last and told.st_size == size else None
+    return found, facts.st_mtime if is_last and facts.st_size == size else None
 
 
 def which_attempt(spec: "Mapping[str, Any]", number: int) -> str:
@@ -373,7 +381,8 @@ def release_claim(job: "JobFolder") -> None:
     """Remove the claim: the job waits until it is started again."""
     try:
         os.unlink(os.path.join(job.folder, CLAIM))
-    except FileNotFoundError:  # the function may remove what it likes
+    except FileNotFoundError:
+        # The function may have removed it.
         return
 
 
@@ -382,11 +391,7 @@ def restore_owner_permissions(folder: str) -> None:
     attempts = os.path.join(folder, ATTEMPTS)
     for path in (folder, attempts):
         _restore_permissions(path)
-    try:
-        names = os.listdir(attempts)
-    except OSError:  # there are none
-        return
-    for name in names:
+    for name in names_in(attempts):
         _restore_permissions(os.path.join(attempts, name))
 
 
@@ -395,7 +400,8 @@ def _restore_permissions(path: str) -> None:
         mode = stat.S_IMODE(os.stat(path).st_mode)
         if mode & stat.S_IRWXU != stat.S_IRWXU:
             os.chmod(path, mode | stat.S_IRWXU)
-    except OSError:  # missing, or another's: the step that needs it will report that
+    except OSError:
+        # It is missing or belongs to another user. The step that needs it reports that.
         return
 
 
@@ -404,8 +410,21 @@ def claim(job: "JobFolder", holder: "Optional[str]" = None) -> "Optional[str]":
     holder = holder or job.submission
     if publish.publish(job.folder, CLAIM, holder.encode()):
         return None
-    standing = (publish.read(job.folder, CLAIM) or b"").decode("ascii", "replace")
-    return None if standing == holder else standing
+    claimed = _claim_of(job)
+    return None if claimed == holder else claimed
+
+
+def _claim_of(job: "JobFolder") -> str:
+    return (publish.read(job.folder, CLAIM) or b"").decode("ascii", "replace")
+
+
+def script_of(job: "JobFolder") -> "Optional[int]":
+    """Return the pid of the job.sh that has claimed a job; 0 if that is gone, None if no job.sh has."""
+    boot, pid, start = (_claim_of(job) + "::").split(":")[:3]
+    if not pid.isdecimal():
+        return None
+    lives = boot == boot_id() and is_alive(int(pid)) and start_time(int(pid)) == start
+    return int(pid) if lives else 0
 
 
 _FIRST_S = 1.0
@@ -418,7 +437,8 @@ class UsageFile:
         self._path = path
         self._began = time.monotonic()
         self._next = self._began + _FIRST_S
-        self._before = (0.0, 0.0)  # wall and CPU seconds when it was last kept
+        # These are the wall and CPU seconds when it was last kept.
+        self._before = (0.0, 0.0)
 
     def due(self) -> bool:
         """Whether it is time: after one second, two, four, then every five."""
@@ -440,7 +460,8 @@ class UsageFile:
         except OSError:
             return
         try:
-            os.pwrite(file, (json.dumps(usage) + "\n").encode(), 0)  # the rest of a longer line may follow it
+            # The rest of a longer line may follow it.
+            os.pwrite(file, (json.dumps(usage) + "\n").encode(), 0)
         except OSError:
             return
         finally:
@@ -461,7 +482,8 @@ def read_live_usage(path: str) -> "Optional[dict[str, Any]]":
     try:
         with open(path, "rb") as file:
             return parse_record(file.readline(), USAGE, USAGE_FILE)
-    except (OSError, DamagedFile):  # there is none, or it is being written, or the machine went down meanwhile
+    except (OSError, DamagedFile):
+        # There is none, another process is writing it, or the machine went down meanwhile.
         return None
 
 
@@ -469,5 +491,6 @@ def remove_usage(path: str) -> None:
     """Remove the file: the outcome has the usage now."""
     try:
         os.unlink(path)
-    except OSError:  # there was none
+    except OSError:
+        # There is none.
         return

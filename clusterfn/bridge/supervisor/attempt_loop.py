@@ -4,10 +4,10 @@ A job and an item of a group differ in what is written of an attempt, and where:
 `ItemLoop` of `items` writes lines of a journal.
 """
 
-import errno
 import os
 
 from ..layout import HOST_DISK
+from .publish import FULL
 from .run import AttemptRun, run_through
 from .verdict import AttemptEnded, Verdict, concluded_by_another
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from .watch import EndWatch
 
     T = TypeVar("T")
-
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class AttemptLoop:
@@ -49,16 +47,17 @@ class AttemptLoop:
             verdict, alive = self._run_attempt()
             if self.work is None or not self.job.spec.get("retries"):
                 return verdict, alive
-            from . import retries  # few jobs have them
+            # This import is late, because few jobs have retries.
+            from . import retries
 
             if not (retries.passes(verdict) and retries.are_left(self.job, self.attempt.retries_used())):
                 return verdict, alive
-            gpus = leased_gpus(self.job)
+            gpus = self.job.held.uuids
             following = self._leave(self.work, self.follow, verdict, alive)
             if following is None:
                 self.work = None
                 return concluded_by_another(), False
-            self.job.failed_cards += retries.suspects(verdict, gpus)
+            self.job.failed_gpus += retries.suspects(verdict, gpus)
             self.turn_to(following)
 
     def _run_attempt(self) -> "tuple[Verdict, bool]":
@@ -77,7 +76,8 @@ class AttemptLoop:
     def _runner(self) -> "Callable[[JobFolder, WholeAttempt, EndWatch], AttemptRun]":
         if self.job.tasks == (1, 1):
             return AttemptRun
-        from .nodes import Head  # few jobs have several tasks
+        # This import is late, because few jobs have several tasks.
+        from .nodes import Head
 
         return Head
 
@@ -93,8 +93,7 @@ class AttemptLoop:
         """Say why an attempt is followed by another, and on which GPUs it failed, or else on which node."""
         from . import retries
 
-        held = self.job.held
-        place = held.in_words() if held is not None and held.uuids else self.job.node
+        place = self.job.held.in_words() or self.job.node
         used, place = 1 + self.attempt.retries_used(), retries.where(verdict, place)
         return retries.in_words(number, place, verdict.message, used, retries.allowed(self.job))
 
@@ -114,7 +113,8 @@ class AttemptLoop:
             if alive:
                 work.finish()
             return written
-        except (OSError, AttemptEnded):  # nothing is written, so nothing else ends what it has left running
+        except (OSError, AttemptEnded):
+            # Nothing is written, so no other process ends what it has left running.
             work.end_tree()
             raise
         finally:
@@ -125,11 +125,6 @@ class AttemptLoop:
         self.watch.stop_clock()
         work.release()
         work.close()
-
-
-def leased_gpus(job: "JobFolder") -> "list[str]":
-    """Return the GPUs that the job holds on a machine without a scheduler."""
-    return job.held.uuids if job.held is not None else []
 
 
 def nothing_can_be_written(error: OSError, folder: str) -> Verdict:

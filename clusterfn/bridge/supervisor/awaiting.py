@@ -39,7 +39,7 @@ def await_values(
         AttemptEnded: One of them has no value, or the job was ended while it waited.
     """
     found = Dependencies(job.root) if inputs is None else inputs.values
-    wanted, told, began = dependencies_of(job.spec), "", time.monotonic()
+    wanted, reason, began = dependencies_of(job.spec), "", time.monotonic()
     open_ones = found.still_open(wanted)
     while open_ones and (inputs is None or not inputs.may_start(job.element or 0)):
         watch.look()
@@ -48,20 +48,23 @@ def await_values(
             listed = job.scheduler.listed_jobs(job.spec.get("clusters") or "")
             if listed is not None and not any(each.job in listed or found.is_refused(each.job) for each in open_ones):
                 break
-            began = time.monotonic()  # the scheduler has it, or does not answer: its client may have started more of it
-        if found.describe_open(wanted) != told:
-            told = found.describe_open(wanted)
-            attempt.wait(told)
+            # The scheduler has it or does not answer. Its client may have started more of it.
+            began = time.monotonic()
+        if found.describe_open(wanted) != reason:
+            reason = found.describe_open(wanted)
+            attempt.wait(reason)
         time.sleep(_LOOK_S)
         found.look_again()
         open_ones = found.still_open(wanted)
-    if inputs is not None:  # each item gets the places of its own inputs
+    # Each item gets the places of its own inputs.
+    if inputs is not None:
         if open_ones and not inputs.may_start(job.element or 0):
             inputs.give_up()
         return
-    if job.element is None:  # each item of a group fails for itself
+    # Each item of a group fails by itself.
+    if job.element is None:
         # What it was admitted for without any resources is final.
-        refusal = job.held.refusal if job.held is not None else None
+        refusal = job.held.refusal
         failed = refusal if refusal is not None and refusal.kind == DEPENDENCY else found.failure(wanted)
         if failed is None and open_ones:
             failed = ended_by_scheduler(open_ones[0], describe_waiting(open_ones))

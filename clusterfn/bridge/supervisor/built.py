@@ -45,9 +45,9 @@ def ready(job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch") -> No
             attempt.event("pending", reason="environment: " + now)
 
     marker = _have(job, _Builder(job, attempt.path(BUILDER_LOG), watch.look, tell))
-    told = _read_ready(marker)
-    _refuse_other_python(told.get("base"))
-    add_script_variables(job.spec["activation"], told)
+    ready_facts = _read_ready(marker)
+    _refuse_other_python(ready_facts.get("base"))
+    add_script_variables(job.spec["activation"], ready_facts)
 
 
 def prepare(job: "JobFolder", look: "Callable[[], None]") -> None:
@@ -66,9 +66,11 @@ def prepare(job: "JobFolder", look: "Callable[[], None]") -> None:
 def _have(job: "JobFolder", builder: "_Builder") -> str:
     """Return the READY of the environment that the job will use, once it exists."""
     wanted = job.spec["building"]
-    assert wanted is not None  # only then is this called
+    # This is called only if the builder makes the environment.
+    assert wanted is not None
     _refuse_others(wanted)
-    leases.add_lease(wanted["root"], wanted["id"], job.home)  # before the look: what is held is not removed
+    # The lease comes before the look, because an environment with a lease is not removed.
+    leases.add_lease(wanted["root"], wanted["id"], job.home)
     marker = _marker(wanted["root"], wanted["id"])
     if wanted["purged"] or not os.path.exists(marker):
         plan = os.path.join(build_dir(wanted["root"], wanted["id"]), PLAN)
@@ -123,7 +125,7 @@ class _Builder:
         self, job: "JobFolder", said: str, look: "Callable[[], None]", tell: "Callable[[str, bool], None]"
     ) -> None:  # fmt: skip
         self._said, self._job, self._look, self._tell = said, job, look, tell
-        self._told, self._due = "", 0.0
+        self._shown, self._due = "", 0.0
 
     def run(self, reason: str, words: "list[str]") -> None:
         """One command, to its end.
@@ -141,22 +143,23 @@ class _Builder:
                 if time.monotonic() >= self._due:
                     self._due = time.monotonic() + _TELL_S
                     now = progress.in_words(progress.last_line(self._said))
-                    if now and now != self._told:
-                        self._told = now
+                    if now and now != self._shown:
+                        self._shown = now
                         self._tell(now, False)
                 time.sleep(_LOOK_S)
         finally:
-            if process.poll() is None:  # the job ends: other jobs that wait for this environment take it over
+            # The job ends, and other jobs that wait for this environment continue the build.
+            if process.poll() is None:
                 process.terminate()
                 process.wait()
         if process.returncode:
             silent = {"message": "its builder ended with exit status %d" % process.returncode}
-            told = dict(silent, **progress.last_line(self._said))
-            raise AttemptEnded(_failed(told, "the environment could not be made"))
+            facts = dict(silent, **progress.last_line(self._said))
+            raise AttemptEnded(_failed(facts, "the environment could not be made"))
 
 
-def _failed(told: "dict[str, Any]", what: str) -> Verdict:
+def _failed(facts: "dict[str, Any]", what: str) -> Verdict:
     return Verdict(
-        ENVIRONMENT, "%s: %s" % (what, told["message"]), stage="environment", evidence=told.get("evidence") or [],
-        hint=told.get("hint") or "call again; clusterfn env list says what is there",
+        ENVIRONMENT, "%s: %s" % (what, facts["message"]), stage="environment", evidence=facts.get("evidence") or [],
+        hint=facts.get("hint") or "call again; clusterfn env list says what is there",
     )  # fmt: skip

@@ -40,7 +40,8 @@ def resume(job: "JobFolder", look: "Callable[[], None]") -> "list[str]":
     copying = _Copying(theirs, look)
     try:
         copying.folder(theirs, aside)
-        os.rename(aside, own)  # an empty folder is replaced; one that another element has made meanwhile stays
+        # An empty folder is replaced; a folder that another element has filled meanwhile stays.
+        os.rename(aside, own)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
             return []

@@ -1,11 +1,9 @@
-"""Which element has which items of a group, and what has become of each: claims, and journals.
+"""Which element has which items of a group: their claims.
 
 Claims are made by link(2), one after another, each from where the last one ends. `claims/<chunk>` names the first
 element that took it, its first item and how many they are. `claims/<chunk>.2` names the one that took it over, and so
 on; the last one has it. It may be taken over once that element has ended for good, or has given it back: then the last
-claim is element 0's. `done/<chunk>` exists when each of its items has a line in a journal. Each attempt of an element
-writes its own journal: a line when an item begins, and one when it has ended. The values are in a file next to it. All
-journals together say what has become of a group.
+claim is element 0's. `done/<chunk>` exists when each of its items has a line in a journal.
 
 Where items start as their inputs end, claims are not one after another. Then chunk <n> is the block of items from
 `n * block` on, in whatever order blocks are claimed."""
@@ -13,22 +11,21 @@ Where items start as their inputs end, claims are not one after another. Then ch
 import errno
 import json
 import os
-import time
 
-from ..layout import ATTEMPTS, CLAIMS, DONE, ITEMS_INDEX, JOURNAL, LOST, OUTCOME, VALUES, element_dir, item_usage
+from ..layout import ATTEMPTS, CLAIMS, DONE, ITEMS_INDEX, OUTCOME, element_dir, item_usage
 from . import publish
 from .attempt import read_usage
-from .item_ends import journal_line
-from .job import ITEM_LINE, JOB_OUTCOME, JOURNAL_LINE, checked, parse_record
-from .text import portable
-from .verdict import Verdict
+from .job import JOB_OUTCOME, parse_record
+from .journal import journal_lines
+from .publish import names_in, numbers_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterator, Optional, Sequence
+    from typing import Any, Optional, Sequence
 
     from .spec import SpecGroup
-NO_ELEMENT = 0  # elements are counted from one
+# Elements are counted from one, so that no element has this number.
+NO_ELEMENT = 0
 
 
 class Chunks:
@@ -91,7 +88,7 @@ class Chunks:
 
     def left_over(self) -> "list[tuple[int, int]]":
         """Return the chunks that another element may take over, each with how often it was claimed."""
-        done = set(_names(os.path.join(self.home, DONE)))
+        done = set(names_in(os.path.join(self.home, DONE)))
         claims = [(chunk, turn) for chunk, turn in sorted(self._claims().items()) if str(chunk) not in done]
         return [(chunk, turn) for chunk, turn in claims if self._is_free(self._holder(chunk, turn))]
 
@@ -120,7 +117,7 @@ class Chunks:
     def _claims(self) -> "dict[int, int]":
         """Return the chunks that are claimed, and how often."""
         found: "dict[int, int]" = {}
-        for name in _names(os.path.join(self.home, CLAIMS)):
+        for name in names_in(os.path.join(self.home, CLAIMS)):
             chunk, _, turn = name.partition(".")
             if chunk.isdecimal() and (turn.isdecimal() or not turn):
                 found[int(chunk)] = max(found.get(int(chunk), 1), int(turn or 1))
@@ -144,7 +141,7 @@ class Chunks:
     def end_of(self, element: int) -> "Optional[dict[str, Any]]":
         """Return the outcome of an element that has ended for good, else None."""
         folder = os.path.join(element_dir(self.home, element), ATTEMPTS)
-        for name in _names(folder) if element not in self._over else ():
+        for name in names_in(folder) if element not in self._over else ():
             data = publish.read(os.path.join(folder, name), OUTCOME)
             outcome = parse_record(data, JOB_OUTCOME, OUTCOME) if data else {}
             if outcome.get("final"):
@@ -170,7 +167,7 @@ class Chunks:
         """Return what one of its items had used by the last file about it."""
         for holder in reversed(self.holders(chunk)):
             folder = os.path.join(element_dir(self.home, holder), ATTEMPTS)
-            for number in sorted(map(int, filter(str.isdecimal, _names(folder))), reverse=True):
+            for number in reversed(numbers_in(folder)):
                 usage = read_usage(os.path.join(folder, str(number), item_usage(index)))
                 if usage is not None:
                     return usage
@@ -188,7 +185,7 @@ class Chunks:
         """Whether each item of the group has a line."""
         last = max(self._claims(), default=-1)
         all_claimed = last >= 0 and self.items(last).stop >= self._count
-        return all_claimed and len(_names(os.path.join(self.home, DONE))) > last
+        return all_claimed and len(names_in(os.path.join(self.home, DONE))) > last
 
     def ends(self) -> "list[int]":
         """Return where the arguments of each item end in items.pkl."""
@@ -198,113 +195,5 @@ class Chunks:
 
 def unclaimed(home: str, blocks: "Sequence[int]") -> "list[int]":
     """Return those of these blocks of a group's items that no element has."""
-    claimed = set(_names(os.path.join(home, CLAIMS)))
+    claimed = set(names_in(os.path.join(home, CLAIMS)))
     return [block for block in blocks if str(block) not in claimed]
-
-
-def _names(folder: str) -> "list[str]":
-    try:
-        return os.listdir(folder)
-    except OSError:  # it has not begun
-        return []
-
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_TRY_FOR_S = 30.0
-_PIECE = 1 << 20
-
-
-class ItemJournal:
-    """What one attempt of an element writes.
-
-    Args:
-        folder: The attempt's.
-        sync: Whether each line must outlive the machine, and be seen on others at once.
-    """
-
-    def __init__(self, folder: str, sync: bool) -> None:
-        self._sync = sync
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        self._lines, self._values = (os.open(os.path.join(folder, name), flags, 0o600) for name in (JOURNAL, VALUES))
-        self._is_torn = False
-
-    def begin(self, index: int, **facts: "Any") -> None:
-        """Write that an item is about to run."""
-        self._line(dict(facts, begin=index))
-
-    def again(self, index: int, told: str) -> None:
-        """Write that an item failed and is about to run again."""
-        self._line({"retry": index, "told": told})
-
-    def end(self, index: int, verdict: Verdict, value: str = "", **places: "Any") -> None:
-        """Write that an item has ended.
-
-        Args:
-            index: Which item.
-            verdict: How.
-            value: The file that holds its value, or what it raised.
-            places: Where its output is.
-        """
-        told = {name: fact for name, fact in verdict.published().items() if fact not in (None, [], "")}
-        if verdict.value:
-            told["at"] = self._keep(value)
-        self._line(dict(told, index=index, kind=verdict.kind or LOST, **places))
-
-    def flush(self) -> None:
-        """Let all that was written outlive the machine."""
-        if not self._sync:  # else each line does already
-            os.fsync(self._values)
-            os.fsync(self._lines)
-
-    def _keep(self, path: str) -> int:
-        """Append a value to those before it; return where it begins."""
-        began = os.fstat(self._values).st_size  # a write that failed may have left a part of a value
-        with open(path, "rb") as file:
-            piece = file.read(_PIECE)
-            while piece:
-                _write(self._values, piece)
-                piece = file.read(_PIECE)
-        if self._sync:
-            os.fsync(self._values)
-        return began
-
-    def _line(self, record: "dict[str, Any]") -> None:
-        line = json.dumps(dict(portable(record), t=round(time.time(), 3))) + "\n"
-        # A line of which a part was written would otherwise take this one with it.
-        data = ("\n" + line if self._is_torn else line).encode()
-        self._is_torn = True
-        _write(self._lines, data)
-        self._is_torn = False
-        if self._sync:
-            os.fsync(self._lines)
-
-
-def _write(fd: int, data: bytes) -> None:
-    """All of it, waiting half a minute for room on a full disk: what was half written continues where it stopped."""
-    view, until = memoryview(data), time.monotonic() + _TRY_FOR_S
-    while view:
-        try:
-            view = view[os.write(fd, view) :]
-        except OSError as error:
-            if error.errno not in _FULL or time.monotonic() > until:
-                raise
-            time.sleep(1.0)
-
-
-def journal_lines(home: str, element: int) -> "Iterator[dict[str, Any]]":
-    """Yield all whole lines of one element of a group, attempt after attempt, each with the number of its attempt.
-
-    Raises:
-        DamagedFile: One of them is whole, and no supervisor has written it.
-    """
-    folder = os.path.join(element_dir(home, element), ATTEMPTS)
-    for number in sorted(int(name) for name in _names(folder) if name.isdecimal()):
-        try:
-            with open(os.path.join(folder, str(number), JOURNAL), "rb") as file:
-                lines = file.read().split(b"\n")[:-1]
-        except OSError:
-            continue
-        for line in lines:
-            found = journal_line(line)
-            if found is not None:
-                yield dict(checked(found, ITEM_LINE if "index" in found else JOURNAL_LINE, JOURNAL), attempt=number)

@@ -182,7 +182,8 @@ def failed_rank(folder: str) -> "Optional[str]":
         with open(path, "rb") as file:
             line = file.read().decode("utf-8", "replace")
         os.unlink(path)
-    except OSError:  # none did
+    except OSError:
+        # No rank has left an error.
         return None
     return "look at another rank, which failed too, perhaps first: " + line
 
@@ -210,7 +211,8 @@ def quota_is_used_up(folder: str) -> bool:
         with open(path, "wb", 0) as file:
             for _ in range(16):
                 file.write(b"\0" * 65536)
-            os.fsync(file.fileno())  # until then NFS does not tell either
+            # Before that, NFS does not report a full quota either.
+            os.fsync(file.fileno())
     except OSError as error:
         return error.errno == errno.EDQUOT
     finally:

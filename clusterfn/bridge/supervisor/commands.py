@@ -7,66 +7,80 @@ import os
 import sys
 
 from ..queue import launch, report, spooler, users
-from . import conclude, end_stuck, expire, group, listing, notify, remove, shell, takers
+from . import alter, conclude, end_stuck, expire, group, listing, notify, remove, shell, takers
 from .verdict import say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
+
+def _bridge() -> str:
+    return os.path.dirname(os.path.abspath(sys.argv[0]))
+
+
+def _list(root: str, after: str = "") -> int:
+    launch.revive_spooler(root, _bridge())
+    return listing.listing(root, after)
+
+
+def _top(root: str, lease: str, seconds: str, looks: str) -> int:
+    # This import is late, because few people ask for it.
+    from ..queue import overview
+
+    return overview.print_looks(root, lease, float(seconds), int(looks))
+
+
+def _tunnel(port: str) -> int:
+    # This import is late, because no other command carries bytes.
+    from ..kernel import tunnel
+
+    return tunnel.carry_to_port(int(port))
+
+
+_ANY = 1 << 30
+# A command -> its words for people, how many it takes at least and at most, and its function.
+_COMMANDS: "dict[str, tuple[str, int, int, Callable[..., int]]]" = {
+    "after": ("JOB STATUS", 2, 2, conclude.conclude_for_dead),
+    "conclude": ("JOB", 1, 2, lambda job, _="": conclude.conclude_on_request(job)),
+    "end": ("JOB", 1, 1, end_stuck.end_stuck),
+    "bury": ("ELEMENT", 1, 1, group.fail_unfinished_items),
+    "withdraw": ("ROOT HOST", 2, 2, conclude.withdraw_jobs),
+    "alter": ("JOB", 1, 1, alter.alter_job),
+    "notify": ("JOB", 1, 1, notify.tell_again),
+    "tunnel": ("PORT", 1, 1, _tunnel),
+    "register": ("GROUP NUMBER FIRST COUNT BESIDES", 5, 5, takers.register_array),
+    "list": ("ROOT [AFTER]", 1, 2, _list),
+    "gpus": ("ROOT LEASE", 2, 2, report.print_gpus),
+    "users": ("[LEASE]", 0, 1, users.print_users),
+    "clean": ("ROOT KEEP OLDER dry", 4, 4, expire.clean),
+    "queue": ("ROOT", 1, 1, lambda root: report.print_queue(root, _bridge())),
+    "top": ("ROOT LEASE SECONDS LOOKS", 4, 4, _top),
+    "sizes": ("ROOT [JOB...]", 1, _ANY, lambda root, *ids: remove.print_sizes(root, list(ids))),
+    "remove": (
+        "ROOT dry [JOB...]",
+        2,
+        _ANY,
+        lambda root, dry, *ids: remove.remove_jobs(root, list(ids), dry == "dry"),
+    ),
+    "shell": ("JOB FACTS", 2, 2, shell.start_shell),
+    "spool": (
+        "ROOT LEASE FD [JOB UNTIL FD]",
+        3,
+        _ANY,
+        lambda root, lease, fd, *first: spooler.run_spooler(root, lease, int(fd), *first),
+    ),
+}
+# What `program` runs itself, as jobs wait for it.
+_ELSEWHERE = "run JOB [STATUS] | node JOB ATTEMPT [ITEM...] | hold FOLDER FACTS | enter FOLDER WANTED SUBMIT..."
 
 
 def run_command(argv: "list[str]") -> int:
     """Run one command; return the exit code of the process."""
-    command, count = "".join(argv[:1]), len(argv)
-    if command == "after" and count == 3:
-        return conclude.conclude_for_dead(argv[1], argv[2])
-    if command == "conclude" and count in (2, 3):
-        return conclude.conclude_on_request(argv[1])
-    if command == "withdraw" and count == 3:
-        from . import withdraw  # one job is concluded
-
-        return withdraw.withdraw_jobs(*argv[1:])
-    if command == "alter" and count == 2:
-        from . import alter  # few jobs are altered
-
-        return alter.alter_job(argv[1])
-    if command == "notify" and count == 2:
-        return notify.tell_again(argv[1])
-    if command == "tunnel" and count == 2:
-        from ..kernel import tunnel  # it is the only one that carries bytes
-
-        return tunnel.carry_to_port(int(argv[1]))
-    if command == "end" and count == 2:
-        return end_stuck.end_stuck(argv[1])
-    if command == "bury" and count == 2:
-        return group.fail_unfinished_items(argv[1])
-    if command == "register" and count == 6:
-        return takers.register_array(*argv[1:])
-    if command == "list" and count in (2, 3):
-        launch.revive_spooler(argv[1], os.path.dirname(os.path.abspath(sys.argv[0])))
-        return listing.listing(argv[1], "".join(argv[2:]))
-    if command == "gpus" and count == 3:
-        return report.print_gpus(argv[1], argv[2])
-    if command == "top" and count == 5:
-        from ..queue import overview  # few are asked for it
-
-        return overview.print_looks(argv[1], argv[2], float(argv[3]), int(argv[4]))
-    if command == "users" and count in (1, 2):
-        return users.print_users(*argv[1:])
-    if command == "clean" and count == 5:
-        return expire.clean(*argv[1:])
-    if command == "sizes" and count >= 2:
-        return remove.print_sizes(argv[1], argv[2:])
-    if command == "remove" and count >= 3:
-        return remove.remove_jobs(argv[1], argv[3:], argv[2] == "dry")
-    if command == "shell" and count == 3:
-        return shell.start_shell(argv[1], argv[2])
-    if command == "queue" and count == 2:
-        return report.print_queue(argv[1], os.path.dirname(os.path.abspath(sys.argv[0])))
-    if command == "spool" and count >= 4:
-        return spooler.run_spooler(argv[1], argv[2], int(argv[3]), *argv[4:])
-    say("usage: supervise.py run JOB [STATUS] | after JOB STATUS | conclude JOB | end JOB | bury ELEMENT"
-        " | withdraw ROOT HOST | alter JOB | notify JOB | tunnel PORT"
-        " | node JOB ATTEMPT | register GROUP NUMBER FIRST COUNT BESIDES"
-        " | list ROOT | gpus ROOT LEASE | users [LEASE] | clean ROOT KEEP OLDER dry | queue ROOT"
-        " | top ROOT LEASE SECONDS LOOKS | sizes ROOT [JOB...]"
-        " | remove ROOT dry [JOB...] | shell JOB FACTS"
-        " | hold FOLDER FACTS | enter FOLDER WANTED SUBMIT..."
-        " | spool ROOT LEASE FD [JOB UNTIL FD]")  # fmt: skip
+    words = argv[1:]
+    _, least, most, function = _COMMANDS.get("".join(argv[:1]), ("", _ANY, 0, len))
+    if least <= len(words) <= most:
+        return function(*words)
+    known = " | ".join("%s %s" % (name, _COMMANDS[name][0]) for name in _COMMANDS)
+    say("usage: supervise.py %s | %s" % (_ELSEWHERE, known))
     return 2

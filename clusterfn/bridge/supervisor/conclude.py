@@ -1,4 +1,6 @@
-"""Concludes from outside: for a supervisor that died (`after`, called by job.sh), or on request (`conclude`).
+"""Concludes from outside: for a supervisor that died (`after`, called by job.sh), or on request.
+
+A request is for one job (`conclude`), or withdraws many that have not started, in one process (`withdraw`).
 
 Both publish by the same link as a living supervisor, so that they win or lose, and end what the attempt left running.
 They depend on nothing that a dead supervisor may have failed to write.
@@ -11,13 +13,14 @@ import sys
 import time
 
 from ..layout import (
-    CLAIM,
+    CANCELLED,
     DEPENDENCY,
     ENVIRONMENT,
     EXIT_AGAIN,
     EXIT_PUBLISHED,
     EXIT_RETURNED,
     HOST_DISK,
+    JOBS,
     JOURNAL,
     LOST,
     MEMORY,
@@ -33,19 +36,21 @@ from ..layout import (
 )
 from ..queue import launch, lease_names, tickets
 from ..queue.lease import leases_of_kind
-from . import classify_exit, dependencies, notify, process_tree, publish, retries, watch
-from .attempt import Attempt, claim, final_attempt, read_events, read_usage, restore_owner_permissions
-from .job import JobFolder, dependencies_of
-from .text import how_to_correct, last_lines, masked, native, shortened
+from . import classify_exit, dependencies, notify, process_tree, retries, watch
+from .attempt import Attempt, claim, final_attempt, read_events, read_usage, restore_owner_permissions, script_of
+from .job import DamagedFile, JobFolder, dependencies_of
+from .publish import last_bytes
+from .text import how_to_correct, last_lines, masked, native, portable, shortened
 from .verdict import MORE_MEMORY, Verdict, print_state, requested
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Optional
 
-_TAIL = 16384
-_KILLED = "137"  # by SIGKILL, as the shell says it
-_SHOWN = 80  # characters of a line of the user's in a message
+# The shell reports SIGKILL by this status.
+_KILLED = "137"
+# A message shows so many characters of a line that the user wrote.
+_SHOWN = 80
 
 
 def conclude_for_dead(folder: str, status: str) -> int:
@@ -125,7 +130,7 @@ def _why(job: JobFolder, status: str) -> Verdict:
         return found
     if not status.isdecimal():
         return _not_set_up(*status.split(":", 1))
-    oom = job.scheduler.find_oom(_tail(job.path(SCHEDULER_LOG)))
+    oom = job.scheduler.find_oom(last_bytes(job.path(SCHEDULER_LOG)))
     if oom is not None:
         return Verdict(MEMORY, "the job was killed for memory: %s" % oom, hint=MORE_MEMORY)
     if status == str(errno.ENOSPC) or classify_exit.disk_is_full(job.folder):
@@ -163,21 +168,10 @@ def _not_set_up(what: str, which: str) -> Verdict:
 def _evidence(job: JobFolder, attempt: Attempt) -> "list[str]":
     secrets = list(job.secrets().values())
     for path in (attempt.path(STDERR), attempt.path(STDOUT), job.path(SCHEDULER_LOG)):
-        lines = masked(last_lines(_tail(path)), secrets)
+        lines = masked(last_lines(last_bytes(path)), secrets)
         if lines:
             return lines
     return []
-
-
-def _tail(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
-            return file.read()
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EIO, errno.ESTALE):
-            raise
-        return b""
 
 
 def conclude_on_request(folder: str) -> int:
@@ -202,8 +196,10 @@ def conclude_by(job: JobFolder, asked: Verdict, withdraw: bool = False) -> "tupl
     asked = watch.as_known(job, asked)
     is_gone = asked.kind in (LOST, NODE) and not withdraw
     if is_gone and not job.scheduler.has_nodes:
-        launch.resume_after_restart(job.root, job.spec["bridge"])  # it may be one that is requeued after a restart
-    if is_gone and (_waits(job) or _runs(job)):  # who looked saw the process that queued it
+        # The job may be one that is requeued after a restart.
+        launch.resume_after_restart(job.root, job.spec["bridge"])
+    # The client has seen the end of the process that queued the job.
+    if is_gone and (_waits(job) or _runs(job)):
         return None, False
     failed = None
     if asked.kind == DEPENDENCY:
@@ -213,7 +209,7 @@ def conclude_by(job: JobFolder, asked: Verdict, withdraw: bool = False) -> "tupl
     holder = claim(job, "concluded")
     if withdraw and holder is not None and not _withdrawn(job):
         return None, False
-    if is_gone and holder is None and tickets.WAITS.encode() in _tail(job.path(SCHEDULER_LOG)):
+    if is_gone and holder is None and tickets.WAITS.encode() in last_bytes(job.path(SCHEDULER_LOG)):
         asked = asked.replace(**_lost_ticket(job))
     attempt = _open_attempt(job)
     won = False
@@ -228,9 +224,11 @@ def conclude_by(job: JobFolder, asked: Verdict, withdraw: bool = False) -> "tupl
     queue = tickets.Queue(job.root)
     if not job.scheduler.has_nodes and queue.of(job.id) is not None:
         queue.withdraw(job.id)
-    if won and not (withdraw and holder is None):  # of a job that nobody has claimed there are no processes
+    # A job that no process has claimed has no processes.
+    if won and not (withdraw and holder is None):
         _sweep(lambda: process_tree.tagged(job.id, attempt.number))
-    elif withdraw and not won:  # so it never began; its supervisor, another client or this one has said so first
+    elif withdraw and not won:
+        # The job never began, and its supervisor, another client or this one has already said so.
         won = (attempt.outcome() or {}).get("kind") == asked.kind
     return attempt, won
 
@@ -252,20 +250,11 @@ def _waits(job: JobFolder) -> bool:
 
 def _runs(job: JobFolder) -> bool:
     """Whether a process holds what it takes of a machine without a scheduler; it does so before its ticket goes."""
-    if job.scheduler.has_nodes or _has_lost_its_script(job):  # what the function has forked holds its names too
+    # What the function of a job has forked holds its names too, even once job.sh is gone.
+    if job.scheduler.has_nodes or script_of(job) == 0:
         return False
     seen = lease_names.HeldNames(leases_of_kind(job.spec["lease"]).binders(), 0)
     return any((each.uid, each.job) == (os.getuid(), job.id) for each in seen.running)
-
-
-def _has_lost_its_script(job: JobFolder) -> bool:
-    """Whether it is claimed by a job.sh that is gone."""
-    claimed = (publish.read(job.folder, CLAIM) or b"").decode("ascii", "replace").split(":")
-    if len(claimed) != 3:
-        return False
-    boot, pid, start = claimed
-    lives = boot == process_tree.boot_id() and process_tree.is_alive(int(pid))
-    return not lives or process_tree.start_time(int(pid)) != start
 
 
 def _withdrawn(job: JobFolder) -> bool:
@@ -289,3 +278,46 @@ def _state(attempt: Attempt, won: bool) -> int:
     kind = (attempt.outcome() or {}).get("kind")
     print_state(attempt.number, kind, won)
     return EXIT_RETURNED if kind == RETURNED else EXIT_PUBLISHED
+
+
+def withdraw_jobs(root: str, host: str) -> int:
+    """Withdraw the jobs of `{"verdict", "jobs"}` on stdin, and print a line of JSON for each that never starts.
+
+    A job that was withdrawn before is one of those: the client may have missed the first answer, and must remove the
+    job from the scheduler's queue. Leave out groups, jobs that have started or ended otherwise, jobs of another
+    version's bridge or another host, and any whose folder is damaged or cannot be written.
+    """
+    asked: "dict[str, Any]" = native(json.loads(sys.stdin.read()))
+    bridge = os.path.dirname(os.path.abspath(sys.argv[0]))
+    withdrawn: "list[JobFolder]" = []
+    for job_id in asked["jobs"]:
+        folder = os.path.join(root, JOBS, job_id)
+        try:
+            restore_owner_permissions(folder)
+            job = JobFolder(folder)
+            if not _is_for(job, job_id, host, bridge) or _has_ended_otherwise(job):
+                continue
+            _, won = conclude_by(job, requested(asked["verdict"]), withdraw=True)
+        except (OSError, DamagedFile):
+            continue
+        if won:
+            sys.stdout.write(json.dumps(portable({"id": job.id, "name": job.spec["name"]})) + "\n")
+            sys.stdout.flush()
+            withdrawn.append(job)
+    # This comes last, because a receiver that does not answer takes half a minute for each job.
+    for job in withdrawn:
+        notify.tell_end(job.home)
+    return 0
+
+
+def _is_for(job: JobFolder, job_id: str, host: str, bridge: str) -> bool:
+    """Whether this program may conclude it: a bridge that was sent again has another suffix."""
+    versions = [os.path.basename(folder).partition("-")[0] for folder in (job.spec["bridge"], bridge)]
+    return job.id == job_id and job.spec["host"] == host and len(set(versions)) == 1 and not job.spec.get("group")
+
+
+def _has_ended_otherwise(job: JobFolder) -> bool:
+    """Whether it has ended otherwise than by such a request."""
+    final = final_attempt(job)
+    outcome = final.outcome() if final is not None else None
+    return outcome is not None and (outcome.get("kind"), outcome.get("by")) != (CANCELLED, "conclude")

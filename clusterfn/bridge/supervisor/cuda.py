@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from .job import JobFolder
 
 STAGE = GPU_STAGE
-_PATIENCE_S = 300.0  # a cold import of torch from a shared file system takes minutes
+# A cold import of torch from a shared file system takes minutes.
+_PATIENCE_S = 300.0
 _DRIVER = "/proc/driver/nvidia/version"
-_MARK = "clusterfn cards "
+_PREFIX = "clusterfn cards "
 # No other build would see more.
-_NO_CARD = ("Found no NVIDIA driver", "no CUDA-capable device is detected", "No CUDA GPUs are available")
+_NO_GPU = ("Found no NVIDIA driver", "no CUDA-capable device is detected", "No CUDA GPUs are available")
 _HIDDEN = "no GPU or driver is visible to a job there: look at nvidia-smi and /dev/nvidia* on %s, within a job"
 _UNKNOWN = "unknown"
 _PROGRAM = """
@@ -44,7 +45,7 @@ try:
 except Exception as error:  # CUDA and its libraries raise what they like
     found["problem"] = "%s: %s" % (type(error).__name__, error)
 print("\\n" + MARK + json.dumps(found), flush=True)
-""".replace("MARK", repr(_MARK))
+""".replace("MARK", repr(_PREFIX))
 
 
 def check(job: "JobFolder", environ: "Mapping[str, str]") -> None:
@@ -64,23 +65,24 @@ def check(job: "JobFolder", environ: "Mapping[str, str]") -> None:
     if driver != _UNKNOWN and _read(marker) == driver:
         return
     found = _ask(job, environ)
-    cards = _cards()
+    hardware = _query_driver()
     partition = job.scheduler.partition() or DEFAULT
-    for name in [partition, DEFAULT] if cards else []:  # for the next choice of an environment there
+    # The next choice of an environment for this partition reads these files.
+    for name in [partition, DEFAULT] if hardware else []:
         path = os.path.join(wanted["root"], OBSERVED_GPUS, name + ".json")
-        _write(wanted["root"], path, json.dumps(dict(cards or {}, node=job.node)))
+        _write(wanted["root"], path, json.dumps(dict(hardware or {}, node=job.node)))
     if found["problem"]:
-        raise AttemptEnded(_does_not_run(job, wanted["cuda"], found, cards))
+        raise AttemptEnded(_does_not_run(job, wanted["cuda"], found, hardware))
     _write(wanted["root"], marker, driver)
 
 
 def _driver() -> str:
     """The kernel's own words about the driver; the same until another one is loaded."""
-    cards = None if os.path.exists(_DRIVER) else _cards()
-    return cards["driver"] if cards else _read(_DRIVER).partition("\n")[0] or _UNKNOWN
+    hardware = None if os.path.exists(_DRIVER) else _query_driver()
+    return hardware["driver"] if hardware else _read(_DRIVER).partition("\n")[0] or _UNKNOWN
 
 
-def _cards() -> "Optional[dict[str, Any]]":
+def _query_driver() -> "Optional[dict[str, Any]]":
     """Ask nvidia-smi for the driver and the GPUs; None if it does not answer."""
     try:
         rows = gpus.query_nvidia_smi("driver_version", "compute_cap").rows
@@ -100,13 +102,15 @@ def _ask(job: "JobFolder", environ: "Mapping[str, str]") -> "dict[str, Any]":
     except subprocess.TimeoutExpired:
         return {"problem": "it did not answer within %d s" % _PATIENCE_S}
     lines = ran.stdout.decode("utf-8", "replace").splitlines()
-    told = [line[len(_MARK) :] for line in lines if line.startswith(_MARK)]
-    if told:
-        return dict(json.loads(told[-1]))
+    answers = [line[len(_PREFIX) :] for line in lines if line.startswith(_PREFIX)]
+    if answers:
+        return dict(json.loads(answers[-1]))
     return {"problem": "it ended with exit status %d" % ran.returncode, "lines": last_lines(ran.stdout)}
 
 
-def _does_not_run(job: "JobFolder", wanted: str, found: "dict[str, Any]", cards: "Optional[dict[str, Any]]") -> Verdict:
+def _does_not_run(
+    job: "JobFolder", wanted: str, found: "dict[str, Any]", hardware: "Optional[dict[str, Any]]"
+) -> Verdict:
     if "torch" not in found:
         return Verdict(
             ENVIRONMENT, "PyTorch cannot be imported on %s: %s" % (job.node, found["problem"]), stage="environment",
@@ -115,11 +119,11 @@ def _does_not_run(job: "JobFolder", wanted: str, found: "dict[str, Any]", cards:
         )  # fmt: skip
     build = "PyTorch %s for CUDA %s" % (found["torch"], found["cuda"] or wanted)
     evidence = [found["problem"]]
-    if cards:
-        evidence.append("driver %s, compute capability %s" % (cards["driver"], ", ".join(cards["capabilities"])))
+    if hardware:
+        evidence.append("driver %s, compute capability %s" % (hardware["driver"], ", ".join(hardware["capabilities"])))
     if found.get("codes"):
         evidence.append("it has code for %s" % ", ".join(found["codes"]))
-    hidden = any(words in found["problem"] for words in _NO_CARD)
+    hidden = any(words in found["problem"] for words in _NO_GPU)
     return Verdict(
         ENVIRONMENT, "%s does not run on the GPUs of %s" % (build, job.node),
         stage="environment" if hidden else STAGE, evidence=evidence + found.get("lines", []),

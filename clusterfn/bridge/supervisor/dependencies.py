@@ -38,9 +38,10 @@ from ..layout import (
 )
 from ..schedulers import scheduler_named
 from . import publish
-from .item_ends import ItemEnds, numbers_in
 from .job import ITEM_LINE, JOB_OUTCOME, DamagedFile, Dependency, checked, describe_waiting, read_spec
+from .journal import ItemEnds
 from .process_tree import boot_id, script_runs
+from .publish import names_in, numbers_in
 from .text import native
 from .verdict import Verdict
 
@@ -56,9 +57,10 @@ _Ended = namedtuple("_Ended", ("outcome", "attempt", "at"))
 # A value, or an exception, in a file; what failed has the facts of its end.
 _Place = namedtuple("_Place", ("path", "offset", "size", "failed"))
 
-_NEVER_STARTED_S = 600.0  # its client starts what it has sent, unless it was ended in between
+# A client starts what it has sent, unless it was ended in between.
+_NEVER_STARTED_S = 600.0
 _LARGEST_EXCEPTION = 16 << 20
-_TOLD = ("kind", "message", "stage", "evidence", "hint", "exception", "signal", "code", "node", "earlier", "attempt")
+_FACTS = ("kind", "message", "stage", "evidence", "hint", "exception", "signal", "code", "node", "earlier", "attempt")
 _GONE = "it is not on the host: it was rejected, or was removed after `keep:`"
 _SILENT = "it has left no outcome, and no process of it is left"
 
@@ -72,7 +74,8 @@ class Dependencies:
         self._open: "dict[str, bool]" = {}
         self._specs: "dict[str, Spec]" = {}
         self._item_ends: "dict[str, ItemEnds]" = {}
-        self._looked_at: "set[str]" = set()  # groups whose items were looked at since `look_again`
+        # These are the groups whose items were looked at since `look_again`.
+        self._looked_at: "set[str]" = set()
 
     def look_again(self) -> None:
         """Look again at those that had not ended."""
@@ -140,7 +143,8 @@ class Dependencies:
         which = "%s (%s)" % (cause["name"], cause["job"][:4])
         which += "[%d]" % cause["item"] if "item" in cause else ""
         message = "%s has no value: %s" % (which, cause["message"])
-        if cause["job"] != first.job:  # what that one itself waited for
+        # The cause is a job for which that job waited itself.
+        if cause["job"] != first.job:
             message = "%s (%s) never ran, because %s" % (first.name, first.job[:4], message)
         evidence = ["%s (%s) failed too" % (each.name, each.job[:4]) for each, _ in failed[1:11]]
         evidence += ["and %d more" % (others - 10)] if others > 10 else []
@@ -160,15 +164,15 @@ class Dependencies:
             folders = spec.get("sys_path") or [] if spec is not None else []
             try:
                 if none is None and count is not None:
-                    told = self._items(each, count)
+                    places = self._items(each, count)
                 else:
-                    told = {0: none or _place_of_job(each, self._ended[each.job])}
+                    places = {0: none or _place_of_job(each, self._ended[each.job])}
             except DamagedFile as error:
                 folders, none = [], _damaged(each, error)
-                told = {0: none}
+                places = {0: none}
             found[each.job] = {
                 "name": each.name, "folders": folders, "group": count is not None, "lost": none and none.failed,
-                "places": {str(index): list(place) for index, place in told.items()},
+                "places": {str(index): list(place) for index, place in places.items()},
             }  # fmt: skip
         return found
 
@@ -208,8 +212,8 @@ class Dependencies:
         nothing = _Place("", 0, 0, _cause(wanted, {"kind": LOST, "message": "the item has no line in any journal"}))
         home, found = job_dir(self.root, wanted.job), {}
         for index in range(count) if wanted.items is None else wanted.items:
-            told = ends.lines.get(index)
-            found[index] = nothing if told is None else _place_of_item(wanted, home, *told)
+            line = ends.lines.get(index)
+            found[index] = nothing if line is None else _place_of_item(wanted, home, *line)
         return found
 
     def _end_of(self, job: str) -> "Optional[_Ended]":
@@ -227,7 +231,8 @@ class Dependencies:
         if job not in self._specs:
             try:
                 self._specs[job] = read_spec(job_dir(self.root, job))
-            except (OSError, DamagedFile):  # not yet, or no longer
+            except (OSError, DamagedFile):
+                # The folder is not there yet or no longer.
                 return None
         return self._specs.get(job)
 
@@ -238,9 +243,11 @@ class Dependencies:
             return False
         except (FileNotFoundError, NotADirectoryError):
             pass
-        except OSError:  # the file server does not say
+        except OSError:
+            # The file server does not answer.
             return False
-        try:  # NFS remembers that a name was missing, unless its folder is listed
+        try:
+            # NFS remembers that a name was missing, unless its folder is listed.
             return job not in os.listdir(os.path.join(self.root, JOBS))
         except FileNotFoundError:
             return True
@@ -251,17 +258,19 @@ class Dependencies:
         """Whether a job without a scheduler has lost all of its processes, or was never started."""
         spec = self._spec_of(job)
         if spec is None or scheduler_named(spec["scheduler"]).has_nodes:
-            return False  # it may wait in the scheduler's queue
+            # The job may wait in the queue of the scheduler.
+            return False
         folder = job_dir(self.root, job)
-        for machine in _names(os.path.join(self.root, MACHINES)):
-            waiting = _names(os.path.join(self.root, MACHINES, machine, QUEUE))
+        for machine in names_in(os.path.join(self.root, MACHINES)):
+            waiting = names_in(os.path.join(self.root, MACHINES, machine, QUEUE))
             if any(name.partition(".")[0] == job for name in waiting):
                 return False
             interrupted = os.path.join(self.root, MACHINES, machine, INTERRUPTED)
-            kept = [_read(interrupted, name) for name in _names(interrupted) if name.partition(".")[0] == job]
+            kept = [_read(interrupted, name) for name in names_in(interrupted) if name.partition(".")[0] == job]
             if any(ticket is not None and ticket.get("boot") != boot_id() for ticket in kept):
-                return False  # a restart has interrupted it, and whatever looks at that queue next requeues it
-        elements = [os.path.join(folder, ELEMENTS, name) for name in _names(os.path.join(folder, ELEMENTS))]
+                # A restart has interrupted the job, and the next process that looks at that queue requeues it.
+                return False
+        elements = [os.path.join(folder, ELEMENTS, name) for name in names_in(os.path.join(folder, ELEMENTS))]
         started = [path for path in (os.path.join(each, STARTED) for each in [folder] + elements) if _date(path)]
         last = max(map(_date, [os.path.join(folder, SPEC)] + started + _heartbeats(folder)))
         silent_s = STALE_AFTER_S if started else _NEVER_STARTED_S
@@ -284,7 +293,8 @@ def keep_exception(failed: Verdict, path: str) -> Verdict:
         with open(path, "r+b" if os.path.exists(path) else "wb") as copy:
             copy.write(data)
             copy.truncate()
-    except OSError:  # it was removed meanwhile, or the disk is full: its text is in the outcome
+    except OSError:
+        # The file was removed meanwhile or the disk is full. The outcome has the text of the exception.
         return failed
     return failed.replace(value={"size": size}) if len(data) == size else failed
 
@@ -317,13 +327,13 @@ def _cause(wanted: Dependency, outcome: "dict[str, Any]") -> "dict[str, Any]":
     handed_on = outcome.get("cause")
     if outcome["kind"] == DEPENDENCY and handed_on:
         return dict(handed_on)
-    facts = {name: outcome.get(name) for name in _TOLD}
+    facts = {name: outcome.get(name) for name in _FACTS}
     return dict(facts, job=wanted.job, name=wanted.name, message=facts["message"] or "it ended as %r" % facts["kind"])
 
 
 def _damaged(wanted: Dependency, error: DamagedFile) -> _Place:
-    told = "its files on the host are damaged: %s" % error
-    return _Place("", 0, 0, _cause(wanted, {"kind": LOST, "message": told}))
+    message = "its files on the host are damaged: %s" % error
+    return _Place("", 0, 0, _cause(wanted, {"kind": LOST, "message": message}))
 
 
 def last_beat(job: "JobFolder", wanted: "Sequence[Dependency]") -> float:
@@ -334,11 +344,11 @@ def last_beat(job: "JobFolder", wanted: "Sequence[Dependency]") -> float:
 
 def _heartbeats(folder: str) -> "list[str]":
     """Return the paths of the heartbeats of a job, and of the elements of a group."""
-    elements = [os.path.join(folder, ELEMENTS, name) for name in _names(os.path.join(folder, ELEMENTS))]
+    elements = [os.path.join(folder, ELEMENTS, name) for name in names_in(os.path.join(folder, ELEMENTS))]
     return [
         os.path.join(each, ATTEMPTS, name, HEARTBEAT)
         for each in [folder] + elements
-        for name in _names(os.path.join(each, ATTEMPTS))
+        for name in names_in(os.path.join(each, ATTEMPTS))
     ]
 
 
@@ -346,15 +356,9 @@ def _read(folder: str, name: str) -> "Optional[dict[str, Any]]":
     try:
         data = publish.read(folder, name)
         return None if data is None else dict(native(json.loads(data.decode())))
-    except (OSError, ValueError, TypeError):  # damaged by its function: without a value
+    except (OSError, ValueError, TypeError):
+        # A function has damaged its file, which counts as no value.
         return None
-
-
-def _names(folder: str) -> "list[str]":
-    try:
-        return os.listdir(folder)
-    except OSError:  # not yet, or no longer
-        return []
 
 
 def _date(path: str) -> float:

@@ -22,20 +22,21 @@ from ..layout import (
     environment_dir,
 )
 from ..schedulers import gives_out_gpus
-from .environ import add_script_variables, expand_cwd, worker_environment
+from .environ import DescribedJob, add_script_variables, expand_cwd, worker_environment
+from .publish import names_in
 from .worker_process import launch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
-    from .worker_process import WaitingWorker
+    from .worker_process import WorkerProcess
 
 # Variables of which the interpreter and the loader of programs make lists of folders at their start.
 _FOLDERS = ("PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "PYTHONHOME", "PYTHONPYCACHEPREFIX")
 
 
-def start_worker(folder: str) -> "Optional[WaitingWorker]":
+def start_worker(folder: str) -> "Optional[WorkerProcess]":
     """Start the worker of a job's first attempt; None where it is not known yet, or the job is likely to wait.
 
     The attempt takes it only if it needs exactly this one. Without one, the attempt starts its own and says what fails.
@@ -43,11 +44,12 @@ def start_worker(folder: str) -> "Optional[WaitingWorker]":
     try:
         job = _SentJob(os.path.abspath(folder))
         return _start(job) if job.is_plain() and not _has_begun(job) and not _will_wait(job) else None
-    except (OSError, LookupError, TypeError, ValueError, AttributeError):  # no memory for it, or a damaged spec
+    except (OSError, LookupError, TypeError, ValueError, AttributeError):
+        # There is no memory for a worker, or the spec is damaged.
         return None
 
 
-def _start(job: "_SentJob") -> "Optional[WaitingWorker]":
+def _start(job: "_SentJob") -> "Optional[WorkerProcess]":
     spec = job.spec
     if spec.get("building") and not _has_environment(job):
         return None
@@ -76,17 +78,16 @@ def _will_wait(job: "_SentJob") -> bool:
     if TURN in os.environ:
         return False
     machines = os.path.join(job.spec["root"], MACHINES)
-    queues = (os.path.join(machines, name, QUEUE) for name in _names(machines))
-    return any(not name.startswith(".") for queue in queues for name in _names(queue))
+    queues = (os.path.join(machines, name, QUEUE) for name in names_in(machines))
+    return any(not name.startswith(".") for queue in queues for name in names_in(queue))
 
 
-class _SentJob:
+class _SentJob(DescribedJob):
     """A job's folder as its client has sent it: a `JobFolder` before its modules are loaded."""
 
     def __init__(self, folder: str) -> None:
-        self.folder = folder
-        self.spec: "dict[str, Any]" = _read(self.path(SPEC)) or {"id": ""}
-        self.id: "str" = self.spec["id"]
+        spec: "dict[str, Any]" = _read(os.path.join(folder, SPEC)) or {"id": ""}
+        super().__init__(spec["id"], folder, spec)
 
     def is_plain(self) -> bool:
         """Whether its worker can be known yet."""
@@ -95,16 +96,14 @@ class _SentJob:
         is_element = os.path.basename(os.path.dirname(self.folder)) == ELEMENTS
         return bool(self.id) and tasks == 1 and not is_element and not self.spec.get("after")
 
-    def path(self, *names: str) -> str:
-        return os.path.join(self.folder, *names)
-
     def secrets(self) -> "dict[str, str]":
         return _read(self.path(SECRETS)) or {}
 
 
 def _has_environment(job: _SentJob) -> bool:
     """Whether the environment that the builder makes is there, and stays; learn what its own scripts set."""
-    from ..builder import leases, permissions  # few jobs have one
+    # These imports are late, because few jobs have an environment that is built.
+    from ..builder import leases, permissions
     from ..builder.errors import BuildFailed
 
     wanted = job.spec["building"]
@@ -112,8 +111,10 @@ def _has_environment(job: _SentJob) -> bool:
         return False
     try:
         permissions.refuse_untrusted(wanted["root"], wanted.get("owners") or (), wanted["id"])
-        leases.add_lease(wanted["root"], wanted["id"], job.folder)  # before the look: what is held is not removed
-    except (BuildFailed, OSError):  # the supervisor says what is wrong
+        # The lease comes before the look, because an environment with a lease is not removed.
+        leases.add_lease(wanted["root"], wanted["id"], job.folder)
+    except (BuildFailed, OSError):
+        # The supervisor says later what is wrong.
         return False
     ready = _read(os.path.join(environment_dir(wanted["root"], wanted["id"]), READY))
     if ready is not None:
@@ -138,12 +139,6 @@ def _read(path: str) -> "Optional[dict[str, Any]]":
             text = file.read().decode("ascii")
         found = None if "\\u" in text else make_scanner(_JsonRules)(text, 0)[0]  # type: ignore[arg-type]
         return found if isinstance(found, dict) else None
-    except (ImportError, OSError, ValueError, StopIteration):  # the supervisor says what is wrong
+    except (ImportError, OSError, ValueError, StopIteration):
+        # The supervisor says later what is wrong.
         return None
-
-
-def _names(folder: str) -> "list[str]":
-    try:
-        return os.listdir(folder)
-    except OSError:  # there is none
-        return []

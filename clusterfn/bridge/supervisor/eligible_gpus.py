@@ -29,7 +29,8 @@ def gpus_in(rows: "Iterable[dict[str, str]]", machine_mib: "Optional[int]") -> "
         rows: Of the table.
         machine_mib: The memory of the machine, which a GPU without its own uses.
     """
-    from . import nvidia_smi  # here: a job without GPUs need not load it
+    # This import is late, because a job without GPUs does not need it.
+    from . import nvidia_smi
 
     found = []
     for place, row in enumerate(rows):
@@ -38,19 +39,19 @@ def gpus_in(rows: "Iterable[dict[str, str]]", machine_mib: "Optional[int]") -> "
     return found
 
 
-def allowed_gpus(cards: "Iterable[GpuInfo]", only: "Sequence[str]") -> "list[GpuInfo]":
+def allowed_gpus(gpus: "Iterable[GpuInfo]", only: "Sequence[str]") -> "list[GpuInfo]":
     """Those of the GPUs that `gpus: {only: …}` of the host leaves; all if it names none.
 
     Args:
-        cards: All GPUs.
+        gpus: All of the machine.
         only: Numbers as nvidia-smi counts, or UUIDs or their beginnings.
     """
-    return [card for card in cards if not only or any(is_called(card, name) for name in only)]
+    return [gpu for gpu in gpus if not only or any(is_called(gpu, name) for name in only)]
 
 
-def is_called(card: GpuInfo, name: str) -> bool:
+def is_called(gpu: GpuInfo, name: str) -> bool:
     """Whether a GPU has this number, or a UUID that begins so."""
-    return name == str(card.index) or (not name.isdecimal() and card.uuid.startswith(name))
+    return name == str(gpu.index) or (not name.isdecimal() and gpu.uuid.startswith(name))
 
 
 def describe_only(only: "Sequence[str]") -> str:
@@ -63,10 +64,10 @@ def only_of(resources: "Mapping[str, Any]") -> "tuple[str, ...]":
     return tuple(resources.get("gpus_only") or ())
 
 
-def eligible_gpus(cards: "Iterable[GpuInfo]", kind: "Optional[str]", memory_bytes: "Optional[int]") -> "list[GpuInfo]":
+def eligible_gpus(gpus: "Iterable[GpuInfo]", kind: "Optional[str]", memory_bytes: "Optional[int]") -> "list[GpuInfo]":
     """Those of the GPUs that have this type and at least this size; None asks for nothing."""
-    of_kind = [card for card in cards if kind is None or is_gpu_type(card.name, kind)]
-    return [card for card in of_kind if memory_bytes is None or large_enough((card.total_mib or 0) << 20, memory_bytes)]
+    of_kind = [gpu for gpu in gpus if kind is None or is_gpu_type(gpu.name, kind)]
+    return [gpu for gpu in of_kind if memory_bytes is None or large_enough((gpu.total_mib or 0) << 20, memory_bytes)]
 
 
 def is_gpu_type(name: str, kind: str) -> bool:
@@ -102,15 +103,15 @@ def describe_request(count: int, kind: "Optional[str]", memory_bytes: "Optional[
     return "%d GPU%s%s%s" % (count, "" if count == 1 else "s", of_type, size)
 
 
-def describe_gpus(cards: "Sequence[GpuInfo]") -> str:
+def describe_gpus(gpus: "Sequence[GpuInfo]") -> str:
     """Describe GPUs: "8 x NVIDIA RTX A6000 (48 GB)"."""
-    kinds = ["%s (%s)" % (card.name, describe_memory(card.total_mib, card.unified)) for card in cards]
+    kinds = ["%s (%s)" % (gpu.name, describe_memory(gpu.total_mib, gpu.unified)) for gpu in gpus]
     return ", ".join("%d x %s" % (kinds.count(kind), kind) for kind in sorted(set(kinds), key=kinds.index)) or "none"
 
 
-def name_gpus(cards: "Iterable[GpuInfo]", uuids: "Iterable[str]") -> str:
+def name_gpus(gpus: "Iterable[GpuInfo]", uuids: "Iterable[str]") -> str:
     """These of the GPUs, as people find them: "GPU 3 (NVIDIA RTX A6000, GPU-7f3a…)"."""
-    known = {card.uuid: "GPU %d (%s, %s)" % (card.index, card.name, card.uuid) for card in cards}
+    known = {gpu.uuid: "GPU %d (%s, %s)" % (gpu.index, gpu.name, gpu.uuid) for gpu in gpus}
     return ", ".join(known.get(uuid, uuid) for uuid in uuids)
 
 
@@ -120,12 +121,13 @@ def describe_memory(total_mib: "Optional[int]", unified: bool) -> str:
     return size + ", shared with the CPU" if unified else size
 
 
-def suggest_gpus(cards: "Sequence[GpuInfo]", kind: "Optional[str]") -> str:
+def suggest_gpus(gpus: "Sequence[GpuInfo]", kind: "Optional[str]") -> str:
     """What to do if too few of the GPUs are such: the type that was perhaps meant."""
-    import difflib  # only a refusal needs it
+    # This import is late, because only a refusal needs it.
+    import difflib
 
-    words = {word for card in cards for word in _words_of(card.name) if any(sign.isdecimal() for sign in word)}
+    words = {word for gpu in gpus for word in _words_of(gpu.name) if any(sign.isdecimal() for sign in word)}
     near = difflib.get_close_matches(squeezed(kind), sorted(words), n=1, cutoff=0.6) if kind else []
-    if near and kind and not any(is_gpu_type(card.name, kind) for card in cards):
+    if near and kind and not any(is_gpu_type(gpu.name, kind) for gpu in gpus):
         return 'did you mean gpu_type="%s"?' % near[0]
     return "ask for fewer or other GPUs, or choose another host"

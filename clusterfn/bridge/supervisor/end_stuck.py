@@ -11,9 +11,9 @@ import signal
 import sys
 import time
 
-from ..layout import CLAIM, ELEMENTS, SUPERVISE
-from . import conclude, notify, process_tree, publish
-from .attempt import final_attempt
+from ..layout import CLAIM, SUPERVISE
+from . import conclude, notify, process_tree
+from .attempt import final_attempt, script_of
 from .job import JobFolder
 from .watch import cancelled
 
@@ -30,7 +30,7 @@ def end_stuck(folder: str) -> int:
     job = JobFolder(folder)
     parts = [] if job.scheduler.has_nodes else [part for part in _parts(job) if _is_open(part)]
     for part in parts:
-        for pid in [_script(part)] + _supervisors(part):
+        for pid in _script(part) + _supervisors(part):
             process_tree.wake(pid)
     parts = _await_ends(parts, _ENDS_ITSELF_S)
     for part in parts:
@@ -38,7 +38,7 @@ def end_stuck(folder: str) -> int:
     parts = _await_ends(parts, _AFTER_S)
     left = []  # type: list[str]
     for part in parts:
-        _kill([_script(part)] + _supervisors(part, "run", "after"))
+        _kill(_script(part) + _supervisors(part, "run", "after"))
         if conclude.conclude_by(part, cancelled())[0] is not None:
             notify.tell_end(part.home)
         numbers = part.attempts()
@@ -49,11 +49,7 @@ def end_stuck(folder: str) -> int:
 
 def _parts(job: JobFolder) -> "list[JobFolder]":
     """Return the job itself; of a group its elements."""
-    if not job.spec.get("group"):
-        return [job]
-    elements = job.path(ELEMENTS)
-    names = os.listdir(elements) if os.path.isdir(elements) else []
-    return [JobFolder(os.path.join(elements, name)) for name in names if name.isdecimal()]
+    return job.elements() if job.spec.get("group") else [job]
 
 
 def _is_open(job: JobFolder) -> bool:
@@ -70,12 +66,9 @@ def _await_ends(jobs: "list[JobFolder]", most_s: float) -> "list[JobFolder]":
     return jobs
 
 
-def _script(job: JobFolder) -> int:
-    """Return the pid of the job.sh that has claimed it; 0 if that is gone."""
-    claimed = (publish.read(job.folder, CLAIM) or b"").decode("ascii", "replace").split(":")
-    if len(claimed) != 3 or claimed[0] != process_tree.boot_id() or not claimed[1].isdecimal():
-        return 0
-    return int(claimed[1]) if process_tree.start_time(int(claimed[1])) == claimed[2] else 0
+def _script(job: JobFolder) -> "list[int]":
+    """Return the job.sh that has claimed it, unless it is gone."""
+    return [pid for pid in [script_of(job)] if pid]
 
 
 def _supervisors(job: JobFolder, *commands: str) -> "list[int]":
@@ -89,8 +82,8 @@ def _of_part(job: JobFolder, attempt: int) -> "Callable[[], list[int]]":
 
 def _kill(pids: "list[int]") -> None:
     for pid in pids:
-        if pid:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except OSError:  # it has just ended
-                continue
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except OSError:
+            # It has just ended.
+            continue

@@ -10,24 +10,7 @@ from ..layout import CACHE, CHECKPOINT, CHECKPOINT_VARIABLE, INPUTS, TAG, THREAD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Mapping, Optional, Protocol
-
-    class DescribedJob(Protocol):
-        """What this module asks of a job, or of a stand-in for one."""
-
-        id: str
-        folder: str
-
-        @property
-        def spec(self) -> "Mapping[str, Any]":
-            """Return its spec.json."""
-
-        def path(self, *names: str) -> str:
-            """Return a path below its folder."""
-
-        def secrets(self) -> "dict[str, str]":
-            """Return the secret variables and their values."""
-
+    from typing import Any, Mapping, Optional
 
 _LEAKS = (
     "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUNBUFFERED", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV",
@@ -35,8 +18,10 @@ _LEAKS = (
 )  # fmt: skip
 _LEAKING_PREFIXES = ("CONDA_", "_CE_")
 _CONDA = ("CONDA_PREFIX", "CONDA_DEFAULT_ENV")
-_KEEP = "CLUSTERFN_KEEP"  # names, separated by blanks, that job.sh set on purpose (modules, prolog)
-_CACHES = {  # variable -> its folder below root, where it is without the variable, what moves that
+# The names, separated by blanks, are those that job.sh set on purpose (modules, prolog).
+_KEEP = "CLUSTERFN_KEEP"
+# Each variable has its folder below root, its usual place, and the variable that moves that place.
+_CACHES = {
     "HF_HOME": ("huggingface", ".cache/huggingface", "XDG_CACHE_HOME"),
     "TORCH_HOME": ("torch", ".cache/torch", "XDG_CACHE_HOME"),
     "PIP_CACHE_DIR": ("pip", ".cache/pip", "XDG_CACHE_HOME"),
@@ -47,11 +32,35 @@ _TOKEN_PATH = "HF_TOKEN_PATH"
 # cannot use another job's, and it has used no cache.
 LATE = frozenset(["CUDA_VISIBLE_DEVICES", _TOKEN_PATH, *_CACHES])
 _TOKEN = ".cache/huggingface/token"
-ROOM_BYTES = 10 << 30  # bytes free in a home directory that can hold one more model
+# A home directory with so many free bytes can hold one more model.
+ROOM_BYTES = 10 << 30
+
+
+class DescribedJob:
+    """What a worker's environment depends on: a job, or what a shell has in place of one.
+
+    Attributes:
+        id: Of the job.
+        folder: The job's.
+        spec: What spec.json holds.
+    """
+
+    def __init__(self, job_id: str, folder: str, spec: "Any") -> None:
+        self.id = job_id
+        self.folder = folder
+        self.spec = spec
+
+    def path(self, *names: str) -> str:
+        """Return a path below its folder."""
+        return os.path.join(self.folder, *names)
+
+    def secrets(self) -> "dict[str, str]":
+        """Return the secret variables and their values."""
+        return {}
 
 
 def worker_environment(
-    job: "DescribedJob", attempt: int, host: "Mapping[str, str]", cards: "Optional[list[str]]"
+    job: DescribedJob, attempt: int, host: "Mapping[str, str]", uuids: "Optional[list[str]]"
 ) -> "dict[str, str]":
     """Everything the worker's process finds in os.environ.
 
@@ -59,7 +68,7 @@ def worker_environment(
         job: The job.
         attempt: Its number.
         host: The supervisor's own environment.
-        cards: UUIDs of leased GPUs; None where the scheduler hands them out.
+        uuids: Those of leased GPUs; None where the scheduler hands them out.
     """
     spec = job.spec
     keep = host.get(_KEEP, "").split()
@@ -71,7 +80,7 @@ def worker_environment(
     }
     values.update(dict.fromkeys(THREADS, str(spec["resources"]["cores"])))
     _activate(values, spec["activation"], spec["python"])
-    values.update(_gpus(host, cards, spec["resources"]["gpus"]))
+    values.update(_gpus(host, uuids, spec["resources"]["gpus"]))
     values.update(spec["env"])
     values.update(job.secrets())
     values.setdefault("PYTHONIOENCODING", "utf-8")
@@ -92,20 +101,20 @@ def expand_cwd(spec: "Mapping[str, Any]") -> str:
     return os.path.abspath(os.path.expanduser(os.path.expandvars(spec["cwd"]))) if spec["cwd"] else ""
 
 
-def redirect_caches(job: "DescribedJob", values: "dict[str, str]") -> "list[str]":
+def redirect_caches(spec: "Mapping[str, Any]", values: "dict[str, str]") -> "list[str]":
     """Point caches below root if the home directory cannot hold them; what to say about it, if anything.
 
     What the host or the job sets stays. So do caches that exist and an existing login to Hugging Face.
 
     Args:
-        job: The job.
+        spec: The job's.
         values: What the worker's process will find in os.environ; changed.
     """
-    if job.spec["scheduler"] == "local":
+    if spec["scheduler"] == "local":
         return []
     home = os.path.expanduser("~")
     reason = _no_home(home)
-    if not reason and os.stat(home).st_dev == os.stat(job.spec["root"]).st_dev:
+    if not reason and os.stat(home).st_dev == os.stat(spec["root"]).st_dev:
         return []
     reason = reason or _full(home)
     moved = [
@@ -117,7 +126,7 @@ def redirect_caches(job: "DescribedJob", values: "dict[str, str]") -> "list[str]
         return []
     if "HF_HOME" in moved and os.access(os.path.join(home, _TOKEN), os.R_OK):
         values.setdefault(_TOKEN_PATH, os.path.join(home, _TOKEN))
-    below = os.path.join(job.spec["root"], CACHE)
+    below = os.path.join(spec["root"], CACHE)
     values.update((name, os.path.join(below, _CACHES[name][0])) for name in moved)
     reason = reason or "%s is on another disk and has no such cache" % home
     return ["%s point below %s: %s" % (", ".join(moved), below, reason)]
@@ -130,8 +139,8 @@ def _no_home(home: str) -> str:
 
 
 def _full(home: str) -> str:
-
-    from .text import format_size  # `re` costs as much as all that comes before a worker is started
+    # This import is late: `re` costs as much as all that comes before a worker is started.
+    from .text import format_size
 
     facts = os.statvfs(home)
     free = facts.f_bavail * facts.f_frsize
@@ -156,9 +165,10 @@ def _activate(values: "dict[str, str]", activation: "dict[str, Any]", python: st
         values[name] = os.pathsep.join(before + [values[name]] if values.get(name) else before)
 
 
-def _gpus(host: "Mapping[str, str]", cards: "Optional[list[str]]", wanted: int) -> "dict[str, str]":
+def _gpus(host: "Mapping[str, str]", uuids: "Optional[list[str]]", wanted: int) -> "dict[str, str]":
     if not wanted:
         return {"CUDA_VISIBLE_DEVICES": ""}
-    given = host.get("CUDA_VISIBLE_DEVICES") if cards is None else ",".join(cards)
+    given = host.get("CUDA_VISIBLE_DEVICES") if uuids is None else ",".join(uuids)
     visible = {} if given is None else {"CUDA_VISIBLE_DEVICES": given}
-    return dict(visible, CUDA_DEVICE_ORDER="PCI_BUS_ID")  # SLURM counts so too; CUDA would put the fastest first
+    # SLURM counts in this order too; CUDA would put the fastest first.
+    return dict(visible, CUDA_DEVICE_ORDER="PCI_BUS_ID")

@@ -77,7 +77,8 @@ def tidy(
         dry: Remove nothing.
         measure: Measure everything.
     """
-    for kind in ("", JOBS, *STORED):  # removals that were cut short
+    # These are removals that were cut short.
+    for kind in ("", JOBS, *STORED):
         sweep(os.path.join(root, kind), lambda path: os.path.basename(path).startswith(REMOVED))
     found, living = CleanupReport(dry, measure), LivingJobs(root)
     relied_on = [when]
@@ -106,15 +107,18 @@ def tidy(
         keep_s = max(keep_s, kept_s) if older_s is None else older_s
         if not lives:
             ended.append((folder, (longest_s is None or kept_s < longest_s) and is_due(over, kept_s, when)))
-    for folder, goes in ended:  # only now is it known whose checkpoints and values others will read
+    # It is known only now whose checkpoints and values other jobs will read.
+    for folder, goes in ended:
         goes = goes and os.path.basename(folder) not in needed
         found.add(JOBS, folder, goes)
         if goes:
             del modules[folder]
     if longest_s is None or keep_s < longest_s:
         needed_since = min(sent - RELIED_S for sent in relied_on)
-        kept = {path for paths in modules.values() for path in paths}  # with which values can be loaded
-        kept.add(os.path.dirname(os.path.abspath(sys.argv[0])))  # this bridge
+        # Values can be loaded only with these modules.
+        kept = {path for paths in modules.values() for path in paths}
+        # This bridge is in use.
+        kept.add(os.path.dirname(os.path.abspath(sys.argv[0])))
         unused_since = min(when - keep_s, needed_since)
         for kind in STORED:
             for path in paths_in(os.path.join(root, kind)):
@@ -138,7 +142,8 @@ class LivingJobs:
         """Whether a client may still need what this job was sent with."""
         if final_attempt(job) is not None:
             return False
-        has_nodes = job.scheduler.has_nodes  # then it may start at any time
+        # A job of a scheduler may start at any time.
+        has_nodes = job.scheduler.has_nodes
         silent_s = max(DAY_S, job.spec["keep_days"] * DAY_S) if has_nodes else DAY_S
         if job.id in self._queued or time.time() - _last_sign(job) < silent_s:
             return True
@@ -146,7 +151,8 @@ class LivingJobs:
             return any(map(script_runs, _each(job, STARTED)))
         if not self._is_listed(job):
             return False
-        os.utime(job.home)  # a sign of it: one later look that misses it cannot remove it
+        # The date protects the job from a later look at which the scheduler misses it.
+        os.utime(job.home)
         return True
 
     def _is_listed(self, job: JobFolder) -> bool:

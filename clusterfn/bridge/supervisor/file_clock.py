@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from typing import Optional
 
 _SAME_S = 1.0
-_SAME_NODE_S = 60.0  # what a node writes may reach the server, and get its time there, half a minute later
+# What a node writes may reach the server, and get its time there, half a minute later.
+_SAME_NODE_S = 60.0
 _KNOWN_S = 60.0
 
 
@@ -36,14 +37,14 @@ class FileClock:
         except OSError:
             return None
 
-    def node_ahead_s(self, written: float, told: float) -> float:
+    def node_ahead_s(self, written: float, by_node: float) -> float:
         """Return by how many seconds the clock of a node is ahead of this machine's; 0 if both agree to the minute.
 
         Args:
             written: When it wrote something, by the clock of the files.
-            told: The same, by its own clock.
+            by_node: The same, by its own clock.
         """
-        ahead_s = told - (written - self.ahead_s)
+        ahead_s = by_node - (written - self.ahead_s)
         return ahead_s if abs(ahead_s) > _SAME_NODE_S else 0.0
 
 
@@ -51,13 +52,15 @@ def _measured(root: str) -> float:
     path = os.path.join(root, ".clock-%s" % os.urandom(8).hex())
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except OSError:  # it takes no file now
+    except OSError:
+        # The folder takes no file now.
         return 0.0
     try:
         return os.fstat(fd).st_mtime - time.time()
     finally:
         os.close(fd)
-        with contextlib.suppress(OSError):  # else it would hide why nothing was measured
+        # An error here would hide why nothing was measured.
+        with contextlib.suppress(OSError):
             os.unlink(path)
 
 

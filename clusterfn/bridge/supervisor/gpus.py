@@ -36,13 +36,17 @@ if TYPE_CHECKING:
 
 GpuLoad = namedtuple("GpuLoad", ("uuid", "name", "index", "total_mib", "used_mib", "use_percent", "unified"))
 GpuProcess = namedtuple("GpuProcess", ("name", "pid", "user"))
-_LIMIT_S = 30.0  # a server with eight GPUs and no persistence mode takes over ten
-_TRIES, AGAIN_S = 3, 0.5  # what is no table may be one a moment later
+# A server with eight GPUs and no persistence mode takes over ten seconds.
+_LIMIT_S = 30.0
+# An answer that is no table may be one a moment later.
+_TRIES, AGAIN_S = 3, 0.5
 _PROCESSES = "compute-apps"
 _HIDDEN, _UNNAMED = "another user", "a process"
-_MACHINES_PIDS = 0xEFFFFFFC  # the inode of the first namespace of pids, which is the machine's
+# The first namespace of pids, which is the machine's, has this inode.
+_MACHINES_PIDS = 0xEFFFFFFC
 _ROW = re.compile(r"(GPU|MIG)-[\w-]+,[^,]+,")
-QUIET_MIB = 300  # a driver's own use; more without a visible process is a container's
+# A driver itself uses less. More use without a visible process is that of a container.
+QUIET_MIB = 300
 
 
 def candidates(there: "Sequence[GpuInfo]", resources: "Mapping[str, Any]") -> "list[str]":
@@ -60,7 +64,7 @@ def candidates(there: "Sequence[GpuInfo]", resources: "Mapping[str, Any]") -> "l
     there = allowed_gpus(there, only)
     fitting = eligible_gpus(there, kind, memory)
     if len(fitting) >= wanted:
-        return [card.uuid for card in fitting]
+        return [gpu.uuid for gpu in fitting]
     asked, has, advice = describe_request(wanted, kind, memory), describe_gpus(there), suggest_gpus(there, kind)
     if kind is None and memory is None:
         asked, has = "%d GPUs" % wanted, "only %d" % len(there) if there else "none"
@@ -76,7 +80,8 @@ def list_gpus() -> "list[GpuInfo]":
     Raises:
         AttemptEnded: nvidia-smi is missing, hangs, or answers something else.
     """
-    from . import nvidia_smi  # late, as everywhere here: a job without GPUs need not load it
+    # This import is late, as everywhere here, because a job without GPUs does not need it.
+    from . import nvidia_smi
 
     rows = query_nvidia_smi("pci.bus_id", "index", "uuid", "memory.total", "name").rows
     return gpus_in(sorted(rows, key=_bus), nvidia_smi.machine_memory()[0])
@@ -88,15 +93,15 @@ def gpu_loads() -> "tuple[list[GpuLoad], list[str]]":
     A number that the driver does not know is None.
 
     Raises:
-        AttemptEnded: As `cards`.
+        AttemptEnded: As `list_gpus`.
     """
     from . import nvidia_smi
 
     table = query_nvidia_smi("pci.bus_id", "index", "memory.total", "memory.used", "utilization.gpu", "uuid", "name")
     rows, machine_mib, loads = sorted(table.rows, key=_bus), nvidia_smi.machine_memory()[0], []
-    for card, row in zip(gpus_in(rows, machine_mib), rows):
+    for gpu, row in zip(gpus_in(rows, machine_mib), rows):
         used, percent = nvidia_smi.count(row["memory.used"]), nvidia_smi.count(row["utilization.gpu"])
-        loads.append(GpuLoad(card.uuid, card.name, card.index, card.total_mib, used, percent, card.unified))
+        loads.append(GpuLoad(gpu.uuid, gpu.name, gpu.index, gpu.total_mib, used, percent, gpu.unified))
     return loads, [printable(line) for line in table.lost]
 
 
@@ -108,7 +113,7 @@ def gpu_processes() -> "dict[str, list[GpuProcess]]":
     """What runs on each GPU that something runs on.
 
     Raises:
-        AttemptEnded: As `cards`.
+        AttemptEnded: As `list_gpus`.
     """
     from . import nvidia_smi
 
@@ -134,14 +139,15 @@ def used_by_others(wanted: "Iterable[str]") -> "dict[str, str]":
     Asked before the job's own processes exist, so that any process on a GPU is a stranger, one's own included.
 
     Raises:
-        AttemptEnded: As `cards`.
+        AttemptEnded: As `list_gpus`.
     """
     from . import nvidia_smi
 
     found: "dict[str, str]" = {}
     for row in query_nvidia_smi("uuid", "memory.used").rows:
         used = nvidia_smi.count(row["memory.used"])
-        if used is not None and used > QUIET_MIB:  # an unknown use is none that keeps a GPU from others
+        # An unknown use does not keep a GPU from other jobs.
+        if used is not None and used > QUIET_MIB:
             found[row["uuid"]] = "%s in use by an unknown process" % format_size(used << 20)
     found.update((uuid, describe_process(there[-1])) for uuid, there in gpu_processes().items())
     return {uuid: found[uuid] for uuid in wanted if uuid in found}
@@ -153,7 +159,8 @@ def user_of(pid: str) -> str:
     On the machine itself, /proc shows the processes in containers too: who is not there has ended, or is hidden.
     """
     which = number(pid)
-    if which is None:  # the driver does not say it
+    # The driver does not say which process it is.
+    if which is None:
         return "of an unknown user"
     try:
         return user_name(os.stat("%s/%d" % (PROC, which)).st_uid)
@@ -182,7 +189,7 @@ def query_nvidia_smi(*fields: str, of: str = "gpu") -> "Table":
     """What nvidia-smi answers, with at least one row or nothing said of a GPU.
 
     Raises:
-        AttemptEnded: As `cards`.
+        AttemptEnded: As `list_gpus`.
     """
     from . import nvidia_smi
 
@@ -213,7 +220,8 @@ def run_nvidia_smi(argv: "list[str]") -> str:
     from . import nvidia_smi
 
     try:
-        return printable(nvidia_smi.run(argv, _LIMIT_S))  # any user chooses the names of his processes
+        # Users choose the names of their processes.
+        return printable(nvidia_smi.run(argv, _LIMIT_S))
     except nvidia_smi.NoAnswer as failed:
         if failed.errno is None:
             raise AttemptEnded(_failed(str(failed), failed.output)) from None
@@ -234,11 +242,13 @@ def _failed(how: str, answer: bytes) -> Verdict:
 # A short job uses its GPU only for moments, after the seconds in which it imports PyTorch.
 _EARLY_LOOKS, _EARLY_LOOK_EVERY_S = 5, 1.0
 _LOOK_EVERY_S = 5.0
-_MOST = 1 << 16  # of an answer: a line for each GPU is far less
+# An answer is far smaller: it has a line for each GPU.
+_MOST = 1 << 16
 _FIELDS = ("uuid", "name", "memory.used", "utilization.gpu")
 _MIB = 2**20
 
-_hung: "list[str]" = []  # after that it is not asked again, for no item of a group
+# Once it holds something, nvidia-smi is not asked again, not even for another item of a group.
+_hung: "list[str]" = []
 
 
 class GpuSamples:
@@ -291,7 +301,7 @@ class GpuUsageMonitor:
     def __init__(self, names: "list[str]", notes: "list[str]") -> None:
         self._names = names
         self._notes = notes
-        self._cards = {name: GpuSamples(name) for name in names if name.startswith(("GPU-", "MIG-"))}
+        self._samples = {name: GpuSamples(name) for name in names if name.startswith(("GPU-", "MIG-"))}
         self._asking: "Optional[subprocess.Popen[bytes]]" = None
         self._answer = b""
         self._next = time.monotonic() + _EARLY_LOOK_EVERY_S
@@ -319,16 +329,17 @@ class GpuUsageMonitor:
         """Return a dict for each GPU; None if it is not known which they are."""
         if self._asking is not None:
             self._listen(self._asking)
-        if self._names and not self._cards:
+        if self._names and not self._samples:
             return None
-        return [card.as_dict() for card in self._cards.values()]
+        return [gpu.as_dict() for gpu in self._samples.values()]
 
     def load(self) -> "list[dict[str, Any]]":
         """Return what each GPU did at the last look."""
-        return [card.load() for card in self._cards.values()]
+        return [gpu.load() for gpu in self._samples.values()]
 
     def _ask(self) -> None:
-        import subprocess  # here: most jobs have no GPUs
+        # This import is late, because most jobs have no GPUs.
+        import subprocess
 
         from . import nvidia_smi
 
@@ -337,7 +348,8 @@ class GpuUsageMonitor:
             asking = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
             )  # fmt: skip
-        except OSError:  # there is none, as on many nodes that have GPUs
+        except OSError:
+            # There is no nvidia-smi, as on many nodes that have GPUs.
             self._given_up = True
             return
         process_tree.keep_apart(asking.pid)
@@ -368,7 +380,8 @@ class GpuUsageMonitor:
         self._asking = None
         if asking.stdout is not None:
             asking.stdout.close()
-        asking.returncode = 0  # so that subprocess neither waits for it nor complains
+        # With a return code, subprocess neither waits for it nor complains.
+        asking.returncode = 0
         if process_tree.is_apart(asking.pid):
             os.kill(asking.pid, signal.SIGKILL)
 
@@ -382,7 +395,7 @@ class GpuUsageMonitor:
 
         rows = nvidia_smi.read_table(answer, _FIELDS).rows
         for row in rows:
-            samples = self._cards.setdefault(row["uuid"], GpuSamples(row["uuid"]))
+            samples = self._samples.setdefault(row["uuid"], GpuSamples(row["uuid"]))
             samples.see(row["name"], row["memory.used"], row["utilization.gpu"])
         return bool(rows)
 
@@ -393,16 +406,16 @@ def _out_of(asking: "subprocess.Popen[bytes]") -> int:
     return asking.stdout.fileno()
 
 
-def monitored_gpus(cards: "Optional[list[str]]", wanted: int, given: str) -> "list[str]":
+def monitored_gpus(uuids: "Optional[list[str]]", wanted: int, given: str) -> "list[str]":
     """What to ask nvidia-smi about.
 
     Args:
-        cards: UUIDs of leased GPUs; None where a scheduler assigns them.
+        uuids: Those of leased GPUs; None where a scheduler assigns them.
         wanted: How many the job asked for.
         given: Which GPUs a scheduler gave to the job, as a list with commas; "" where none says it.
     """
     if not wanted:
         return []
-    if cards is not None:
-        return cards
+    if uuids is not None:
+        return uuids
     return [name.strip() for name in given.split(",") if name.strip()]

@@ -8,9 +8,11 @@ import time
 from ..layout import CANCELLED, COMMAND, ELEMENTS, LOST, NOTIFY, RAISED, RESULT, RETURNED, VERDICT
 from . import publish, retries
 from .attempt import Attempt, make_folder
-from .chunks import NO_ELEMENT, Chunks, ItemJournal, journal_lines
+from .chunks import NO_ELEMENT, Chunks
 from .job import JobFolder
 from .job_usage import usage_of_ended_items
+from .journal import ItemJournal, journal_lines
+from .publish import numbers_in
 from .text import native
 from .verdict import Verdict, requested
 from .watch import as_known
@@ -19,16 +21,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterator, Optional
 
-SETTLE_S = 2.0  # an element that was fenced looks for that every second
+# An element looks every second whether it is fenced.
+SETTLE_S = 2.0
 _NEVER_SAID = "the process that watched the item is gone, and left no result"
 
 
 def kinds(home: str) -> "dict[int, str]":
     """Return how each item ended that has ended."""
     found: "dict[int, str]" = {}
-    folder = os.path.join(home, ELEMENTS)
-    names = os.listdir(folder) if os.path.isdir(folder) else []
-    for number in sorted(int(name) for name in names if name.isdecimal()):
+    for number in numbers_in(os.path.join(home, ELEMENTS)):
         for line in journal_lines(home, number):
             if "index" in line:
                 found.setdefault(line["index"], line["kind"])
@@ -66,7 +67,7 @@ class ItemRecorder:
         self.chunks = Chunks(job.home, job.spec["group"])
         self.chunks.make_folders()
         self.journal = ItemJournal(attempt.folder, sync)
-        self.told = 0
+        self.written = 0
         self.before: "dict[int, list[str]]" = {}
 
     def pulled(self, most: "Optional[int]" = None) -> "Iterator[int]":
@@ -128,7 +129,7 @@ class ItemRecorder:
         """Whether `retries=` has an item run again that sent no word; `before`: what was said of each time."""
         death, of = self._death(chunk), retries.allowed(self.job)
         why = death.message
-        said = [told or retries.in_words(number, "", why, number, of) for number, told in enumerate(before, 1)]
+        said = [followed or retries.in_words(number, "", why, number, of) for number, followed in enumerate(before, 1)]
         if death.kind not in retries.LOSSES or not retries.are_left(self.job, len(before) - 1):
             usage = self.chunks.usage_of(chunk, index)
             self.tell(index, death.replace(earlier=said[:-1], usage=usage))
@@ -144,7 +145,7 @@ class ItemRecorder:
     def tell(self, index: int, verdict: Verdict) -> None:
         """Write this verdict as the line of an item that does not run."""
         self.journal.end(index, verdict)
-        self.told += 1
+        self.written += 1
 
     def _death(self, chunk: int) -> Verdict:
         """Return how the element ended that had it before."""
@@ -175,13 +176,14 @@ def fail_unfinished_items(folder: str) -> int:
         by = attempt.fence()
         if by is None:
             attempt.prepare()
-            told = _fail_items(ItemRecorder(job, attempt, sync=False), asked)
-            attempt.publish(Verdict(RETURNED, "%d items were given up" % told, by="conclude"))
+            failed = _fail_items(ItemRecorder(job, attempt, sync=False), asked)
+            attempt.publish(Verdict(RETURNED, "%d items were given up" % failed, by="conclude"))
         else:
             attempt.supersede(by)
     conclude_if_complete(job)
     if os.path.exists(os.path.join(job.home, NOTIFY)):
-        from .notify import tell_end  # few groups tell anybody
+        # This import is late, because few groups notify a user.
+        from .notify import tell_end
 
         tell_end(job.home)
     return 0
@@ -196,4 +198,4 @@ def _fail_items(recorder: ItemRecorder, verdict: Verdict) -> int:
         for index in recorder.left(chunk):
             recorder.tell(index, verdict)
         recorder.finish(chunk)
-    return recorder.told
+    return recorder.written

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from .verdict import Verdict
 
 
-_TAKEN = (str, int, type(None))  # a job, and the index of an item or null
-_TOLD = {"all": [[_TAKEN]], "items": [[[_TAKEN]]]}
+# It is a job, and the index of an item or null.
+_TAKEN = (str, int, type(None))
+_SHAPE = {"all": [[_TAKEN]], "items": [[[_TAKEN]]]}
 _GROUP = {"count": WHOLE, "elements": WHOLE, "block?": WHOLE}
 
 
@@ -50,9 +51,9 @@ class ItemInputs:
         self._block: "int" = spec["group"].get("block") or 1
         self._elements: "int" = spec["group"]["elements"]
         with open(os.path.join(home, ITEM_INPUTS), "rb") as file:
-            told = parse_record(file.read(), _TOLD, ITEM_INPUTS)
-        self._of_all: "list[list[Any]]" = told["all"]
-        self._of_items: "list[list[list[Any]]]" = told["items"]
+            inputs = parse_record(file.read(), _SHAPE, ITEM_INPUTS)
+        self._of_all: "list[list[Any]]" = inputs["all"]
+        self._of_items: "list[list[list[Any]]]" = inputs["items"]
         self.count: "int" = -(-len(self._of_items) // self._block)
         self._ready: "set[int]" = set()
         self._chunks = Chunks(home, spec["group"])
@@ -107,7 +108,8 @@ class ItemInputs:
         """Write where the values lie that the items of a block take into inputs.json of the attempt."""
         wanted = self._merged(self._of_all + self._of_block(block))
         if not all(map(self.values.has_ended, wanted)):
-            self.look_again()  # another element saw it end
+            # Another element has seen the input end.
+            self.look_again()
         publish.replace(attempt.path(INPUTS), json.dumps(portable(self.values.places(wanted))).encode())
 
     def _has_ended(self, block: int) -> bool:
@@ -141,5 +143,6 @@ def known_inputs(home: str, spec: "Spec", values: Dependencies) -> "Optional[Ite
         return None
     try:
         return ItemInputs(home, spec, values)
-    except (OSError, DamagedFile):  # its functions may write into its folder
+    except (OSError, DamagedFile):
+        # The functions of the group may write into its folder.
         return None

@@ -28,8 +28,8 @@ from ..layout import (
     item_usage,
 )
 from . import group, publish
-from .attempt import remove_usage
-from .attempt_loop import FULL, AttemptLoop, nothing_can_be_written
+from .attempt import WholeAttempt, remove_usage
+from .attempt_loop import AttemptLoop, nothing_can_be_written
 from .awaiting import await_values
 from .chunks import NO_ELEMENT
 from .dependencies import Dependencies, keep_exception
@@ -47,18 +47,19 @@ if TYPE_CHECKING:
     from typing import Any, Optional
 
     from .attempt import Attempt
-    from .chunks import ItemJournal
     from .job import JobFolder
+    from .journal import ItemJournal
     from .run import AttemptRun
     from .watch import EndWatch
 
 _TURN_S = 0.1
-_SPARE_S = 30.0  # of the minute that SLURM is asked for in addition
+# SLURM is asked for a minute in addition, of which this is a part.
+_SPARE_S = 30.0
 
 
-def waits_again(why: str, told: int) -> Verdict:
+def waits_again(why: str, written: int) -> Verdict:
     """Return the verdict on an element that has given back what it had, and waits in the queue again."""
-    message = "it %s, after %d items, and waits in the queue again" % (why, told)
+    message = "it %s, after %d items, and waits in the queue again" % (why, written)
     return Verdict(PREEMPTED, message, stage="queue", exit_status=EXIT_QUEUED)
 
 
@@ -71,7 +72,7 @@ def see_through(job: "JobFolder", attempt: "Attempt", watch: "EndWatch") -> int:
     except AttemptEnded as ended:
         verdict = ended.verdict
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in publish.FULL:
             raise
         verdict = nothing_can_be_written(error, attempt.folder)
     finally:
@@ -93,7 +94,8 @@ class ElementRun(ItemRecorder):
         self.watch = watch
         self._ends = self.chunks.ends()
         self._known_inputs = known_inputs(job.home, job.spec, Dependencies(job.root))
-        self._inputs = self._known_inputs if job.spec["group"].get("block") else None  # if items start one by one
+        # Only a group whose items start one by one has blocks.
+        self._inputs = self._known_inputs if job.spec["group"].get("block") else None
         self._takers = Takers(job)
         # The last moment at which an item can begin and still have its time before the scheduler ends the element.
         element_s, item_s = job.spec["group"]["element_s"], job.spec["resources"]["time_s"]
@@ -118,15 +120,17 @@ class ElementRun(ItemRecorder):
         while True:
             for chunk in self.pulled(most):
                 if not self._run(chunk):
-                    return Verdict(RETURNED, "its time is over, after %d items" % self.told)
+                    return Verdict(RETURNED, "its time is over, after %d items" % self.written)
             if self._inputs is None or most is not None or self._inputs.all_taken():
-                return Verdict(RETURNED, "nothing is left to do, after %d items" % self.told)
+                return Verdict(RETURNED, "nothing is left to do, after %d items" % self.written)
             waits = self._inputs.in_words() or "waiting for the other elements"
-            if self.job.scheduler.has_nodes:  # the elements after it take what is left
-                return Verdict(RETURNED, "no item of its own can run yet (%s), after %d items" % (waits, self.told))
-            if self.job.held is not None and self.job.held.wait_again(waits):
-                raise AttemptEnded(waits_again("found no item that can run (%s)" % waits, self.told))
-            self.settle()  # where there is no queue, it holds nothing
+            # The elements after this one take what is left.
+            if self.job.scheduler.has_nodes:
+                return Verdict(RETURNED, "no item of its own can run yet (%s), after %d items" % (waits, self.written))
+            if self.job.held.wait_again(waits):
+                raise AttemptEnded(waits_again("found no item that can run (%s)" % waits, self.written))
+            # Without a queue, the element holds nothing while it waits.
+            self.settle()
             self._inputs.look_again()
 
     def take(self) -> "Optional[int]":
@@ -163,7 +167,7 @@ class ElementRun(ItemRecorder):
         if self._inputs is not None:
             self._inputs.write_places(self.attempt, chunk)
         for index in left:
-            if self.told and self._is_late():
+            if self.written and self._is_late():
                 return False
             try:
                 self.watch.look()
@@ -183,9 +187,9 @@ class ElementRun(ItemRecorder):
 
     def give_way(self, chunk: int) -> None:
         """Wait in the queue again if it must, but for the first item: each turn is good for one."""
-        held, number = self.job.held, self.job.element or NO_ELEMENT
-        if self.told and held is not None and held.yield_to_other_users(lambda: self.chunks.give_back(chunk, number)):
-            raise AttemptEnded(waits_again("gave way to another user who waits", self.told))
+        number = self.job.element or NO_ELEMENT
+        if self.written and self.job.held.yield_to_other_users(lambda: self.chunks.give_back(chunk, number)):
+            raise AttemptEnded(waits_again("gave way to another user who waits", self.written))
 
     def _give_up(self, chunk: int, verdict: Verdict) -> None:
         ended, _ = self.chunks.past(chunk)
@@ -198,7 +202,7 @@ class ElementRun(ItemRecorder):
         """Write the end of an item whose input has no value, with the exception of that."""
         path = self.attempt.path(VALUE)
         self.journal.end(index, keep_exception(verdict, path), path)
-        self.told += 1
+        self.written += 1
         if os.path.exists(path):
             os.truncate(path, 0)
         self._takers.tell()
@@ -209,10 +213,11 @@ class ElementRun(ItemRecorder):
         self.watch.time_s = self.job.spec["resources"]["time_s"]
         item = ItemAttempt(self.attempt, self.journal, index, place, before)
         verdict = ItemLoop(self.job, item, self.watch).see_through()
-        self.told += 1
+        self.written += 1
         self._took.append(clock.now() - began)
         self._takers.tell()
-        self.job.spec["building"] = None  # it has been looked at
+        # The environment has been checked, and need not be checked for the next item.
+        self.job.spec["building"] = None
         if verdict.kind == CANCELLED:
             raise AttemptEnded(verdict)
 
@@ -224,7 +229,7 @@ class ElementRun(ItemRecorder):
         return ends is not None and time.time() + max(self._took, default=0.0) + _SPARE_S > ends + clock.stopped_s
 
 
-class ItemAttempt:
+class ItemAttempt(WholeAttempt):
     """One item's attempt, as `AttemptRun` needs it.
 
     Args:
@@ -269,11 +274,13 @@ class ItemAttempt:
 
     def has_ended(self) -> bool:
         """Write for its other tasks that it has ended, as its own outcome is a line in the journal."""
-        if not os.path.isdir(self.path(NODES)):  # it ended before they were started
+        # The item ended before its other tasks were started.
+        if not os.path.isdir(self.path(NODES)):
             return True
         try:
             publish.publish(self.path(NODES), OUTCOME, b"{}")
-        except OSError:  # the disk is full: their launcher is ended at once
+        except OSError:
+            # The disk is full, and the launcher of the other tasks is ended at once.
             return False
         return True
 
@@ -300,9 +307,6 @@ class ItemAttempt:
         if name in ("quiet", "active", "suspended", "resumed"):
             self._attempt.event(name, item=str(self._index), **facts)
 
-    def beat(self) -> None:
-        """Do nothing: the element has a heartbeat."""
-
     def publish(self, verdict: Verdict) -> bool:
         """Write its line in the journal."""
         self._look_at_fence()
@@ -312,11 +316,11 @@ class ItemAttempt:
         remove_usage(self.path(USAGE))
         return True
 
-    def followed(self, told: str) -> "ItemAttempt":
+    def followed(self, why: str) -> "ItemAttempt":
         """Write that it is to run again; return the attempt that follows."""
         self._look_at_fence()
-        self._journal.again(self._index, told)
-        return ItemAttempt(self._attempt, self._journal, self._index, self._place, [*self.before, told])
+        self._journal.again(self._index, why)
+        return ItemAttempt(self._attempt, self._journal, self._index, self._place, [*self.before, why])
 
     def retries_used(self) -> int:
         """Return how often it has been followed by another before this attempt."""
@@ -383,7 +387,7 @@ class ItemLoop(AttemptLoop):
         return self.attempt.followed(self.describe(1 + self.attempt.retries_used(), verdict))
 
     def write(self, work: "AttemptRun", verdict: Verdict) -> bool:
-        """Write the line, unless it is the element that ends: another has it now, or nobody knows yet why it ends."""
+        """Write the line, unless it is the element that ends: another has it now, or the reason is not known yet."""
         if verdict.kind in (None, HOST_DISK):
             raise AttemptEnded(verdict)
         return super().write(work, verdict)

@@ -25,33 +25,18 @@ from ..layout import (
     environment_dir,
 )
 from ..schedulers import scheduler_named
+from .environ import DescribedJob
 from .process_tree import boot_id, start_time
+from .publish import numbers_in
 from .text import native
 from .worker_process import WorkerSource
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Mapping, Optional, Protocol, Sequence
+    from typing import Any, Callable, Mapping, Optional, Sequence
 
     from .spec import Spec
     from .verdict import Verdict
-
-    class HeldResources(Protocol):
-        """What a job has of a machine without a scheduler: `queue.admission.Admission`."""
-
-        uuids: "list[str]"
-        refusal: "Optional[Verdict]"
-
-        def gpu_uuids(self, failed: "Sequence[str]" = ()) -> "list[str]": ...
-        def refuse(self) -> None: ...
-        def in_words(self) -> str: ...
-        def worker_fds(self) -> "list[int]": ...
-        def touch(self) -> None: ...
-        def confirm(self) -> None: ...
-        def queue_again(self, reason: str) -> bool: ...
-        def yield_to_other_users(self, first: "Callable[[], None]") -> bool: ...
-        def wait_again(self, reason: str) -> bool: ...
-        def release(self) -> None: ...
 
 
 # A job whose value another takes; items: indices of a group's items; None for the value of a job, or of all items.
@@ -62,7 +47,8 @@ _IS_ID = re.compile(r"[0-9a-f]{16}\Z")
 # name. "?" is one that may be missing or null, "*" is each. What only the job itself looks at may be anything.
 _LARGEST = 1 << 62
 NUMBER, WHOLE = (int, float), (int,)
-NAME = re.compile("[^\0\ud800-\udc7f\udd00-\udfff]*\\Z")  # of a file, for one: without half a character
+# The name of a file, for one, has no half of a character.
+NAME = re.compile("[^\0\ud800-\udc7f\udd00-\udfff]*\\Z")
 USAGE = {
     "wall_s?": NUMBER,
     "cpu_s?": NUMBER,
@@ -185,11 +171,60 @@ def read_spec(folder: str) -> "Spec":
     return spec
 
 
+class HeldResources:
+    """What a job holds of its machine: nothing, as here, or an `Admission` on a machine without a scheduler.
+
+    Attributes:
+        uuids: The GPUs that it holds, in PCI order.
+        refusal: Why it was admitted although it can have nothing: it ends with that.
+    """
+
+    def __init__(self) -> None:
+        self.uuids: "list[str]" = []
+        self.refusal: "Optional[Verdict]" = None
+
+    def gpu_uuids(self, failed: "Sequence[str]" = ()) -> "list[str]":
+        """Return the job's GPUs; exchange those that failed it."""
+        return self.uuids
+
+    def refuse(self) -> None:
+        """Raise the verdict on a job that was admitted only because its environment cannot be made."""
+
+    def in_words(self) -> str:
+        """Describe the job's GPUs for people."""
+        return ""
+
+    def worker_fds(self) -> "list[int]":
+        """Return the files that the worker must inherit to hold what the job has."""
+        return []
+
+    def touch(self) -> None:
+        """Show that the job is alive."""
+
+    def confirm(self) -> None:
+        """Remove the ticket of the job, which is claimed now."""
+
+    def queue_again(self, reason: str) -> bool:
+        """Write the ticket of a job that is to start again; False where there is no queue."""
+        return False
+
+    def yield_to_other_users(self, first: "Callable[[], None]") -> bool:
+        """Return whether the job waits in the queue again for another user; call `first` before that."""
+        return False
+
+    def wait_again(self, reason: str) -> bool:
+        """Return whether the job waits in the queue again."""
+        return False
+
+    def release(self) -> None:
+        """Release all that the job holds."""
+
+
 # What the elements of a group have in common.
 _SHARED = frozenset([SPEC, PAYLOAD, SCRIPT, CANCEL, SECRETS, CHECKPOINT])
 
 
-class JobFolder:
+class JobFolder(DescribedJob):
     """One job's folder, or that of an element of a group, which is a job in all but what belongs to the group.
 
     Attributes:
@@ -198,33 +233,35 @@ class JobFolder:
         element: k; None for a job by itself.
         spec: spec.json, strings native.
         scheduler: What started it, or will.
-        held: What it has of the machine, where no scheduler gives it out; None before it is let in.
+        held: What it has of the machine; nothing before it is admitted, and where a scheduler gives that out.
         workers: Where its workers come from.
         id: 16 hex digits; of an element with its number, 7f3a….3.
         submission: The same for all that one job.sh starts, and after a requeue; another for another job.sh.
         start: The same, and which of its starts this is: a requeue's is not that of the attempt before.
-        failed_cards: UUIDs of GPUs that failed it, as far as this process knows.
+        failed_gpus: UUIDs of GPUs that failed it, as far as this process knows.
     """
 
     def __init__(self, folder: str, spec: "Optional[Spec]" = None) -> None:
-        self.folder = os.path.abspath(folder)
-        above, name = os.path.split(self.folder)
+        folder = os.path.abspath(folder)
+        above, name = os.path.split(folder)
         is_element = os.path.basename(above) == ELEMENTS
-        self.home = os.path.dirname(above) if is_element else self.folder
+        self.home = os.path.dirname(above) if is_element else folder
         self.element: "Optional[int]" = int(name) if is_element else None
         self.spec: "Spec" = read_spec(self.home) if spec is None else spec
-        self.id: "str" = self.spec["id"] if self.element is None else "%s.%d" % (self.spec["id"], self.element)
+        whole: "str" = self.spec["id"]
+        super().__init__(whole if self.element is None else "%s.%d" % (whole, self.element), folder, self.spec)
         self.root: "str" = self.spec["root"]
         self.scheduler = scheduler_named(self.spec["scheduler"])
         if not self.scheduler.has_nodes and os.path.exists(SITE_RULES):
-            from ..agent import site_rules  # most machines have no such file
+            # This import is late, because most machines have no such file.
+            from ..agent import site_rules
 
             self.spec = site_rules.obeyed(self.spec, site_rules.read_rules())
-        self.held: "Optional[HeldResources]" = None
+        self.held = HeldResources()
         self.workers = WorkerSource()
         script = os.getppid()
         self.submission = self.scheduler.submission_id() or "%s:%d:%s" % (boot_id(), script, start_time(script))
-        self.failed_cards: "list[str]" = []
+        self.failed_gpus: "list[str]" = []
         restarts = self.scheduler.restarts()
         self.start = "%s restart %d" % (self.submission, restarts) if restarts else self.submission
 
@@ -254,6 +291,11 @@ class JobFolder:
             return []
         return sorted(int(name) for name in names if name.isdecimal())
 
+    def elements(self) -> "list[JobFolder]":
+        """Return the elements of a group that have a folder, in order."""
+        folder = os.path.join(self.home, ELEMENTS)
+        return [JobFolder(os.path.join(folder, str(number))) for number in numbers_in(folder)]
+
     def cancelled(self) -> bool:
         """Whether it was asked to end."""
         return os.path.exists(self.path(CANCEL))
@@ -262,7 +304,8 @@ class JobFolder:
         """Whether the function has left a checkpoint."""
         try:
             return bool(os.listdir(self.path(CHECKPOINT)))
-        except OSError:  # the job has not begun, or the function has removed the folder
+        except OSError:
+            # The job has not begun, or the function has removed the folder.
             return False
 
     def secrets(self) -> "dict[str, str]":
@@ -298,7 +341,7 @@ def job_folders(root: str) -> "list[str]":
 def dependencies_of(spec: "Mapping[str, Any]") -> "list[Dependency]":
     """Return the jobs whose values the job of this spec.json takes."""
     after: "dict[str, Any]" = spec.get("after") or {}
-    return [Dependency(job, told["name"], told.get("items")) for job, told in sorted(after.items())]
+    return [Dependency(job, facts["name"], facts.get("items")) for job, facts in sorted(after.items())]
 
 
 def describe_waiting(

@@ -8,7 +8,8 @@ import os
 
 from ..layout import ATTEMPTS, ELEMENTS, USAGE, item_usage
 from .attempt import Attempt, read_live_usage
-from .chunks import journal_lines
+from .journal import journal_lines
+from .publish import numbers_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,9 +36,7 @@ def usage_of_running_items(elements: "Iterable[JobFolder]") -> "Optional[dict[st
 
 def usage_of_ended_items(home: str) -> "Optional[dict[str, Any]]":
     """Return what the items of a group have used that have ended; None if none has said it."""
-    folder = os.path.join(home, ELEMENTS)
-    names = os.listdir(folder) if os.path.isdir(folder) else []
-    lines = (line for name in names if name.isdecimal() for line in journal_lines(home, int(name)))
+    lines = (line for element in numbers_in(os.path.join(home, ELEMENTS)) for line in journal_lines(home, element))
     return sum_of_usages([line["usage"] for line in lines if "index" in line and isinstance(line.get("usage"), dict)])
 
 
@@ -87,5 +86,5 @@ def _gpus_of(usages: "list[dict[str, Any]]") -> "list[dict[str, Any]]":
     return list(found.values())
 
 
-def _number(told: "dict[str, Any]", name: str) -> float:
-    return told.get(name) or 0
+def _number(facts: "dict[str, Any]", name: str) -> float:
+    return facts.get(name) or 0

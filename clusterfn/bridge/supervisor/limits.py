@@ -18,11 +18,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Optional, Tuple
 
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096  # a client on Windows needs the clock
+# A client on Windows, which has no `sysconf`, needs the clock of this module.
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _EVERY_S = 0.1
 _EXACT_EVERY_S = 1.0
 _MOST_OF_A_CPU = 0.02
-_CHANGE, _NEAR = 0.02, 0.7  # of what was used at the sample before, and of the limit
+# The first is a share of what was used at the sample before, the second one of the limit.
+_CHANGE, _NEAR = 0.02, 0.7
 
 
 class MemorySampler:
@@ -54,7 +56,8 @@ class MemorySampler:
         self._before = used
         if used > self.peak or (limit and used > limit):
             used = self._exactly(pids, used)
-        self.used = min(used, self.peak) if self.peak else used  # the cheap sum counts shared pages more than once
+        # The cheap sum counts shared pages more than once.
+        self.used = min(used, self.peak) if self.peak else used
         self._next = time.monotonic() + max(_EVERY_S, (time.process_time() - spent) / _MOST_OF_A_CPU)
         return bool(limit and used > limit)
 
@@ -65,7 +68,8 @@ class MemorySampler:
             self.peak = max(self.peak, used if len(pids) < 2 else 0)
             return used
         exact = sum(proportional(pid) for pid in pids)
-        if self._limit and exact > self._limit:  # who ends between two readings leaves its share to the later ones
+        # A process that ends between two readings leaves its share to the later ones.
+        if self._limit and exact > self._limit:
             exact = min(exact, sum(proportional(pid) for pid in pids))
         cost = time.process_time() - began
         self._next_exact = time.monotonic() + max(_EXACT_EVERY_S, cost / _MOST_OF_A_CPU)
@@ -134,15 +138,16 @@ def _oom_kills(path: str) -> int:
     return int(rest.split(b"\n")[0] or 0)
 
 
-_BUSY_S = 2.0  # a machine with too much to do may wake a process as late as that
+# A machine with too much to do may wake a process as late as that.
+_BUSY_S = 2.0
 
 
 class JobClock:
     """The clock by which a job's own time is measured: it stands still while the whole job is stopped.
 
     A scheduler suspends a job by stopping all its processes, this one among them, and its limits do not count that
-    time. Nobody tells a process for how long it was stopped: it sees afterwards that a wait took longer than it may.
-    Whoever waits in a loop reports that here. While a machine sleeps, the kernel's monotonic clock does not run.
+    time. No call says for how long a process was stopped: it sees afterwards that a wait took longer than it may.
+    Each loop that waits reports that here. While a machine sleeps, the kernel's monotonic clock does not run.
 
     Attributes:
         stopped_s: For how long this process and its children were stopped so far.
@@ -175,9 +180,11 @@ class JobClock:
         self.leave_out(self.overrun(began, seconds))
 
 
-clock = JobClock()  # of this process
+# This process has one clock.
+clock = JobClock()
 
-_STOPS_WITHIN_S = 60.0  # after the announcement; SLURM's `suspend_grace_time` is 2 s where a site does not change it
+# It counts from the announcement. SLURM's `suspend_grace_time` is 2 s where a site does not change it.
+_STOPS_WITHIN_S = 60.0
 _SUSPENDED = "the scheduler has suspended the job; this time does not count"
 
 
@@ -198,8 +205,10 @@ class Suspension:
         self._came = came
         self._by_scheduler = by_scheduler
         self._tell = tell
-        self._alive = time.monotonic()  # when a wait ended last
-        self._announced: "Optional[float]" = None  # when the scheduler announced that it stops the job
+        # This is when a wait ended last.
+        self._alive = time.monotonic()
+        # This is when the scheduler announced that it stops the job.
+        self._announced: "Optional[float]" = None
         self._stopped_s = 0.0
 
     def begin(self) -> None:
@@ -217,7 +226,8 @@ class Suspension:
         continued = self._came.pop(signal.SIGCONT, None)
         late = clock.overrun(began, limit_s) if continued is None else clock.overrun(self._alive, 0.0)
         self._alive = time.monotonic()
-        if self._came.pop(signal.SIGTSTP, None) is not None and self._by_scheduler:  # SLURM: 2 s before the stop
+        # SLURM sends SIGTSTP two seconds before it stops the job.
+        if self._came.pop(signal.SIGTSTP, None) is not None and self._by_scheduler:
             self._announced = self._alive
             self._tell("suspended", reason=_SUSPENDED)
         stops = self._by_scheduler and (self._announced is not None or _was_stopped(worker))
@@ -232,22 +242,25 @@ class Suspension:
 
     def notes(self) -> "list[str]":
         """Return what the outcome says of it."""
-        told = "it was suspended for %s, which its time limit does not count" % format_duration(self._stopped_s)
-        return [told] if self._stopped_s else []
+        note = "it was suspended for %s, which its time limit does not count" % format_duration(self._stopped_s)
+        return [note] if self._stopped_s else []
 
 
 def _was_stopped(worker: int) -> bool:
     """Whether the worker was stopped as well, and not the supervisor alone, which watches its time."""
-    if not worker or not hasattr(os, "waitid"):  # macOS
+    # macOS does not say whether a process was stopped.
+    if not worker or not hasattr(os, "waitid"):
         return True
     try:
         changed = os.waitid(os.P_PID, worker, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
-    except ChildProcessError:  # it has ended
+    except ChildProcessError:
+        # The worker has ended.
         return True
     return changed is not None
 
 
-_IDLE = 0.005  # of one CPU, over the whole time
+# It is a share of one CPU over the whole time.
+_IDLE = 0.005
 _STALL_EVERY_S = 1.0
 
 
@@ -263,7 +276,8 @@ class Stall:
         self._every_s = min(_STALL_EVERY_S, (limit_s or 0.0) / 10)
         self._looked: "Optional[float]" = None
         self._quiet_s = 0.0
-        self._mark: "Tuple[float, int]" = (0.0, 0)  # CPU seconds and bytes of output when it last did something
+        # These are the CPU seconds and the bytes of output when it last did something.
+        self._last: "Tuple[float, int]" = (0.0, 0)
 
     def note(self) -> "list[str]":
         """Return a note if idleness cannot be measured on this machine."""
@@ -284,8 +298,8 @@ class Stall:
         passed = 0.0 if self._looked is None else min(now - self._looked, 10 * self._every_s)
         self._looked = now
         used = collected_s + sum(map(cpu_s, pids))
-        if not pids or printed != self._mark[1] or abs(used - self._mark[0]) > _IDLE * self._limit_s:
-            self._mark, self._quiet_s = (used, printed), 0.0
+        if not pids or printed != self._last[1] or abs(used - self._last[0]) > _IDLE * self._limit_s:
+            self._last, self._quiet_s = (used, printed), 0.0
         else:
             self._quiet_s += passed
         return self.is_over
@@ -333,12 +347,14 @@ class Quiet(Stall):
         return quiet
 
 
-_KERNELS_TICK_S = 0.5  # the kernel does not count CPU time as `wait` does
+# The kernel does not count CPU time as `wait` does.
+_KERNELS_TICK_S = 0.5
 
 
 def kernel_limits(memory_bytes: "Optional[int]") -> "list[str]":
     """Say which limits of the kernel's (`ulimit`) leave a process less memory than the job asked for."""
-    import resource  # not on Windows, as above
+    # This import is late, because Windows has no such module.
+    import resource
 
     found = []
     for limit, what, name in (
@@ -366,7 +382,8 @@ def describe_kernel_limit(status: int, used: "Any") -> str:
     import resource
 
     number = os.WTERMSIG(status)
-    cpu_s = 0.0 if used is None else used.ru_utime + used.ru_stime  # at its hard limit the kernel sends SIGKILL
+    # The kernel sends SIGKILL to a process that reaches the hard limit of CPU time.
+    cpu_s = 0.0 if used is None else used.ru_utime + used.ru_stime
     of_signals: "dict[int, tuple[int, str, str, Any]]" = {
         signal.SIGXCPU: (resource.RLIMIT_CPU, "CPU time", "RLIMIT_CPU, `ulimit -t`", format_duration),
         signal.SIGXFSZ: (resource.RLIMIT_FSIZE, "the size of a file", "RLIMIT_FSIZE, `ulimit -f`", format_size),

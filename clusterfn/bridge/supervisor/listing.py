@@ -66,8 +66,8 @@ def listing(root: str, after: str = "", page_bytes: int = _PAGE_BYTES) -> int:
         if left <= 0:
             sys.stdout.write(json.dumps({"after": last}) + "\n")
             break
-        told = describe(folder)
-        last, line = told["id"], json.dumps(portable(told)) + "\n"
+        shown = describe(folder)
+        last, line = shown["id"], json.dumps(portable(shown)) + "\n"
         left -= len(line)
         sys.stdout.write(line)
     return 0
@@ -84,26 +84,27 @@ def describe(folder: str) -> "dict[str, Any]":
             if job.scheduler.has_nodes:
                 notify.try_again_apart(job)
         asked = job.spec["resources"]
-        told: "dict[str, Any]" = {"id": job.id, "name": job.spec["name"], "host": job.spec["host"]}
-        told.update(state=state, message=message, started=started, since=since, ran_s=ran_s)
-        told.update(ended=since if state in _ENDED else None, usage=usage or {})
-        told.update(gpus=(asked.get("gpus") or 0) * (asked.get("nodes") or 1))
-        told.update(asked={name: value for name, value in asked.items() if name in _ASKED and value is not None})
-        told.update(inputs=[each.job for each in dependencies_of(job.spec)])
-        told.update(arguments=str(job.spec.get("arguments") or ""))
+        shown: "dict[str, Any]" = {"id": job.id, "name": job.spec["name"], "host": job.spec["host"]}
+        shown.update(state=state, message=message, started=started, since=since, ran_s=ran_s)
+        shown.update(ended=since if state in _ENDED else None, usage=usage or {})
+        shown.update(gpus=(asked.get("gpus") or 0) * (asked.get("nodes") or 1))
+        shown.update(asked={name: value for name, value in asked.items() if name in _ASKED and value is not None})
+        shown.update(inputs=[each.job for each in dependencies_of(job.spec)])
+        shown.update(arguments=str(job.spec.get("arguments") or ""))
     except (OSError, DamagedFile) as error:
-        told = _describe_damaged(folder, error)
-    return told
+        shown = _describe_damaged(folder, error)
+    return shown
 
 
 def _describe_damaged(folder: str, error: Exception) -> "dict[str, Any]":
     try:
         started = os.stat(folder).st_mtime
-    except OSError:  # it was removed meanwhile
+    except OSError:
+        # The folder was removed meanwhile.
         started = 0.0
     message = "its folder is damaged: %s" % _first_line(describe_damage(error))
-    told = {"id": os.path.basename(folder), "name": "?", "host": None, "state": UNKNOWN, "ran_s": None, "gpus": None}
-    return dict(told, message=message, started=started)
+    shown = {"id": os.path.basename(folder), "name": "?", "host": None, "state": UNKNOWN, "ran_s": None, "gpus": None}
+    return dict(shown, message=message, started=started)
 
 
 def state_of(job: JobFolder) -> str:
@@ -130,7 +131,8 @@ def _seen(job: JobFolder) -> Seen:
     if outcome is None:
         return _of_events(attempt)._replace(usage=job_usage.usage_of_attempt(attempt))
     ended = written(attempt.path(OUTCOME))
-    if not outcome["final"]:  # the job is to be started again
+    # The job is to be started again.
+    if not outcome["final"]:
         reason = report.reason_of(job.root, job.id) or _first_line(outcome.get("message"))
         return Seen(PENDING, reason, ended, None, None)
     usage = outcome.get("usage") or {}
@@ -160,10 +162,7 @@ def _of_items(job: JobFolder) -> "tuple[str, str, Optional[dict[str, Any]]]":
     """Return the state of a group that has not ended, a line about it, and what its running items use."""
     spec = job.spec["group"]
     counts = group.in_words(group.kinds(job.home), spec["count"])
-    folder = job.path(ELEMENTS)
-    names = os.listdir(folder) if os.path.isdir(folder) else []
-    elements = [JobFolder(os.path.join(folder, name)) for name in names if name.isdecimal()]
-    begun = [each for each in elements if each.attempts() and not os.path.exists(each.path(VERDICT))]
+    begun = [each for each in job.elements() if each.attempts() and not os.path.exists(each.path(VERDICT))]
     going = [element for element in begun if final_attempt(element) is None]
     waits = {element.id: report.reason_of(element.root, element.id) for element in going}
     running = [element for element in going if not waits[element.id]]
@@ -208,6 +207,7 @@ def _of_events(attempt: Attempt) -> Seen:
     beat = clock.written(attempt.path(HEARTBEAT))
     silent_s = 0.0 if beat is None else time.time() - beat
     if has_nodes and silent_s <= STALE_AFTER_S:
-        silent_s = 0.0  # a network file system shows a file's time later
+        # A network file system shows the time of a file later.
+        silent_s = 0.0
     state, message = seen_state(state, message, silent_s)
     return Seen(state, message, since, None if state == UNKNOWN else ran_s, None)

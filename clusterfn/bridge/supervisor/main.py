@@ -12,7 +12,7 @@ import time
 from ..layout import EXIT_QUEUED, EXIT_RETURNED, LOOKED, LOOKED_SOON, NOTIFY, SUPERSEDED, TAKERS
 from . import process_tree, worker_process
 from .attempt import Attempt, claim
-from .attempt_loop import AttemptLoop, leased_gpus
+from .attempt_loop import AttemptLoop
 from .classify_exit import lost_supervisor
 from .job import JobFolder
 from .verdict import Verdict, exit_code, print_state, say
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 
     from .attempt import WholeAttempt
     from .run import AttemptRun
-    from .worker_process import WaitingWorker
+    from .worker_process import WorkerProcess
 
-_SETTLE_S = 2.0  # who was fenced looks for that every second
+# A process looks every second whether it is fenced.
+_SETTLE_S = 2.0
 _DAY_S, _SOON_S = 86400.0, 60.0
 
 
-def run(folder: str, status: "Optional[str]" = None, early: "Optional[WaitingWorker]" = None) -> int:
+def run(folder: str, status: "Optional[str]" = None, early: "Optional[WorkerProcess]" = None) -> int:
     """Claim the job and see it through, in one attempt or in more.
 
     Args:
@@ -54,20 +55,23 @@ def run(folder: str, status: "Optional[str]" = None, early: "Optional[WaitingWor
             say(str(not_now))
             return not_now.status
     ended = _claim_and_run(job, status, signals)
-    if job.held is not None:
+    if not job.scheduler.has_nodes:
         job.held.release()
-        if ended != EXIT_QUEUED or not signals.told_to_end():  # a machine that goes down starts no job again
+        # A machine that goes down starts no job again.
+        if ended != EXIT_QUEUED or not signals.asked_to_end():
             launch.revive_spooler(job.root, job.spec["bridge"])
     elif job.element is None and os.path.isdir(job.path(TAKERS)):
         from .takers import Takers
 
         Takers(job).tell()
     if os.path.exists(os.path.join(job.home, NOTIFY)):
-        from .notify import tell_end  # few jobs tell anybody, and now they hold nothing
+        # This import is late, because few jobs notify a user. The job holds nothing any more.
+        from .notify import tell_end
 
         tell_end(job.home)
     remove_expired(job)
-    process_tree.wake(os.getppid())  # the function may have stopped job.sh, which holds the job until it has ended
+    # The function may have stopped job.sh, whose end the job waits for.
+    process_tree.wake(os.getppid())
     return ended
 
 
@@ -82,7 +86,8 @@ def remove_expired(job: JobFolder) -> None:
     due_soon = _note_look(os.path.join(job.root, LOOKED_SOON), max(keep_s, _SOON_S)) if keep_s < _DAY_S else None
     if due is None and due_soon is None:
         return
-    from . import expire  # with shutil and subprocess it takes a quarter of the start, for one job a day
+    # This import is late: with shutil and subprocess it takes a quarter of the start, for one job a day.
+    from . import expire
 
     if due is not None:
         expire.tidy(job.root, due, keep_s)
@@ -106,8 +111,7 @@ def _note_look(stamp: str, apart_s: float) -> "Optional[float]":
 
 def _claim_and_run(job: JobFolder, status: "Optional[str]", signals: Signals) -> int:
     holder = claim(job)
-    if job.held is not None:
-        job.held.confirm()
+    job.held.confirm()
     if holder is not None:
         _end_early(job)
         say("the job is claimed by submission %s; this is %s: nothing to do" % (holder, job.submission))
@@ -139,9 +143,11 @@ def _end_early(job: JobFolder) -> None:
 
 def _lost(job: JobFolder, attempt: Attempt, status: str) -> Verdict:
     verdict = lost_supervisor(status)
-    if job.element is not None:  # items count their own tries
+    # Items count their own tries.
+    if job.element is not None:
         return Verdict(SUPERSEDED, verdict.message, by="after")
-    from . import retries  # few supervisors die
+    # This import is late, because few supervisors die.
+    from . import retries
 
     used = 1 + attempt.retries_used()
     return retries.lost(attempt.number - 1, verdict, used, retries.allowed(job))
@@ -150,7 +156,8 @@ def _lost(job: JobFolder, attempt: Attempt, status: str) -> Verdict:
 def _lost_with_node(job: JobFolder, attempt: Attempt) -> "Optional[Verdict]":
     if not job.spec.get("requeue"):
         return None
-    from . import requeue  # few jobs need it
+    # This import is late, because few jobs have `requeue=`.
+    from . import requeue
 
     return requeue.conclude_loss(job, attempt)
 
@@ -166,7 +173,7 @@ class JobLoop(AttemptLoop):
 
     def see_through(self) -> int:
         """Run the job to its outcome, or until it waits to be started again; return the exit code of the process."""
-        self.job.failed_cards = _suspect_gpus(self.attempt)
+        self.job.failed_gpus = _suspect_gpus(self.attempt)
         verdict, alive = self.run()
         if self.work is not None and self.job.spec.get("requeue"):
             status = self._requeue(self.work, verdict, alive)
@@ -179,11 +186,12 @@ class JobLoop(AttemptLoop):
         following = self.attempt.following()
         if following is None:
             return None
-        from . import retries  # as the loop, which has decided that
+        # This import is late, as in the loop, which has decided that another attempt follows.
+        from . import retries
 
-        told = self.describe(self.attempt.number, verdict)
-        self.attempt.event("note", message=told)
-        if work.publish(retries.superseding(verdict, told, following.number, leased_gpus(self.job))):
+        message = self.describe(self.attempt.number, verdict)
+        self.attempt.event("note", message=message)
+        if work.publish(retries.superseding(verdict, message, following.number, self.job.held.uuids)):
             return following
         standing = self.attempt.outcome() or {}
         following.supersede(self.attempt.number if standing.get("final") else standing["superseded_by"])
@@ -200,7 +208,8 @@ class JobLoop(AttemptLoop):
         None if `requeue=` does not name what ended it. The scheduler or the queue is asked before the attempt says so:
         the next process takes over from one that dies in between.
         """
-        from . import requeue  # few jobs need it
+        # This import is late, because few jobs have `requeue=`.
+        from . import requeue
 
         job, attempt = self.job, self.attempt
         cause = requeue.cause_of(job, verdict)

@@ -27,10 +27,11 @@ from ..layout import (
     WORK,
 )
 from . import process_tree, publish, rendezvous, worker_process
-from .attempt import Attempt
+from .attempt import Attempt, RunnableAttempt
 from .classify_exit import describe_signal
 from .job import JobFolder
 from .limits import clock
+from .publish import last_bytes
 from .run import AttemptRun, run_through
 from .text import last_lines, masked, portable
 from .verdict import EXIT_LEFT_TO_AFTER, AttemptEnded, Verdict, document, exit_code, say
@@ -42,12 +43,16 @@ if TYPE_CHECKING:
 
     from .attempt import WholeAttempt
 
-_LOOK_EVERY_S = 1.0  # at a shared file system
+# Each look asks a shared file system.
+_LOOK_EVERY_S = 1.0
 _TICK_S = 0.2
-_SETTLE_S = 5.0  # the launcher may be gone before what a node wrote is seen here, or before the signal that ends us all
-_START_S = 300.0  # the launcher waits for nodes that are busy as long as it takes: these are the job's own
-_CAUSE_S = 1.0  # an error here may follow from one on another node, whose word is on its way
-_TOLD = ("stage", "code", "signal", "evidence", "hint", "exception", "value", "notes", "node", "transient", "asked")
+# The launcher may be gone before what a node wrote is seen here, or before the signal that ends all nodes.
+_SETTLE_S = 5.0
+# The launcher waits as long as it takes for nodes that are busy, but these are the job's own.
+_START_S = 300.0
+# An error here may follow from an error on another node, whose report is on its way.
+_CAUSE_S = 1.0
+_FACTS = ("stage", "code", "signal", "evidence", "hint", "exception", "value", "notes", "node", "transient", "asked")
 
 
 class Head(AttemptRun):
@@ -57,7 +62,8 @@ class Head(AttemptRun):
         super().__init__(job, attempt, watch)
         self._whole = attempt
         self._others = Others(job, attempt, self._secrets)
-        self.processes.spared = self._others.processes  # clusterfn's own launcher, which ends with the other nodes
+        # clusterfn's own launcher ends with the other nodes.
+        self.processes.spared = self._others.processes
         self._looks = False
         self._holds = bool(job.spec.get("kernel"))
 
@@ -188,7 +194,7 @@ class Others:
         self._next = clock.now() + _LOOK_EVERY_S
         for rank in self.ranks:
             folder = self._folder(rank)
-            if rank in self._ended or not publish.stands(folder, OUTCOME):
+            if rank in self._ended or not publish.is_there(folder, OUTCOME):
                 continue
             data = publish.read(folder, OUTCOME)
             if data is not None:
@@ -212,7 +218,7 @@ class Others:
         end = self._ended[first]
         if before is not None and end["t"] > before:
             return None
-        facts = {name: end[name] for name in _TOLD}
+        facts = {name: end[name] for name in _FACTS}
         if self._job.tasks[1] > 1:
             where = "node %s, rank %d of %d" % (end["node"], first, len(self.ranks) + 1)
         else:
@@ -235,12 +241,7 @@ class Others:
     def silence(self) -> Verdict:
         """Return the verdict on silent nodes: a supervisor was ended, or none was ever started."""
         begun = [rank for rank in self._begun() if rank not in self._ended]
-        try:
-            with open(self._log, "rb") as file:
-                log = file.read()[-16384:]
-        except OSError:
-            log = b""
-        said = masked(last_lines(log), self._secrets)
+        said = masked(last_lines(last_bytes(self._log)), self._secrets)
         if begun:
             message = "the supervisor on another node of the job (rank %d) ended without a word" % begun[0]
             return Verdict(LOST, message, stage="supervisor", evidence=said or None, hint="call again")
@@ -254,7 +255,8 @@ class Others:
 def _become(argv: "list[str]", log: str, parent: int) -> None:
     """Be the launcher, which ends with the supervisor; after a fork nothing else may run on."""
     try:
-        os.setsid()  # what it forks is known by its session
+        # What it forks is known by its session.
+        os.setsid()
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
@@ -303,8 +305,8 @@ class NodeJob(JobFolder):
         return super().path(*names)
 
 
-class NodeAttempt:
-    """The attempt on one node, as `AttemptRun` needs it.
+class NodeAttempt(RunnableAttempt):
+    """The attempt on one node; the first node records its events.
 
     Args:
         job: The job.
@@ -330,19 +332,6 @@ class NodeAttempt:
         """Return which item it is, if it is one."""
         return {INDEX_VARIABLE: self._job.own[0]} if self._job.own else {}
 
-    def wait(self, reason: str) -> None:
-        """Do nothing: the first node records it."""
-
-    def begin(self) -> bool:
-        """Return True: the first node has begun the attempt."""
-        return True
-
-    def event(self, name: str, **facts: "Any") -> None:
-        """Do nothing: the first node records it."""
-
-    def beat(self) -> None:
-        """Do nothing: the first node has a heartbeat."""
-
     def publish(self, verdict: Verdict) -> bool:
         """Inform the supervisor on the first node, with the time by the clock of this one."""
         outcome = document(self._job.id, self.number, verdict)
@@ -357,7 +346,8 @@ def run_on_node(folder: str, attempt: str, *item: str) -> int:
     supervisor leaves behind.
     """
     job = NodeJob(folder, int(attempt), item)
-    if job.rank == 0:  # it runs below the job's own supervisor
+    # The first task runs below the job's own supervisor.
+    if job.rank == 0:
         return EXIT_RETURNED
     worker_process.become_subreaper()
     guard = os.getpid()
@@ -373,7 +363,8 @@ def _guard(pid: int) -> int:
     def forward(*_: object) -> None:
         try:
             os.kill(pid, signal.SIGTERM)
-        except ProcessLookupError:  # it has just ended
+        except ProcessLookupError:
+            # It has just ended.
             return
 
     signal.signal(signal.SIGTERM, forward)
@@ -390,7 +381,8 @@ def _reap() -> None:
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             continue
-    except ChildProcessError:  # none is left
+    except ChildProcessError:
+        # No child is left.
         return
 
 

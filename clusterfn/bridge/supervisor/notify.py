@@ -23,9 +23,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Optional
 
-_BEGUN = NOTIFIED + ".begun"  # who makes it tells
+# The process that makes this file sends the notifications.
+_BEGUN = NOTIFIED + ".begun"
 _TIMEOUT_S = 10.0
-ANSWER_S = 30.0  # the whole of it
+# The whole answer must come within this time.
+ANSWER_S = 30.0
 _COMMAND_S = 60.0
 _AGAIN_WITHIN_S = 86400.0
 _LONGEST = 300
@@ -45,7 +47,8 @@ def tell_end(home: str) -> None:
         if outcome is None or not _is_first(home):
             return
         _tell(job, outcome, {})
-    except (OSError, DamagedFile) as error:  # the function may have written anything into the folder
+    except (OSError, DamagedFile) as error:
+        # The function may have written anything into the folder.
         say("no notification of the end of the job: %s" % error)
 
 
@@ -74,14 +77,15 @@ def failure_in_words(home: str) -> str:
 
 def try_again_apart(job: JobFolder) -> None:
     """Start a process on this machine that tries again what has failed on a compute node, unless one has."""
-    told = read_notified(job.home)
-    if not told or not told.get("failed") or told.get("again") or not os.path.exists(job.path(NOTIFY)):
+    known = read_notified(job.home)
+    if not known or not known.get("failed") or known.get("again") or not os.path.exists(job.path(NOTIFY)):
         return
-    if time.time() - told.get("t", 0.0) > _AGAIN_WITHIN_S:
+    if time.time() - known.get("t", 0.0) > _AGAIN_WITHIN_S:
         return
-    import subprocess  # hardly any list needs it
+    # This import is late, because hardly any list needs it.
+    import subprocess
 
-    publish.replace(job.path(NOTIFIED), json.dumps(dict(told, again=True)).encode())
+    publish.replace(job.path(NOTIFIED), json.dumps(dict(known, again=True)).encode())
     argv = [sys.executable, "-I", "-S", os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), SUPERVISE)]
     null = subprocess.DEVNULL
     subprocess.Popen([*argv, "notify", job.home], stdin=null, stdout=null, stderr=null, start_new_session=True)
@@ -107,19 +111,21 @@ def _tell(job: JobFolder, outcome: "dict[str, Any]", before: "dict[str, Any]") -
 
     wanted = native(parse_record(publish.read(job.home, NOTIFY), _WANTED, NOTIFY))
     took_s = max(0.0, time.time() - (file_clock(job.root).written(job.path(SPEC)) or time.time()))
-    told, failed = list(before.get("told", [])), {}  # type: list[str], dict[str, str]
+    informed, failed = list(before.get("told", [])), {}  # type: list[str], dict[str, str]
     for way, send in (("webhook", _post), ("mail", _mail), ("command", _run)):
-        if not wanted.get(way) or took_s < wanted.get("after_s", 0.0) or way in told:
+        if not wanted.get(way) or took_s < wanted.get("after_s", 0.0) or way in informed:
             continue
         try:
             send(wanted[way], _Facts(job, outcome))
-            told.append(way)
-        except (OSError, ValueError, HTTPException) as error:  # the job itself has ended well
+            informed.append(way)
+        except (OSError, ValueError, HTTPException) as error:
+            # The job itself has ended, and a notification changes nothing about that.
             failed[way] = shortened(in_one_line("%s (on %s)" % (_why(error), job.node)), _LONGEST)
             say("the notification by %s failed: %s" % (way, failed[way]))
-    done = {"t": time.time(), "told": told, "failed": failed, "again": bool(before)}
+    done = {"t": time.time(), "told": informed, "failed": failed, "again": bool(before)}
     if not failed or before or not job.scheduler.has_nodes:
-        os.unlink(job.path(NOTIFY))  # it holds the address of the webhook
+        # The file holds the address of the webhook, which is a secret.
+        os.unlink(job.path(NOTIFY))
     publish.replace(job.path(NOTIFIED), json.dumps(done).encode())
 
 
@@ -153,10 +159,10 @@ def _post(address: str, facts: _Facts) -> None:
 
     if not address.startswith(("https://", "http://")):
         raise ValueError("the address does not begin with https://")
-    told = {"text": facts.text, "content": facts.text}
-    told.update(id=facts.id, name=facts.name, host=facts.host, state=facts.state, message=facts.message)
+    content = {"text": facts.text, "content": facts.text}
+    content.update(id=facts.id, name=facts.name, host=facts.host, state=facts.state, message=facts.message)
     headers = {"Content-Type": "application/json", "User-Agent": "clusterfn"}
-    request = urllib.request.Request(address, data=json.dumps(told).encode(), headers=headers)
+    request = urllib.request.Request(address, data=json.dumps(content).encode(), headers=headers)
 
     def send() -> None:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
@@ -164,7 +170,8 @@ def _post(address: str, facts: _Facts) -> None:
 
     try:
         _within(ANSWER_S, send)
-    except (http.client.InvalidURL, UnicodeError):  # whose texts quote the address, which is a secret
+    except (http.client.InvalidURL, UnicodeError):
+        # The texts of these errors quote the address, which is a secret.
         raise ValueError("the address is not that of a webhook") from None
 
 
@@ -208,8 +215,8 @@ def _mail(address: str, facts: _Facts) -> None:
 
 def _run(command: str, facts: _Facts) -> None:
     """Run the user's line of shell. It gets the content in variables, and on its stdin."""
-    told = {"ID": facts.id, "NAME": facts.name, "HOST": facts.host, "STATE": facts.state, "MESSAGE": facts.message}
-    env = dict(os.environ, **{"CLUSTERFN_JOB_" + name: value for name, value in told.items()})
+    content = {"ID": facts.id, "NAME": facts.name, "HOST": facts.host, "STATE": facts.state, "MESSAGE": facts.message}
+    env = dict(os.environ, **{"CLUSTERFN_JOB_" + name: value for name, value in content.items()})
     _call(["/bin/sh", "-c", command], facts.text + "\n", _COMMAND_S, env)
 
 

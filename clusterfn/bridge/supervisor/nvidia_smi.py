@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 Table = namedtuple("Table", ("rows", "lost", "other"))
 UUIDS = ("GPU-", "MIG-")
 FORMAT = "--format=csv,noheader,nounits"
-_NO_DEVICES = 6  # its exit code
+# nvidia-smi exits with this code if it finds no GPU.
+_NO_DEVICES = 6
 _MEMINFO = "/proc/meminfo"
 _UNKNOWN = re.compile(
     r"\[.*\]|-|n/?a|err!?|unknown( error)?|not (supported|available|found)|insufficient permissions|gpu is lost"
@@ -64,7 +65,8 @@ def run(argv: "list[str]", limit_s: float) -> str:
     Raises:
         NoAnswer: It cannot be started, hangs or fails.
     """
-    import subprocess  # a job without GPUs need not wait for it
+    # This import is late, because a job without GPUs does not need it.
+    import subprocess
 
     try:
         process = subprocess.Popen(
@@ -78,11 +80,13 @@ def run(argv: "list[str]", limit_s: float) -> str:
         process.kill()
         if process.stdout is not None:
             process.stdout.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the driver cannot be ended
+        # A process that hangs in the driver cannot be ended.
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(1.0)
         raise NoAnswer("did not answer within %g s" % limit_s, has_hung=True) from None
     text = output.decode("utf-8", "replace")
-    if _names_faulty_gpu(text):  # the exit code is about that GPU; the others are in the table
+    # The exit code is about the faulty GPU; the others are in the table.
+    if _names_faulty_gpu(text):
         return text
     if process.returncode == _NO_DEVICES or "No devices were found" in text:
         return ""

@@ -43,7 +43,8 @@ class Pump:
         self._kept = 0
         self._lost = 0
         self._path = path
-        self._held = bytearray()  # what came while the file could not be made
+        # These bytes came while the file could not be made.
+        self._held = bytearray()
         self._file = -1
         if not is_late:
             self._open()
@@ -88,8 +89,10 @@ class Pump:
             # Else the function has removed its folder, or its rights to it.
             if self._file >= 0 or not isinstance(error, (FileNotFoundError, PermissionError)):
                 self.full = error
-                self._limit = 0  # what follows would come after a gap
-        if self._file < 0 and self.full is None:  # `close` makes it, or this once it is too much for the memory
+                # What follows would come after a gap.
+                self._limit = 0
+        # `close` makes the file, or this method once the memory holds too much.
+        if self._file < 0 and self.full is None:
             self._held += wanted
             written = len(wanted)
         self._kept += written
@@ -122,7 +125,8 @@ class Pump:
         data = ("\n%s\n" % line).encode()
         try:
             data = data[: os.write(self._file, data)]
-        except OSError:  # still full: the line is in the outcome
+        except OSError:
+            # The disk is still full, and the line is in the outcome.
             return line
         if self.on_kept is not None:
             self.on_kept(data)
@@ -256,6 +260,7 @@ def list_files_left(folder: str) -> "list[list[Any]]":
                         found.append([prefix + entry.name, entry.stat(follow_symlinks=False).st_size])
                     elif entry.is_dir(follow_symlinks=False) and entry.name != "__pycache__":
                         waiting.append(prefix + entry.name + "/")
-        except OSError:  # removed by the function, or meanwhile
+        except OSError:
+            # The folder was removed, perhaps by the function.
             continue
     return sorted(found)

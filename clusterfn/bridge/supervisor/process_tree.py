@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 PROC = "/proc"
 _LIMIT_S = 10.0
 _DEAD = ("Z", "X")
-STOPPED = "T"  # what /proc says after SIGSTOP
+# /proc shows this letter after SIGSTOP.
+STOPPED = "T"
 
 
 def read_proc(*names: "object") -> bytes:
@@ -189,7 +190,8 @@ def children_of(pid: int) -> "list[int]":
 def descendants(pid: int, but: "Container[int]" = ()) -> "list[int]":
     """Return all living descendants of `pid`, without these and theirs."""
     find = children_of
-    if not os.path.exists("%s/%d/task/%d/children" % (PROC, pid, pid)):  # to look at all costs more
+    # The kernel lists no children, and looking at all processes costs more.
+    if not os.path.exists("%s/%d/task/%d/children" % (PROC, pid, pid)):
         children = {}  # type: dict[int, list[int]]
         for number in _all():
             children.setdefault(parent_of(number), []).append(number)
@@ -206,7 +208,8 @@ def descendants(pid: int, but: "Container[int]" = ()) -> "list[int]":
     return [number for number in found if is_alive(number)]
 
 
-_apart: "set[int]" = set()  # children of this process that are none of the job's: they ask nvidia-smi
+# These children of this process do not belong to the job, such as those that ask nvidia-smi.
+_apart: "set[int]" = set()
 
 
 def keep_apart(pid: int) -> None:
@@ -235,7 +238,8 @@ def was_apart(pid: int) -> bool:
 def _all() -> "list[int]":
     try:
         return [int(name) for name in os.listdir(PROC) if name.isdecimal()]
-    except FileNotFoundError:  # not Linux: only the worker itself is known then
+    except FileNotFoundError:
+        # There is no /proc, and only the worker itself is known.
         return []
 
 
@@ -259,7 +263,8 @@ def of_user() -> "list[int]":
 def _is_of_user(pid: int, uid: int) -> bool:
     try:
         return os.stat("%s/%d" % (PROC, pid)).st_uid == uid
-    except OSError:  # it ended meanwhile
+    except OSError:
+        # The process ended meanwhile.
         return False
 
 
@@ -326,7 +331,8 @@ def end_all_but(spared: "Callable[[], Iterable[int]]") -> None:
     killed = set()  # type: set[int]
 
     def others() -> "list[int]":
-        everyone = descendants(os.getpid())  # first: what those that are spared start meanwhile is not in it
+        # This list comes first, so that it lacks what the spared processes start meanwhile.
+        everyone = descendants(os.getpid())
         own = set(spared())
         living = [pid for pid in everyone if pid not in own]
         killed.update(living)
@@ -336,7 +342,8 @@ def end_all_but(spared: "Callable[[], Iterable[int]]") -> None:
         for pid in killed:
             try:
                 os.waitpid(pid, os.WNOHANG)
-            except ChildProcessError:  # another's child, or collected
+            except ChildProcessError:
+                # It is the child of another process, or collected already.
                 continue
 
     end(others, reap)
@@ -356,7 +363,8 @@ def _signal(pids: "Iterable[int]", number: int) -> None:
     for pid in pids:
         try:
             os.kill(pid, number)
-        except OSError:  # ended meanwhile, or it changed its user
+        except OSError:
+            # The process ended meanwhile, or it changed its user.
             continue
 
 
@@ -368,7 +376,7 @@ class RunProcesses:
         status: With what the worker ended; None while it lives.
         ended: What the worker's own process used, once it has ended.
         cpu_s: What those used that have ended.
-        told_peak: The most memory that the worker says that it has had; 0 if it says none.
+        reported_peak: The most memory that the worker says that it has had; 0 if it says none.
         spared: Returns processes that are none of the attempt's.
     """
 
@@ -377,7 +385,7 @@ class RunProcesses:
         self.status: "Optional[int]" = None
         self.ended: "Optional[Any]" = None
         self.cpu_s = 0.0
-        self.told_peak = 0
+        self.reported_peak = 0
         self.spared: "Callable[[], Container[int]]" = tuple
 
     def all(self) -> "list[int]":
@@ -420,7 +428,7 @@ class RunProcesses:
         """Return the most memory that the worker's own process has had."""
         if self.ended is not None:
             return int(self.ended.ru_maxrss) * 1024
-        return self.told_peak or peak_of(self.worker.pid if self.worker else 0)
+        return self.reported_peak or peak_of(self.worker.pid if self.worker else 0)
 
     def independent(self) -> "list[str]":
         """Name those that have made themselves independent of the worker."""

@@ -35,7 +35,8 @@ def _run_command(argv: "list[str]") -> int:
             from .early_start import start_worker
 
             early = start_worker(argv[1])
-        from .main import run  # while the worker loads its own code
+        # This import comes after the start of the worker, which loads its own code meanwhile.
+        from .main import run
 
         return run(argv[1], argv[2] if count == 3 else None, early)
     if command == "node" and count >= 3:
@@ -65,5 +66,6 @@ def raise_limits() -> None:
             continue
         try:
             resource.setrlimit(limit, (hard, hard))
-        except (OSError, ValueError):  # not Linux, where the hard one may be more than a process can have
+        except (OSError, ValueError):
+            # Outside Linux, the hard limit may be more than a process can have.
             continue

@@ -3,6 +3,8 @@
 link(2) of a finished temporary decides. Its return value is not believed, because over NFS a resent LINK answers EEXIST
 although it won; the temporary's count of links is. Where links are refused, the rename of a folder that holds the file
 decides: it fails when another's is there. Knows nothing of jobs.
+
+What reads files that may not be there is here too.
 """
 
 import errno
@@ -12,8 +14,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV, errno.EMLINK, errno.ENOSYS)
-_SPARE_BYTES = 131072  # under a quota of btrfs, to create, write and link a file needs more than 64 KB of room
+# Under a quota of btrfs, a file needs more than 64 KB of room to be created, written and linked.
+_SPARE_BYTES = 131072
 # Python makes it close-on-exec, and Windows has no word for that
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
@@ -25,9 +29,11 @@ class Reserve:
         self.path = _aside(folder, "reserve")
         fd = os.open(self.path, _NEW, 0o600)
         try:
-            write_all(fd, b"\0" * _SPARE_BYTES)  # not fallocate: not every file system has it
+            # This writes zeros, because not every file system has fallocate.
+            write_all(fd, b"\0" * _SPARE_BYTES)
         except OSError:
-            _remove(self.path)  # what was taken is needed to say so
+            # The space that was taken is needed to report that.
+            _remove(self.path)
             raise
         finally:
             os.close(fd)
@@ -74,7 +80,8 @@ def replace(path: str, data: bytes, sync: bool = True, mode: int = 0o600) -> Non
     try:
         _write(temporary, data, _NEW, mode, sync)
         os.replace(temporary, path)
-    except BaseException:  # Ctrl-C too
+    except BaseException:
+        # Ctrl-C must leave no temporary file either.
         _remove(temporary)
         raise
     if sync:
@@ -90,7 +97,30 @@ def read(folder: str, name: str) -> "Optional[bytes]":
         return _complete(folder, name)
 
 
-def stands(folder: str, name: str) -> bool:
+def names_in(folder: str) -> "list[str]":
+    """Return the names in a folder; none if it is not there, or cannot be read."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def numbers_in(folder: str) -> "list[int]":
+    """Return the names in a folder that are numbers, in order; none if it is not there."""
+    return sorted(int(name) for name in names_in(folder) if name.isdecimal())
+
+
+def last_bytes(path: str, most: int = 16384) -> bytes:
+    """Return the end of a file; nothing if it is not there, or cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+            return file.read()
+    except OSError:
+        return b""
+
+
+def is_there(folder: str, name: str) -> bool:
     """Whether it is there. NFS remembers for half a minute that a file was missing, unless its folder is listed."""
     try:
         return name in os.listdir(folder)
@@ -102,12 +132,14 @@ def sync_folder(folder: str) -> None:
     """Flush the names in a folder to the disk."""
     try:
         fd = os.open(folder, os.O_RDONLY)
-    except OSError:  # removed meanwhile
+    except OSError:
+        # The folder was removed meanwhile.
         return
     try:
         os.fsync(fd)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EBADF):  # a file system that cannot sync folders
+        # Some file systems cannot sync folders.
+        if error.errno not in (errno.EINVAL, errno.EBADF):
             raise
     finally:
         os.close(fd)
@@ -123,10 +155,12 @@ def _write_temporary(
 ) -> str:  # fmt: skip
     if reserve is not None:
         try:
-            if os.stat(reserve.path).st_nlink == 1:  # else it is published, and its name could not be removed
+            # With a second link it is published already, and its own name could not be removed.
+            if os.stat(reserve.path).st_nlink == 1:
                 _write(reserve.path, data, os.O_WRONLY, mode, sync)
                 return reserve.path
-        except OSError:  # it was removed with its folder, or holds less than is needed: try without it
+        except OSError:
+            # It was removed with its folder, or holds less than is needed. The outcome is written without it.
             pass
         reserve.release()
     path = _aside(folder, name)
@@ -201,5 +235,6 @@ def _complete(folder: str, name: str) -> "Optional[bytes]":
 def _remove(path: str) -> None:
     try:
         os.unlink(path)
-    except OSError:  # gone already, or its folder is
+    except OSError:
+        # The file or its folder is gone already.
         return

@@ -19,7 +19,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_MEASURE_S = 10.0  # a shared file system may need minutes for jobs with many files
+# A shared file system may need minutes for jobs with many files.
+_MEASURE_S = 10.0
 
 
 def print_sizes(root: str, ids: "list[str]", limit_s: float = _MEASURE_S) -> int:
@@ -42,7 +43,7 @@ def remove_jobs(root: str, ids: "list[str]", dry: bool) -> int:
         ids: With all their digits.
         dry: Remove nothing, and print the same.
     """
-    told: "dict[str, list[dict[str, Any]]]" = {"removed": [], "kept": []}
+    summary: "dict[str, list[dict[str, Any]]]" = {"removed": [], "kept": []}
     folders = {os.path.basename(folder): folder for folder in job_folders(root)}
     living = LivingJobs(root)
     needed = _needed(folders, living)
@@ -51,8 +52,10 @@ def remove_jobs(root: str, ids: "list[str]", dry: bool) -> int:
         size = 0 if why else size_of(folders[job_id])
         if not why and not dry and not try_remove(folders[job_id]):
             why = "its files could not be removed"
-        told["kept" if why else "removed"].append({"id": job_id, "why": why} if why else {"id": job_id, "bytes": size})
-    sys.stdout.write(json.dumps(told) + "\n")
+        summary["kept" if why else "removed"].append(
+            {"id": job_id, "why": why} if why else {"id": job_id, "bytes": size}
+        )
+    sys.stdout.write(json.dumps(summary) + "\n")
     return 0
 
 

@@ -54,7 +54,8 @@ def free_port() -> int:
             with socket.socket() as found:
                 found.bind(("", port))
             return port
-        except OSError as error:  # another's
+        except OSError as error:
+            # Another process has this port.
             last = error
     raise last
 

@@ -45,8 +45,8 @@ def cause_of(job: "JobFolder", verdict: Verdict) -> str:
 
 def _is_shutdown(job: "JobFolder", verdict: Verdict) -> bool:
     """Whether a machine without a scheduler asks all processes to end, as it does before it restarts."""
-    told_to_end = verdict.asked or verdict.exit_status == EXIT_LEFT_TO_AFTER
-    return not job.scheduler.has_nodes and told_to_end
+    asked_to_end = verdict.asked or verdict.exit_status == EXIT_LEFT_TO_AFTER
+    return not job.scheduler.has_nodes and asked_to_end
 
 
 def used(attempt: Attempt, cause: str) -> int:
@@ -75,13 +75,14 @@ def in_words(number: int, cause: str, why: str, count: int, of: int) -> str:
     return "attempt %d %s: %s; requeued (%d of %d)" % (number, _DONE[cause], one_line(why), count, of)
 
 
-def start_again(job: "JobFolder", verdict: Verdict, told: str) -> int:
+def start_again(job: "JobFolder", verdict: Verdict, message: str) -> int:
     """Have the job started again once this process has ended; return with what that must exit.
 
     Raises:
         Refused: It will not be.
     """
-    if verdict.kind == PREEMPTED:  # the scheduler has requeued it by itself
+    # The scheduler has requeued the job by itself.
+    if verdict.kind == PREEMPTED:
         return EXIT_PUBLISHED
     if job.scheduler.has_nodes:
         refusal = job.scheduler.requeue()
@@ -89,7 +90,7 @@ def start_again(job: "JobFolder", verdict: Verdict, told: str) -> int:
             raise Refused(refusal)
         return EXIT_PUBLISHED
     try:
-        waits = job.held is not None and job.held.queue_again(told)
+        waits = job.held.queue_again(message)
     except OSError as error:
         raise Refused("its ticket could not be written: %s" % error) from error
     if not waits:
@@ -114,5 +115,5 @@ def conclude_loss(job: "JobFolder", attempt: Attempt) -> "Optional[Verdict]":
         )  # fmt: skip
         before.publish(exhausted(lost, NODE_LOSS, of))
         return None
-    told = in_words(before.number, NODE_LOSS, why, count, of)
-    return Verdict(SUPERSEDED, told, by="supervisor", requeued={"cause": NODE_LOSS, "count": count, "of": of})
+    message = in_words(before.number, NODE_LOSS, why, count, of)
+    return Verdict(SUPERSEDED, message, by="supervisor", requeued={"cause": NODE_LOSS, "count": count, "of": of})

@@ -12,9 +12,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .job import JobFolder
 
-LOSSES = (LOST, NODE, PREEMPTED)  # of the process that ran an item of a group
+# These kinds say that the process is lost which ran an item of a group.
+LOSSES = (LOST, NODE, PREEMPTED)
 _SHOWN = 300
-TERMINATED = "143"  # the supervisor was asked to end: the shell's status of SIGTERM
+# The shell reports SIGTERM by this status: the supervisor was asked to end.
+TERMINATED = "143"
 
 
 def allowed(job: "JobFolder") -> int:
@@ -47,18 +49,18 @@ def is_lost(verdict: Verdict, status: str) -> bool:
     return verdict.kind == LOST and verdict.stage is None and status != TERMINATED
 
 
-def superseding(verdict: Verdict, told: str, by: int, cards: "list[str]") -> Verdict:
+def superseding(verdict: Verdict, message: str, by: int, uuids: "list[str]") -> Verdict:
     """The outcome of an attempt that failed and is followed by attempt `by`; its own error stays in it."""
-    retried = {"kind": verdict.kind, "cause": (verdict.transient or {}).get("name"), "cards": suspects(verdict, cards)}
+    retried = {"kind": verdict.kind, "cause": (verdict.transient or {}).get("name"), "cards": suspects(verdict, uuids)}
     evidence = verdict.evidence or []
     return verdict.replace(
-        kind=SUPERSEDED, message=told, superseded_by=by, value=None, evidence=evidence, retried=retried
+        kind=SUPERSEDED, message=message, superseded_by=by, value=None, evidence=evidence, retried=retried
     )  # fmt: skip
 
 
-def suspects(verdict: Verdict, cards: "list[str]") -> "list[str]":
+def suspects(verdict: Verdict, uuids: "list[str]") -> "list[str]":
     """The GPUs that may be to blame: none where the same call may succeed in the same place."""
-    return cards if (verdict.transient or {}).get("retry") == "new process" else []
+    return uuids if (verdict.transient or {}).get("retry") == "new process" else []
 
 
 def where(verdict: Verdict, place: str) -> str:
@@ -68,8 +70,8 @@ def where(verdict: Verdict, place: str) -> str:
 
 def lost(number: int, verdict: Verdict, used: int, of: int) -> Verdict:
     """Return the verdict on an attempt whose supervisor died, and that is followed by another."""
-    told = in_words(number, "", verdict.message, used, of)
-    return Verdict(SUPERSEDED, told, retried={"kind": LOST, "cause": None, "cards": []}, by="after")
+    message = in_words(number, "", verdict.message, used, of)
+    return Verdict(SUPERSEDED, message, retried={"kind": LOST, "cause": None, "cards": []}, by="after")
 
 
 def in_words(number: int, where: str, why: str, used: int, of: int) -> str:

@@ -33,6 +33,7 @@ from .job import describe_place
 from .limits import clock
 from .output import RunOutput, copy, list_files_left
 from .process_tree import RunProcesses
+from .publish import last_bytes
 from .verdict import AttemptEnded, Verdict, say
 
 TYPE_CHECKING = False
@@ -44,11 +45,12 @@ if TYPE_CHECKING:
     from .stacks import Stacks
     from .watch import EndWatch
 
-_TICK_MS, _QUIET_TICK_MS = 100.0, 400.0  # what a job does or prints wakes it up; the rest can be looked at later
-_STACKS_EVERY_S, _WAKE_EVERY_S = 0.5, 2.0
+# What a job does or prints wakes the supervisor, and it may look at the rest later.
+_TICK_MS, _QUIET_TICK_MS = 100.0, 400.0
+_REQUESTS_EVERY_S, _WAKE_EVERY_S = 0.5, 2.0
 _TERM_ECHO_S = 0.5
 _PUBLISH_FOR_S = 30.0
-_LINE_LIMIT = 4 << 20
+_LINE_LIMIT, _LOG_BYTES = 4 << 20, 1 << 16
 _NOT_BEGUN = {"start": "its Python was still starting", "load": "the call was still being loaded"}
 # Of the bridge, by the worker, before it can say anything.
 _WORKER_MODULES = (
@@ -88,7 +90,7 @@ class AttemptRun:
         self._quiet = limits.Quiet(job.spec.get("quiet_s"))
         self._next_wake = 0.0
         self._secrets = list(job.secrets().values())
-        self._stacks = StackRequests(job, attempt, self._secrets)
+        self._next_request = 0.0
         self._suspension = limits.Suspension(watch.signals.came, job.scheduler.has_nodes, attempt.event)
         self._gpus = gpus.GpuUsageMonitor([], self.notes)
         self._cores: "Optional[worker_process.Cores]" = None
@@ -101,44 +103,47 @@ class AttemptRun:
         """Acquire what it needs and start the worker."""
         self.stage = "queue"
         if self.job.spec.get("after") and self.job.element is None:
-            from . import awaiting  # few jobs take values of others
+            # This import is late, because few jobs take values of others.
+            from . import awaiting
 
             awaiting.await_values(self.job, self.attempt, self.watch)
         self.stage = "environment"
         ensure_environment(self.job, self.attempt, self.watch)
         self.stage = "start"
         if self.job.spec.get("resume"):
-            from . import checkpoint  # few jobs need it, and it imports shutil
+            # This import is late, because few jobs resume, and it loads shutil.
+            from . import checkpoint
 
             self.notes += checkpoint.resume(self.job, self.watch.look)
-        cards = self._take_cards()
+        uuids = self._take_gpus()
         cpus: "Optional[set[int]]" = None
         if not self.job.scheduler.has_nodes:
             self._cores = worker_process.Cores(self.job.spec["resources"]["cores"])
             cpus = self._cores.chosen
         spec = self.job.spec
-        env = environ.worker_environment(self.job, self.attempt.number, os.environ, cards)
+        env = environ.worker_environment(self.job, self.attempt.number, os.environ, uuids)
         env.update(self.attempt.variables())
-        self.notes += environ.redirect_caches(self.job, env)
+        self.notes += environ.redirect_caches(spec, env)
         check_gpu_kernel(self.job, env)
-        monitored = gpus.monitored_gpus(cards, spec["resources"]["gpus"], given_gpus(env))
+        monitored = gpus.monitored_gpus(uuids, spec["resources"]["gpus"], given_gpus(env))
         self._gpus = gpus.GpuUsageMonitor(monitored, self.notes)
         self.watch.look()
         if not self.attempt.begin():
             raise AttemptEnded(Verdict(CANCELLED, "the job was withdrawn before it started", stage="lease"))
         argv = [spec["python"], os.path.join(spec["bridge"], WORKER), *self.attempt.call()]
         cwd = environ.expand_cwd(spec) or self.attempt.path(WORK)
-        keep = self.job.held.worker_fds() if self.job.held else []
         self._started = clock.now()
         worker = self.job.workers.launch(argv, env, cwd, spec)
-        self._attach(worker)  # first: a function may lock or remove the folder of these files at once
-        late = worker.begin(cwd, env, cpus, keep)
+        # This comes first, because a function may lock or remove the folder of these files at once.
+        self._attach(worker)
+        late = worker.begin(cwd, env, cpus, self.job.held.worker_fds())
         self.watch.start_clock(self._started)
-        self.attempt.event("starting", pid=worker.pid, gpus=cards or [], late=late, **describe_place(self.job))
+        self.attempt.event("starting", pid=worker.pid, gpus=uuids or [], late=late, **describe_place(self.job))
         for note in limits.kernel_limits(self._limit):
             self.notes.append(note)
             self.attempt.event("limited", reason=note)
-        self.attempt.beat()  # only now: it waits for the disk, while the worker starts
+        # The heartbeat comes last, because it waits for the disk while the worker starts.
+        self.attempt.beat()
 
     def _attach(self, child: "worker_process.WorkerProcess") -> None:
         """Read from a worker that was started, and keep what it prints."""
@@ -146,16 +151,16 @@ class AttemptRun:
         self._suspension.begin()
         self.output.attach(child)
 
-    def _take_cards(self) -> "Optional[list[str]]":
+    def _take_gpus(self) -> "Optional[list[str]]":
         wanted: "int" = self.job.spec["resources"]["gpus"]
         if not wanted:
             return None
         if self.job.scheduler.has_nodes:
             return self.job.scheduler.find_gpus(wanted, lambda: len(gpus.list_gpus()))
         self.stage = "lease"
-        cards = self.job.held.gpu_uuids(self.job.failed_cards) if self.job.held else []
+        uuids = self.job.held.gpu_uuids(self.job.failed_gpus)
         self.stage = "start"
-        return cards
+        return uuids
 
     def result(self) -> Verdict:
         """Wait until the worker has reported its end, or is gone.
@@ -180,11 +185,15 @@ class AttemptRun:
         """Return another verdict on a command that was killed, if it was for memory."""
         if verdict.kind != COMMAND or verdict.signal != "SIGKILL":
             return verdict
-        oom = self._oom.seen() or self.job.scheduler.find_oom(_scheduler_log(self.job))
         killed = classify_exit.classify_silence(
-            signal.SIGKILL, self.stage, self._sampler.peak, self.job.asked_memory, oom, {}
+            signal.SIGKILL, self.stage, self._sampler.peak, self.job.asked_memory, self._find_oom(), {}
         )
         return killed if killed.kind == MEMORY else verdict
+
+    def _find_oom(self) -> "Optional[str]":
+        """Return what points to the out-of-memory killer, in words; None for nothing."""
+        log = last_bytes(self.job.path(SCHEDULER_LOG), _LOG_BYTES)
+        return self._oom.seen() or self.job.scheduler.find_oom(log)
 
     def _warn(self) -> None:
         """Warn the function, once, if its end is near: by SIGTERM, which a scheduler sends for the same reason."""
@@ -192,7 +201,8 @@ class AttemptRun:
         why = self.watch.warning() if worker is not None else ""
         if why and worker is not None:
             self.attempt.event("warned", reason=why)
-            os.kill(worker.pid, signal.SIGTERM)  # not reaped yet, so no other process has its pid
+            # The worker is not reaped yet, so no other process has its pid.
+            os.kill(worker.pid, signal.SIGTERM)
 
     def _turn(self) -> None:
         """Wait for the next event, and handle it."""
@@ -224,7 +234,8 @@ class AttemptRun:
                 os.close(worker.report)
                 worker.report = -1
             lines = (self._partial_line + data).split(b"\n")
-            self._partial_line = lines.pop()[-_LINE_LIMIT:]  # no line of the worker's is as long
+            # No line that the worker writes is as long.
+            self._partial_line = lines.pop()[-_LINE_LIMIT:]
             for line in lines:
                 self._take_line(classify_exit.parse_report_line(line))
 
@@ -249,16 +260,32 @@ class AttemptRun:
         pids = self.processes.all()
         if self._sampler.over(pids, began) and self._done is None:
             raise AttemptEnded(classify_exit.too_much_memory(self._sampler.peak, self._limit or 0))
-        self._stacks.look(pids)
+        if time.monotonic() >= self._next_request:
+            self._next_request = time.monotonic() + _REQUESTS_EVERY_S
+            stacks = self._load_stacks() if os.path.exists(self.job.path(STACK)) else None
+            if stacks is not None:
+                stacks.answer(pids)
         printed, cpu_s = self.output.seen(), self.processes.cpu_s
         if self._done is None and self._stall.over(pids, cpu_s, printed):
-            raise AttemptEnded(self._stall.verdict(self._stacks.lines(pids)))
+            stacks = self._load_stacks()
+            raise AttemptEnded(self._stall.verdict(stacks.lines(pids) if stacks is not None else []))
         quiet = self._quiet.turned(pids, cpu_s, printed, self._done is not None)
         if quiet is not None:
             self.attempt.event("quiet" if quiet else "active", reason=self._quiet.in_words() if quiet else "")
         if self._done is None and self._usage_file.due():
             now = {"memory_bytes": self._sampler.used, "gpus": self._gpus.load()}
             self._usage_file.keep_with_now(self._usage(pids), now)
+
+    def _load_stacks(self) -> "Optional[Stacks]":
+        """Return what describes the stacks of the job's processes; None if it cannot be loaded."""
+        try:
+            # This import is late, because few jobs are asked for their stacks.
+            from .stacks import Stacks
+        except ImportError as error:
+            # The bridge or the host's Python was replaced since the start, which is no reason to end the job.
+            say("no stacks: %s" % error)
+            return None
+        return Stacks(self.job, self.attempt, self._secrets)
 
     def _wake_session(self) -> None:
         """Wake the programs of a session that a call has stopped: the server, and what runs its calls.
@@ -276,14 +303,14 @@ class AttemptRun:
         status = self.processes.status or 0
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM:
             self._await_own_sigterm()
-            heeded = self.watch.heeded()  # the function has given SIGTERM its usual effect back
+            # The function may have restored the default action of SIGTERM.
+            heeded = self.watch.heeded()
             if heeded is not None:
                 return heeded
         if self.stage == "start" and os.WIFEXITED(status):
             look_at_bridge(self.job)
-        oom = self._oom.seen() or self.job.scheduler.find_oom(_scheduler_log(self.job))
         verdict = classify_exit.classify_silence(
-            status, self.stage, self._sampler.peak, self.job.asked_memory, oom, self._own_signals,
+            status, self.stage, self._sampler.peak, self.job.asked_memory, self._find_oom(), self._own_signals,
             limits.describe_kernel_limit(status, self.processes.ended),
         )  # fmt: skip
         if verdict.kind in (EXITED, SIGNAL):
@@ -304,7 +331,8 @@ class AttemptRun:
 
     def end_tree(self) -> None:
         """Kill every descendant, and note what could not be killed."""
-        self.job.workers.dismiss_early()  # before it is collected with the others
+        # The early worker is dismissed before it is collected with the others.
+        self.job.workers.dismiss_early()
         left = self.processes.end()
         self.output.drain()
         if self._done is None and self.processes.worker is not None:
@@ -341,7 +369,8 @@ class AttemptRun:
         left = verdict.left
         if verdict.kind == RETURNED and not self.job.spec["outputs"] and not self.job.spec["cwd"]:
             left = list_files_left(self.attempt.path(WORK))
-        usage = self._usage([])  # nvidia-smi may add a note
+        # The usage comes before the notes, because nvidia-smi may add one.
+        usage = self._usage([])
         notes = self.notes + self._suspension.notes() + closing + daemons
         return verdict.replace(
             node=self.job.node, by="supervisor", stage=stage, message=message, hint=hint, evidence=evidence, left=left,
@@ -386,7 +415,8 @@ class AttemptRun:
             self.watch.stay_awake()
             if self.job.cancelled() or self.watch.is_ending():
                 return
-            self.processes.reap()  # the signal of its end may just have been swallowed
+            # The signal of its end may just have been swallowed.
+            self.processes.reap()
             if self.processes.status is None:
                 self._turn()
 
@@ -405,55 +435,13 @@ class AttemptRun:
             self._cores.release()
 
 
-class StackRequests:
-    """Answers a request for the stacks of a job's processes, and tells where a stalled job is."""
-
-    def __init__(self, job: "JobFolder", attempt: "RunnableAttempt", secrets: "list[str]") -> None:
-        self._job = job
-        self._attempt = attempt
-        self._secrets = secrets
-        self._next = 0.0
-
-    def look(self, pids: "list[int]") -> None:
-        """Answer if there is a request, and it is time to look for one."""
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + _STACKS_EVERY_S
-        if os.path.exists(self._job.path(STACK)):
-            try:
-                self._stacks().answer(pids)
-            except ImportError as error:  # the host's Python was replaced since the start: no reason to end the job
-                say("no stacks: %s" % error)
-
-    def lines(self, pids: "list[int]") -> "list[str]":
-        """Describe what each of these processes is doing."""
-        try:
-            return self._stacks().lines(pids)
-        except ImportError as error:  # as above: the job has stalled, with or without them
-            return ["no stacks: %s" % error]
-
-    def _stacks(self) -> "Stacks":
-        from .stacks import Stacks  # few jobs are asked for them, and linecache takes as long as the worker's fork
-
-        return Stacks(self._job, self._attempt, self._secrets)
-
-
-def _scheduler_log(job: "JobFolder") -> bytes:
-    try:
-        with open(job.path(SCHEDULER_LOG), "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - 65536))
-            return file.read()
-    except OSError:
-        return b""
-
-
 def ensure_environment(job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch") -> None:
     """Have the job's environment built if it is one that the builder makes and does not exist yet."""
     if job.spec.get("building"):
-        from . import built  # few jobs need it, and it imports subprocess
+        # This import is late, because few jobs build an environment, and it loads subprocess.
+        from . import built
 
-        if job.held is not None:
-            job.held.refuse()
+        job.held.refuse()
         built.ready(job, attempt, watch)
 
 
@@ -461,7 +449,8 @@ def check_gpu_kernel(job: "JobFolder", env: "dict[str, str]") -> None:
     """See that the environment that was made for a job runs on the GPUs that the job has got."""
     building = job.spec.get("building")
     if building and building["cuda"] and job.spec["resources"]["gpus"]:
-        from . import cuda  # it imports subprocess
+        # This import is late, because it loads subprocess.
+        from . import cuda
 
         cuda.check(job, env)
 

@@ -9,7 +9,7 @@ import sys
 
 from ..layout import EVENTS, OUTCOME, TAG, WORK
 from .attempt import Attempt
-from .environ import worker_environment
+from .environ import DescribedJob, worker_environment
 from .job import JobFolder
 from .verdict import say
 
@@ -33,37 +33,25 @@ def start_shell(folder: str, facts: str) -> int:
         where, environ = _beside(job)
     else:
         spec = dict(json.loads(facts), resources={"cores": os.cpu_count() or 1, "gpus": 0}, root="", scheduler="bare")
-        environ = worker_environment(_HostEnvironment(spec), 0, os.environ, None)
-        del environ["CUDA_VISIBLE_DEVICES"], environ["CLUSTERFN_CHECKPOINT"]  # there is no job
+        environ = worker_environment(DescribedJob("shell", "", spec), 0, os.environ, None)
+        # These variables belong to a job, and there is none.
+        del environ["CUDA_VISIBLE_DEVICES"], environ["CLUSTERFN_CHECKPOINT"]
         where, name = os.path.expanduser("~"), os.uname().nodename
     if where is None:
         return 1
     for variable in ("TERM", "LANG", "LC_ALL", "HOME", "USER", "LOGNAME"):
         if variable in os.environ:
             environ[variable] = os.environ[variable]
-    environ.pop(TAG, None)  # the end of the job would end the shell
+    # With the tag, the end of the job would end the shell.
+    environ.pop(TAG, None)
     shell = os.environ.get("SHELL", "")
     shell = shell if os.access(shell, os.X_OK) else "/bin/sh"
     environ["PS1"] = "(%s) $ " % name
     os.chdir(where)
     sys.stdout.flush()
     os.execve(shell, [shell, *_WITHOUT_FILES.get(os.path.basename(shell), []), "-i"], environ)
-    return 1  # never: the shell has taken the place of this process
-
-
-class _HostEnvironment:
-    """What `worker_environment` asks of a job, for a shell without a job."""
-
-    id, folder = "shell", ""
-
-    def __init__(self, spec: "dict[str, Any]") -> None:
-        self.spec = spec
-
-    def secrets(self) -> "dict[str, str]":
-        return {}
-
-    def path(self, *names: str) -> str:
-        return os.path.expanduser("~")
+    # This is never reached, because the shell has taken the place of this process.
+    return 1
 
 
 def _beside(job: JobFolder) -> "tuple[Optional[str], dict[str, str]]":

@@ -97,4 +97,5 @@ class Spec(_Always, total=False):
     after: Dict[str, SpecInput]
     scheduler_options: Dict[str, Any]
     clusters: str
-    syncs_later: bool  # of the workers of a session, which add it
+    # The workers of a session add this field.
+    syncs_later: bool

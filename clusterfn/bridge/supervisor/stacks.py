@@ -5,7 +5,6 @@ forked children too. The job keeps running. Decides nothing.
 """
 
 import json
-import linecache
 import os
 import re
 import signal
@@ -23,7 +22,8 @@ if TYPE_CHECKING:
 
 _SIGNAL = getattr(signal, STACK_SIGNAL)
 _ANSWER_S = 2.0
-_IN_ALL_S = 10.0  # the supervisor does nothing else meanwhile
+# The supervisor does nothing else meanwhile.
+_IN_ALL_S = 10.0
 _QUIET_S = 0.1
 _TICK_S = 0.01
 _FRAME = re.compile(r'  File "(.+)", line (\d+) in ')
@@ -32,7 +32,7 @@ _STATES = {"R": "running", "S": "sleeping", "D": "waiting for a disk or a device
 
 
 class Stacks:
-    """The stacks of one attempt's processes."""
+    """The stacks of one attempt's processes, for who asks for them, and for the verdict on a stalled job."""
 
     def __init__(self, job: "JobFolder", attempt: "RunnableAttempt", secrets: "list[str]") -> None:
         self._job = job
@@ -46,14 +46,16 @@ class Stacks:
             with open(request, "rb") as file:
                 token = file.read(64).decode("ascii", "replace")
             os.unlink(request)
-        except OSError:  # it was taken back
+        except OSError:
+            # The request was withdrawn.
             return
         if not _TOKEN.match(token):
             return
         try:
             answer = "\n".join(self.lines(pids) + [""]).encode("utf-8", "surrogateescape")
             publish.replace(self._job.path(stack_answer(token)), answer, sync=False, mode=0o666)
-        except OSError as error:  # the request gets no answer, and the job must not end because of that
+        except OSError as error:
+            # The request gets no answer, and the job must not end because of that.
             say("no stacks: %s" % error)
 
     def lines(self, pids: "list[int]") -> "list[str]":
@@ -63,11 +65,10 @@ class Stacks:
         for pid in pids:
             wait_s = min(_ANSWER_S, until - time.monotonic())
             stack = self._ask(pid, wait_s) if wait_s > 0 and process_tree.catches(pid, _SIGNAL) else []
-            told = _readable(stack, self._job.spec["bridge"], sources)
+            readable = _readable(stack, self._job.spec["bridge"], sources)
             state, name = process_tree.state_of(pid), process_tree.name_of(pid)
             doing = _STATES.get(state, "in state " + state)
-            found += ["%s:" % name] + told if told else ["%s: no stack of Python's; it is %s" % (name, doing)]
-        linecache.clearcache()
+            found += ["%s:" % name] + readable if readable else ["%s: no stack of Python's; it is %s" % (name, doing)]
         return masked(found, self._secrets)
 
     def _ask(self, pid: int, wait_s: float) -> "list[str]":
@@ -76,7 +77,8 @@ class Stacks:
                 file.seek(0, os.SEEK_END)
                 os.kill(pid, _SIGNAL)
                 return _await(file.fileno(), time.monotonic() + wait_s).decode("utf-8", "replace").splitlines()
-        except OSError:  # it ended meanwhile, or the function removed the file
+        except OSError:
+            # The process ended meanwhile, or the function removed the file.
             return []
 
     def _sources(self) -> "dict[str, list[str]]":
@@ -85,7 +87,8 @@ class Stacks:
             with open(self._job.path(PAYLOAD), "rb") as file:
                 header = json.loads(file.readline().decode("utf-8"))
             return {str(name): text.splitlines() for name, text in header["sources"].items()}
-        except (OSError, ValueError, LookupError, AttributeError):  # the function can reach the file
+        except (OSError, ValueError, LookupError, AttributeError):
+            # The function can change the file.
             return {}
 
 
@@ -115,7 +118,12 @@ def _readable(stack: "list[str]", bridge: str, sources: "dict[str, list[str]]") 
 
 
 def _text(file: str, number: int, sources: "dict[str, list[str]]") -> str:
-    if file in sources:
-        lines = sources[file]
-        return lines[number - 1].strip() if number <= len(lines) else ""
-    return linecache.getline(file, number).strip()
+    if file not in sources:
+        try:
+            with open(file if os.path.isfile(file) else os.devnull, encoding="utf-8", errors="replace") as source:
+                sources[file] = source.read().splitlines()
+        except OSError:
+            # This user may not read it, or it is gone meanwhile.
+            sources[file] = []
+    lines = sources[file]
+    return lines[number - 1].strip() if number <= len(lines) else ""

@@ -39,7 +39,8 @@ def register(root: str, group: str, producers: "list[str]", array: "Optional[dic
             os.mkdir(folder, 0o700)
         except FileExistsError:
             pass
-        except OSError:  # it is not on the host, or the disk is full: the group starts when all have ended
+        except OSError:
+            # The job is not on the host or the disk is full. The group starts when all have ended.
             continue
         try:
             publish.replace(os.path.join(folder, name), json.dumps(array or {}).encode())
@@ -77,10 +78,12 @@ class Takers:
         """Let what waits for the value that has just appeared start."""
         try:
             names = os.listdir(self._folder)
-        except OSError:  # nothing takes it item by item
+        except OSError:
+            # No group takes it item by item.
             return
         if not self.job.scheduler.has_nodes:
-            from ..queue import launch  # few jobs are taken from
+            # This import is late, because the values of few jobs are taken item by item.
+            from ..queue import launch
 
             launch.revive_spooler(self.job.root, self.job.spec["bridge"])
             return
@@ -138,9 +141,9 @@ class _Array:
         if refusal:
             # One that has started, as all inputs ended meanwhile, is refused too; a second time it is the scheduler.
             self._left = self._left if self._refusals < _REFUSALS else []
-            told = "%s: the items of %s start when all inputs have ended" % (refusal, self.job.id)
-            say(told)
-            publish.replace(os.path.join(folder, str(own[0])), told.encode())
+            message = "%s: the items of %s start when all inputs have ended" % (refusal, self.job.id)
+            say(message)
+            publish.replace(os.path.join(folder, str(own[0])), message.encode())
 
 
 def _is_first(folder: str, element: int) -> bool:
@@ -149,9 +152,11 @@ def _is_first(folder: str, element: int) -> bool:
         os.mkdir(folder, 0o700)
     except FileExistsError:
         pass
-    except OSError:  # the group was removed
+    except OSError:
+        # The group was removed.
         return False
     try:
         return publish.publish(folder, str(element), b"")
-    except OSError:  # the disk is full: it starts when all have ended
+    except OSError:
+        # The disk is full, and the element starts when all inputs have ended.
         return False

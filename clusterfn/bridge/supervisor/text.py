@@ -32,13 +32,15 @@ def native(value: "Any") -> "Any":
 def portable(value: "Any") -> "Any":
     """Reverse `native`."""
     if isinstance(value, str):
-        if not value or max(value) < "\udc80":  # nearly all are: no look at each character
+        # Nearly all texts are plain, and a look at each character would take longer.
+        if not value or max(value) < "\udc80":
             return value
         if not any("\udc80" <= character <= "\udcff" for character in value):
             return value
         try:
             return os.fsencode(value).decode("utf-8", "surrogateescape")
-        except UnicodeEncodeError:  # it also holds other surrogates, so it came from no name or path
+        except UnicodeEncodeError:
+            # The text also holds other surrogates, so it came from no name or path.
             return value
     return _each(value, portable)
 
@@ -65,7 +67,8 @@ def width(text: str) -> int:
 
 
 def _columns_of(sign: str) -> int:
-    import unicodedata  # few texts need it
+    # This import is late, because few texts need it.
+    import unicodedata
 
     if unicodedata.category(sign) in ("Mn", "Me", "Cf"):
         return 0
@@ -141,7 +144,8 @@ def format_size(count: float) -> str:
         return counted(int(count), "byte")
     units = ["TB", "GB", "MB"]
     unit, count = "KB", count / 1024.0
-    while units and round(count, 1) >= 1024:  # rounded, or it would read "1024 MB"
+    # The number is rounded first, or it would read "1024 MB".
+    while units and round(count, 1) >= 1024:
         unit, count = units.pop(), count / 1024.0
     return "%.15g %s" % (round(count, 1), unit)
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 MORE_MEMORY = 'ask for more: memory="..."; or use less at a time'
 MORE_TIME = 'ask for more: time="..."'
-_OWN = ("kind", "exit_status", "asked", "transient", "kept", "exception_at")  # not in outcome.json by themselves
+# These fields are not in outcome.json by themselves.
+_OWN = ("kind", "exit_status", "asked", "transient", "kept", "exception_at")
 # What the supervisor exits with if no kind says it: the scheduler's reason is not known yet, and `after` asks for it.
 EXIT_LEFT_TO_AFTER = 143
 
@@ -27,7 +28,7 @@ class Verdict:
 
     Attributes:
         kind: One of `layout.KINDS`; None: nothing may be published here.
-        evidence: Lines; None: nobody has looked for them.
+        evidence: Lines; None if no process has looked for them.
         exit_status: What the supervisor exits with, if the kind does not say it.
         asked: Whether it was asked to end by SIGTERM, and no other reason will be named.
         transient: What the table of CUDA's errors says of a failure that passes.
@@ -135,17 +136,19 @@ def print_disk_full(error: OSError, folder: str) -> None:
     """That the disk takes nothing more, for people and, in the agent's words, for the client that asked."""
     say("nothing can be published: %s" % error)
     path, why = str(error.filename or folder), os.strerror(error.errno or 0)
-    told = {"kind": "full", "message": why, "errno": error.errno, "path": path, "free": None}
+    full = {"kind": "full", "message": why, "errno": error.errno, "path": path, "free": None}
     try:
         disk = os.statvfs(folder)
-        told["free"] = disk.f_bavail * disk.f_frsize
-    except OSError:  # it is gone, or cannot be looked at
+        full["free"] = disk.f_bavail * disk.f_frsize
+    except OSError:
+        # The folder is gone, or cannot be read.
         pass
-    _write(1, json.dumps({"attempt": None, "kind": None, "won": False, "full": told}))
+    _write(1, json.dumps({"attempt": None, "kind": None, "won": False, "full": full}))
 
 
 def _write(fd: int, line: str) -> None:
     try:
         os.write(fd, (line + "\n").encode("utf-8", "backslashreplace"))
-    except OSError:  # full, or closed
+    except OSError:
+        # The disk is full or the stream is closed.
         return

@@ -24,15 +24,18 @@ if TYPE_CHECKING:
     from .attempt import RunnableAttempt
     from .job import JobFolder
 
-WAKE_AFTER_S = 8  # longer than from one heartbeat to the next
+# It is longer than the time from one heartbeat to the next.
+WAKE_AFTER_S = 8
 # After the time limit: a supervisor that is alive has published that by then, even on a slow file system.
 KILL_AFTER_S = 60
 _CLOCK_MONOTONIC, _BY_SIGNAL, _EVENT_BYTES = 1, 0, 64
-_OLDER = "librt.so.1"  # has the timers where the C library has them not (glibc before 2.34)
+# This library has the timers where the C library lacks them (glibc before 2.34).
+_OLDER = "librt.so.1"
 STOPPED_ON_REQUEST = "the job was stopped on request"
 _CANCEL_EVERY_S = 0.2
 _FENCE_EVERY_S = 1.0
-_SETTLE_S = 0.5  # scancel signals script, supervisor and worker together: wait before naming a SIGTERM
+# scancel signals the script, the supervisor and the worker together, so a SIGTERM is explained after a while.
+_SETTLE_S = 0.5
 # What SLURM leaves a job between SIGTERM and SIGKILL (KillWait, 30 s), less what it takes to publish an outcome.
 _KILL_WAIT_S = 20.0
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP, signal.SIGCHLD)
@@ -51,7 +54,7 @@ class Signals:
             signal.signal(number, lambda came, _frame: self.came.setdefault(came, time.monotonic()))
         signal.set_wakeup_fd(writer)
 
-    def told_to_end(self) -> bool:
+    def asked_to_end(self) -> bool:
         """Whether this process was asked to end."""
         return signal.SIGTERM in self.came or signal.SIGINT in self.came
 
@@ -93,7 +96,7 @@ class _Timer:
         self._is_made = False
 
     def set(self, after_s: int, every_s: int = 0) -> None:
-        """Start anew; 0 stops it."""
+        """Start again; 0 stops it."""
         if self._id is None or not (self._is_made or after_s):
             return
         try:
@@ -101,7 +104,8 @@ class _Timer:
                 self._make()
             when = struct.pack("llll", every_s, 0, after_s, 0)
             libc_function("timer_settime", _OLDER)(self._id, 0, when, None)
-        except (ImportError, OSError, AttributeError):  # no such call here: the job runs all the same
+        except (ImportError, OSError, AttributeError):
+            # The system has no such call, and the job runs without it.
             self._id = None
 
     def _make(self) -> None:
@@ -142,8 +146,10 @@ class EndWatch:
         self._script_dead = False
         self.warned = ""
         self._warn_s: "Optional[float]" = job.spec.get("warn_s")
-        self._announced: "Optional[Verdict]" = None  # what a signal announced, of which the function is to be warned
-        self._until = 0.0  # by when the function must have ended after that
+        # A signal has announced this end, and the function is to be warned of it.
+        self._announced: "Optional[Verdict]" = None
+        # The function must have ended by then.
+        self._until = 0.0
         self._next = {"beat": time.monotonic() + HEARTBEAT_S, "fence": 0.0, "cancel": 0.0}
         self._watchdog = watchdog
         self._is_over = False
@@ -211,11 +217,10 @@ class EndWatch:
         if self._due("beat", HEARTBEAT_S):
             self.stay_awake()
             self._attempt.beat()
-            if self._job.held is not None:
-                self._job.held.touch()
+            self._job.held.touch()
         if self._due("cancel", _CANCEL_EVERY_S) and self._job.cancelled():
             raise AttemptEnded(self.cancelled())
-        if self._due("fence", _FENCE_EVERY_S) and any(publish.stands(folder, OUTCOME) for folder in self._fences):
+        if self._due("fence", _FENCE_EVERY_S) and any(publish.is_there(folder, OUTCOME) for folder in self._fences):
             raise AttemptEnded(concluded_by_another())
         if self.deadline is not None and clock.now() >= self.deadline:
             raise AttemptEnded(self._too_long())
@@ -249,7 +254,8 @@ class EndWatch:
         found = self._on_signal()
         if self._warn_s is None or found.kind in (CANCELLED, TIME):
             raise AttemptEnded(found)
-        self._announced = found  # a scheduler that still lists the job as running only announces its end
+        # A scheduler that still lists the job as running only announces its end.
+        self._announced = found
         self._until = when + (self._warn_s if found.asked else min(self._warn_s, _KILL_WAIT_S))
 
     def _on_signal(self) -> Verdict:

@@ -23,22 +23,11 @@ _RESET = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD, signal.
 
 
 class WorkerProcess:
-    """The worker's process.
+    """A worker that loads its code and then waits for `begin`: it may start before it is known where it is to run.
 
     Attributes:
         pid: Its pid.
         out, err, report: The reading ends of its pipes, non-blocking.
-    """
-
-    def __init__(self, pid: int, out: int, err: int, report: int) -> None:
-        self.pid = pid
-        self.out = out
-        self.err = err
-        self.report = report
-
-
-class WaitingWorker(WorkerProcess):
-    """A worker that loads its code and then waits for `begin`: it may start before it is known where it is to run.
 
     Args:
         argv: What was started, without the descriptors.
@@ -50,7 +39,8 @@ class WaitingWorker(WorkerProcess):
     def __init__(
         self, argv: "list[str]", env: "dict[str, str]", pid: int, pipes: "Sequence[int]", control: "_socket.socket"
     ) -> None:
-        WorkerProcess.__init__(self, pid, *pipes)
+        self.pid = pid
+        self.out, self.err, self.report = pipes
         self._argv = argv
         self._env = env
         self._control = control
@@ -121,7 +111,8 @@ class WaitingWorker(WorkerProcess):
         """End it without waiting for that: another one is needed, or none. Its parent collects it with its others."""
         self.close()
         if not self._has_ended and self._is_child():
-            os.kill(self.pid, signal.SIGKILL)  # not collected yet, so no other process has its pid
+            # It is not collected yet, so no other process has its pid.
+            os.kill(self.pid, signal.SIGKILL)
 
     def _is_child(self) -> bool:
         """Whether it lives, or is still to be collected; without waitid (macOS), what is known of that must do."""
@@ -139,7 +130,7 @@ def changed_names(before: "dict[str, str]", after: "dict[str, str]") -> "list[st
     return [name for name in {**before, **after} if before.get(name) != after.get(name)]
 
 
-def launch(argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]") -> WaitingWorker:
+def launch(argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]") -> WorkerProcess:
     """Start the worker, its stdin empty.
 
     A program that cannot be started is said on the report pipe, as the worker itself would say it.
@@ -168,10 +159,10 @@ class WorkerSource:
         early: The worker that was started ahead of its attempt, until that takes it.
     """
 
-    def __init__(self, early: "Optional[WaitingWorker]" = None) -> None:
+    def __init__(self, early: "Optional[WorkerProcess]" = None) -> None:
         self._early = early
 
-    def launch(self, argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]") -> WaitingWorker:
+    def launch(self, argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]") -> WorkerProcess:
         """Return a worker as the function `launch` does: the one that was started ahead, if it can become this one."""
         early = self._early
         if early is not None and early.fits(argv, env):
@@ -212,9 +203,9 @@ class Pipes:
                 ours, theirs = os.pipe()
                 self._ours.append(ours)
                 self.theirs.append(theirs)
-            control, told = _socket.socketpair()
+            control, begins = _socket.socketpair()
             self._ours.append(control.detach())
-            self.theirs.append(told.detach())
+            self.theirs.append(begins.detach())
         except OSError:
             self.__exit__()
             raise
@@ -226,9 +217,9 @@ class Pipes:
         for fd in self.theirs + self._ours:
             os.close(fd)
 
-    def worker(self, argv: "list[str]", env: "dict[str, str]", pid: int) -> WaitingWorker:
+    def worker(self, argv: "list[str]", env: "dict[str, str]", pid: int) -> WorkerProcess:
         """Return the worker, which has our ends from now on."""
-        return WaitingWorker(argv, env, pid, *self.take_ours())
+        return WorkerProcess(argv, env, pid, *self.take_ours())
 
     def take_ours(self) -> "tuple[list[int], _socket.socket]":
         """Return our ends, which stay open: the reading ones, and the socket."""
@@ -248,12 +239,12 @@ class Pipes:
 def _become(
     argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]", parent: int, fds: "Sequence[int]"
 ) -> None:  # fmt: skip
-    out, err, report, told = fds
+    out, err, report, begins = fds
     try:
         _prepare(cwd, spec, parent, out, err)
-        for fd in (report, told):
+        for fd in (report, begins):
             os.set_inheritable(fd, True)
-        os.execve(argv[0], [*argv, str(report), str(told)], env)
+        os.execve(argv[0], [*argv, str(report), str(begins)], env)
     except BaseException as error:  # noqa: BLE001 - after a fork nothing may run on; the reason goes to the supervisor
         import json
 
@@ -325,16 +316,19 @@ def become_subreaper() -> bool:
 
 def end_without_adopting(pid: int) -> None:
     """Kill a child whose own children are to be none of this process's, even where it adopts orphans."""
-    import ctypes  # for a pointer, and few processes need it
+    # This import is late, because few processes need a pointer.
+    import ctypes
 
     adopts = ctypes.c_int(0)
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(adopts), 0, 0, 0)
-    _prctl(_PR_SET_CHILD_SUBREAPER, 0)  # for a moment: an orphan of the job could be lost meanwhile
+    # This lasts for a moment only, because an orphan of the job could be lost meanwhile.
+    _prctl(_PR_SET_CHILD_SUBREAPER, 0)
     try:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    except ChildProcessError:  # where SIGCHLD is ignored it is collected by itself
+    except ChildProcessError:
+        # Where SIGCHLD is ignored, the kernel collects it.
         pass
     finally:
         _prctl(_PR_SET_CHILD_SUBREAPER, adopts.value)
@@ -364,7 +358,8 @@ class Cores:
         self.chosen = self._choose(wanted)
 
     def _choose(self, wanted: int) -> "Optional[set[int]]":
-        if not hasattr(os, "sched_getaffinity"):  # not Linux
+        # Only Linux says which CPUs a process may use.
+        if not hasattr(os, "sched_getaffinity"):
             return None
         allowed = sorted(os.sched_getaffinity(0))
         if wanted >= len(allowed):
@@ -379,15 +374,15 @@ class Cores:
 
     def release(self) -> None:
         """Remove the marks."""
-        for mark in self._held:
-            mark.close()
+        for name_socket in self._held:
+            name_socket.close()
 
     def _take(self, cpu: int) -> bool:
-        mark = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        name_socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         try:
-            mark.bind(b"\0clusterfn/cpu/%d" % cpu)
+            name_socket.bind(b"\0clusterfn/cpu/%d" % cpu)
         except OSError:
-            mark.close()
+            name_socket.close()
             return False
-        self._held.append(mark)
+        self._held.append(name_socket)
         return True

@@ -18,9 +18,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Mapping, Optional
 
-    from .worker_process import WaitingWorker
+    from .worker_process import WorkerProcess
 
-_ANSWER_S = 10.0  # a fork takes milliseconds, unless the machine has no memory
+# A fork takes milliseconds, unless the machine has no memory.
+_ANSWER_S = 10.0
 _LOOK_S = 0.1
 # What an interpreter, its C library and its loader of programs read when they start.
 _READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "TZ")
@@ -32,94 +33,77 @@ class WorkerTemplate(WorkerSource):
     def __init__(self) -> None:
         WorkerSource.__init__(self)
         self._is_first = True
-        self._has_failed = not become_subreaper()  # it must adopt the workers
-        self._current: "Optional[TemplateProcess]" = None
+        # The supervisor must adopt the workers.
+        self._has_failed = not become_subreaper()
+        # It has what a worker has, and never begins.
+        self._template: "Optional[WorkerProcess]" = None
+        self._env: "dict[str, str]" = {}
+        self._is_ready = False
 
-    def launch(self, argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]") -> "WaitingWorker":
+    def launch(self, argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]") -> "WorkerProcess":
         """Start a worker, as `worker_process.launch`."""
         if self._is_first or self._has_failed:
             self._is_first = False
             return launch(argv, env, cwd, spec)
-        if self._current is None:
+        if self._template is None:
             worker = launch(argv, env, cwd, spec)
             self._start(argv, env, cwd, spec)
             return worker
-        forked = self._fork(argv) if self._can_become(self._current, env) else None
-        return forked or launch(argv, env, cwd, spec)
+        return self._fork(self._template, argv, env) or launch(argv, env, cwd, spec)
 
     def close(self) -> None:
         """End the process; its workers live on."""
-        if self._current is not None:
-            self._current.process.dismiss()
-        self._current = None
+        if self._template is not None:
+            self._template.dismiss()
+        self._template = None
         self._has_failed = True
 
     def _start(self, argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]") -> None:
         try:
-            process = launch([*argv[:2], TEMPLATE], env, cwd, spec)
-        except OSError:  # no process or pipe is to be had: the items start their own, and say so
+            template = launch([*argv[:2], TEMPLATE], env, cwd, spec)
+        except OSError:
+            # There is no room for a process or a pipe. The items start their own workers, and report it.
             self._has_failed = True
             return
-        self._current = TemplateProcess(process, env)
+        keep_apart(template.pid)
+        self._template, self._env = template, env
 
-    def _can_become(self, template: "TemplateProcess", env: "dict[str, str]") -> bool:
-        """Whether the template is there, and a worker that is forked from it can have these variables."""
-        is_ready = template.is_ready()
-        if is_ready is False:
-            self.close()
-        changed = changed_names(template.env, env)
-        return bool(is_ready) and not any(name.startswith(_READ_AT_START) for name in changed)
-
-    def _fork(self, argv: "list[str]") -> "Optional[WaitingWorker]":
-        worker = self._current.fork(argv) if self._current is not None else None
-        if worker is None:
-            self.close()
-        return worker
-
-
-class TemplateProcess:
-    """The process of a template.
-
-    Attributes:
-        process: As a worker that never begins.
-        env: Its variables.
-    """
-
-    def __init__(self, process: "WaitingWorker", env: "dict[str, str]") -> None:
-        keep_apart(process.pid)
-        self.process = process
-        self.env = env
-        self._is_ready: "Optional[bool]" = None
-
-    def is_ready(self) -> "Optional[bool]":
-        """Whether workers may be forked from it; None if it does not know yet."""
-        if self._is_ready is None:
-            said = self._read(0.0)
-            if said is not None:
-                self._is_ready = not said.get("trouble", True) and not self._has_printed()
-        return self._is_ready
-
-    def _has_printed(self) -> bool:
-        """Whether its start has printed something, which is to stand in the output of each item."""
-        return any(_is_readable(fd) for fd in (self.process.out, self.process.err))
-
-    def fork(self, argv: "list[str]") -> "Optional[WaitingWorker]":
-        """Fork a worker; None if it cannot, or has ended."""
+    def _fork(self, template: "WorkerProcess", argv: "list[str]", env: "dict[str, str]") -> "Optional[WorkerProcess]":
+        """Fork a worker; None if the template is not ready, has gone, or cannot give a worker these variables."""
+        if not self._becomes_ready(template):
+            return None
+        if any(name.startswith(_READ_AT_START) for name in changed_names(self._env, env)):
+            return None
         order = {"argv": argv[2:], "parent": os.getpid()}
         with Pipes() as pipes:
-            pid = 0
-            if self.process.order((json.dumps(portable(order)) + "\n").encode(), pipes.theirs):
-                pid = (self._read(_ANSWER_S) or {}).get("pid", 0)
-            return pipes.worker(argv, self.env, pid) if pid else None  # it gets its other variables with `begin`
+            if template.order((json.dumps(portable(order)) + "\n").encode(), pipes.theirs):
+                pid = (_read(template, _ANSWER_S) or {}).get("pid", 0)
+                if pid:
+                    # The worker gets its other variables with `begin`.
+                    return pipes.worker(argv, self._env, pid)
+        self.close()
+        return None
 
-    def _read(self, limit_s: float) -> "Optional[dict[str, Any]]":
-        """Return what it says; None if it says nothing in this time. If it has ended, that is its trouble."""
-        process, until = self.process, time.monotonic() + limit_s
-        while not _is_readable(process.report, min(limit_s, _LOOK_S)):
-            if time.monotonic() >= until or state_of(process.pid) == STOPPED:
-                return None
-        line = os.read(process.report, 65536)
-        return dict(json.loads(line.decode())) if line.endswith(b"\n") else {"trouble": "it has ended"}
+    def _becomes_ready(self, template: "WorkerProcess") -> bool:
+        """Whether workers may be forked from it; end it if it says that they may not."""
+        said = None if self._is_ready else _read(template, 0.0)
+        if said is not None:
+            # What its start has printed belongs into the output of each item.
+            has_printed = any(_is_readable(fd) for fd in (template.out, template.err))
+            self._is_ready = not said.get("trouble", True) and not has_printed
+            if not self._is_ready:
+                self.close()
+        return self._is_ready
+
+
+def _read(template: "WorkerProcess", limit_s: float) -> "Optional[dict[str, Any]]":
+    """Return what it says; None if it says nothing in this time. If it has ended, that is its trouble."""
+    until = time.monotonic() + limit_s
+    while not _is_readable(template.report, min(limit_s, _LOOK_S)):
+        if time.monotonic() >= until or state_of(template.pid) == STOPPED:
+            return None
+    line = os.read(template.report, 65536)
+    return dict(json.loads(line.decode())) if line.endswith(b"\n") else {"trouble": "it has ended"}
 
 
 def _is_readable(fd: int, limit_s: float = 0.0) -> bool:

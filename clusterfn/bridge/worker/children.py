@@ -33,7 +33,8 @@ class LibraryFinder:
         from importlib.machinery import PathFinder
 
         bridge = os.path.abspath(__file__)
-        for _ in range(4):  # <bridge>/_clusterfn/bridge/worker/children.py
+        # The path of this file is <bridge>/_clusterfn/bridge/worker/children.py.
+        for _ in range(4):
             bridge = os.path.dirname(bridge)
         return PathFinder.find_spec(name, [os.path.join(bridge, "library")])
 
@@ -86,7 +87,8 @@ def report_own_signals(say: Callable[..., None]) -> None:
                 say(own_signal=int(number), sender=f"os.{name} in {code.co_name}, {code.co_filename}:{line}")
             send(target, number)
 
-        for module in (os, sys.modules[send.__module__]):  # its own module too, so that it is still found by its name
+        # The function is replaced in its own module too, so that it is still found by its name.
+        for module in (os, sys.modules[send.__module__]):
             setattr(module, name, reported)
 
     watched("kill", lambda: (os.getpid(), 0, -os.getpgrp()))

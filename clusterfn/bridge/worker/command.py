@@ -26,11 +26,13 @@ from .execute import CallRejected
 from .launchers import launcher_variables, with_nodes
 from .shells import fill_line, interpreter_of, to_warn
 
-_READY = ".clusterfn-project"  # while it stands, the copy of the project is complete
+# While this file exists, the copy of the project is complete.
+_READY = ".clusterfn-project"
 _COPY_S = 600.0
 _LOOK_S = 0.2
 _SIGNALLED = 128
-_NOT_STARTED = {errno.ENOENT: 127, errno.EACCES: 126, errno.ENOEXEC: 126}  # as a shell says it
+# A shell reports these errors by these statuses.
+_NOT_STARTED = {errno.ENOENT: 127, errno.EACCES: 126, errno.ENOEXEC: 126}
 _SHELLS = ("bash", "sh")
 
 
@@ -52,7 +54,8 @@ def run(command: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
         return None
     env = {**os.environ, **launcher_variables(os.environ), **_texts(command.get("env") or {}, values)}
     env["PYTHONUNBUFFERED"] = "1"
-    if command.get("first"):  # what sbatch sets for its script
+    # sbatch sets these variables for its script.
+    if command.get("first"):
         env["SLURM_SUBMIT_DIR"] = os.getcwd()
         env.setdefault("SLURM_JOB_ID", env.get("CLUSTERFN_JOB", "").partition("/")[0])
     with _copied(command["project"], rank, 1 if command.get("first") else tasks):
@@ -123,7 +126,8 @@ def _copied(project: str | os.PathLike[str] | None, rank: int, tasks: int) -> It
         _make_file(_READY)
     try:
         yield
-        _await_names(others)  # if one fails, this process is ended with the job
+        # If another task fails, this process is ended with the job.
+        _await_names(others)
     finally:
         for path in (_READY, *others) if others else ():
             with contextlib.suppress(OSError):
@@ -143,7 +147,8 @@ def _make_file(name: str) -> None:
 
 def _await_names(names: set[str], most_s: float = float("inf"), why_not: str = "") -> None:
     until = time.monotonic() + most_s
-    while not names.issubset(os.listdir()):  # NFS remembers for a while that a file was missing, but lists it
+    # NFS remembers for a while that a file was missing, but lists it.
+    while not names.issubset(os.listdir()):
         if time.monotonic() > until:
             raise CallRejected(COMMAND, why_not, "look at the file system of root: there", code=1)
         time.sleep(_LOOK_S)
@@ -191,7 +196,8 @@ def _wait_for(
         warned.append(True)
         if process.poll() is None:
             for pid in [process.pid] if alone else to_warn(process.pid, warn_by):
-                with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended, or runs as another user
+                # The process has ended, or runs as another user.
+                with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, warn_by)
 
     if ending is not None:
@@ -206,7 +212,8 @@ def _wait_for(
 def _ending() -> ModuleType | None:
     try:
         return warning.load_ending()
-    except ImportError:  # the clusterfn in the environment knows no warnings, and with warn_before= no call begins
+    except ImportError:
+        # The clusterfn in the environment knows no warnings, and with warn_before= no call begins.
         return None
 
 
@@ -226,7 +233,8 @@ def _failed(name: str, status: int) -> CallRejected:
         return CallRejected(COMMAND, "%s: exit status %d" % (name, status), code=status)
     try:
         number = signal.Signals(-status).name
-    except ValueError:  # a real-time signal
+    except ValueError:
+        # A real-time signal has no name.
         number = "signal %d" % -status
     return CallRejected(COMMAND, "%s: ended by %s" % (name, number), code=_SIGNALLED - status, signal=number)
 

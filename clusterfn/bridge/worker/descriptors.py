@@ -7,7 +7,8 @@ import fcntl
 import os
 import resource
 
-_HIGH = (5000, 900, 200, 3)  # the first that the limits allow: above what daemons close in a loop
+# The first number that the limits allow is taken, above what daemons close in a loop.
+_HIGH = (5000, 900, 200, 3)
 
 
 def out_of_reach(fd: int) -> int:
@@ -17,7 +18,8 @@ def out_of_reach(fd: int) -> int:
         try:
             copy = _copy_above(least, fd, soft, hard)
         except (OSError, ValueError) as error:
-            if isinstance(error, OSError) and error.errno != errno.EINVAL:  # EINVAL: above the limit of open files
+            # EINVAL says that the number is above the limit of open files.
+            if isinstance(error, OSError) and error.errno != errno.EINVAL:
                 raise
             continue
         os.close(fd)
@@ -43,5 +45,6 @@ def keep_from_programs() -> None:
         try:
             if int(name) > 2:
                 os.set_inheritable(int(name), False)
-        except OSError:  # the one of the listing itself
+        except OSError:
+            # It is the descriptor of the listing itself.
             continue

@@ -61,7 +61,8 @@ def _version_names(path: str) -> dict[str, Any]:
             text = file.read()
     except (OSError, UnicodeDecodeError):
         return {}
-    import ast  # here: few jobs import PyTorch
+    # This import is late, because few jobs import PyTorch.
+    import ast
 
     found = {}
     for name in ("__version__", "cuda", "hip", "xpu"):
@@ -88,9 +89,12 @@ class TorchWatch:
         self._visible = os.environ.get(_VISIBLE, "")
         self._asks_for_cuda = False
         self._error: OnTheCpu | None = None
+        self._faults_before = 0
 
     def begin(self) -> None:
         """Watch imports from now on; check at once a PyTorch that a session imported before this call."""
+        if self._gpus:
+            self._faults_before = _faults_of_children()
         torch = sys.modules.get("torch")
         if torch is None:
             sys.meta_path.insert(0, self)
@@ -141,7 +145,8 @@ class TorchWatch:
         if not self._gpus or count is None or "MIG" in self._visible or os.environ.get(_VISIBLE, "") != self._visible:
             return
         try:
-            seen = count()  # by NVML: asking CUDA itself would forbid every fork; -1 where NVML cannot say
+            # This asks NVML, because asking CUDA itself would forbid every fork. It returns -1 where NVML cannot say.
+            seen = count()
         except Exception:  # noqa: BLE001 - PyTorch's own code, which no release promises
             return
         if 0 <= seen < self._gpus:
@@ -164,10 +169,11 @@ class TorchWatch:
         if self._error is not None:
             if any(error is self._error for error in _chain(raised)):
                 raise self._error
-            self._note(str(self._error))  # the function has caught it
+            # The function has caught the error.
+            self._note(str(self._error))
         elif raised is None and not self._gpus and self._asks_for_cuda and _has_gpus():
             self._note(_FORGOTTEN)
-        elif raised is None and self._gpus and not self._allow_cpu and _opened_none():
+        elif raised is None and self._gpus and not self._allow_cpu and _opened_none(self._faults_before):
             self._note(_UNUSED % _gpus(self._gpus))
 
 
@@ -215,7 +221,8 @@ def _constants(values: Iterable[Any]) -> Iterator[str]:
     for each in values:
         if isinstance(each, CodeType):
             yield from _texts(each, None)
-        elif isinstance(each, (tuple, frozenset)):  # as compilers keep lists and sets of texts
+        elif isinstance(each, (tuple, frozenset)):
+            # Compilers keep lists and sets of texts in this form.
             yield from _constants(each)
         elif isinstance(each, str):
             yield each
@@ -225,18 +232,30 @@ def _has_gpus() -> bool:
     """Whether a job on this host could have asked for a GPU."""
     import shutil
 
-    from ..schedulers import is_batch_job  # here: the worker of a function without PyTorch never asks
+    # This import is late, because the worker of a function without PyTorch never asks.
+    from ..schedulers import is_batch_job
 
-    if is_batch_job(os.environ):  # its GPUs may be on other nodes
+    # The GPUs of the scheduler may be on other nodes.
+    if is_batch_job(os.environ):
         return True
     return bool(os.path.isdir(_MACHINE) and os.listdir(_MACHINE)) or shutil.which("nvidia-smi") is not None
 
 
-def _opened_none() -> bool:
-    """Whether neither this process nor a child of it can have used a GPU; False where that is uncertain."""
+def _faults_of_children() -> int:
+    """Return the page faults of all children that have ended: each child adds some."""
     import resource
 
-    if not os.path.exists(_NVIDIA + "ctl") or resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss:
+    # The shell that this interpreter replaced may have had children of its own.
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
+
+
+def _opened_none(faults_before: int) -> bool:
+    """Whether neither this process nor a child of it can have used a GPU; False where that is uncertain."""
+    from ..supervisor import process_tree
+
+    if not os.path.exists(_NVIDIA + "ctl"):
+        return False
+    if _faults_of_children() != faults_before or process_tree.descendants(os.getpid()):
         return False
     try:
         return not any(os.readlink(entry.path).startswith(_NVIDIA) for entry in os.scandir("/proc/self/fd"))

@@ -32,10 +32,10 @@ def open_value_file(attempt: str) -> int:
     return out_of_reach(os.open(os.path.join(attempt, VALUE), os.O_RDWR | os.O_CREAT, 0o600))
 
 
-def report_outcome(report: Report, facts: dict[str, Any], cpu_before_s: float = 0.0, **usage: Any) -> None:
+def report_outcome(report: Report, facts: dict[str, Any], cpu_before_s: float = 0.0) -> None:
     """Report what became of the call, as the last line."""
     outputs.flush()
-    report.say(**facts, usage={"cpu_s": round(sum(os.times()[:4]) - cpu_before_s, 3), **usage})
+    report.say(**facts, usage={"cpu_s": round(sum(os.times()[:4]) - cpu_before_s, 3)})
 
 
 def run_call(job: str, spec: dict[str, Any], item: list[int], report: Report, value_fd: int) -> dict[str, Any]:
@@ -107,14 +107,16 @@ def load_call(job: str, spec: dict[str, Any], item: list[int]) -> tuple[tuple[An
             "the call was made by Python %d.%d, the environment has %d.%d" % (*other.wanted, *other.here),
             "use an environment with Python %d.%d" % tuple(other.wanted),
         ) from other
-    except BaseException as error:  # loading runs the user's own code, which may raise anything
+    except BaseException as error:
+        # Loading runs the user's own code, which may raise anything.
         from _clusterfn_wire import load_failure
 
         failure, facts, caller = load_failure.of(error), _summary(error), tuple(header["python"])
         said = facts["message"] if type(error).__name__ == "OtherState" else "%(type)s: %(message)s" % facts
         again = "call map again; retry_failed() sends the same again" if item else "call again"
         hint, where = _hint_for(error, caller, failure, again), failure.where()
-        if type(error).__module__ == "clusterfn.errors":  # a module of the user called clusterfn
+        # The user has a module of their own called clusterfn.
+        if type(error).__module__ == "clusterfn.errors":
             said, hint, where = error.message, error.hint or hint, ""  # type: ignore[attr-defined]
         message = "the call could not be loaded in the environment: %s%s" % (said, where)
         raise CallRejected("payload", message + _between(caller), hint, exception=facts) from error
@@ -143,7 +145,8 @@ def _summary(error: BaseException) -> dict[str, Any]:
             from _clusterfn_wire import load_failure
 
             facts["missing"]["version"] = load_failure.version_of(error.name.partition(".")[0])
-        if type(error).__name__ == "PackageNotFoundError":  # of importlib.metadata
+        # importlib.metadata raises this error.
+        if type(error).__name__ == "PackageNotFoundError":
             facts["missing"]["metadata"] = True
     return facts
 
@@ -175,7 +178,8 @@ def call_function(
 
     def run() -> Any:
         value = function(*args, **kwargs)
-        if type(value) is CoroutineType:  # what `value.__class__` says may be anything
+        # `value.__class__` may return anything.
+        if type(value) is CoroutineType:
             import asyncio
 
             value = (run_coroutine or asyncio.run)(value)
@@ -183,11 +187,14 @@ def call_function(
 
     try:
         value = run() if warned is None else warned.around(run)
-    except BaseException as error:  # whatever the function raises is its outcome, SystemExit included
+    except BaseException as error:
+        # Whatever the function raises is its outcome, SystemExit included.
         if os.getpid() != pid:
-            raise  # a forked child's own end
+            # This is the end of a forked child.
+            raise
         return RAISED, error
-    if os.getpid() != pid:  # a fork made by the function came out of it as well: it has nothing to report
+    # A process that the function has forked returned from it as well, and has nothing to report.
+    if os.getpid() != pid:
         outputs.flush()
         os._exit(0)
     return RETURNED, value
@@ -195,7 +202,8 @@ def call_function(
 
 def _transient_fault(error: BaseException) -> dict[str, str] | None:
     """Return the name of a transient CUDA error and where a retry can help; None for other errors."""
-    from . import cuda_table  # late: few errors are of GPUs, and the table takes milliseconds
+    # This import is late: few errors are of GPUs, and the table takes milliseconds.
+    from . import cuda_table
 
     known = cuda_table.find_known_error(cuda_table.message_of(error))
     return {"name": known.name, "retry": known.retry} if known and known.retry != cuda_table.NEVER else None
@@ -205,12 +213,14 @@ def keep_result(
     kind: str, result: Any, value_fd: int, caller: tuple[int, ...], report: Report, sync: bool = True
 ) -> dict[str, Any]:  # fmt: skip
     """Write a value or an exception to its file and close it; return the facts of the outcome."""
-    if type(result) is CallRejected:  # by a function of clusterfn's own
+    # A function of clusterfn's own has returned it.
+    if type(result) is CallRejected:
         os.close(value_fd)
         return result.facts
     try:
         file = os.fdopen(value_fd, "w+b")
-    except OSError as error:  # the function closed it
+    except OSError as error:
+        # The function has closed the file.
         return _described(result) if kind == RAISED else _not_written(error.errno or 0)
     if kind == RAISED:
         facts = _keep_exception(result, file, caller, report.secrets, sync)
@@ -221,9 +231,11 @@ def keep_result(
             facts = _not_kept(result, error, caller)
     for note in dict.fromkeys(pickler.notes):
         report.say(note=note)
-    with contextlib.suppress(OSError):  # what could not be written has been reported; btrfs needs room to truncate
+    # What could not be written has been reported. btrfs needs room to truncate.
+    with contextlib.suppress(OSError):
         if "size" not in facts:
-            os.ftruncate(value_fd, 0)  # what was half written is of no use, and the disk may be full
+            # What was half written is of no use, and the disk may be full.
+            os.ftruncate(value_fd, 0)
     with contextlib.suppress(OSError):
         file.close()
     return facts
@@ -236,7 +248,8 @@ def _not_kept(value: Any, error: BaseException, caller: tuple[int, ...]) -> dict
 
     try:
         path, part = unpicklable.find(value, "result", caller)
-    except KeyboardInterrupt:  # raised by the value's own __reduce__, not by a user at a keyboard
+    except KeyboardInterrupt:
+        # The value's own __reduce__ has raised it, and not a user at a keyboard.
         path, part = "result: its pickling raised KeyboardInterrupt", value
     return {
         "done": RESULT,
@@ -287,5 +300,6 @@ def _write(value: Any, file: Any, caller: tuple[int, ...], sync: bool = True) ->
     if sync:
         os.fsync(file.fileno())
     else:
-        os.close(os.dup(file.fileno()))  # by which NFS says that its disk is full
+        # With this call, NFS reports that its disk is full.
+        os.close(os.dup(file.fileno()))
     return written

@@ -61,7 +61,8 @@ def inherited() -> set[str]:
 def _files() -> dict[int, str]:
     found = {}
     for fd in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the one of the listing itself
+        # It is the descriptor of the listing itself.
+        with contextlib.suppress(OSError):
             found[int(fd)] = os.readlink("/proc/self/fd/%s" % fd)
     return found
 

@@ -61,7 +61,8 @@ def _disk(what: str, path: str) -> _Disk | None:
     try:
         path = os.path.realpath(path)
         facts = os.statvfs(path)
-    except OSError:  # it is gone, or there is none
+    except OSError:
+        # The folder is gone, or there is none.
         return None
     files = facts.f_favail if facts.f_files else None
     return _Disk("%s, %s" % (what, path), path, facts.f_bavail * facts.f_frsize, files, facts.f_blocks * facts.f_frsize)

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from ..supervisor.rendezvous import free_port
 
-_KINDS = ("multi_gpu", "cpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "config_file")  # of accelerate
+# These are the options of accelerate that choose how it starts processes.
+_KINDS = ("multi_gpu", "cpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "config_file")
 
 
 def launcher_variables(env: Mapping[str, str]) -> dict[str, str]:
@@ -28,7 +29,8 @@ def launcher_variables(env: Mapping[str, str]) -> dict[str, str]:
             PET_RDZV_ENDPOINT=f"{address}:{port}", PET_RDZV_ID=env.get("CLUSTERFN_JOB", "job").replace("/", "-"),
         )  # fmt: skip
     elif nodes == 1:
-        found["PET_MASTER_PORT"] = str(free_port())  # its usual one may be another job's on this machine
+        # Another job on this machine may use the usual port.
+        found["PET_MASTER_PORT"] = str(free_port())
     return {name: text for name, text in found.items() if name not in env}
 
 
@@ -51,7 +53,8 @@ def with_nodes(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
     if "config_file" not in given:
         values["num_processes"] = nodes * max(1, len(_gpus(env)))
     added = [f"--{name}={value}" for name, value in values.items() if name not in given]
-    if not given.intersection(_KINDS):  # with one GPU on each node it would train alone on each
+    # With one GPU on each node it would train alone on each.
+    if not given.intersection(_KINDS):
         added.append("--multi_gpu")
     return [*words[:at], *added, *words[at:]]
 

@@ -7,7 +7,8 @@ import os
 import sys
 from types import ModuleType
 
-_modules = sys.modules  # the function may replace it
+# The function may replace `sys.modules`.
+_modules = sys.modules
 
 
 def last_loaded() -> str:
@@ -22,7 +23,8 @@ def loaded_since(last: str) -> list[str]:
     """
     try:
         later = list(itertools.takewhile(lambda name: name != last, reversed(_modules)))
-    except RuntimeError:  # a thread loads more of them right now
+    except RuntimeError:
+        # A thread loads more modules at this moment.
         return []
     tops = {name.partition(".")[0] for name in later if isinstance(name, str)}
     return sorted(name for name in tops if is_installed(_file_of(name)))

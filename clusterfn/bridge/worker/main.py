@@ -10,7 +10,8 @@ function runs, so the function may close, remove or replace what it likes.
 
 from __future__ import annotations
 
-import _socket  # the C half alone: `socket` costs 4 ms to import
+# This is the C half alone, because `socket` costs 4 ms to import.
+import _socket
 import contextlib
 import faulthandler
 import importlib.util
@@ -20,6 +21,7 @@ import sys
 from typing import Any
 
 from ..layout import CHECKPOINT_VARIABLE, FAILED_RANK, RETURNED, SPEC, STACKS, TEMPLATE
+from ..supervisor.text import native
 from . import children, payload
 from .descriptors import keep_from_programs, out_of_reach
 from .execute import CallRejected, keep_result, open_value_file, report_outcome, run_call
@@ -28,21 +30,22 @@ from .report import Report, receive_order
 
 def main(argv: list[str]) -> None:
     """Run the call of one attempt and report; as a template, fork processes that do."""
-    forked = None
+    supervisor = 0
     if argv[1] == TEMPLATE:
-        from . import template  # elements of groups alone have one
+        # This import is late, because only elements of groups have a template.
+        from . import template
 
-        forked = template.await_order(argv)
-        if forked is None:
+        order = template.await_order(argv)
+        if order is None:
             return
-        argv = [argv[0], *forked.argv]
+        argv, supervisor = [argv[0], *order[0]], order[1]
     attempt, rest, fd, control = argv[1], argv[2:-2], int(argv[-2]), int(argv[-1])
     discards = rest[-1:] == ["discard"]
     rest = rest[:-1] if discards else rest
     job = rest[0] if rest else os.path.dirname(os.path.dirname(attempt))
     cwd = _await_begin(control)
-    if forked is not None:
-        forked.end_with_supervisor()
+    if supervisor:
+        template.end_with_supervisor(supervisor)
     keep_from_programs()
     report = Report(fd)
     value_fd = open_value_file(attempt)
@@ -67,23 +70,26 @@ def _await_begin(control: int) -> str:
     Without a supervisor that lets it begin, this process ends.
 
     Args:
-        control: A socket, through which a line of JSON comes, and the files with it (`WaitingWorker.begin`).
+        control: A socket, through which a line of JSON comes, and the files with it (`WorkerProcess.begin`).
     """
     connection = _socket.socket(fileno=control)
-    connection.settimeout(None)  # the environment may have set another default
+    # The environment may have set another default.
+    connection.settimeout(None)
     line, _ = receive_order(connection)
     connection.close()
     if not line:
         os._exit(0)
-    settings = _native(json.loads(line))
+    settings = native(json.loads(line))
     for name, value in settings["env"].items():
         if value is None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
     if settings["cpus"] and hasattr(os, "sched_setaffinity"):
-        for thread in os.listdir("/proc/self/task"):  # the environment may have started some
-            with contextlib.suppress(OSError):  # one that ends, or CPUs that were taken away meanwhile
+        # The environment may have started further threads.
+        for thread in os.listdir("/proc/self/task"):
+            # The thread has ended, or CPUs were taken away meanwhile.
+            with contextlib.suppress(OSError):
                 os.sched_setaffinity(int(thread), settings["cpus"])
     return str(settings["cwd"])
 
@@ -98,21 +104,25 @@ def _enter(cwd: str) -> None:
 
 def _run_job(job: str, rest: list[str], discards: bool, report: Report, value_fd: int) -> dict[str, Any]:
     with open(os.path.join(job, SPEC), encoding="utf-8") as file:
-        spec = _native(json.load(file))
+        spec = native(json.load(file))
     report.hide(spec.get("secrets") or [])
     _check_version(spec)
     sys.meta_path.append(children.LibraryFinder())
     if spec.get("session"):
-        from ..session import serve  # here: other jobs are spared its imports
+        # This import is late, because other jobs do not need it.
+        from ..session import serve
 
-        os.environ.pop(CHECKPOINT_VARIABLE, None)  # that of the session: its calls have none
+        # The folder is that of the session, and its calls have none.
+        os.environ.pop(CHECKPOINT_VARIABLE, None)
         report.say(stage="function")
         result = serve.serve(job, spec)
         return keep_result(RETURNED, result, value_fd, tuple(spec["session"]["caller"]), report)
     if spec.get("kernel"):
         _require_module(spec["kernel"]["program"])
-    if spec.get("kernel") and not discards:  # the further tasks of such a job call the function
-        from ..kernel import hold  # as above
+    # The further tasks of such a job call the function.
+    if spec.get("kernel") and not discards:
+        # This import is late for the same reason.
+        from ..kernel import hold
 
         report.say(stage="function")
         result = hold.serve(job, spec)
@@ -120,15 +130,6 @@ def _run_job(job: str, rest: list[str], discards: bool, report: Report, value_fd
     spec["discards"] = discards
     report.say(stage="load")
     return run_call(job, spec, [int(number) for number in rest[1:]], report, value_fd)
-
-
-def _native(value: Any) -> Any:
-    """Decode the strings in `value` as this interpreter's own file system calls want them."""
-    if isinstance(value, str):
-        return os.fsdecode(value.encode("utf-8", "surrogateescape"))
-    if isinstance(value, list):
-        return [_native(item) for item in value]
-    return {_native(k): _native(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
 def _require_module(name: str) -> None:

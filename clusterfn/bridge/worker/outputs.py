@@ -44,7 +44,8 @@ def have_copies() -> bool:
     """Whether more than stdout and stderr lead to their pipes, which in a fork lead to others."""
     pipes = {(found.st_dev, found.st_ino) for found in map(os.fstat, _BOTH)}
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the one of the listing itself
+        # It is the descriptor of the listing itself.
+        with contextlib.suppress(OSError):
             found = os.fstat(int(name))
             if int(name) > 2 and (found.st_dev, found.st_ino) in pipes:
                 return True

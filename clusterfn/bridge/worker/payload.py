@@ -22,14 +22,22 @@ from . import children
 from .descriptors import out_of_reach
 
 _PROGRAM = "call.py"
-_PAYLOAD = "CLUSTERFN_PAYLOAD"  # where the call is
-_ROOT = "CLUSTERFN_ROOT"  # and the blobs that belong to it
-_ITEM = "CLUSTERFN_ITEM"  # and where in items.pkl its arguments are
-_FOLDERS = "CLUSTERFN_FOLDERS"  # of the user's modules, as JSON
-_STACKS = "CLUSTERFN_STACKS"  # where to write stacks
-FAILED = "CLUSTERFN_FAILED_RANK"  # where one more rank leaves its error
-_RANK = "CLUSTERFN_RANK"  # set in a process that runs the call again
-_CONSTRUCTED = "CLUSTERFN_CONSTRUCTED"  # set where the call has constructed an actor, whose methods run now
+# The path of the call is in this variable.
+_PAYLOAD = "CLUSTERFN_PAYLOAD"
+# The root with the blobs that belong to the call is in this variable.
+_ROOT = "CLUSTERFN_ROOT"
+# The place of the arguments in items.pkl is in this variable.
+_ITEM = "CLUSTERFN_ITEM"
+# The folders of the user's modules are in this variable, as JSON.
+_FOLDERS = "CLUSTERFN_FOLDERS"
+# The path of the file for stacks is in this variable.
+_STACKS = "CLUSTERFN_STACKS"
+# A further rank leaves its error in the file that this variable names.
+FAILED = "CLUSTERFN_FAILED_RANK"
+# This variable is set in a process that runs the call again.
+_RANK = "CLUSTERFN_RANK"
+# This variable is set where the call has constructed an actor, whose methods run now.
+_CONSTRUCTED = "CLUSTERFN_CONSTRUCTED"
 _MESSAGE_LIMIT = 1000  # characters of a message
 _NO_CALL = "clusterfn: this program runs the call of a job again, and this process belongs to no job"
 _NO_THIRD = (
@@ -58,7 +66,8 @@ def export_call(job: str, spec: dict[str, Any], item: list[int]) -> None:
         _FOLDERS: json.dumps(spec["sys_path"]),
     }
     os.environ.update(variables)
-    for name in (_RANK, _CONSTRUCTED):  # of a job that called this one
+    # These variables are left over from a job that has made this call.
+    for name in (_RANK, _CONSTRUCTED):
         os.environ.pop(name, None)
 
 
@@ -74,7 +83,8 @@ def load_payload(
 
     def on_header(found: Any) -> None:
         header.update(found)
-        if found.get("logging"):  # as it is configured where the call was made
+        # Logging is configured as where the call was made.
+        if found.get("logging"):
             from _clusterfn_wire import logs
 
             logs.show(found["logging"])
@@ -111,7 +121,8 @@ def run_again() -> None:
             import asyncio
 
             asyncio.run(value)
-    except Exception as error:  # the function is the user's, and may raise anything
+    except Exception as error:
+        # The function is the user's, and may raise anything.
         _write_failure(error)
         raise
 
@@ -125,7 +136,8 @@ def _write_failure(error: Exception) -> None:
     line = f"{rank}: {facts['type']}: {facts['message'][:_MESSAGE_LIMIT]}"
     try:
         fd = os.open(os.environ[FAILED], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except OSError:  # another rank was first, or the disk is full
+    except OSError:
+        # Another rank was first, or the disk is full.
         return
     with open(fd, "w", encoding="utf-8", errors="replace") as file:
         file.write(line)
@@ -148,7 +160,8 @@ def use_utf8() -> None:
     """Make stdout and stderr UTF-8 and line buffered, so that no character raises an error."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
-    os.environ.setdefault("PYTHONUNBUFFERED", "1")  # children only: it would tear each print here into several writes
+    # This is for children only: it would tear each print here into several writes.
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
 
 
 def dump_stacks_on_signal(path: str) -> None:

@@ -19,13 +19,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from ..supervisor import process_tree
+from ..supervisor.publish import names_in
 from ..supervisor.worker_process import become_subreaper, die_with_parent
 from . import fork_rules, outputs, random_numbers
 from .loaded_modules import is_installed
 
 _NUMPY = "numpy.random"
 _LIMIT_S = 120
-_MOST_SAID = 65536  # what a pipe holds
+# A pipe holds so many bytes.
+_MOST_SAID = 65536
 
 
 class Preloader:
@@ -41,7 +43,8 @@ class Preloader:
         self.unseeded: list[Any] = []
         # By their places, those with a fixed seed too, and the one of the module `random` itself.
         self._generators: dict[str, Any] = {"random": random.seed.__self__}  # type: ignore[attr-defined]
-        self._own = frozenset(sys.modules)  # what the session itself needs, as any worker does
+        # The session itself needs these modules, as any worker does.
+        self._own = frozenset(sys.modules)
 
     def load(self, names: Iterable[str]) -> list[str]:
         """Load those that are safe, and return them."""
@@ -87,7 +90,7 @@ class Preloader:
     def make_way(self, folders: Sequence[str]) -> None:
         """Forget, in the process of a call, the modules in whose place an import finds one in these folders."""
         # Not each loaded name is looked up in the folders: that would copy the pages of all names.
-        for name in {entry.partition(".")[0] for folder in folders for entry in _entries(folder)}:
+        for name in {entry.partition(".")[0] for folder in folders for entry in names_in(folder)}:
             if name in sys.modules and name not in self._own and _is_module(name, folders):
                 for each in [each for each in sys.modules if each == name or each.startswith(name + ".")]:
                     del sys.modules[each]
@@ -104,14 +107,16 @@ class Preloader:
         parent, before = os.getpid(), process_tree.descendants(os.getpid())
         pid = os.fork()
         if pid == 0:
-            die_with_parent(signal.SIGKILL, parent)  # a parent that is killed meanwhile would not be missed
+            # Without this call, the process would outlive a parent that is killed meanwhile.
+            die_with_parent(signal.SIGKILL, parent)
             os.close(reading)
             nowhere = os.open(os.devnull, os.O_WRONLY)
             outputs.take(nowhere, os.dup(nowhere))
             self._try(name, writing)
         os.close(writing)
         _, status = os.waitpid(pid, 0)
-        process_tree.end_all_but(lambda: before)  # before the pipe is read, which they may hold open for ever
+        # This comes before the pipe is read, which those processes may hold open for ever.
+        process_tree.end_all_but(lambda: before)
         # A line of each process that came back from the import: of two if the module forks.
         said = os.read(reading, _MOST_SAID).splitlines() if status == 0 else []
         os.close(reading)
@@ -123,10 +128,12 @@ class Preloader:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(_LIMIT_S)
-        become_subreaper()  # what the module starts is found even if its parent has ended
+        # What the module starts is found even if its parent has ended.
+        become_subreaper()
         own, status = os.getpid(), 1
         try:
-            random_numbers.reseed(self.unseeded)  # else what takes its seed from one would seem to have a fixed one
+            # Without this call, what takes its seed from one would seem to have a fixed one.
+            random_numbers.reseed(self.unseeded)
             kept, before, handlers = fork_rules.kept_open(), random_numbers.states(self._generators), _handlers()
             has_numpy = _NUMPY in sys.modules
             generators = _load(name)
@@ -140,7 +147,8 @@ class Preloader:
                 "drawn": {place: state for place, state in after.items() if state != before[place]},
                 "brings_numpy": _NUMPY in sys.modules and not has_numpy,
             }  # fmt: skip
-            random_numbers.reseed(generators.values())  # as before each call: it must not fail there
+            # This also happens before each call, where it must not fail.
+            random_numbers.reseed(generators.values())
             os.write(writing, (json.dumps(said) + "\n").encode())
             status = 0
         finally:
@@ -157,13 +165,6 @@ def _load(name: str) -> dict[str, Any]:
 def _handlers() -> list[object]:
     """Return what signals do in this process, and forget the descriptor that they write to."""
     return [signal.set_wakeup_fd(-1), *map(signal.getsignal, sorted(signal.valid_signals()))]
-
-
-def _entries(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:  # it is gone: the call says so
-        return []
 
 
 def _is_module(name: str, folders: Sequence[str]) -> bool:

@@ -24,9 +24,11 @@ def generators_of(modules: Iterable[str]) -> dict[str, Any]:
     found: dict[int, tuple[str, Any]] = {}
     for name in modules:
         for place, value in _held_by(name):
-            if type(value) in (MethodType, BuiltinFunctionType):  # as `uniform = Random().uniform` is
+            # A module may hold a method, as in `uniform = Random().uniform`.
+            if type(value) in (MethodType, BuiltinFunctionType):
                 value = value.__self__
-            kind = type(value)  # and not `isinstance`: a value that stands for another acts on that
+            # This does not use `isinstance`, because a proxy would act on that.
+            kind = type(value)
             if issubclass(kind, kinds) and not issubclass(kind, random.SystemRandom):
                 found.setdefault(id(value), (".".join(map(str, place)), value))
     return dict(found.values())
@@ -55,6 +57,7 @@ def reseed(generators: Iterable[Any]) -> None:
     for generator in generators:
         if hasattr(generator, "seed"):
             generator.seed()
-        else:  # of numpy's newer kind
+        else:
+            # It is one of numpy's newer kind.
             bits = getattr(generator, "bit_generator", generator)
             bits.state = type(bits)().state

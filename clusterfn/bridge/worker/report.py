@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import _socket  # the C half alone: `socket` costs 4 ms to import
+# This is the C half alone, because `socket` costs 4 ms to import.
+import _socket
 import json
 import os
 import sys
@@ -10,17 +11,21 @@ from typing import Any
 
 from .descriptors import out_of_reach
 
-_SHOWN = 1 << 16  # characters of a text in the report, which goes into outcome.json: the whole is in the value's file
-_SHORTEST_SECRET = 4  # characters; a shorter one would be found in every other word
+# A text in the report has so many characters at most, because it goes into outcome.json. The file of the value has all
+# of it.
+_SHOWN = 1 << 16
+# A secret with fewer characters would be found in every other word.
+_SHORTEST_SECRET = 4
 # Of a report, what only people read. The supervisor acts on the rest, which must stay as it is.
 _FOR_PEOPLE = frozenset(["message", "note", "hint", "evidence", "path", "sender", "traceback"])
 
 
-_MOST_FILES = 253  # that Linux passes on at once
+# Linux passes on so many descriptors at once.
+_MOST_FILES = 253
 
 
 def receive_order(connection: _socket.socket) -> tuple[bytes, list[int]]:
-    """Wait for a line of the supervisor (`WaitingWorker.order`), and the descriptors that come with it.
+    """Wait for a line of the supervisor (`WorkerProcess.order`), and the descriptors that come with it.
 
     Returns:
         The line, b"" if none is to come, and the descriptors, which stay open.

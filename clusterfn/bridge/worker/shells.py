@@ -38,7 +38,8 @@ def fill_line(line: str, values: Mapping[str, Any]) -> tuple[str, dict[str, str]
     for start, stop, name, inside in _places(line, values):
         text = str(values[name])
         given = text
-        if shlex.quote(text) != text:  # it has signs that a shell would read, or none at all
+        # It has characters that a shell would read, or none at all.
+        if shlex.quote(text) != text:
             needed[_VARIABLE % name] = text
             given = _GIVEN[inside] % (_VARIABLE % name)
         filled += [line[end:start], given]
@@ -79,7 +80,8 @@ def _places(line: str, values: Mapping[str, Any]) -> Iterator[tuple[int, int, st
             around.append(_PLAIN)
         elif sign == ")" and len(around) > 1:
             around.pop()
-        elif sign == "#" and (comment := _COMMENT.match(line, at)):  # an apostrophe in it opens nothing
+        elif sign == "#" and (comment := _COMMENT.match(line, at)):
+            # An apostrophe in a comment opens nothing.
             step = comment.end() - at
         at += step
 

@@ -7,7 +7,8 @@ begin, and goes on as `main` does. Calls share only what was loaded before any o
 
 from __future__ import annotations
 
-import _socket  # the C half alone: workers have no module that they have not asked for
+# This is the C half alone, because workers have no module that they have not asked for.
+import _socket
 import itertools
 import json
 import os
@@ -20,33 +21,21 @@ from ..supervisor.worker_process import die_with_parent
 from . import fork_rules, outputs, random_numbers
 from .report import receive_order
 
-_ENDED = 9  # SIGKILL
+# This is SIGKILL, without an import of `signal`.
+_ENDED = 9
 
 
-class ForkedWorker:
-    """This process as a worker that was forked from a template.
-
-    Args:
-        argv: Its words, the descriptors of its report and of `begin` included.
-        parent: The pid of the supervisor, with which it ends.
-    """
-
-    def __init__(self, argv: list[str], parent: int) -> None:
-        self.argv = argv
-        self._parent = parent
-
-    def end_with_supervisor(self) -> None:
-        """Be killed when the supervisor ends. Only once that has adopted it: it says so by letting it begin."""
-        die_with_parent(_ENDED, self._parent)
-
-
-def await_order(argv: list[str]) -> ForkedWorker | None:
+def await_order(argv: list[str]) -> tuple[list[str], int] | None:
     """Fork a worker for each order; return in each of these. None once there are no more orders.
 
     Args:
         argv: Words of the template: its report and the socket through which orders come are the last two.
+
+    Returns:
+        The words of the worker, the descriptors of its report and of `begin` included, and the pid of its supervisor.
     """
-    outputs.flush()  # the supervisor sees what the environment prints when it starts, and forks nothing then
+    # The supervisor sees what the environment prints when it starts, and forks nothing in that case.
+    outputs.flush()
     template = ForkingProcess(argv)
     trouble = _find_trouble()
     template.say(trouble=trouble)
@@ -54,6 +43,11 @@ def await_order(argv: list[str]) -> ForkedWorker | None:
         return None
     fork_rules.settle_memory()
     return template.serve()
+
+
+def end_with_supervisor(supervisor: int) -> None:
+    """Be killed when the supervisor ends. Only once that has adopted it: it says so by letting it begin."""
+    die_with_parent(_ENDED, supervisor)
 
 
 class ForkingProcess:
@@ -72,7 +66,7 @@ class ForkingProcess:
         """Tell the supervisor."""
         os.write(self._report, (json.dumps(facts) + "\n").encode())
 
-    def serve(self) -> ForkedWorker | None:
+    def serve(self) -> tuple[list[str], int] | None:
         """Follow the orders, as `await_order`."""
         while True:
             line, fds = receive_order(self._orders)
@@ -81,9 +75,10 @@ class ForkingProcess:
             order = native(json.loads(line))
             if self._fork(fds):
                 out, err, report, control = fds
-                outputs.take(out, err)  # its variables come when it may begin
+                # Its variables come when it may begin.
+                outputs.take(out, err)
                 random_numbers.reseed([])
-                return ForkedWorker([*order["argv"], str(report), str(control)], order["parent"])
+                return [*order["argv"], str(report), str(control)], order["parent"]
 
     def _fork(self, fds: list[int]) -> bool:
         """Fork a process that gets these descriptors; return whether this is that one."""
@@ -96,7 +91,8 @@ class ForkingProcess:
             return True
         for fd in (theirs, *fds):
             os.close(fd)
-        os.waitpid(between, 0)  # from here on the worker is the supervisor's
+        # From here on, the worker is a child of the supervisor.
+        os.waitpid(between, 0)
         self.say(pid=int(os.read(answer, 32) or 0))
         os.close(answer)
         return False
@@ -129,7 +125,9 @@ def _fork_orphan(answer: int) -> None:
         pid = os.fork()
         if pid:
             os.write(answer, b"%d" % pid)
-    finally:  # if no process is to be had: without an answer, the supervisor starts one itself, or says why it cannot
+    finally:
+        # Without an answer, as when no process can be started, the supervisor starts one itself, or reports why it
+        # cannot.
         if os.getpid() == own:
             os._exit(0)
     os.close(answer)

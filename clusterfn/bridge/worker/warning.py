@@ -24,7 +24,8 @@ class EndWarning:
     def __init__(self, ending: ModuleType) -> None:
         self._ending = ending
         self._runs = self._came = self._delivered = False
-        self._masks = threading.local()  # of the thread that forks
+        # The masks are those of the thread that forks.
+        self._masks = threading.local()
 
     def prepare(self) -> None:
         """Take SIGTERM from now on."""
@@ -48,7 +49,8 @@ class EndWarning:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._masks.before)
 
     def _forget(self) -> None:
-        if signal.getsignal(signal.SIGTERM) == self._on_signal:  # a function may have set its own
+        # A function may have set its own handler.
+        if signal.getsignal(signal.SIGTERM) == self._on_signal:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._unblock()
 

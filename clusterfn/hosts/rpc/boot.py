@@ -26,6 +26,7 @@ from clusterfn.errors import ConfigError, HostError
 from clusterfn.hosts import loop
 from clusterfn.hosts.rpc.frames import CHUNK, HELLO_ID, AgentStream, FrameReader, Header, error_of, no_frame, pack
 from clusterfn.hosts.transports import Asker, Stream, Transport
+from clusterfn.hosts.transports.base import closed_on_failure
 from clusterfn.scheduler import kind_of_site
 
 MARKER_S = 30.0
@@ -98,7 +99,7 @@ def boot(
     name = functools.partial(standby_name, python)
     standby = transport.take_standby(name)
     if standby is not None:
-        with _closed_on_failure(standby.stream):
+        with closed_on_failure(standby.stream.close):
             # The agent may have ended, or its connection may be stuck. Then
             # everything is sent again over a new connection.
             with _deadline(standby.stream, STANDBY_S), contextlib.suppress(OSError):
@@ -112,7 +113,7 @@ def boot(
                 return _check_greeting(standby.stream, host, reader, answer[0], standby.printed)
         standby.stream.close()
     stream = transport.open(COMMAND, asker)
-    with _closed_on_failure(stream):
+    with closed_on_failure(stream.close):
         return _start(stream, host, python, first, meanwhile)
 
 
@@ -126,16 +127,6 @@ def commands_of(host: Host) -> Header:
     kind = kind_of_site(host.scheduler)
     programs = list(kind.commands.programs[:1]) if kind else []
     return {"path": list(host.scheduler_path), "env": dict(host.scheduler_env), "programs": programs}
-
-
-@contextlib.contextmanager
-def _closed_on_failure(stream: Stream) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        # This includes Ctrl-C: no caller has the stream yet, so no caller could close it.
-        stream.close()
-        raise
 
 
 def own_python() -> str:

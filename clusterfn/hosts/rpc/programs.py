@@ -1,13 +1,15 @@
-"""Requests about what goes on for long: bytes both ways, and a program at intervals."""
+"""Requests about programs: one that outlives the connection, one at intervals, and bytes both ways."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 from clusterfn.errors import Unreachable
 from clusterfn.hosts.rpc.frames import Header
+from clusterfn.hosts.rpc.reply import Reply
 from clusterfn.hosts.rpc.requests import MalformedAnswer, OpenRequest, SimpleRequest, boolean, number
 
 
@@ -68,3 +70,55 @@ class RepeatRequest(SimpleRequest[None]):
             end = number(header, "out", below=len(body) + 1)
             self._texts = (body[:end].decode(errors="replace"), body[end:].decode(errors="replace"))
         self._on_look(CommandLook(rc, *self._texts, same, age_s))
+
+
+class Spawned(NamedTuple):
+    """A process that was started on the host; with `starttime` (None where unknown) its pid names it for ever."""
+
+    pid: int
+    starttime: int | None
+
+
+class SpawnReply(Reply[Spawned]):
+    """The reply to `spawn`.
+
+    Attributes:
+        exited: The raw wait status, once it has ended; None if the agent that knew it is gone.
+    """
+
+    def __init__(self, cancel: Callable[[], None]) -> None:
+        super().__init__(cancel)
+        self.exited: Reply[int | None] = Reply(cancel)
+
+    def register(
+        self, number: int, host: str, request: str, answering: AbstractSet[int] = frozenset(),
+        trouble: Callable[[], str] = str,
+    ) -> None:  # fmt: skip
+        super().register(number, host, request, answering, trouble)
+        self.exited.register(number, host, f"the end of {request}", answering, trouble)
+
+
+class SpawnRequest(OpenRequest[Spawned]):
+    """A detached process. Once its pid is known it is never started again."""
+
+    reply: SpawnReply
+    reply_type = SpawnReply
+
+    def take(self, header: Header, body: bytes) -> None:
+        starttime = None if header.get("starttime") is None else number(header, "starttime")
+        self.reply.resolve(Spawned(number(header, "pid"), starttime))
+
+    def finish(self, header: Header, body: bytes) -> None:
+        if not self.reply.done():
+            raise MalformedAnswer("its end, before its beginning")
+        self.reply.exited.resolve(number(header, "status"))
+
+    def resend(self) -> bool:
+        if self.reply.done():
+            self.reply.exited.resolve(None)
+            return False
+        return True
+
+    def fail(self, error: BaseException, header: Header | None = None) -> None:
+        self.reply.reject(error)
+        self.reply.exited.reject(error)

@@ -16,7 +16,8 @@ from clusterfn.hosts.rpc.requests import OpenRequest
 from clusterfn.hosts.transports import Stream
 
 FAILURES_KEPT = 10_000
-FULL = 8 * 2**20  # bytes
+# Bytes that may be queued for a host before callers wait.
+FULL = 8 * 2**20
 # So many requests make a burst, if each comes within `_GATHER_S` of the one before it.
 _BURST = 16
 # A request of a burst waits this long for others, because each write wakes five processes on its way.

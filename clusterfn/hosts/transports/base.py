@@ -5,9 +5,10 @@ Each implementation translates the errors of its library, and passes tests/contr
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from clusterfn.errors import Unreachable
@@ -90,6 +91,17 @@ class Transport:
             name: Returns the name, which takes time; called only if something may wait.
         """
         return None
+
+
+@contextlib.contextmanager
+def closed_on_failure(close: Callable[[], object]) -> Iterator[None]:
+    """Close what was opened if the block fails."""
+    try:
+        yield
+    except BaseException:
+        # This includes Ctrl-C: no caller has it yet, so no caller could close it.
+        close()
+        raise
 
 
 T = TypeVar("T")

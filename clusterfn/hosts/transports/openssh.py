@@ -96,7 +96,7 @@ def started(host: Host, settings: Settings, stream: OpensshStream) -> OpensshStr
         HostError, ConfigError: It is not, for the reason that ssh gave.
     """
     patience = patience_s(settings)
-    try:
+    with base.closed_on_failure(stream.close):
         if stream.wait_open(patience):
             return stream
         code = stream.code()
@@ -104,10 +104,6 @@ def started(host: Host, settings: Settings, stream: OpensshStream) -> OpensshStr
             raise ssh_errors.error_of(host, settings, stream.before(), code, asked=stream.asking is not None)
         evidence = [line.rstrip() for line in stream.before().splitlines()][-ssh_errors.EVIDENCE_LINES :]
         raise ssh_errors.unreachable("ended", host, settings, evidence, how=f"not within {patience:g} s")
-    except BaseException:
-        # This includes Ctrl-C: no caller has the stream yet, so no caller could close it.
-        stream.close()
-        raise
 
 
 class OpensshStream(ProcessStream):

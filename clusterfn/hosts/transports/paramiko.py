@@ -84,12 +84,8 @@ class ParamikoTransport(Transport):
         """Connect, log in, start `command`; see `Transport.open`. A busy sshd that hangs up at once is asked again."""
         settings = self._settings or resolve(self.host)
         hops = connect(self.host, settings, asker)
-        try:
+        with base.closed_on_failure(lambda: close(hops)):
             return ParamikoStream(session(self.host, settings, hops[-1], command), hops)
-        except BaseException:
-            # This includes Ctrl-C: no caller has the connections yet, so no caller could close them.
-            close(hops)
-            raise
 
 
 class _Mute(TimeoutError):
@@ -162,12 +158,8 @@ def connect(host: Host, settings: Settings, asker: Asker | None = None) -> list[
 
     def connect_once() -> list[paramiko.Transport]:
         hops: list[paramiko.Transport] = []
-        try:
+        with base.closed_on_failure(lambda: close(hops)):
             _connect(host, settings, hops, asker=asker)
-        except BaseException:
-            # This includes Ctrl-C, as in `open`.
-            close(hops)
-            raise
         return hops
 
     return base.open_with_retries(connect_once, lambda error: isinstance(error.__cause__, HUNG_UP), BUSY_PAUSES_S)

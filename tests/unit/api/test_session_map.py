@@ -15,7 +15,7 @@ import pytest
 
 from clusterfn import ConfigError, Executor, Session
 from clusterfn.api.session_map import SessionMap
-from clusterfn.hosts import exit_flush
+from clusterfn.hosts import exit_flush, loop
 from tests.waiting import until
 
 
@@ -149,10 +149,11 @@ def test_a_forked_child_that_stops_iterating_withdraws_nothing_of_its_parent(
     pid = os.fork()
     if not pid:
         values.close()  # type: ignore[attr-defined]
+        loop.settle()
         os._exit(len(calls.withdrawn))
     assert os.waitpid(pid, 0)[1] == 0
     values.close()  # type: ignore[attr-defined]
-    assert calls.withdrawn == [2, 3]
+    until(lambda: sorted(calls.withdrawn) == [2, 3])
 
 
 def test_an_error_of_the_iterable_is_raised_and_what_was_sent_is_withdrawn(calls: Calls) -> None:

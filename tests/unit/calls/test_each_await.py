@@ -28,11 +28,11 @@ STORY = [
         "liveness",
         "conclusion",
         "silent_jobs",
-        "lost_files",
     )  # fmt: skip
 ]
-OF_GROUPS = ("fail_unfinished_items", "explain_unstarted")
-PLACES = [place for name in STORY for place, (function, _) in awaits_of(name).items() if function not in OF_GROUPS]
+# The first two are of groups. A host asks for content again only if it has lost some, which does not happen here.
+LEFT_OUT = ("fail_unfinished_items", "explain_unstarted", "send_again")
+PLACES = [place for name in STORY for place, (function, _) in awaits_of(name).items() if function not in LEFT_OUT]
 WALKS, STEPS, OFTEN = 400, 30, 0.8
 
 

@@ -336,7 +336,6 @@ def test_a_value_that_cannot_be_fetched_is_the_hosts_error_and_not_damage():
     results = ItemResults(known, range(1), place, lambda *_: None, lambda: None, fetch)
     stream = ItemStream(1, 1)
     stream.values = "/root/values.pkl"
-    results.start_loading()
     results.take_lines(stream, lines(b"half"))
     settle()
     results.close()
@@ -392,7 +391,6 @@ def test_what_was_damaged_on_the_host_is_sent_again_with_the_next_map(elements_o
     tracker.session.contents.add(["/root/blobs/a"])
     line = {"index": 0, "kind": kind, "attempt": 1, "final": True, "message": "the blob a was altered", "offset": 0}
 
-    tracker.item_results.start_loading()
     tracker.item_results.take_lines(ItemStream(1, 1), json.dumps(line).encode() + b"\n")
     tracker.item_results.close()
 

@@ -318,6 +318,17 @@ def test_bytes_of_the_functions_own_that_name_a_gpu_are_answered_with_what_to_do
     assert ".cpu()" in error.hint
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("CUDA error: no CUDA-capable device is detected"),
+        OSError("cudaErrorInsufficientDriver: CUDA driver version is insufficient for CUDA runtime version"),
+    ],
+)
+def test_a_value_that_needs_a_gpu_here_is_answered_with_what_to_return(error):
+    assert broken_by(error).hint.startswith("this machine has no GPU for it: return it in main memory")
+
+
 class Refuses:
     """Raises when it is loaded."""
 

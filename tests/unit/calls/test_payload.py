@@ -351,19 +351,19 @@ def test_a_call_that_takes_long_to_prepare_says_so(monkeypatch, capsys):
     assert capsys.readouterr().err == "preparing train: reading and packing its arguments"
 
 
-def test_one_thread_watches_all_calls_that_are_prepared(monkeypatch):
-    def watchers():
-        return [each for each in threading.enumerate() if each.name == "clusterfn-preparing"]
+def test_calls_that_are_prepared_side_by_side_are_each_reported_once(monkeypatch):
+    said = []
+    monkeypatch.setattr(job_display, "PREPARING_S", 0.0)
+    monkeypatch.setattr(console, "tell", said.append)
+    with job_display.preparing("first"), job_display.preparing("second"):
+        until(lambda: len(said) >= 2)
 
-    with job_display.preparing("first"):
-        first = watchers()
-        with job_display.preparing("second"):
-            assert first and set(watchers()) <= set(first)
+    assert sorted(said) == [f"preparing {each}: reading and packing its arguments" for each in ("first", "second")]
 
 
 def test_calls_that_are_prepared_soon_say_nothing(monkeypatch, capsys):
     now, looks = [0.0], []
-    clock = types.SimpleNamespace(monotonic=lambda: now[0], sleep=lambda _: (looks.append(1), time.sleep(0.01)))
+    clock = types.SimpleNamespace(monotonic=lambda: (looks.append(1), now[0])[1], sleep=time.sleep)
     monkeypatch.setattr(job_display, "time", clock)
     for _ in range(3):
         with job_display.preparing("train"):

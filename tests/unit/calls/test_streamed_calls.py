@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 import clusterfn
-from clusterfn import Cancelled, Session, WorkerLost
-from clusterfn.bridge.supervisor.process_tree import parent_of
+from clusterfn import Session, WorkerLost
 from clusterfn.calls import session_stream
 from clusterfn.config import config_file
 from clusterfn.hosts.connection import HostConnection, Reply, connection_for
+from tests.processes import parent_of
 from tests.waiting import WAIT_S, until
 
 
@@ -62,23 +62,6 @@ def speak(word: str) -> str:
 def through_the_socket(session: Session, sent: list[int]) -> None:
     """Call until calls go through the socket."""
     until(lambda: session.call(abs, -1) and sent)
-
-
-def test_calls_go_through_the_socket_and_print_and_raise_as_before(sent: list[int], capfd: pytest.CaptureFixture[str]):
-    with Session() as session:
-        through_the_socket(session, sent)
-        assert session.call(speak, "one") == "one"
-        with pytest.raises(KeyError, match="wrong"):
-            session.call(speak, "wrong")
-        later = session.submit(speak, "later")
-        assert later.result(150) == "later"
-        assert later.logs() == "later\n"
-        assert later.usage["wall_s"] > 0
-
-    assert len(sent) >= 4
-    out, err = capfd.readouterr()
-    assert out == "one\nwrong\n"
-    assert "ONE\n" in err and "LATER\n" not in err
 
 
 @of_main
@@ -127,50 +110,12 @@ def test_a_lost_connection_costs_neither_a_value_nor_a_line_and_repeats_none(sen
     assert session.job is not None and session.job.result(150)["why"] == "closed"
 
 
-def test_a_worker_that_dies_fails_its_call_by_name_and_the_session_continues(sent: list[int], tmp_path: Path):
-    with Session() as session:
-        through_the_socket(session, sent)
-        server = session.call(runner)
-        running, waiting = session.submit(talk_around, str(tmp_path / "gate")), session.submit(speak, "next")
-        until(lambda: running.state == "RUNNING")
-        os.kill(server, signal.SIGKILL)
-
-        with pytest.raises(WorkerLost, match="worker 1 of the session, which ran the call, was killed by SIGKILL"):
-            running.result(150)
-        assert waiting.result(150) == "next"
-        assert session.call(runner) != server
-
-
-def test_calls_that_went_through_the_socket_can_be_stopped_and_withdrawn(sent: list[int], tmp_path: Path):
-    with Session() as session:
-        through_the_socket(session, sent)
-        running, waiting = session.submit(talk_around, str(tmp_path / "gate")), session.submit(speak, "never")
-        assert waiting.cancel() and waiting.cancelled()
-        until(lambda: running.state == "RUNNING")
-        assert not running.cancel()
-        running.stop()
-
-        with pytest.raises(Cancelled, match="stopped on request"):
-            running.result(150)
-        assert session.call(speak, "after") == "after"
-
-
 def test_a_value_that_is_too_large_for_the_stream_comes_from_its_file(sent: list[int]):
     with Session() as session:
         through_the_socket(session, sent)
         large = session.submit(bytes, 3 << 20)
         assert len(large.result(150)) == 3 << 20
         assert len(session.call(bytes, 1 << 10)) == 1 << 10
-
-
-def test_a_session_that_is_closed_at_once_serves_what_was_sent(sent: list[int]):
-    with Session() as session:
-        through_the_socket(session, sent)
-        calls = [session.submit(pow, number, 2) for number in range(40)]
-        session.shutdown(wait=False)
-        assert [call.result(150) for call in calls] == [number**2 for number in range(40)]
-
-    assert session.job is not None and session.job.result(150)["why"] == "closed"
 
 
 def test_workers_run_the_calls_of_a_map_beside_one_another(sent: list[int], tmp_path: Path):

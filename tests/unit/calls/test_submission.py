@@ -81,10 +81,10 @@ class Site:
 class Waits(WaitingJob):
     """A job that waits in the line."""
 
-    note = ""
+    refusal_note = ""
 
     def __init__(self, note: str = "") -> None:
-        self.note = note  # type: ignore[misc]
+        self.refusal_note = note  # type: ignore[misc]
         self.told: list[str] = []
 
     def refused_for_now(self, reason: str) -> None:
@@ -157,12 +157,12 @@ def test_a_program_that_ends_does_not_take_a_refusal_for_a_missing_answer(site: 
     assert sent.done()
 
 
-@pytest.mark.parametrize("what", ["refused_for_now", "is_wanted_now", "split", "note"])
+@pytest.mark.parametrize("what", ["refused_for_now", "is_wanted_now", "split", "refusal_note"])
 def test_a_job_that_fails_where_it_waits_ends_alone_and_the_others_are_submitted(site: Site, what: str) -> None:
     def fail(*_: Any) -> Any:
         raise ZeroDivisionError("by zero")
 
-    failing = type("Failing", (WaitingJob,), {what: property(fail) if what == "note" else fail})
+    failing = type("Failing", (WaitingJob,), {what: property(fail) if what == "refusal_note" else fail})
     first, second = site.submit("first", failing()), site.submit("second", Waits("/jobs/2/refused"))
     site.pass_(layout.REFUSED_FOR_S / 2)
     site.room = True

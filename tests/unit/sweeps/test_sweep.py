@@ -197,12 +197,6 @@ def test_ranking_keeps_the_order_of_equals():
     assert scoring.ranked(scores, minimize=True) == ["a", "d", "b", "c"]
 
 
-def test_ghosts_are_different_configurations_with_the_same_scores_in_every_place():
-    sequences = {"a": (0.1, 0.2), "b": (0.2, 0.1), "c": (0.1, 0.2), "d": (0.5,), "e": (0.5,), "f": (), "g": ()}
-
-    assert scoring.ghosts(sequences) == [["a", "c"]]
-
-
 @pytest.mark.parametrize(
     ("value", "found"),
     [
@@ -224,16 +218,6 @@ def report():
         Trial("GRID_0071", {"pipeline": "reranker_only"}, 0.651, 0.651, seconds=45.2, scores=(0.6, 0.702)),
     ]
     return SweepResult(trials, False, "sweep.jsonl", 1, group_by="pipeline")
-
-
-def test_the_ranking_shows_each_configuration_and_says_how_many_it_leaves_out():
-    trials = [Trial(f"GRID_000{n}", {"lr": n / 10, "model": "small"}, float(n)) for n in range(4)]
-
-    assert str(SweepResult(trials, False, "sweep.jsonl", 1, 2)).splitlines()[1:] == [
-        "1. GRID_0003 3.000 lr=0.3, model='small'",
-        "2. GRID_0002 2.000 lr=0.2, model='small'",
-        "… and 2 more",
-    ]
 
 
 def test_a_cell_shows_a_sweep_as_a_table_of_its_ranking_with_escaped_words():
@@ -262,13 +246,6 @@ def test_the_report_names_at_most_five_causes_with_their_configurations():
         "✗ G16 ValueError: e",
         "✗ and 2 other causes",
     ]
-
-
-def test_a_result_is_asked_by_name_and_rank():
-    result = report()
-
-    assert result.best.name == "GRID_0071" and [each.name for each in result.top(2)] == ["GRID_0071", "GRID_0029"]
-    assert result["GRID_0007"].seconds == 44.0 and len(result) == 3 and not result.failed and not result.ghosts
 
 
 # the journal

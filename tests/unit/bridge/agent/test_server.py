@@ -478,6 +478,24 @@ def test_a_disk_that_syncs_slowly_stops_no_other_request_and_syncs_for_many_uplo
     assert len(forks) <= 8, "two flushes for each of the twenty, one after another, would be forty"
 
 
+def test_a_child_that_flushes_to_a_slow_disk_holds_no_pipe_of_the_agent(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the client would not see that the agent has ended."""
+
+    def report(paths: list[str], *how: Any) -> None:
+        held = set(os.listdir("/dev/fd")) & {"1", "2"}  # the listing itself gets the number 0
+        (tmp_path / "held").write_text(f"{sorted(held)}")
+
+    monkeypatch.setattr(disk_sync, "sync_all", report)
+    client.agent.disk_sync.is_slow = True
+    client.ask(id=1, do="put", path=str(tmp_path / "file"), size=1)
+    os.write(client.asking, pack({"id": 1, "do": "chunk", "last": True}, b"a"))
+    until(lambda: client.turns(1) or not client.agent.requests)
+
+    assert (tmp_path / "held").read_text() == "[]"
+
+
 def test_an_upload_that_a_slow_disk_refuses_fails_alone(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

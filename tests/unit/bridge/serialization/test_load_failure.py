@@ -113,6 +113,14 @@ class Broken:
         return slice, ()
 
 
+def test_the_module_that_cython_writes_into_a_name_is_named_once():
+    def array() -> None: ...
+
+    array.__module__, array.__qualname__ = "cupy._core.core", "cupy._core.core.array"
+
+    assert load_failure._named(array) == "cupy._core.core.array"
+
+
 def test_equal_versions_are_not_named(toylib):
     data = b"".join(container.pack([toylib.Gone()]).pieces())
     del toylib.Gone

@@ -107,18 +107,6 @@ def test_an_exception_of_a_method_or_a_value_that_cannot_be_pickled_leaves_the_a
     assert all("actor_gone" not in outcome for outcome, _ in ended)
 
 
-def test_an_actor_that_cannot_be_constructed_raises_that_and_frees_its_worker(start: Callable[..., Server]):
-    client = Client(start())
-
-    actor = Proxy(client, 1, "a", "second argument that it does not take")
-    actor.send(2, "add")
-    client.send(3, abs, -1)
-
-    assert client.end(1)[0]["kind"] == "raised"
-    assert client.end(2)[0]["message"].endswith("it could not be constructed")
-    assert client.end(3)[1] == 1
-
-
 def test_an_actor_has_the_share_of_one_worker_and_the_others_run_calls_beside_it(
     start: Callable[..., Server], tmp_path: Path
 ):

@@ -149,3 +149,14 @@ def test_all_calls_are_on_the_disk_when_a_slow_flusher_is_closed(tmp_path: Path,
     os.kill(flusher.pid, signal.SIGCONT)
     flusher.close()
     assert log.read_text().split() == names
+
+
+def test_the_value_and_the_outcome_of_a_call_are_brought_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    flush, synced = part("flush"), set[int]()
+    for name in ("value.pkl", "outcome.json"):
+        (tmp_path / name).write_bytes(b"x")
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.add(os.fstat(fd).st_ino))
+
+    flush.sync([str(tmp_path)])
+
+    assert synced == {each.stat().st_ino for each in (tmp_path, *tmp_path.iterdir())}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -14,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from clusterfn.bridge.supervisor.process_tree import descendants
 from tests.unit.bridge.session.serving import Client, Server, frame, of_main, payload_of, value_of
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 
 @of_main
@@ -41,6 +43,27 @@ def wait_for(path: str) -> str:
     while not os.path.exists(path):
         time.sleep(0.02)
     return "through"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux shows who has a socket")
+def test_no_other_process_of_a_session_keeps_its_socket_open(start: Callable[..., Server]):
+    """A client that connects at the end of the session would wait for that process, too."""
+    server = start(workers=2)
+    sockets = Path("/proc/net/unix").read_text().splitlines()
+    (listens,) = [f"socket:[{line.split()[6]}]" for line in sockets if line.endswith(f" {server.address}.new")]
+
+    def has_it(pid: int) -> bool:
+        with contextlib.suppress(OSError):  # a process or a descriptor that ends meanwhile
+            return any(os.readlink(fd) == listens for fd in Path(f"/proc/{pid}/fd").iterdir())
+        return False
+
+    client = Client(server)
+    client.send(1, speak, "word")
+    client.end(1)
+
+    own = server.process.pid
+    assert len(descendants(own)) >= 3
+    until(lambda: [pid for pid in [own, *descendants(own)] if has_it(pid)] == [own])
 
 
 def test_the_stack_of_a_crash_is_in_the_output_of_its_call(start: Callable[..., Server]):
@@ -95,6 +118,80 @@ def test_a_session_whose_worker_dies_in_a_long_call_is_idle_only_from_then_on(st
     client.send(2, abs, -2)
 
     assert client.end(2)[1] == 2
+
+
+@of_main
+def start_and_kill_the_runner(path: str) -> None:
+    import os
+    import signal
+    import subprocess
+
+    started = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    Path(path).write_text(str(started.pid))
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(600)
+
+
+def test_what_a_call_has_started_ends_with_its_worker(start: Callable[..., Server], tmp_path: Path):
+    client = Client(start())
+
+    client.send(1, start_and_kill_the_runner, str(tmp_path / "pid"))
+    assert client.end(1)[0]["kind"] == "lost"
+    client.send(2, abs, -2)
+
+    assert client.end(2)[1] == 2
+    assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
+
+
+@of_main
+def note_and_stay(path: str) -> None:
+    import os
+
+    with Path(path).open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    time.sleep(600)
+
+
+# Once the gate is there, no worker gets as far as to wait for a call.
+DIE_AT_THE_GATE = """
+import os
+from clusterfn.hosts import serialization
+serialization.part("container")
+from clusterfn.bridge.session import runner
+serve_calls = runner.CallRunner.serve
+runner.CallRunner.serve = lambda self: os._exit(7) if os.path.exists({gate!r}) else serve_calls(self)
+"""
+
+
+def test_a_session_whose_workers_die_at_once_ends_with_its_other_calls(start: Callable[..., Server], tmp_path: Path):
+    gate, pids = tmp_path / "gate", tmp_path / "pids"
+    server = start(workers=2, before=DIE_AT_THE_GATE.format(gate=str(gate)))
+    client = Client(server)
+    client.send(1, note_and_stay, str(pids))
+    until(lambda: pids.exists() and pids.read_text().endswith("\n"))
+
+    gate.touch()
+    client.send(2, outlast_and_kill_the_runner, 0.0)
+
+    assert server.process.wait(WAIT_S) != 0
+    until(lambda: not Path("/proc", pids.read_text().strip()).exists())
+
+
+def test_a_call_that_an_earlier_start_has_taken_does_not_run_again(start: Callable[..., Server], tmp_path: Path):
+    pids = tmp_path / "pids"
+    server = start()
+    Client(server).send(1, note_and_stay, str(pids))
+    until(lambda: pids.exists() and pids.read_text().endswith("\n"))
+    server.process.kill()
+    server.process.wait()
+    (server.folder / "door.json").unlink()
+
+    client = Client(start(server.folder))
+    client.send(2, abs, -2)
+
+    assert client.end(2)[1] == 2
+    assert json.loads(server.outcome(1).read_text())["message"] == "the session was restarted while the call ran"
+    assert len(pids.read_text().splitlines()) == 1
 
 
 def test_a_call_that_comes_twice_runs_once(start: Callable[..., Server], tmp_path: Path):

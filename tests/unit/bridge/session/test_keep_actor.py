@@ -24,7 +24,7 @@ def test_an_actor_whose_construction_could_not_be_recorded_is_gone_as_its_client
         raise OSError(errno.ENOSPC, "no space left on device")
 
     monkeypatch.setattr(keep_actor, "run_through", full)
-    for name in ("ActorAttempt", "CallWatch", "ActorCallRun", "take_call"):
+    for name in ("CallAttempt", "CallWatch", "ActorCallRun", "take_call"):
         monkeypatch.setattr(keep_actor, name, lambda *_: SimpleNamespace())
     first = {"n": 1, "live": False, "facts": {}}
     said: list[dict[str, Any]] = []
@@ -33,6 +33,7 @@ def test_an_actor_whose_construction_could_not_be_recorded_is_gone_as_its_client
     ahead = SimpleNamespace(reserve=lambda: None)
     kept = SimpleNamespace(gone="", first=first, signals=None, job=lambda _: job, ahead=ahead, **own)
 
-    assert keep_actor.keep_actor(SimpleNamespace(say=lambda **facts: said.append(facts)), kept)
+    link = SimpleNamespace(say=lambda **facts: said.append(facts), voice=lambda *_, **__: None)
+    assert keep_actor.keep_actor(link, kept)
     why = "its construction could not be recorded"
     assert said == [{"what": "next", "n": 1, "ran": True}, {"what": "gone", "reason": why}]

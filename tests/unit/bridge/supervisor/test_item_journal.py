@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn.bridge.layout import JOURNAL, RETURNED, VALUES
-from clusterfn.bridge.supervisor.chunks import ItemJournal
-from clusterfn.bridge.supervisor.item_ends import journal_line
+from clusterfn.bridge.supervisor.journal import ItemJournal, journal_line
 from clusterfn.bridge.supervisor.verdict import Verdict
 
 

@@ -1,0 +1,71 @@
+"""What a supervisor finds of memory, disks, output and GPUs in moments that no test brings about from outside."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from clusterfn.bridge.supervisor import classify_exit, gpus, limits
+from clusterfn.bridge.supervisor.output import Pump
+
+
+def test_processes_that_end_between_two_readings_leave_nothing_that_counts_twice(monkeypatch: pytest.MonkeyPatch):
+    """Four share 100 MB, and one after another ends: the last one read has all of it."""
+    shares = iter([25, 33, 50, 100, 0, 0, 0, 100])
+    monkeypatch.setattr(limits, "resident_bytes", lambda pid: 100 << 20)
+    monkeypatch.setattr(limits, "proportional", lambda pid: next(shares) << 20)
+    sampler = limits.MemorySampler(200 << 20)
+
+    assert not sampler.over([1, 2, 3, 4], 0.0)
+    assert sampler.peak == 100 << 20
+
+
+@pytest.mark.fault("33")
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root: it mounts a small file system")
+def test_no_inodes_left_is_a_full_disk(tmp_path: Path):
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=2", "none", str(tmp_path)], check=True)
+    try:
+        (tmp_path / "one").touch()
+        assert classify_exit.disk_is_full(str(tmp_path))
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
+def test_no_end_of_output_is_no_reason_to_wait(tmp_path: Path):
+    pump = Pump(os.open("/dev/zero", os.O_RDONLY), str(tmp_path / "stdout"), 1 << 20)
+
+    pump.drain()
+
+    assert (tmp_path / "stdout").stat().st_size == 1 << 20
+
+
+def full(fd: int, data: bytes) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_after_a_full_disk_nothing_is_written_behind_the_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    reader, writer = os.pipe()
+    pump = Pump(reader, str(tmp_path / "stdout"), 1 << 20)
+    write = os.write
+    write(writer, b"lost")
+    monkeypatch.setattr(os, "write", full)
+    pump.move()
+    monkeypatch.undo()
+    write(writer, b"behind")
+    pump.move()
+
+    assert pump.close() == "[clusterfn: 10 more bytes were not kept: No space left on device]"
+    assert (tmp_path / "stdout").read_bytes().startswith(b"\n[clusterfn")
+
+
+def test_the_name_of_another_users_process_moves_no_cursor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\nprintf 'GPU-1, 1, /tmp/\\033]0;PWNED\\007\\033[2Jtr\\342\\200\\250ain\\rx\\n'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+
+    assert [each.name for each in gpus.gpu_processes()["GPU-1"]] == ["trainx"]
