@@ -178,7 +178,8 @@ def read_command(line: str | Sequence[str]) -> CommandText:
         'cat *.txt | wc -l'
     """
     if callable(line):
-        raise ConfigError(f"{line!r:.80} is a function, not a command", hint="decorate it with @cluster, and call it")
+        hint = "call it: f(...)" if isinstance(line, ClusterFunction) else "decorate it with @cluster, and call it"
+        raise ConfigError(f"{line!r:.80} is a function, not a command", hint=hint)
     whole = isinstance(line, str)
     texts = [line] if isinstance(line, str) else [os.fspath(word) if isinstance(word, os.PathLike) else word
                                                   for word in line]  # fmt: skip

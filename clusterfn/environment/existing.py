@@ -25,7 +25,7 @@ _CALLERS_PYTHON = f"python{CALLER[0]}.{CALLER[1]}"
 NO_PYTHON = f"no environment was named, and the host has no {_CALLERS_PYTHON} in its PATH"
 
 _WHY, _HOME, _THERE = "clusterfn why ", "clusterfn home ", "clusterfn there "
-MOST, _ALIKE = 8, 0.6
+MOST_LISTED, _ALIKE = 8, 0.6
 _LOCKED = "your account may not enter "
 # Says why they are not there, and which environments are.
 # Begins with the candidates in "$@", and in $beside the folders that may have others, one in a line.
@@ -249,15 +249,17 @@ class ExistingEnvironment(NamedTuple):
     def _missing(self, rc: int | None, out: bytes, err: bytes) -> EnvironmentBuildError:
         if _NONE.encode() in err:
             printed = out.decode("utf-8", "replace")
-            if self.kind == "found":
-                return _explain_no_python(printed)
-            return _explain_absence(self.kind, self.value, printed)
+            return (
+                _explain_no_python(printed)
+                if self.kind == "found"
+                else _explain_absence(self.kind, self.value, printed)
+            )
         said = [line.decode("utf-8", "replace") for line in (out + err).splitlines()[-5:]]
+        what = f"environment '{self.kind}:{self.value}' has no interpreter"
         if self.kind == "found":
-            message = f"no environment was named, and {_CALLERS_PYTHON} of the host does not run (exit {rc})"
-            return EnvironmentBuildError(message, evidence=said, stage="environment", hint=NAME_ENVIRONMENT)
+            what = f"no environment was named, and the host has no {_CALLERS_PYTHON}"
         return EnvironmentBuildError(
-            f"environment '{self.kind}:{self.value}' has no interpreter that runs (exit {rc})",
+            f"{what} that runs (exit {rc})",
             evidence=said, stage="environment", hint="find it on the host, and set the path of its python",
         )  # fmt: skip
 
@@ -265,10 +267,8 @@ class ExistingEnvironment(NamedTuple):
 def _folders_beside(kind: str, value: str) -> str:
     """Return the folders on a host that may have what was meant, one in a line."""
     of_conda = [each for place in CONDA_PLACES for each in (place, posixpath.join(place, "envs"))]
-    if kind == "conda":
-        return "\n".join(of_conda)
-    if kind == "found":
-        return "\n".join(["/usr/bin", "/usr/local/bin", "~", "/opt", *of_conda])
+    if kind in ("conda", "found"):
+        return "\n".join(of_conda if kind == "conda" else ["/usr/bin", "/usr/local/bin", "~", "/opt", *of_conda])
     above = posixpath.dirname(value.rstrip("/")) or "/"
     if kind == "python":
         # An interpreter may be that of an environment, whose neighbours are two folders up.
@@ -284,9 +284,8 @@ def _explain_absence(kind: str, value: str, printed: str) -> EnvironmentBuildErr
     what = f"environment '{kind}:{value}'"
     if kind == "conda":
         reasons = [f"no conda on the host has an environment {value}"]
-    evidence = _listed(kind, names)
-    if not names and kind == "conda":
-        evidence = [f"searched {', '.join((*CONDA_PLACES, CONDA_LIST))}"]
+    searched = [f"searched {', '.join((*CONDA_PLACES, CONDA_LIST))}"] if kind == "conda" else []
+    evidence = _listed(kind, names) or searched
     near = names[0] if names and _likeness(names[0], value) >= _ALIKE else ""
     if reasons and reasons[0].startswith(_LOCKED):
         hint = "ask the owner of that folder to let you in, or use an environment of your own"
@@ -324,8 +323,8 @@ def _existing_names(kind: str, value: str, printed: str) -> list[str]:
 def _listed(kind: str, names: Sequence[str]) -> list[str]:
     if not names:
         return []
-    some = ", ".join(f"{kind}:{each}" for each in names[:MOST])
-    more = f" and {len(names) - MOST} more" if len(names) > MOST else ""
+    some = ", ".join(f"{kind}:{each}" for each in names[:MOST_LISTED])
+    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
     return [f"there {'are' if len(names) > 1 else 'is'} {some}{more}"]
 
 

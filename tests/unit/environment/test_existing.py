@@ -128,7 +128,7 @@ def test_an_environment_that_cannot_run_is_reported_with_the_reason(tmp_path, al
 
 
 def test_where_nothing_is_named_the_error_lists_the_pythons_outside_path(tmp_path, alone, monkeypatch):
-    monkeypatch.setattr(existing, "MOST", 500)  # this machine may have many in /usr/bin
+    monkeypatch.setattr(existing, "MOST_LISTED", 500)  # this machine may have many in /usr/bin
     python = put(tmp_path, "miniconda3")
 
     error = refused(tmp_path, None)
