@@ -356,7 +356,9 @@ class AttemptRun:
     def _completed(self, verdict: Verdict) -> Verdict:
         """Return the verdict with all that this run knows besides."""
         closing = self.output.close()
-        daemons = self._daemons() if verdict.kind == RETURNED else []
+        # What made itself independent of the worker ends with the job.
+        independent = self.processes.independent() if verdict.kind == RETURNED else []
+        daemons = ["left behind by the function, ended with the job: %s" % name for name in independent]
         stage, message, hint = verdict.stage or self.stage, verdict.message, verdict.hint
         if verdict.kind == TIME and stage in _NOT_BEGUN:
             message += "; the function had not begun, because %s" % _NOT_BEGUN[stage]
@@ -386,10 +388,6 @@ class AttemptRun:
             "peak_memory_bytes": max(self._sampler.peak, self.processes.peak()),
             "gpus": self._gpus.usage(),
         }
-
-    def _daemons(self) -> "list[str]":
-        """Name the processes that made themselves independent of the worker: they end with the job."""
-        return ["left behind by the function, ended with the job: %s" % name for name in self.processes.independent()]
 
     def _restore(self) -> None:
         """Write again what the function removed from the attempt's folder."""
