@@ -23,7 +23,6 @@ CALLER = (sys.version_info[0], sys.version_info[1])
 OLDEST = (3, 9)
 _CALLERS_PYTHON = f"python{CALLER[0]}.{CALLER[1]}"
 NO_PYTHON = f"no environment was named, and the host has no {_CALLERS_PYTHON} in its PATH"
-
 _WHY, _HOME, _THERE = "clusterfn why ", "clusterfn home ", "clusterfn there "
 MOST_LISTED, _ALIKE = 8, 0.6
 _LOCKED = "your account may not enter "
@@ -249,15 +248,14 @@ class ExistingEnvironment(NamedTuple):
     def _missing(self, rc: int | None, out: bytes, err: bytes) -> EnvironmentBuildError:
         if _NONE.encode() in err:
             printed = out.decode("utf-8", "replace")
-            if self.kind == "found":
-                return _explain_no_python(printed)
-            return _explain_absence(self.kind, self.value, printed)
+            found = self.kind == "found"
+            return _explain_no_python(printed) if found else _explain_absence(self.kind, self.value, printed)
         said = [line.decode("utf-8", "replace") for line in (out + err).splitlines()[-5:]]
+        what = f"environment '{self.kind}:{self.value}' has no interpreter"
         if self.kind == "found":
-            message = f"no environment was named, and {_CALLERS_PYTHON} of the host does not run (exit {rc})"
-            return EnvironmentBuildError(message, evidence=said, stage="environment", hint=NAME_ENVIRONMENT)
+            what = f"no environment was named, and the host has no {_CALLERS_PYTHON}"
         return EnvironmentBuildError(
-            f"environment '{self.kind}:{self.value}' has no interpreter that runs (exit {rc})",
+            f"{what} that runs (exit {rc})",
             evidence=said, stage="environment", hint="find it on the host, and set the path of its python",
         )  # fmt: skip
 
@@ -265,10 +263,8 @@ class ExistingEnvironment(NamedTuple):
 def _folders_beside(kind: str, value: str) -> str:
     """Return the folders on a host that may have what was meant, one in a line."""
     of_conda = [each for place in CONDA_PLACES for each in (place, posixpath.join(place, "envs"))]
-    if kind == "conda":
-        return "\n".join(of_conda)
-    if kind == "found":
-        return "\n".join(["/usr/bin", "/usr/local/bin", "~", "/opt", *of_conda])
+    if kind in ("conda", "found"):
+        return "\n".join(of_conda if kind == "conda" else ["/usr/bin", "/usr/local/bin", "~", "/opt", *of_conda])
     above = posixpath.dirname(value.rstrip("/")) or "/"
     if kind == "python":
         # An interpreter may be that of an environment, whose neighbours are two folders up.
@@ -284,9 +280,8 @@ def _explain_absence(kind: str, value: str, printed: str) -> EnvironmentBuildErr
     what = f"environment '{kind}:{value}'"
     if kind == "conda":
         reasons = [f"no conda on the host has an environment {value}"]
-    evidence = _listed(kind, names)
-    if not names and kind == "conda":
-        evidence = [f"searched {', '.join((*CONDA_PLACES, CONDA_LIST))}"]
+    searched = [f"searched {', '.join((*CONDA_PLACES, CONDA_LIST))}"] if kind == "conda" else []
+    evidence = _listed(kind, names) or searched
     near = names[0] if names and _likeness(names[0], value) >= _ALIKE else ""
     if reasons and reasons[0].startswith(_LOCKED):
         hint = "ask the owner of that folder to let you in, or use an environment of your own"
