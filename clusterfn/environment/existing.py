@@ -23,7 +23,6 @@ CALLER = (sys.version_info[0], sys.version_info[1])
 OLDEST = (3, 9)
 _CALLERS_PYTHON = f"python{CALLER[0]}.{CALLER[1]}"
 NO_PYTHON = f"no environment was named, and the host has no {_CALLERS_PYTHON} in its PATH"
-
 _WHY, _HOME, _THERE = "clusterfn why ", "clusterfn home ", "clusterfn there "
 MOST_LISTED, _ALIKE = 8, 0.6
 _LOCKED = "your account may not enter "
@@ -249,11 +248,8 @@ class ExistingEnvironment(NamedTuple):
     def _missing(self, rc: int | None, out: bytes, err: bytes) -> EnvironmentBuildError:
         if _NONE.encode() in err:
             printed = out.decode("utf-8", "replace")
-            return (
-                _explain_no_python(printed)
-                if self.kind == "found"
-                else _explain_absence(self.kind, self.value, printed)
-            )
+            found = self.kind == "found"
+            return _explain_no_python(printed) if found else _explain_absence(self.kind, self.value, printed)
         said = [line.decode("utf-8", "replace") for line in (out + err).splitlines()[-5:]]
         what = f"environment '{self.kind}:{self.value}' has no interpreter"
         if self.kind == "found":
