@@ -298,7 +298,9 @@ def _translated(error: Any, text: str, source: Source) -> ConfigError:
         )
     around = source.lines[max(0, place.line - 1) : place.line + 1]
     hint = "indent with spaces, not with tabs" if "\\t" in str(error.problem) else _space_after_colon(around) or _INDENT
-    if hint == _INDENT and ": " in source.lines[place.line : place.line + 1][0][: place.column]:
+    # A file that ends too soon has its mark behind the last line.
+    before = "".join(source.lines[place.line : place.line + 1])[: place.column]
+    if hint == _INDENT and ": " in before:
         hint = "put the value in quotes: it has a colon and a space"
     return source.error(f"not YAML: {error.problem}", place.line, place.column, hint)
 

@@ -21,9 +21,8 @@ from clusterfn.hosts.rpc import requests as _r
 from clusterfn.hosts.rpc.boot import boot, commands_of, greeting
 from clusterfn.hosts.rpc.frames import pack
 from clusterfn.hosts.rpc.link import FIRST, ConnectionState, Link
-from clusterfn.hosts.rpc.programs import CommandLook, Spawned, SpawnReply
 from clusterfn.hosts.rpc.reply import Reply
-from clusterfn.hosts.rpc.requests import Followed
+from clusterfn.hosts.rpc.requests import CommandLook, Followed, Spawned, SpawnReply
 from clusterfn.hosts.transports import Asker, Transport, prompts, transport_for
 
 if TYPE_CHECKING:

@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from clusterfn.errors import HostError
 from clusterfn.hosts.rpc import requests as _r
 from clusterfn.hosts.rpc.downloads import GetEachRequest, GetRequest
-from clusterfn.hosts.rpc.programs import CommandLook, ConversationRequest, RepeatRequest, SpawnReply, SpawnRequest
 from clusterfn.hosts.rpc.reply import Reply
-from clusterfn.hosts.rpc.requests import Followed, Sink
+from clusterfn.hosts.rpc.requests import (
+    CommandLook,
+    ConversationRequest,
+    Followed,
+    RepeatRequest,
+    Sink,
+    SpawnReply,
+    SpawnRequest,
+)
 from clusterfn.hosts.rpc.uploads import Data, UploadRequest, size_of
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from clusterfn.bridge.builder.progress import in_words
 from clusterfn.errors import EnvironmentBuildError, HostKeyError, SubmitError
 from clusterfn.hosts import environment_builder
 from clusterfn.hosts.environment_builder import RemoteBuild
-from clusterfn.hosts.rpc.programs import Spawned, SpawnReply
 from clusterfn.hosts.rpc.reply import Reply
+from clusterfn.hosts.rpc.requests import Spawned, SpawnReply
 from clusterfn.hosts.scheduler_watch import Silent
 from clusterfn.scheduler.base import FINAL, PENDING, JobState
 from tests.waiting import WAIT_S, until

@@ -23,8 +23,8 @@ pytest.importorskip("fcntl")
 from clusterfn.bridge.agent import processes
 from clusterfn.bridge.agent.timers import Timer
 from clusterfn.hosts import loop, scheduler_watch
-from clusterfn.hosts.rpc.programs import CommandLook
 from clusterfn.hosts.rpc.reply import Reply
+from clusterfn.hosts.rpc.requests import CommandLook
 from clusterfn.hosts.scheduler_watch import SchedulerWatch
 from clusterfn.scheduler.slurm.submit import Slurm
 from tests.golden.samples import SLURM
