@@ -212,6 +212,7 @@ class AskPass:
 
     env: Mapping[str, str]
     _folder: Path
+    _address: str
     _listener: socket.socket
 
     def __init__(self, asker: Asker, who: str) -> None:
@@ -224,7 +225,8 @@ class AskPass:
             raise NotImplementedError("clusterfn cannot answer ssh's questions on Windows")
         self._folder = held_connections.scratch_folder("ask-")
         self._listener = socket.socket(socket.AF_UNIX)
-        program, self._address = self._folder / "ask", str(self._folder / "s")
+        program = self._folder / "ask"
+        self._address = str(self._folder / "s")
         words = [sys.executable, "-I", "-S", "-c", _PROGRAM, self._address]
         # SSH_ASKPASS names a program without arguments, and Python's path may have spaces. So write a shell script.
         try:
