@@ -298,7 +298,8 @@ def _translated(error: Any, text: str, source: Source) -> ConfigError:
         )
     around = source.lines[max(0, place.line - 1) : place.line + 1]
     hint = "indent with spaces, not with tabs" if "\\t" in str(error.problem) else _space_after_colon(around) or _INDENT
-    if hint == _INDENT and ": " in source.lines[place.line : place.line + 1][0][: place.column]:
+    # A bracket that is never closed is noticed after the last line, so there may be no line at that place.
+    if hint == _INDENT and any(": " in line[: place.column] for line in source.lines[place.line : place.line + 1]):
         hint = "put the value in quotes: it has a colon and a space"
     return source.error(f"not YAML: {error.problem}", place.line, place.column, hint)
 
