@@ -59,7 +59,7 @@ def _alter(job_id: str, host: str | None, change: Alteration) -> dict[str, Any]:
     """Have the scheduler, and then the job's own files, changed; return what the job asks for now.
 
     Raises:
-        ClusterfnError: It has begun, or its scheduler refuses the change.
+        ClusterfnError: It has begun, or its scheduler rejects the change.
     """
     session, folder = find_job(job_id, host)
     (data,) = remote_files.read_each(session.connection, [posixpath.join(folder, layout.SPEC)])

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING
-from clusterfn.bridge.supervisor.text import how_to_correct
+from clusterfn.bridge.supervisor.text import counted, how_to_correct
 from clusterfn.calls import call
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.cli.check.step import CheckState, Progress, StepFailed, StepSkipped, StepWarning
@@ -93,7 +93,7 @@ def pytorch(state: CheckState) -> str:
         raise StepSkipped("add --gpus 1 to run a calculation on a GPU")
     count = len(state.site.gpus.names) if state.site.gpus and not state.has_nodes else 0
     if 0 < count < state.gpus:
-        has = f"{count} GPU{'' if count == 1 else 's'}"
+        has = counted(count, "GPU")
         raise StepFailed(f"{state.name} has {has}, and --gpus asks for {state.gpus}", f"write --gpus {count}, or fewer")
     keywords = {"host": state.host.name, "environment": state.environment, "gpus": state.gpus, "name": "check"}
     options = parse_options(keywords)

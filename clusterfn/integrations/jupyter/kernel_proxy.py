@@ -209,7 +209,8 @@ class KernelProxy:
             self.events.post("found", self._search.run())
         except ClusterfnError as error:
             self.events.post("failed", str(error))
-        except BaseException:  # whatever ends this thread, the client must not wait for ever
+        except BaseException:
+            # Whatever ends this thread, the client must not wait for ever.
             self.events.post("failed", "")
             raise
 
@@ -316,6 +317,7 @@ class KernelProxy:
 
     def _why_gone(self, why: str) -> str:
         """Return why the holder is gone: its job knows it best."""
+        # Imported late, because it loads all that a call needs, and the proxy must listen for the client at once.
         from clusterfn.integrations.jupyter.kernel_job import reason_of_end
 
         if self._job is not None:
