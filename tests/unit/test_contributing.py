@@ -159,7 +159,7 @@ COMMAND: list[Edit] = [
     (
         "clusterfn/cli/parser.py",
         "    _add_jobs(commands)\n",
-        '    _add(commands, "greet", "greet.greet", "greet a host").add_argument("host", metavar="HOST")\n',
+        '    add_command(commands, "greet", "greet.greet", "greet a host").add_argument("host", metavar="HOST")\n',
     ),
     ("clusterfn/cli/examples.py", "EXAMPLES: Mapping[str, Sequence[str]] = {\n", '    "greet": ("greet tensor01",),\n'),
     ("docs/reference/cli.md", "", "\n`clusterfn greet HOST` greets.\n"),
