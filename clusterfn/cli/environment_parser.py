@@ -47,7 +47,7 @@ def _add_env_looking(commands: Any) -> None:
     command = _add_for_id(commands, "show", "env.manage.show_environment", "show everything about an environment")
     add_json(command, "one object")
     about = "restore missing files, and import its packages"
-    command = _add_for_id(commands, "verify", "env.manage.verify_environment", about)
+    command = _add_for_id(commands, "verify", "env.verify.verify_environment", about)
     command.add_argument("--gpus", metavar="N", type=int, default=0, help="also run PyTorch on a GPU, in a job")
     add_json(command, "one object")
 
