@@ -39,21 +39,22 @@ def public_api(function: Callable[P, R]) -> Callable[P, R]:
     called = around if name == "__init__" else name
 
     def call_clusterfn(*args: P.args, **kwargs: P.kwargs) -> R:
-        __tracebackhide__ = True  # for IPython and pytest, below Python 3.11
+        # Below Python 3.11, this hides the frame from IPython and pytest.
+        __tracebackhide__ = True
         with _HideOurFrames():
-            _refuse_unknown(called, kwargs, known)
+            _reject_unknown(called, kwargs, known)
             return function(*args, **kwargs)
 
     def iterate_clusterfn(*args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
         __tracebackhide__ = True
         with _HideOurFrames():
-            _refuse_unknown(called, kwargs, known)
+            _reject_unknown(called, kwargs, known)
             yield from function(*args, **kwargs)  # type: ignore[misc]
 
     async def await_clusterfn(*args: P.args, **kwargs: P.kwargs) -> Any:
         __tracebackhide__ = True
         with _HideOurFrames():
-            _refuse_unknown(called, kwargs, known)
+            _reject_unknown(called, kwargs, known)
             return await function(*args, **kwargs)  # type: ignore[misc]
 
     outside: Any = call_clusterfn
@@ -86,7 +87,7 @@ def show_options(options: type) -> Callable[[F], F]:
     return decorate
 
 
-def _refuse_unknown(called: str, given: Mapping[str, object], known: list[str] | None) -> None:
+def _reject_unknown(called: str, given: Mapping[str, object], known: list[str] | None) -> None:
     for keyword, value in given.items():
         if known is not None and keyword not in known:
             raise call_options.unknown(f"{called}() has", keyword, value, known)
@@ -113,9 +114,9 @@ def check_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs:
         return
     try:
         signature.bind(*args, **kwargs)
-    except TypeError as refused:
+    except TypeError as misfit:
         name = plain.__qualname__ if sys.version_info >= (3, 10) else plain.__name__
-        message = f"{name}() {_misfit(signature, args, kwargs) or refused}"
+        message = f"{name}() {_misfit(signature, args, kwargs) or misfit}"
         if option := next(
             (each for each in kwargs if each not in signature.parameters and call_options.is_option(each)), None
         ):
@@ -176,19 +177,23 @@ class _HideOurFrames:
         if error is None or is_verbose():
             return
         kept = None
-        if _has_the_users(error):  # such as those of a function that we were given
+        if _has_the_users(error):
+            # The user may have passed a function to this call, and then its frames are in the middle.
             kept = _linked(frames)
         else:
             _drop_what_we_met(error)
-        error.with_traceback(kept)  # which a frozen dataclass cannot refuse
+        # Even a frozen dataclass cannot reject this call, as it would an assignment.
+        error.with_traceback(kept)
         if frames is not None:
-            frames.tb_next = kept  # Python 3.9 and 3.10 raise with these frames again
+            # Python 3.9 and 3.10 raise with these frames again.
+            frames.tb_next = kept
         _link_chain(error.__cause__ or error.__context__)
 
 
 def _drop_what_we_met(error: BaseException) -> None:
     """Leave out the errors that we met on the way to this one: its message says it all."""
-    of_a_job = isinstance(error, (JobError, MapError, SweepError))  # its cause is the user's
+    # The cause of such an error is the user's own exception.
+    of_a_job = isinstance(error, (JobError, MapError, SweepError))
     if isinstance(error, ClusterfnError) and not of_a_job and not _has_the_users(error.__cause__):
         error.__cause__, error.__suppress_context__ = None, True
     met = error.__context__

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, over
 
 from clusterfn.bridge import layout
 from clusterfn.config import import_time
-from clusterfn.config.options import HOST_NAME, HOST_VARIABLE, CallOptions, Options, changed, parse_options
+from clusterfn.config.option_checks import HOST_NAME
+from clusterfn.config.options import HOST_VARIABLE, CallOptions, Options, changed, parse_options
 from clusterfn.errors import ConfigError
 from clusterfn.public_api import public_api, show_options
 

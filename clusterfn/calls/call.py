@@ -31,7 +31,7 @@ from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config import config_file
 from clusterfn.config.forms import is_set_by_clusterfn
 from clusterfn.config.job_spec import JobSpec
-from clusterfn.config.options import may_be_in_a_name
+from clusterfn.config.option_checks import may_be_in_a_name
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts.environment_choice import EnvironmentRequest, ResolvedEnvironment

@@ -12,6 +12,7 @@ from clusterfn.bridge.job_states import PENDING, SHORT
 from clusterfn.calls import console
 from clusterfn.calls.attach import find_job
 from clusterfn.cli import screen
+from clusterfn.cli.parser import NOT_ALTERABLE
 from clusterfn.cli.selection import select
 from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import SPEC_OF_JOB, known_fields, read_spec
@@ -24,8 +25,6 @@ from clusterfn.hosts.host_state import HostState
 from clusterfn.scheduler.base import Alteration
 
 _TIMEOUT_S = 60.0
-# These cannot change: users know a job by its name, and its environment and files were chosen for the others.
-FIXED = ("cores", "gpus", "gpu_type", "name", "environment")
 
 
 def alter(args: argparse.Namespace) -> int:
@@ -41,10 +40,10 @@ def alter(args: argparse.Namespace) -> int:
 
 
 def _change_of(args: argparse.Namespace) -> Alteration:
-    fixed = next((name for name in FIXED if getattr(args, name) is not None), None)
+    fixed = next((name for name in NOT_ALTERABLE if getattr(args, name.replace("-", "_")) is not None), None)
     if fixed is not None:
         raise ConfigError(
-            f"alter cannot change {fixed.replace('_', '-')} of a job that was sent",
+            f"alter cannot change {fixed} of a job that was sent",
             hint="cancel the job with clusterfn cancel, and send it again",
         )
     names = ("time", "memory", "priority")
@@ -59,7 +58,7 @@ def _alter(job_id: str, host: str | None, change: Alteration) -> dict[str, Any]:
     """Have the scheduler, and then the job's own files, changed; return what the job asks for now.
 
     Raises:
-        ClusterfnError: It has begun, or its scheduler refuses the change.
+        ClusterfnError: It has begun, or its scheduler rejects the change.
     """
     session, folder = find_job(job_id, host)
     (data,) = remote_files.read_each(session.connection, [posixpath.join(folder, layout.SPEC)])

@@ -27,7 +27,7 @@ _NAMES = {
     layout.JOBS: "jobs", layout.BLOBS: "large arguments", layout.FILES: "files", layout.SOURCES: "modules",
     layout.SHIMS: "shims", layout.BRIDGE: "versions of clusterfn",
 }  # fmt: skip
-_LOCAL = {"pkgs": "packages"}
+_PACKAGES = "packages"
 
 Kinds = Mapping[str, Mapping[str, int]]
 _KIND = {"count": int, "bytes": int, "gone": int, "freed": int}
@@ -102,8 +102,7 @@ def _rows(kinds: Kinds) -> Iterator[list[str]]:
 def _local(older_s: float, dry: bool) -> dict[str, dict[str, int]]:
     """Remove what can be fetched or made again. Locks stay: a new one might name other versions."""
     report = removal.CleanupReport(dry, measure=True)
-    for folder, name in _LOCAL.items():
-        report.counts(name)
-        for path in removal.paths_in(str(places.cache_folder() / folder)):
-            report.add(name, path, removal.is_due(removal.date_of(path), older_s))
+    report.counts(_PACKAGES)
+    for path in removal.paths_in(str(places.cache_folder() / "pkgs")):
+        report.add(_PACKAGES, path, removal.is_due(removal.date_of(path), older_s))
     return dict(report.summary["kinds"])

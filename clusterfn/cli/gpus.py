@@ -15,7 +15,7 @@ from typing import Any
 
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo, is_called
-from clusterfn.bridge.supervisor.text import format_duration, format_size, in_one_line, shortened
+from clusterfn.bridge.supervisor.text import counted, format_duration, format_size, in_one_line, shortened
 from clusterfn.calls import console
 from clusterfn.cli import screen, target
 from clusterfn.config.host_text import reading
@@ -138,8 +138,7 @@ def _waiting(place: int, job: Mapping[str, Any]) -> Sequence[str]:
 
 def _request_in_words(request: Mapping[str, int]) -> str:
     """Say what a job waits for: its GPUs, else its cores."""
-    number, unit = (request["gpus"], "GPU") if request["gpus"] else (request["cores"], "core")
-    return f"{number} {unit}{'' if number == 1 else 's'}"
+    return counted(request["gpus"], "GPU") if request["gpus"] else counted(request["cores"], "core")
 
 
 _NODES_HEAD = ("NODE", "STATE", "TYPE", "FREE")

@@ -16,7 +16,7 @@ from typing import Any
 from clusterfn.api.decorator import ClusterFunction, cluster
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING, SHORT
-from clusterfn.bridge.supervisor.text import in_one_line
+from clusterfn.bridge.supervisor.text import counted, in_one_line
 from clusterfn.calls import attach, console, job_display
 from clusterfn.calls.call import resources_of
 from clusterfn.calls.job import Job, entry_of
@@ -172,6 +172,6 @@ def _read_record(session: HostState) -> dict[str, Any] | None:
 def _described(record: dict[str, Any]) -> str:
     """Say what a record is of: "4 cores and 1 GPU of n1 (job 7f3a)"."""
     cores, gpus = record["cores"], record["gpus"]
-    gpu = f" and {gpus} GPU{'s' if gpus != 1 else ''}" if gpus else ""
+    gpu = f" and {counted(gpus, 'GPU')}" if gpus else ""
     of = f"of {record['node']} (job {str(record['job'])[:SHORT]})"
-    return in_one_line(f"{cores} core{'s' if cores != 1 else ''}{gpu} {of}")
+    return in_one_line(f"{counted(cores, 'core')}{gpu} {of}")

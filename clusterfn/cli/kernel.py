@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clusterfn.bridge.supervisor.text import counted
 from clusterfn.cli import screen
 from clusterfn.config.options import parse_options
 from clusterfn.config.units import parse_time
@@ -50,7 +51,7 @@ def add(args: argparse.Namespace) -> int:
 
 
 def _name_of(args: argparse.Namespace) -> str:
-    gpus = f" · {args.gpus} GPU{'s' if args.gpus > 1 else ''}" if args.gpus else ""
+    gpus = f" · {counted(args.gpus, 'GPU')}" if args.gpus else ""
     return f"{args.host}{gpus}"
 
 

@@ -12,7 +12,7 @@ from clusterfn.calls import console, job_display
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.cli import screen
-from clusterfn.config.options import read_requeue
+from clusterfn.config.option_checks import read_requeue
 from clusterfn.errors import Cancelled, ConfigError, HostError, SubmitError, Unsatisfiable
 from clusterfn.hosts import exit_flush, spoken_wait
 

@@ -1,15 +1,21 @@
-"""An ArgumentParser whose errors are exceptions, and which splits off a host and the words of a command or a script."""
+"""An ArgumentParser whose errors are exceptions, and which splits off a host and the words of a command or a script.
+
+`add_command` adds one of our commands to it, with its examples.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
+from clusterfn.cli.examples import EXAMPLES
 from clusterfn.cli.suggestion import RUN_FILES, suggest_words
 from clusterfn.config.options import SCRIPTS
 
+Command = Callable[[argparse.Namespace], int]
 # After every other option, the next word is its value, and neither a host nor a target.
 _WITHOUT_VALUE = ("--json", "--detach", "-v", "--verbose", "-h", "--help")
 # What follows the first is a command, and what follows the second is a module.
@@ -78,6 +84,43 @@ class Parser(CommandParser):
                 message = "there is no script, and no function; for a command, write -- before it"
                 raise WrongUsage(error.parser, f"{message}: clusterfn run [HOST] -- COMMAND") from None
             raise WrongUsage(error.parser, suggest_words(error.parser, error.message, argv)) from None
+
+
+def add_command(commands: Any, name: str, run: str | Command, about: str, aliases: Sequence[str] = ()) -> CommandParser:
+    """Add a command: its name, its place below clusterfn.cli, and its line of help; its examples are in `examples`."""
+    command: CommandParser = commands.add_parser(
+        name, help=about, description=about[:1].upper() + about[1:] + ".", aliases=aliases,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    lines = EXAMPLES.get(command.prog.partition(" ")[2], ())
+    if lines:
+        command.epilog = "\n".join(["examples:", *(f"  clusterfn {line}" for line in lines)])
+    # With a default, this option of the command would reset a -v that was written before the command.
+    command.add_argument("-v", "--verbose", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    command.set_defaults(run=_command(run) if isinstance(run, str) else run, parser=command)
+    return command
+
+
+def _command(path: str) -> Command:
+    """Return a command's function by its module and name; the module is imported when the command runs."""
+    module, _, function = path.rpartition(".")
+
+    def run(args: argparse.Namespace) -> int:
+        code: int = getattr(importlib.import_module(f"clusterfn.cli.{module}"), function)(args)
+        return code
+
+    return run
+
+
+def add_json(command: argparse.ArgumentParser, what: str) -> None:
+    """Add --json, which prints this."""
+    command.add_argument("--json", action="store_true", help=f"print JSON: {what}")
+
+
+def add_host(command: argparse.ArgumentParser) -> None:
+    """Add a HOST that may be left out."""
+    about = "its name in clusterfn.yml (the one that a call would use)"
+    command.add_argument("host", metavar="HOST", nargs="?", help=about)
 
 
 class _Call(NamedTuple):

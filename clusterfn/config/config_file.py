@@ -212,7 +212,7 @@ def read(path: Path) -> Config:
     try:
         with path.open("rb") as file:
             # Check the opened file and not its path, because another user could replace the file between two looks.
-            places.refuse_others(path, os.fstat(file.fileno()))
+            places.reject_others(path, os.fstat(file.fileno()))
             data = file.read(yamlfile.LIMIT_BYTES + 1)
     except OSError as error:
         raise ConfigError(
@@ -226,8 +226,8 @@ def read(path: Path) -> Config:
 def parse(data: bytes, path: Path) -> Config:
     """Parse the configuration in these bytes of `path`."""
     top = yamlfile.parse(data, str(path))
-    host_keys.refuse_passwords(top)
-    host_keys.refuse_misplaced_hosts(top, FILE_KEYS)
+    host_keys.reject_passwords(top)
+    host_keys.reject_misplaced_hosts(top, FILE_KEYS)
     keys = top.mapping(FILE_KEYS)
     named: dict[str, Host] = {}
     if below := keys.get("hosts"):

@@ -12,10 +12,12 @@ from typing import Any
 from clusterfn.config.forms import names_a_file
 from clusterfn.config.host_values import NEVER_READ, password_error
 from clusterfn.config.keys import DEFAULT_KEYS, HOST_KEYS, OF_CALLS
-from clusterfn.config.options import ALIASES, HOST_NAME, Options
+from clusterfn.config.option_checks import HOST_NAME
+from clusterfn.config.options import Options
 from clusterfn.config.scheduler_keys import OPTIONS
 from clusterfn.config.schedulers import SCHEDULER_KEYS
 from clusterfn.config.spec import EnvironmentSettings, Host, Resources
+from clusterfn.config.unknown_option import ALIASES
 from clusterfn.config.yamlfile import Value
 from clusterfn.errors import ConfigError
 
@@ -98,19 +100,19 @@ def for_call(host: Host, options: Options) -> Host:
     return called._replace(defaults=host.defaults._replace(memory_bytes=None)) if sets_memory(of_scheduler) else called
 
 
-def refuse_passwords(value: Value) -> None:
-    """Refuse keys that hold a secret; their lines are not shown."""
+def reject_passwords(value: Value) -> None:
+    """Reject keys that hold a secret; their lines are not shown."""
     for key, below in value.pairs:
         word = key.text.lower()
         if (word.startswith("passw") or word in _PASSWORDS) and below.kind != "map":
             raise password_error(key, f"`{key.text}:` is {NEVER_READ}")
         # Variables of jobs may have any name, also one such as PASSWORD_FILE, whose value is no secret.
         if word != "env":
-            refuse_passwords(below)
+            reject_passwords(below)
 
 
-def refuse_misplaced_hosts(top: Value, top_keys: Collection[str]) -> None:
-    """Refuse a host, or its keys, at the left margin."""
+def reject_misplaced_hosts(top: Value, top_keys: Collection[str]) -> None:
+    """Reject a host, or its keys, at the left margin."""
     for key, below in top.pairs:
         if key.text in top_keys:
             continue

@@ -11,9 +11,11 @@ from collections.abc import Mapping
 
 from clusterfn.config import host_values
 from clusterfn.config import value_kinds as kinds
-from clusterfn.config.options import ALIASES, HOST_NAME, keywords
+from clusterfn.config.option_checks import HOST_NAME
+from clusterfn.config.options import keywords
 from clusterfn.config.schedulers import SCHEDULER_KEYS
 from clusterfn.config.spec import DATA, Limits, Resources
+from clusterfn.config.unknown_option import ALIASES
 from clusterfn.config.value_kinds import WRITTEN, Form, Key, Kind, form_of
 from clusterfn.config.yamlfile import Value
 

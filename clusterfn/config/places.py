@@ -46,7 +46,7 @@ def find_file(start: Path, script: Path | None) -> Path | None:
     folders = list(dict.fromkeys(_folders(start, script)))
     for path in (folder / FILE for folder in folders):
         if _is_file(path):
-            refuse_others(path, path.stat())
+            reject_others(path, path.stat())
             return path
     for path in (folder / name for folder in folders for name in _MISNAMED):
         if _is_file(path) and is_ours(path.stat()):
@@ -101,8 +101,8 @@ def is_ours(info: os.stat_result) -> bool:
     return not hasattr(os, "geteuid") or info.st_uid in (ROOT_UID, os.geteuid())
 
 
-def refuse_others(path: Path, info: os.stat_result) -> None:
-    """Refuse a file of another user, unless the variable names it: the lines of `setup:` run in this user's name.
+def reject_others(path: Path, info: os.stat_result) -> None:
+    """Reject a file of another user, unless the variable names it: the lines of `setup:` run in this user's name.
 
     Raises:
         ConfigError: It is such a file.

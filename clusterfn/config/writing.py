@@ -86,7 +86,7 @@ def adding(name: str, keys: Keys, path: Path, suggestion: str = "") -> Change:
         # With a second host, calls that name no host would be ambiguous. Let them go where they went before.
         only = before.named[0] if before.named else name
         text = _after(text, len(text), f"\ndefault_host: {_flow(only)}\n")
-    _refuse_unless_only_added(before, text, name, path, _block(name, keys, "", _STEP))
+    _reject_unless_only_added(before, text, name, path, _block(name, keys, "", _STEP))
     return Change(path, text, _new_lines(old if path.exists() else "", text))
 
 
@@ -196,7 +196,7 @@ def _after(text: str, at: int, block: str) -> str:
     return before + block.replace("\n", end) + text[at:]
 
 
-def _refuse_unless_only_added(before: config_file.Config, text: str, name: str, path: Path, block: str) -> None:
+def _reject_unless_only_added(before: config_file.Config, text: str, name: str, path: Path, block: str) -> None:
     try:
         # Parse the new text before it is written: in an unusual file, the insertion could change other hosts.
         after = config_file.parse(text.encode(), path)

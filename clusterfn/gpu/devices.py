@@ -128,7 +128,7 @@ def validate_vram_usage(needed_gb: float, gpu: int | None = None) -> Gpu:
         >>> clip_gb = 428e6 * 2 / 2**30                  # parameters of ViT-L/14, two bytes each
         >>> gpu = validate_vram_usage(clip_gb + 1.0)    # doctest: +SKIP
     """
-    refuse_negative(needed_gb=needed_gb)
+    reject_negative(needed_gb=needed_gb)
     info = get_safe_gpu_info()
     fitting = [each for each in info.devices if (gpu is None or each.index == gpu) and each.free_gb >= needed_gb]
     if not fitting:
@@ -140,7 +140,7 @@ def validate_vram_usage(needed_gb: float, gpu: int | None = None) -> Gpu:
     return max(fitting, key=lambda each: each.free_gb)
 
 
-def refuse_negative(**numbers: float) -> None:
+def reject_negative(**numbers: float) -> None:
     """Reject a number that is less than 0, or none, by its name."""
     for name, number in numbers.items():
         if not number >= 0:

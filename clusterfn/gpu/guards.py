@@ -41,7 +41,8 @@ def cuda_error_context(operation: str) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:  # the user's block may raise anything, which is explained and passed on
+    except Exception as error:
+        # The user's block may raise anything, which is explained and passed on.
         fault = classify(error)
         annotate(error, f"{operation} failed on {_where()}{_meaning(fault)}")
         _report(error, fault, operation)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.errors import ConfigError
 from clusterfn.gpu import pytorch
-from clusterfn.gpu.devices import GpuInfo, describe, get_safe_gpu_info, refuse_negative
+from clusterfn.gpu.devices import GpuInfo, describe, get_safe_gpu_info, reject_negative
 from clusterfn.gpu.guards import probe, say_once
 
 _GB = float(1 << 30)
@@ -206,7 +206,7 @@ def validate_startup_configuration(
         >>> hardware = validate_startup_configuration(cores=1)
         >>> hardware = validate_startup_configuration(gpus=1, vram_gb=17.0, fp8=True)    # doctest: +SKIP
     """
-    refuse_negative(gpus=gpus, vram_gb=vram_gb, memory_gb=memory_gb, cores=cores)
+    reject_negative(gpus=gpus, vram_gb=vram_gb, memory_gb=memory_gb, cores=cores)
     hardware = detect_hardware()
     lacking = list(_missing_gpus(hardware, gpus, vram_gb, fp8))
     wrong = [] if allow_cpu else list(lacking)

@@ -94,7 +94,8 @@ class ClusterfnBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
 
     def _end_batch(self, callback: Callable[[Any], Any] | None, job: Future[Any]) -> None:
         self._jobs.discard(job)
-        if callback is not None:  # it sends the next batch, which must not wait in the thread that brings answers
+        if callback is not None:
+            # The callback sends the next batch, which must not wait in the thread that brings answers.
             threading.Thread(target=callback, args=(job,), daemon=True).start()
 
     def retrieve_result_callback(self, out: Future[Any]) -> Any:

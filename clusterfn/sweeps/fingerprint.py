@@ -103,7 +103,8 @@ class _Walk:
         try:
             registered = serialization.part("by_identity").registered(type(obj))
             parts: Any = registered(obj) if registered else obj.__reduce_ex__(4)
-        except Exception as error:  # the user's __reduce__ may raise anything
+        except Exception as error:
+            # The user's __reduce__ may raise anything.
             raise Unstable(f"{type(obj).__name__} cannot be compared by content: {error}") from error
         if isinstance(parts, str):
             return self.all([type(obj), parts])

@@ -60,7 +60,8 @@ class SweepJournal:
         try:
             self._lock()
             self.records = self._read()
-        except BaseException:  # nothing else closes the file after Ctrl-C
+        except BaseException:
+            # After Ctrl-C, nothing else closes the file.
             self._file.close()
             raise
 

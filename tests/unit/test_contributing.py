@@ -17,6 +17,7 @@ PROGRAMS = ROOT / "tests" / "fixtures" / "contributing"
 Edit = tuple[str, str, str]  # a file, a text that it has once ("" for the end), and what follows that text
 
 OPTION: list[Edit] = [
+    ("clusterfn/config/options.py", "import inspect\n", "import re\n"),
     (
         "clusterfn/config/options.py",
         "        secrets: Names of local environment variables whose values only this job gets.\n",
@@ -26,8 +27,8 @@ OPTION: list[Edit] = [
     ("clusterfn/config/options.py", "    cores: int | None = None\n", "    timezone: str | None = None\n"),
     (
         "clusterfn/config/options.py",
-        '    "cores": ("cores", _whole_number(1)),\n',
-        '    "timezone": ("timezone", _matching(re.compile("[A-Z][a-z]+/[A-Z][a-z]+"), "Asia/Tokyo")),\n',
+        '    "cores": ("cores", checks.whole_number(1)),\n',
+        '    "timezone": ("timezone", checks.matching(re.compile("[A-Z][a-z]+/[A-Z][a-z]+"), "Asia/Tokyo")),\n',
     ),
     ("clusterfn/calls/call.py", "**options.env,", ' **({"TZ": options.timezone} if options.timezone else {}),'),
     ("docs/reference/api.md", "| `cores` | 1 | processor cores |\n", "| `timezone` | the host's | time zone |\n"),
@@ -64,8 +65,8 @@ OPTION_ON_HOST: list[Edit] = [
     ("clusterfn/config/options.py", "    cores: int | None = None\n", "    open_files: int = 0\n"),
     (
         "clusterfn/config/options.py",
-        '    "cores": ("cores", _whole_number(1)),\n',
-        '    "open_files": ("open_files", _whole_number(16)),\n',
+        '    "cores": ("cores", checks.whole_number(1)),\n',
+        '    "open_files": ("open_files", checks.whole_number(16)),\n',
     ),
     ("clusterfn/config/job_spec.py", "    keep_value: bool = False\n", "    open_files: int = 0\n"),
     (
@@ -158,7 +159,7 @@ COMMAND: list[Edit] = [
     (
         "clusterfn/cli/parser.py",
         "    _add_jobs(commands)\n",
-        '    _add(commands, "greet", "greet.greet", "greet a host").add_argument("host", metavar="HOST")\n',
+        '    add_command(commands, "greet", "greet.greet", "greet a host").add_argument("host", metavar="HOST")\n',
     ),
     ("clusterfn/cli/examples.py", "EXAMPLES: Mapping[str, Sequence[str]] = {\n", '    "greet": ("greet tensor01",),\n'),
     ("docs/reference/cli.md", "", "\n`clusterfn greet HOST` greets.\n"),

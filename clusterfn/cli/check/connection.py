@@ -42,7 +42,7 @@ def name(state: CheckState) -> str:
 
 
 def connection(state: CheckState) -> str:
-    """Connect once. A refused login or a strange host key is another step's: the host was reached."""
+    """Connect once. A rejected login or an unknown host key is another step's: the host was reached."""
     began = time.monotonic()
     try:
         state.session = open_session(state.host)

@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING
-from clusterfn.bridge.supervisor.text import how_to_correct
+from clusterfn.bridge.supervisor.text import counted, how_to_correct
 from clusterfn.calls import call
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.cli.check.step import CheckState, Progress, StepFailed, StepSkipped, StepWarning
-from clusterfn.cli.env import manage
+from clusterfn.cli.env import verify
 from clusterfn.config.options import Options, parse_options
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, did_you_mean
@@ -93,12 +93,12 @@ def pytorch(state: CheckState) -> str:
         raise StepSkipped("add --gpus 1 to run a calculation on a GPU")
     count = len(state.site.gpus.names) if state.site.gpus and not state.has_nodes else 0
     if 0 < count < state.gpus:
-        has = f"{count} GPU{'' if count == 1 else 's'}"
+        has = counted(count, "GPU")
         raise StepFailed(f"{state.name} has {has}, and --gpus asks for {state.gpus}", f"write --gpus {count}, or fewer")
     keywords = {"host": state.host.name, "environment": state.environment, "gpus": state.gpus, "name": "check"}
     options = parse_options(keywords)
     try:
-        probe = send_probe(manage.gpu_kernel(), options, state.host, state.session, state.progress, state.timeout_s)
+        probe = send_probe(verify.gpu_kernel(), options, state.host, state.session, state.progress, state.timeout_s)
     except StillWaiting as waiting:
         raise StepSkipped(f"still waiting for a GPU ({waiting})") from waiting
     except TooLate as late:
@@ -110,8 +110,8 @@ def pytorch(state: CheckState) -> str:
     if not available or count < state.gpus:
         sees = f"sees {count} of {state.gpus} GPUs" if available else "sees no GPU (torch.cuda.is_available() is False)"
         raise StepFailed(f"{build} {sees} on {node}", f"run nvidia-smi in a job on {state.name}")
-    if total != manage.TOTAL:
-        raise StepFailed(f"{build} computes {total} instead of {manage.TOTAL} on {node}", "ask the administrator")
+    if total != verify.TOTAL:
+        raise StepFailed(f"{build} computes {total} instead of {verify.TOTAL} on {node}", "ask the administrator")
     return f"{build} calculated on {node}: {count} GPU{'s' * (count != 1)}, compute capability {capability}"
 
 

@@ -1,4 +1,5 @@
 """`clusterfn env`: environments locked on this machine, and built, shown, repaired and removed on hosts.
 
-`build` locks and builds, `manage` shows, verifies and removes. Data goes to stdout, sentences and progress to stderr.
+`build` locks and builds, `manage` shows and removes, and `verify` repairs and tests. Data goes to stdout, sentences and
+progress to stderr.
 """

@@ -62,10 +62,10 @@ def begin(address: str | None, name: str | None, answers: Answers) -> Begun:
         name = same or answers.text("A short name for it", "--name", _proposed(address), lambda it: _draft(it, "x"))
     if name not in configuration.named:
         return Begun(_draft(name, address), path, False)
-    return Begun(_refuse_another(configuration, name, address), path, True)
+    return Begun(_reject_another(configuration, name, address), path, True)
 
 
-def _refuse_another(configuration: Config, name: str, address: str) -> Host:
+def _reject_another(configuration: Config, name: str, address: str) -> Host:
     host = configuration.hosts[name]
     if host.address == address:
         return host

@@ -44,7 +44,7 @@ class Answers:
         """
         if self._yes and default is not None:
             return default
-        self._refuse_without_terminal(question, option, default)
+        self._reject_without_terminal(question, option, default)
         for _ in range(_TRIES):
             answer = _line(f"{question}{f' [{default}]' if default else ''}: ") or default or ""
             try:
@@ -73,14 +73,14 @@ class Answers:
         """
         if self._yes:
             return True
-        self._refuse_without_terminal(question, option, "yes")
+        self._reject_without_terminal(question, option, "yes")
         for _ in range(_TRIES):
             answer = _line(f"{question} [Y/n] ").lower()
             if answer in ("", "y", "yes", "n", "no"):
                 return not answer.startswith("n")
         raise ConfigError(f"neither yes nor no to: {question}", hint=f"answer it with {option}")
 
-    def _refuse_without_terminal(self, question: str, option: str, default: str | None) -> None:
+    def _reject_without_terminal(self, question: str, option: str, default: str | None) -> None:
         if sys.stdin.isatty():
             return
         accept = f", or accept {default} with --yes" if default else ""

@@ -27,13 +27,13 @@ def connected(host: Host, answers: Answers, no_key: bool, note: Note) -> HostCon
         AuthenticationError: Neither a key nor what the person typed was enough.
         HostError: It cannot be reached, or is not ready for an agent.
     """
-    refused = _refusal(host)
-    if refused is None:
+    failed = _login_error(host)
+    if failed is None:
         say("Key login: ok")
         return hosts.connection_for(host)
     asker = prompts.person()
     if asker is None:
-        raise refused
+        raise failed
     if not no_key and _install_key(host, resolve(host), asker, answers, note):
         return hosts.connection_for(host)
     try:
@@ -48,12 +48,12 @@ def connected(host: Host, answers: Answers, no_key: bool, note: Note) -> HostCon
     return connection
 
 
-def _refusal(host: Host) -> AuthenticationError | None:
-    """Return why a login without a person is refused; None if it works."""
+def _login_error(host: Host) -> AuthenticationError | None:
+    """Log in without a person; return the error if that fails, and None if it works."""
     try:
         transport_for(host).open("exit 0").close()
-    except AuthenticationError as refused:
-        return refused
+    except AuthenticationError as failed:
+        return failed
     return None
 
 
@@ -82,13 +82,13 @@ def _install_key(host: Host, settings: Settings, asker: Asker, answers: Answers,
     note(f"added the key to {where}" if put.added else f"found the key in {where} already")
     if put.open_home:
         say("Others can write to your home folder, and most hosts then reject keys. On the host, run: chmod go-w ~")
-    refused = _refusal(host)
-    if refused is not None:
-        refused.hint = (
+    failed = _login_error(host)
+    if failed is not None:
+        failed.hint = (
             "the host has the key and rejects it: make your home folder writable only by you (chmod go-w ~), "
             f"or ask the administrator where sshd looks for keys ({settings.ssh} -v shows more)"
         )
-        raise refused
+        raise failed
     say("Login with this key: ok")
     return True
 

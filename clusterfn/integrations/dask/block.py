@@ -73,7 +73,8 @@ class DaskBlock:
             raise RuntimeError("this block has been used: call dask_client() again")
         try:
             return self._start()
-        except BaseException as error:  # Ctrl-C too must leave no job behind
+        except BaseException as error:
+            # Ctrl-C, too, must leave no job behind.
             try:
                 if self._scheduler is not None and isinstance(error, _LOST):
                     # dask loses its connection a moment before the reason arrives.
@@ -94,7 +95,8 @@ class DaskBlock:
         try:
             self._jobs = None if plan.node_workers else WorkerJobs(plan.worker, settings)
             self._scheduler = SchedulerJob(plan.scheduler, settings, plan.idle_s, pages)
-        except BaseException:  # Ctrl-C too must not leave the port open
+        except BaseException:
+            # Ctrl-C, too, must not leave the port open.
             if pages is not None:
                 pages.close()
             raise

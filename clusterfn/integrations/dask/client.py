@@ -96,7 +96,7 @@ def dask_client(
         )  # fmt: skip
     else:
         nodes, each_worker = (1, without_needs(worker)) if config_file.runs_locally() else (nodes, worker)
-        _refuse_nodes_of_one_machine(nodes, chosen_host)
+        _reject_nodes_of_one_machine(nodes, chosen_host)
         node_workers = NodeWorkers.of(least // nodes, each_worker, chosen_host)
         scheduler = node_workers.job_options(worker, nodes, scheduler_bytes)
     worker = worker._replace(name="dask-worker")
@@ -147,7 +147,7 @@ def _check_nodes(nodes: int, workers: int | None) -> None:
         raise ConfigError(f"workers={workers} cannot be spread evenly over nodes={nodes}", hint=f"write {counts}")
 
 
-def _refuse_nodes_of_one_machine(nodes: int, host: Host) -> None:
+def _reject_nodes_of_one_machine(nodes: int, host: Host) -> None:
     if nodes > 1 and not open_session(host).scheduler_rules.has_nodes:
         raise ConfigError(
             f"nodes={nodes}: {host.name} is one machine; only a cluster with a batch scheduler has nodes",

@@ -64,7 +64,8 @@ class SchedulerJob:
         self.address = "tls://{}:{}".format(*listeners[DASK].getsockname()[:2])
         try:
             kernel_job = await_holder(self.job, prepared.session)
-        except BaseException:  # Ctrl-C may come while the job waits in the queue
+        except BaseException:
+            # Ctrl-C may come while the job waits in the queue.
             for each in listeners.values():
                 each.close()
             self.end()

@@ -69,8 +69,8 @@ def run_cell(shell: Any, line: str, cell: str | None) -> None:
             request.options if request.options.name else request.options._replace(name=_NAME),
             source_imports.imported(source),
         )
-    except Exception as error:  # the code of the cell may raise anything
-        # What the cell displayed before it failed is sent with the exception.
+    except Exception as error:
+        # The code of the cell may raise anything. What it displayed before is sent with the exception.
         _show(vars(error).pop(wire.SHOWN, ()))
         raise
     chosen = config_file.host_of_call(request.options)

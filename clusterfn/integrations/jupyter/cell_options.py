@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from clusterfn.config.options import ALIASES, OF_SLURM, CallOptions, Options, parse_options, read_requeue
+from clusterfn.config.option_checks import read_requeue
+from clusterfn.config.options import CallOptions, Options, parse_options
+from clusterfn.config.unknown_option import ALIASES, OF_SLURM
 from clusterfn.errors import ConfigError, did_you_mean
 
 # The annotations decide how each option is read, so that a new one needs no line here.
@@ -66,7 +68,7 @@ def parse_line(line: str) -> CellOptions:
             continue
         keyword = _keyword(word)
         if keyword in _FLAGS:
-            _refuse_value(word, equals + value or next(iter(words), "-"))
+            _reject_value(word, equals + value or next(iter(words), "-"))
             keywords[keyword] = True
         else:
             _add(keywords, keyword, value or _next(word, words))
@@ -112,7 +114,7 @@ def _names(word: str, value: str) -> list[str]:
     return names
 
 
-def _refuse_value(word: str, following: str) -> None:
+def _reject_value(word: str, following: str) -> None:
     """Raise unless what follows a flag is the next option."""
     if not following.startswith("-"):
         raise ConfigError(f"%%cluster: {word} takes no value", hint=f"write {word} alone, or leave it out")

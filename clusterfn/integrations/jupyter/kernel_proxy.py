@@ -6,7 +6,6 @@ SIGTERM. To shut the kernel down in order, it sends a message, which the holder 
 
 from __future__ import annotations
 
-import collections
 import concurrent.futures
 import contextlib
 import os
@@ -36,6 +35,7 @@ from clusterfn.bridge.supervisor.text import format_duration
 from clusterfn.calls import console
 from clusterfn.errors import ClusterfnError
 from clusterfn.integrations.jupyter.kernel_link import HolderLink
+from clusterfn.integrations.jupyter.loop_events import UNDELIVERED_BYTES, LoopEvents
 from clusterfn.integrations.jupyter.waiting_kernel import ObservedStream, WaitingKernel
 
 if TYPE_CHECKING:
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 # While the holder has not acknowledged this much of the client's data, the client's sockets are not read.
 LIMIT_BYTES = 8 * 2**20
-# While the client has not taken this much of the kernel's data, no more is accepted from the host.
-_UNDELIVERED_BYTES = 32 * 2**20
 _TICK_S = 1.0
 _PARENT = "JPY_PARENT_PID"
 # At the end, the client has this long to take the last messages, and the holder to take those of the client.
@@ -53,59 +51,6 @@ _LAST_BYTES_S = 1.0
 _FLUSH_S = 0.5
 # Clients kill this process 2.5 s after they have asked it to end.
 _WITHDRAW_S = 2.0
-
-
-class LoopEvents:
-    """What other threads and signal handlers send to the loop."""
-
-    def __init__(self, watcher: SocketWatcher) -> None:
-        self._events: collections.deque[tuple[str, Any]] = collections.deque()
-        self._waking, self._woken = socket.socketpair()
-        for end in (self._waking, self._woken):
-            end.setblocking(False)
-        watcher.watch(self._woken, READ, lambda _: self._swallow())
-        self._room = threading.Condition()
-        self._bytes = 0
-        self._is_closed = False
-
-    def post(self, kind: str, data: Any = None) -> None:
-        """Send to the loop, from any thread; wait while there is too much data, which slows the host down in turn."""
-        if kind == "data":
-            with self._room:
-                self._room.wait_for(lambda: self._bytes < _UNDELIVERED_BYTES or self._is_closed)
-                self._bytes += len(data)
-        self.post_at_once(kind, data)
-
-    def post_at_once(self, kind: str, data: Any = None) -> None:
-        """Send to the loop, from a signal handler too: takes no lock."""
-        self._events.append((kind, data))
-        with contextlib.suppress(OSError):
-            # A full socket also wakes the loop, and a closed one means that the loop has ended.
-            self._waking.send(b"\0")
-
-    def close(self) -> None:
-        """Let no thread wait any more: the loop has ended."""
-        with self._room:
-            self._is_closed = True
-            self._room.notify_all()
-        self._waking.close()
-        self._woken.close()
-
-    def take(self) -> tuple[str, Any] | None:
-        """Return the next event."""
-        if not self._events:
-            return None
-        kind, data = self._events.popleft()
-        if kind == "data":
-            with self._room:
-                self._bytes -= len(data)
-                self._room.notify_all()
-        return kind, data
-
-    def _swallow(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while self._woken.recv(4096):
-                pass
 
 
 class KernelProxy:
@@ -166,7 +111,7 @@ class KernelProxy:
         while self._code is None or (time.monotonic() < self._leaves_at and self._has_last_bytes()):
             self._watcher.wait(_TICK_S if self._code is None else 0.05)
             self._waiting.look()
-            while self._carried.undelivered < _UNDELIVERED_BYTES and (event := self.events.take()) is not None:
+            while self._carried.undelivered < UNDELIVERED_BYTES and (event := self.events.take()) is not None:
                 self._handle(*event)
             self._carried.pause_if_full()
             self._send()
@@ -209,7 +154,8 @@ class KernelProxy:
             self.events.post("found", self._search.run())
         except ClusterfnError as error:
             self.events.post("failed", str(error))
-        except BaseException:  # whatever ends this thread, the client must not wait for ever
+        except BaseException:
+            # Whatever ends this thread, the client must not wait for ever.
             self.events.post("failed", "")
             raise
 
@@ -316,6 +262,7 @@ class KernelProxy:
 
     def _why_gone(self, why: str) -> str:
         """Return why the holder is gone: its job knows it best."""
+        # Imported late, because it loads all that a call needs, and the proxy must listen for the client at once.
         from clusterfn.integrations.jupyter.kernel_job import reason_of_end
 
         if self._job is not None:

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from clusterfn.api.decorator import cluster
 from clusterfn.bridge import layout
 from clusterfn.config.keys import HOST_KEYS
-from clusterfn.config.options import ALIASES, OF_HOSTS, CallOptions, Options, keywords, parse_options
+from clusterfn.config.options import CallOptions, Options, keywords, parse_options
 from clusterfn.config.schedulers import SCHEDULER_KEYS
 from clusterfn.config.units import parse_memory, parse_time
+from clusterfn.config.unknown_option import ALIASES, OF_HOSTS
 from clusterfn.errors import ConfigError, did_you_mean
 
 
