@@ -429,7 +429,7 @@ class AdmissionRequest:
 
     def _keep_waiting(self, first: "Optional[launch.FirstInLine]" = None) -> NotNow:
         spec, queue, job = self._job.spec, self._ticket.queue, self._job.id
-        started = launch.ensure_spooler(queue, self._leases, spec["lease"], spec["bridge"], first)
+        started = launch.ensure_spooler(queue, spec["lease"], spec["bridge"], first)
         if first is not None:
             until = time.monotonic() + _NAMED_S
             # No job may pass this one before a spooler that runs already has named it too.

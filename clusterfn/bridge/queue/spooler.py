@@ -139,7 +139,7 @@ class Spooler:
         if self.lease != "file":
             self.named.promise_turn()
         self._collect()
-        self._inputs.look_again()
+        self._inputs.values.look_again()
         tickets = self._first_tickets() if began < self._front.complete_from else []
         is_complete = not tickets
         if is_complete:
