@@ -256,7 +256,6 @@ class Scheduler(ABC):
         starts_one_by_one: Whether items of a map can start before the inputs of others have ended.
         holds: Whether an allocation can be held there, in which the jobs of many programs run (`into_held`).
         priority_hint: How to say there which of one's own jobs come first.
-        lists_all: What lists the jobs of all users on the host, for people.
         looks_s: How often it may be asked about a waiting job: until it is so old, one look in so many seconds.
         queued_status: The wait status of a script that has left its job to clusterfn's own queue; None where none does.
         evidence_of_many: Whether `evidence_command` can show what is left of several jobs at once.
@@ -270,7 +269,6 @@ class Scheduler(ABC):
     starts_one_by_one: bool = True
     holds: bool = False
     priority_hint: str = ""
-    lists_all: str = "its command that lists jobs"
     queued_status: int | None = None
     evidence_of_many: bool = False
     # A controller serves all users of a site. It may state why a new job waits only some seconds after it has accepted

@@ -79,7 +79,6 @@ class Slurm(Scheduler):
     holds = True
     priority_hint = 'leave it out; slurm={"nice": 100} lets your other jobs go first'
     unset = OBEYED
-    lists_all = "`squeue`"
 
     def __init__(self, host: Host, user: str) -> None:
         self.host = host
