@@ -396,6 +396,7 @@ class AdmissionRequest:
                 return True
         if not with_inputs:
             return False
+        # This import is late, because few jobs take values of others.
         from .held_back import HeldBack
 
         held_back = HeldBack(self._job.root).reasons(with_inputs)
