@@ -1,6 +1,6 @@
 """A host without a scheduler, and this machine: the agent starts job.sh, and a process id says whether it lives.
 
-Who finds no room waits in the queue of its user there, and is started by it.
+A job that finds no room waits there in the queue of its user, which starts it.
 
 Pure, like every scheduler. The scheduler's number of a job is `boot_id:pid:starttime`, as in the claim.
 """
@@ -50,7 +50,7 @@ class Bare(Scheduler):
         self._host = host
 
     def resolve_resources(self, resources: Resources) -> Resources:
-        """Refuse several nodes and tasks."""
+        """Reject several nodes and tasks."""
         if resources.tasks_per_node > 1:
             raise ConfigError(
                 f"tasks_per_node={resources.tasks_per_node}: only a host with `scheduler: slurm` starts tasks as srun "
@@ -94,7 +94,7 @@ class Bare(Scheduler):
         return f"{self.boot_id}:{answer.pid}:{answer.starttime}"
 
     def watch_command(self) -> tuple[str, ...]:
-        """Lists the jobs that wait."""
+        """Return the command that lists the jobs that wait."""
         return self._queue()
 
     def parse_states(self, text: str) -> Mapping[str, JobState]:
@@ -113,7 +113,7 @@ class Bare(Scheduler):
         return layout.element_log(number)
 
     def evidence_command(self, *scheduler_ids: str) -> tuple[str, ...]:
-        """Shows the boot id and the lines in /proc of those processes that are there."""
+        """Show the boot id and the lines in /proc of those processes that are there."""
         pids = [(each.split(":") + ["", ""])[1] for each in scheduler_ids]
         return ("cat", "/proc/sys/kernel/random/boot_id", *(f"/proc/{pid}/stat" for pid in pids if _PID.fullmatch(pid)))
 

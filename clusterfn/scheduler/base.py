@@ -1,14 +1,15 @@
 """The interface of a scheduler on this side: it builds commands, reads their output, answers questions about itself.
 
-Implementations (`slurm`, `bare`) are pure: no I/O, no clock, no state, so that a test needs no cluster. The rest of the
-library asks these questions and never compares the name of a scheduler. What a scheduler means inside of a job on the
-host is `bridge.schedulers`. Nothing here raises about a job: a conclusion counts only once the host has published it.
+Implementations (`slurm`, `grid_engine`, `bare`) are pure: no I/O, no clock, no state, so that a test needs no cluster.
+The rest of the library asks these questions and never compares the name of a scheduler. What a scheduler means inside
+of a job on the host is `bridge.schedulers`. Nothing here raises about a job: a conclusion counts only once the host has
+published it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PENDING, RUNNING, FINAL, UNKNOWN = "pending", "running", "final", "unknown"
+_MOST_ALIVE_FIRST = (RUNNING, PENDING, UNKNOWN, FINAL)
+_PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
+_CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+# Without these variables of the login host, a job could download nothing at some sites.
+PASSED_VARIABLES = (*_PROXIES, *map(str.upper, _PROXIES), *_CERTIFICATES)
 
 
 class Submission(NamedTuple):
@@ -30,7 +36,7 @@ class Submission(NamedTuple):
         log: Where a spawned process writes; "" for `run`.
         forks: Whether the command is `supervise.py` by the agent's Python, and may run in a fork of the agent.
         stop_at: The text on stderr by which the command says that it will try again by itself, for long and silently.
-            It is killed then: who submits tries again.
+            It is killed then, and the caller tries again.
     """
 
     do: str
@@ -96,6 +102,16 @@ class JobState(NamedTuple):
     def hopeless(self, host: str) -> SchedulerVerdict | None:
         """Return a verdict on a pending job that can never start, or None. Believed if two looks say the same."""
         return None
+
+
+def most_alive(states: Iterable[tuple[str, JobState]]) -> dict[str, JobState]:
+    """Return the states by job name; of several jobs of one name, such as elements, the one most alive counts."""
+    by_name: dict[str, JobState] = {}
+    order = _MOST_ALIVE_FIRST.index
+    for name, state in states:
+        if name not in by_name or order(state.phase) < order(by_name[name].phase):
+            by_name[name] = state
+    return by_name
 
 
 class SchedulerLimits(NamedTuple):
@@ -240,7 +256,6 @@ class Scheduler(ABC):
         starts_one_by_one: Whether items of a map can start before the inputs of others have ended.
         holds: Whether an allocation can be held there, in which the jobs of many programs run (`into_held`).
         priority_hint: How to say there which of one's own jobs come first.
-        lists_all: What lists the jobs of all users on the host, for people.
         looks_s: How often it may be asked about a waiting job: until it is so old, one look in so many seconds.
         queued_status: The wait status of a script that has left its job to clusterfn's own queue; None where none does.
         evidence_of_many: Whether `evidence_command` can show what is left of several jobs at once.
@@ -254,7 +269,6 @@ class Scheduler(ABC):
     starts_one_by_one: bool = True
     holds: bool = False
     priority_hint: str = ""
-    lists_all: str = "its command that lists jobs"
     queued_status: int | None = None
     evidence_of_many: bool = False
     # A controller serves all users of a site. It may state why a new job waits only some seconds after it has accepted
@@ -295,12 +309,12 @@ class Scheduler(ABC):
     def into_held(self, job: JobSpec, request: Submission) -> Submission | str:
         """Return the request that starts the job in the held allocation, and by `request` if it does not fit.
 
-        Or why a job of this kind runs in no such allocation, whatever its size and time.
+        Return a reason instead if a job of this kind runs in no such allocation, whatever its size and time.
         """
         return "only SLURM's allocations can be held"
 
     def notes(self, answer: Answer) -> Sequence[str]:
-        """Return what a submission has to tell the user."""
+        """Return what the user should know about a submission."""
         return ()
 
     @abstractmethod

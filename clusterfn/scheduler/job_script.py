@@ -25,7 +25,7 @@ _MODULE_ERRORS = "module.err"
 
 
 def quote(value: str) -> str:
-    """`value` as one word of a POSIX shell.
+    """Return `value` as one word of a POSIX shell.
 
     Raises:
         ValueError: It has a NUL, which no shell can pass on.
@@ -40,7 +40,7 @@ def quote(value: str) -> str:
 
 
 def command_line(argv: Iterable[str]) -> str:
-    """These words as one line for a POSIX shell."""
+    """Return these words as one line for a POSIX shell."""
     return " ".join(quote(word) for word in argv)
 
 
@@ -85,7 +85,7 @@ def _before_python(host: Host, loading: Iterable[str], prolog: Sequence[str]) ->
 
 
 def _checked(lines: Sequence[str]) -> list[str]:
-    """Lines that end the script when one of these fails. Those of one block may share a command."""
+    """Return lines that end the script when one of these fails. Those of one block may share a command."""
     run = '{ eval "$clusterfn_line"; clusterfn_ran "$?"; }'
     text = [f"! clusterfn_whole {quote(line)} || {run}" for line in lines]
     return [*text, f'[ -z "$clusterfn_line" ] || {run}'] if lines else []
@@ -104,7 +104,7 @@ def _folder(job: JobSpec) -> str:
 
 
 def _loading(modules: Iterable[str], errors_file: str) -> list[str]:
-    """Lines that load these modules, each once; `errors_file` is the word for the file with what `module` says."""
+    """Return lines that load these modules once; `errors_file` is the word for the file with what `module` says."""
     names = list(dict.fromkeys(modules))
     if not names:
         return []

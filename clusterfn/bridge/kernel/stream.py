@@ -26,7 +26,8 @@ DASK = 7
 CHANNEL_NAMES = ("shell", "iopub", "stdin", "control", "hb")
 # For a larger read, glibc asks the kernel for memory each time (M_MMAP_THRESHOLD): 15 µs for 600 bytes instead of 2.5.
 READ_BYTES = 64 * 1024
-_HEAD = struct.Struct("!BIQI")  # kind, connection, number, bytes of the body
+# A frame begins with its kind, its connection, its number, and how many bytes its body has.
+_HEAD = struct.Struct("!BIQI")
 _LONGEST = 64 * 2**20
 
 Frame = collections.namedtuple("Frame", "kind connection number body")

@@ -396,6 +396,7 @@ class AdmissionRequest:
                 return True
         if not with_inputs:
             return False
+        # This import is late, because few jobs take values of others.
         from .held_back import HeldBack
 
         held_back = HeldBack(self._job.root).reasons(with_inputs)
@@ -429,7 +430,7 @@ class AdmissionRequest:
 
     def _keep_waiting(self, first: "Optional[launch.FirstInLine]" = None) -> NotNow:
         spec, queue, job = self._job.spec, self._ticket.queue, self._job.id
-        started = launch.ensure_spooler(queue, self._leases, spec["lease"], spec["bridge"], first)
+        started = launch.ensure_spooler(queue, spec["lease"], spec["bridge"], first)
         if first is not None:
             until = time.monotonic() + _NAMED_S
             # No job may pass this one before a spooler that runs already has named it too.

@@ -20,15 +20,7 @@ _UNLEASED_S = 4.0
 
 
 class TooFew(Exception):
-    """Other jobs or processes have the GPUs.
-
-    Attributes:
-        unleased: GPUs that are used without a lease, and by whom.
-    """
-
-    def __init__(self, unleased: "dict[str, str]") -> None:
-        super().__init__(unleased)
-        self.unleased = unleased
+    """Other jobs or processes have the GPUs."""
 
 
 def hold_gpus(leases: "Leases", free: "Iterable[str]", count: int) -> "dict[str, Lease]":
@@ -47,7 +39,7 @@ def hold_gpus(leases: "Leases", free: "Iterable[str]", count: int) -> "dict[str,
     # A part of the GPUs would be of no use to this job, but it may be enough for another.
     if len(held) < count:
         release_gpus(held)
-        raise TooFew({})
+        raise TooFew
     return held
 
 
@@ -60,7 +52,7 @@ def replace_used_gpus(leases: "Leases", held: "dict[str, Lease]", every: "Sequen
         TooFew: There are not as many; none is held then.
         AttemptEnded: nvidia-smi fails; none is held then.
     """
-    count, unleased = len(held), {}  # type: int, dict[str, str]
+    count, unleased = len(held), set()  # type: int, set[str]
     try:
         while True:
             users = gpus.used_by_others(held)
@@ -69,9 +61,6 @@ def replace_used_gpus(leases: "Leases", held: "dict[str, Lease]", every: "Sequen
                 return {uuid: held[uuid] for uuid in every if uuid in held}
             release_gpus({uuid: held.pop(uuid) for uuid in users})
             held.update(hold_gpus(leases, [uuid for uuid in every if uuid not in unleased], count - len(held)))
-    except TooFew:
-        release_gpus(held)
-        raise TooFew(unleased) from None
     except BaseException:  # no other process releases these leases when a signal handler raises here
         release_gpus(held)
         raise

@@ -27,10 +27,6 @@ class HeldBack:
         self.values = Dependencies(root)
         self._groups: "dict[str, Optional[ItemInputs]]" = {}
 
-    def look_again(self) -> None:
-        """Look again at what had not ended."""
-        self.values.look_again()
-
     def reasons(self, tickets: "Sequence[Ticket]") -> "dict[str, str]":
         """Return those of these tickets that must not start yet, each with what it waits for."""
         reasons: "dict[str, str]" = {}

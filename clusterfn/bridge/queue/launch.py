@@ -45,15 +45,13 @@ def spool_name(queue: "Queue") -> str:
     return lease_names.spool(os.getuid(), hashlib.sha1(os.fsencode(queue.folder)).hexdigest()[:16])
 
 
-def ensure_spooler(
-    queue: "Queue", leases: "Leases", lease: str, bridge: str, first: "Optional[FirstInLine]" = None
-) -> bool:
+def ensure_spooler(queue: "Queue", lease: str, bridge: str, first: "Optional[FirstInLine]" = None) -> bool:
     """Wake the spooler of the queue, or start one; return whether one was started.
 
     A new one inherits the name that elects it, and that of the `first` job. One that a signal has stopped, or that has
     not looked at the queue for minutes, is killed first, so that two never run.
     """
-    name = spool_name(queue)
+    name, leases = spool_name(queue), leases_of_kind(lease)
     own_lease = leases.hold(name) or _replace_hung_spooler(queue, lease, leases)
     if own_lease is None:
         return False
@@ -152,7 +150,7 @@ def revive_spooler(root: str, bridge: str) -> None:
     ticket = next(filter(None, map(queue.of, queue.names())), None)
     if ticket is not None or queue.damaged():
         lease = "socket" if ticket is None else ticket.lease
-        ensure_spooler(queue, leases_of_kind(lease), lease, bridge)
+        ensure_spooler(queue, lease, bridge)
 
 
 def resume_after_restart(root: str, bridge: str) -> None:

@@ -191,7 +191,7 @@ class SocketLeases:
         return {name: uids[name] for name in _some_of_each_user(uids.items())}
 
     def keeper(self, name: str) -> str:
-        """Return who holds the name, as `_keeper_of` tells; "" if it is free."""
+        """Return who holds the name, as `_keeper_of` names them; "" if it is free."""
         bound = socket_table.bound_names(_PREFIX).get(name)
         return "" if bound is None else _keeper_of(bound.uid, str(bound.inode))
 
@@ -302,7 +302,7 @@ class FileLeases:
             return {name: uid for name, file in folder.files() for uid in folder.holders(name, file)}
 
     def keeper(self, name: str) -> str:
-        """Return who holds the name, as `_keeper_of` tells; "" if it is free."""
+        """Return who holds the name, as `_keeper_of` names them; "" if it is free."""
         with _LeaseFolder() as folder:
             files = sorted(file for _, file in folder.files(name))
             return next((_keeper_of(uid, file) for file in files for uid in folder.holders(name, file)), "")

@@ -166,7 +166,7 @@ def _give(gpu: str, places: "Sequence[Optional[Container[str]]]", has: "dict[int
     return False
 
 
-GPUS, CORES, MEMORY, OWN = "cards", "cores", "memory", "own"
+GPUS, CORES, MEMORY, OWN = "gpus", "cores", "memory", "own"
 
 
 class MachineResources:

@@ -61,7 +61,7 @@ _last_read = (("", 0, 0), {})  # type: tuple[tuple[str, int, int], dict[str, str
 
 
 def _reasons(root: str) -> "dict[str, str]":
-    """Return why each job waits, as the spooler has told."""
+    """Return why each job waits, as the spooler has written."""
     global _last_read
     path = _status_file(root)
     try:
@@ -79,20 +79,18 @@ def _reasons(root: str) -> "dict[str, str]":
 
 def reason_of(root: str, job: str) -> str:
     """Return why a job waits; "" if it does not."""
-    ticket = Queue(root).of(job)
-    return "" if ticket is None else str(_line(ticket, _reasons(root).get(job))["reason"])
+    return _reason(root, Queue(root).of(job))
 
 
 def reason_of_elements(root: str, group: str) -> str:
     """Return why the elements of a group wait, which of them does first; "" if none waits here."""
     waiting = Queue(root)
-    tickets = [waiting.of(name) for name in waiting.names() if name.startswith(group + ".")]
-    waiting_elements = sorted(ticket for ticket in tickets if ticket is not None)
-    return (
-        str(_line(waiting_elements[0], _reasons(root).get(waiting_elements[0].job))["reason"])
-        if waiting_elements
-        else ""
-    )
+    elements = [waiting.of(name) for name in waiting.names() if name.startswith(group + ".")]
+    return _reason(root, min((ticket for ticket in elements if ticket is not None), default=None))
+
+
+def _reason(root: str, ticket: "Optional[Ticket]") -> str:
+    return "" if ticket is None else str(_line(ticket, _reasons(root).get(ticket.job))["reason"])
 
 
 def write_reasons(root: str, tickets: "list[Ticket]", reasons: "dict[str, str]") -> None:

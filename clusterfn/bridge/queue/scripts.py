@@ -1,4 +1,4 @@
-"""The scripts of jobs whose turn has come, or that make an environment: start them, and tell which are late."""
+"""The scripts of jobs whose turn has come, or that make an environment: start them, and say which are late."""
 
 import os
 import signal
@@ -56,7 +56,7 @@ class JobScripts:
         """Start the script of a job; None if it was tried a moment ago, or cannot be started now.
 
         Args:
-            turn: What tells it why it is started.
+            turn: Why it is started, for the variable `TURN`.
         """
         if not self._may_try(ticket.job):
             return None

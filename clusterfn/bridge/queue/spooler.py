@@ -139,7 +139,7 @@ class Spooler:
         if self.lease != "file":
             self.named.promise_turn()
         self._collect()
-        self._inputs.look_again()
+        self._inputs.values.look_again()
         tickets = self._first_tickets() if began < self._front.complete_from else []
         is_complete = not tickets
         if is_complete:
@@ -217,7 +217,7 @@ class Spooler:
         return min(waited_s(ticket), time.time() - self._inputs.values.ended_at(ticket.after))
 
     def _turn_of_script(self) -> str:
-        """Return what tells a script that its turn has come, and who keeps the lock that it would wait for."""
+        """Return the value of `TURN` for a script whose turn has come; it names the keeper of the admission lock."""
         kept = self._lock_holder and time.monotonic() > self._locked_since + KEPT_S
         return launch.KEPT + (self._lock_holder if kept else "")
 

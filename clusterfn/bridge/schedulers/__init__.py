@@ -86,6 +86,7 @@ def gives_out_gpus(name: str) -> bool:
 
 def in_held_allocation(argv: "list[str]") -> int:
     """Run `hold` or `enter`, whose words follow; only SLURM has allocations that outlast a job."""
+    # This import is late, because every call loads this module, and only a held allocation needs that one.
     from . import slurm_allocation
 
     return int(getattr(slurm_allocation, argv[0])(*argv[1:]))

@@ -254,7 +254,11 @@ def _read_variables(folder: str) -> "Optional[dict[str, str]]":
 
 
 def _forget(folder: str, number: str = "") -> None:
-    """Remove the record, if it is of the allocation of that number, or whosever it is: whole, or not at all."""
+    """Remove the record, whole or not at all.
+
+    Args:
+        number: Of the allocation whose record may be removed; "" for any.
+    """
     if number and (read_record(folder) or {}).get("id") != number:
         return
     # This import is late: `removal` imports shutil, which `enter` hardly ever needs.

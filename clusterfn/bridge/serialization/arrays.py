@@ -21,6 +21,7 @@ def reduce(obj: Any) -> Any:
         return _reduce_array(obj)
     home = type(obj).__module__ or ""
     if "numpy.random" in sys.modules and (home.startswith("numpy.random") or issubclass(type(obj), BOUND)):
+        # This import is late, because few calls take an object of numpy.random.
         from . import numpy_random
 
         return numpy_random.reduce(obj)

@@ -142,14 +142,14 @@ def _packed(
 ) -> Packed:  # fmt: skip
     work = functools.partial(_pack, obj, on_object, names)
     if target not in (None, pickler.HERE):
-        # Calls within one Python version do not need this module.
+        # This import is late, because calls within one Python version do not need it.
         from . import crossing
 
         return replace(crossing.twice(work, target), as_text=True)
     try:
         return work(functools.partial(pickler.Pickler, in_parts=False))
     except pickler.LibraryMade:
-        # Most calls do not need this module.
+        # This import is late, because most calls do not need it.
         from . import crossing
 
         return crossing.twice(work, pickler.HERE)
@@ -393,7 +393,7 @@ def check_blob(path: str, size: int, crc: int, removes: bool = False) -> Any:
 
 def map_blob(path: str, size: int, crc: int) -> Any:
     """Map a blob that this machine has checked before: processes share its pages until they write to them."""
-    # Only spawned children call this.
+    # This import is late, because only spawned children call this function.
     import mmap
 
     with open(path, "rb") as file:

@@ -117,7 +117,7 @@ class TextPickler(pickler.Pickler):
     def whole(self, obj: Any) -> Any:
         whole = obj if self._registers is None else self._registers.in_call(obj)
         if self._hints is not None and "sqlalchemy.orm" in sys.modules:
-            # Few scripts have mapped tables.
+            # This import is late, because few scripts have mapped tables.
             from . import mapped_tables
 
             whole = mapped_tables.WithTables(whole, self._begun, self._hints)

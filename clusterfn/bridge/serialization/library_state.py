@@ -49,6 +49,7 @@ def reduce(obj: Any) -> Any:
     if cls.__module__ == "traceback" and cls.__qualname__ == "TracebackException":
         return _reduce_traceback(obj)
     if cls.__module__ == "dataclasses" and cls.__qualname__ == "Field":
+        # This import is late, because the fields of dataclasses alone need it.
         from . import factories
 
         of_class = (obj.name, obj.type, obj._field_type.name, getattr(obj, "kw_only", False)) if obj.name else None

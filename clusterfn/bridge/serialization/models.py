@@ -166,7 +166,7 @@ def facts_of_class(cls: Any) -> tuple[Any, ...] | None:
     settings = {key: value for key, value in cls.model_config.items() if inherited.get(key, cls) != value}
     kept = own.get("__pydantic_fields__") or own.get("model_fields") or {}
     fields = {key: _field_of_class(kept[key]) for key in own.get("__annotations__", {}) if key in kept}
-    others = {key: value for key, value in own.items() if key in around or _is_added(key, value)}
+    others = {key: value for key, value in own.items() if key in around or _is_added(value)}
     private = {key: value.default for key, value in own.get("__private_attributes__", {}).items()}
     return cls.__name__, cls.__bases__, fields, settings, {**others, **private}, around, cls.__module__
 
@@ -177,7 +177,7 @@ def _field_of_class(info: Any) -> tuple[Any, dict[str, Any], list[Any]]:
     return info.annotation, attributes, more
 
 
-def _is_added(name: str, value: Any) -> bool:
+def _is_added(value: Any) -> bool:
     inner = getattr(value, "__func__", getattr(value, "fget", value))
     code = getattr(inner, "__code__", None)
     return code is not None and inner.__globals__.get("__name__", "").partition(".")[0] != "pydantic"

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from . import source
 from .source import NoSource, Snippet
 
-_NEWER = ("Match", "TryStar", "TypeAlias")  # of Python 3.10, 3.11 and 3.12
+# Python has these nodes since 3.10, 3.11 and 3.12.
+_NEWER = ("Match", "TryStar", "TypeAlias")
 _FREE_FSTRINGS, _STARS, _BARE_WALRUS = (3, 12), (3, 11), (3, 10)
 # Before Python 3.12, an f-string is one token, whose quotes end it.
 _START, _MIDDLE, _END = (getattr(token, f"FSTRING_{part}", None) for part in ("START", "MIDDLE", "END"))

@@ -162,6 +162,7 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
 
     def _reduce_function(self, function: types.FunctionType) -> Any:
         if "raw_function" in vars(function):
+            # This import is late, because only functions that pydantic validates need it.
             from . import models
 
             return models.reduce_function(function, lambda plain: self.hints_of(plain, plain.__globals__, True))
@@ -345,6 +346,7 @@ def cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> An
 
 def _reduce_of_package(obj: Any) -> Any:
     """Reduce objects of numpy, pandas, pydantic, torch and faiss, which are imported, as the object exists."""
+    # The imports below are late, because few calls take an object of each package.
     # The class may have no module.
     home = type(obj).__module__ or ""
     numpy = sys.modules.get("numpy")

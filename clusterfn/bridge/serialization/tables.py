@@ -26,6 +26,7 @@ def reduce(obj: Any) -> Any:
         return stand_ins.by_name, ("pandas", "NaT")
     how = _HOW.get(type(obj).__name__)
     if how is None:
+        # This import is late, because few calls take what `groupby` returns.
         from . import grouped
 
         return grouped.reduce(obj)

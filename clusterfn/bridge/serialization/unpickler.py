@@ -23,13 +23,13 @@ def _load(reader: Callable[..., pickle.Unpickler], data: bytes | memoryview, buf
 
 
 class Unpickler(pickle.Unpickler):
-    """Reads a pickle, and looks for what is not where it was: another version of a package keeps it elsewhere."""
+    """Reads a pickle, and looks elsewhere for what another version of a package keeps in another place."""
 
     def find_class(self, module: str, name: str) -> Any:
         try:
             return super().find_class(module, name)
         except (ImportError, AttributeError) as missing:
-            # Nearly every pickle finds what it names.
+            # This import is late, because nearly every pickle finds what it names.
             from . import moved
 
             return moved.search(super().find_class, module, name, missing)

@@ -11,21 +11,16 @@ from typing import TYPE_CHECKING, Any
 from clusterfn.bridge import layout
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import ConfigError
-from clusterfn.scheduler.base import Submission
+from clusterfn.scheduler.base import PASSED_VARIABLES, Submission
 from clusterfn.scheduler.grid_engine.site import USUAL_NAMES
 
 if TYPE_CHECKING:
     from clusterfn.config.job_spec import JobSpec
 
-# Variables of the login host that a job gets, without which no download would work at some sites.
-_PASSED = (
-    "http_proxy https_proxy ftp_proxy all_proxy no_proxy HTTP_PROXY HTTPS_PROXY FTP_PROXY ALL_PROXY NO_PROXY "
-    "SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE"
-)
 # `-w e` rejects what can never run, which would otherwise wait without end, but does not say why. `-w v` says why, and
 # submits nothing.
 _SUBMIT = f"""\
-for name in {_PASSED}; do
+for name in {" ".join(PASSED_VARIABLES)}; do
     eval "[ -z \\"\\${{$name+x}}\\" ]" || set -- -v "$name" "$@"
 done
 qsub -terse -w e "$@" && exit
@@ -124,7 +119,7 @@ def _folder(host: Host, job: JobSpec) -> str:
 
 
 def _options(host: Host, job: JobSpec, folder: str, log: str) -> list[str]:
-    """-C "": lines of the script that begin with #$ are no options."""
+    """Return the options of a job. With `-C ""`, lines of the script that begin with #$ are none."""
     name = layout.job_name(job.name, job.id)
     if name[0].isdecimal():
         message = f"name={job.name!r}: Grid Engine takes no name that begins with a digit"

@@ -13,10 +13,9 @@ from xml.etree import ElementTree
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.verdict import MORE_MEMORY, MORE_TIME
 from clusterfn.config.spec import Host
-from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, UNKNOWN, Evidence, JobState, SchedulerVerdict
+from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, UNKNOWN, Evidence, JobState, SchedulerVerdict, most_alive
 
 _DOCUMENT = re.compile(r"<\?xml.*</job_info>", re.DOTALL)
-_ORDER = {RUNNING: 0, PENDING: 1, UNKNOWN: 2, FINAL: 3}
 
 # What a reason of `qstat -j` contains, and what it means. The first that is found counts.
 _WAITS = (
@@ -61,16 +60,14 @@ def states(text: str) -> dict[str, JobState]:
     Of several jobs of one name (tasks of an array, a submission that was repeated) the one most alive counts.
     """
     reasons = _reasons(text)
-    by_name: dict[str, JobState] = {}
-    for number, name, state, _, _ in _listed(text):
-        job_state = GridEngineState(_phase(state), state, reasons.get(number, ""), number)
-        if name not in by_name or _ORDER[job_state.phase] < _ORDER[by_name[name].phase]:
-            by_name[name] = job_state
-    return by_name
+    return most_alive(
+        (name, GridEngineState(_phase(state), state, reasons.get(number, ""), number))
+        for number, name, state, _, _ in _listed(text)
+    )
 
 
 def _listed(text: str) -> Iterator[tuple[str, str, str, str, str]]:
-    """Number, name, state, tasks and the state of the queue instance of each job in the documents of a look."""
+    """Yield the number, name, state, tasks and state of the queue instance of each job in the documents of a look."""
     for document in _DOCUMENT.findall(text):
         try:
             tree = ElementTree.fromstring(document)
@@ -86,7 +83,7 @@ def _listed(text: str) -> Iterator[tuple[str, str, str, str, str]]:
 
 
 def _phase(state: str) -> str:
-    """`hRwq` waits, `dr` and `t` run, `z` has ended: letters, of which some count before others."""
+    """Return the phase by the letters, of which some count before others: `hRwq` waits, `dr` runs, `z` has ended."""
     if "z" in state:
         return FINAL
     if "q" in state:
@@ -249,7 +246,7 @@ def _ending(facts: Mapping[str, str], evidence: Evidence) -> SchedulerVerdict | 
 
 
 def _enforced(facts: Mapping[str, str], proof: tuple[str, ...]) -> SchedulerVerdict:
-    """One number for two limits: the time says which of them it was."""
+    """Return the verdict on a job that was ended at a limit: one number means two, and the time says which it was."""
     limits = dict(re.findall(r"\b(h_rt|h_vmem)=([^,\s]+)", facts.get("category", "")))
     limit_s = limits.get("h_rt", "")
     if limit_s.isdecimal() and _number(facts.get("ru_wallclock", "")) < int(limit_s) and "h_vmem" in limits:

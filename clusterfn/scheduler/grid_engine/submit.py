@@ -93,7 +93,6 @@ class GridEngine(Scheduler):
     starts_one_by_one = False
     requeues = False
     priority_hint = "leave it out; `qalter -p -100 JOB` on the host lets your other jobs go first"
-    lists_all = "`qstat -u '*'`"
 
     def __init__(self, host: Host, user: str) -> None:
         self.host = host

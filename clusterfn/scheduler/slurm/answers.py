@@ -114,7 +114,7 @@ _ADDED = re.compile(r"--(export|mem|cpus-per-task|open-mode|requeue)(?![\w-])")
 
 
 def submit_hint(output: str, host: Host) -> str:
-    """One thing to do about a refusal."""
+    """Return one thing to do about a refusal."""
     lower = output.lower()
     added = _ADDED.search(lower)
     if added and added[1] not in host.scheduler_options:
@@ -139,8 +139,8 @@ said=$1; words=$2; shift 2
 ask=
 while [ "$words" -gt 0 ]; do ask="$ask $1"; words=$((words - 1)); shift; done
 # shellcheck disable=SC2086  # words without blanks
-told=$(sinfo --noheader --format=%m $ask 2>/dev/null) || told=
-case $told in
+sizes=$(sinfo --noheader --format=%m $ask 2>/dev/null) || sizes=
+case $sizes in
     '' | *[2-9]* | *1[0-9]*) printf '%s\n' "$said" >&2; exit 1 ;;
 esac
 printf '%s\n' "clusterfn: SLURM here does not track memory, and refuses jobs that ask for some: it is not asked; \
@@ -154,7 +154,7 @@ _TOO_LONG = ("PartitionTimeLimit", "PartitionConfig")
 
 
 def again(request: Submission, answer: Answer, clusters: Sequence[str]) -> Submission | None:
-    """As `Scheduler.again`: the time without the minute that is added, or no memory where none is tracked."""
+    """Return the request of `Scheduler.again`: without the minute that is added, or without untracked memory."""
     errors = answer.err.lower()
     if not answer.rc:
         return None
@@ -174,9 +174,10 @@ def again(request: Submission, answer: Answer, clusters: Sequence[str]) -> Submi
 
 
 def loosen(state: JobState, time_s: float | None, clusters: Sequence[str]) -> tuple[str, ...]:
-    """As `Scheduler.loosen_command`: a site may take a job that is longer than its partition allows, and hold it.
+    """Return the command of `Scheduler.loosen_command`, which takes back the minute that clusterfn has added.
 
-    It is the whole limit and no difference: each program that follows the job says the same.
+    A site may take a job that is longer than its partition allows, and hold it. The command names the whole limit and
+    no difference, so each program that follows the job says the same.
     """
     number = re.match("[0-9]+", state.scheduler_id)
     if state.phase != PENDING or state.reason not in _TOO_LONG or number is None or time_s is None:
@@ -188,7 +189,7 @@ _PLUGIN = re.compile(r"sbatch: (?:lua: )?(.*\S)")
 
 
 def notes(answer: Answer) -> Iterator[str]:
-    """Return what the site's plugins told about a job that sbatch has submitted."""
+    """Yield what the site's plugins said about a job that sbatch has submitted."""
     if answer.rc == 0:
         for line in answer.err.splitlines():
             match = None if is_standing(line) else _PLUGIN.fullmatch(line.strip())

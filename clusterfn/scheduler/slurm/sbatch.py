@@ -14,17 +14,15 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.schedulers.slurm import STANDING
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
-from clusterfn.scheduler.base import Submission
+from clusterfn.scheduler.base import PASSED_VARIABLES, Submission
 from clusterfn.scheduler.slurm import OBEYED, answers, gres
 
 if TYPE_CHECKING:
     from clusterfn.config.job_spec import JobSpec
 
-# By list, so that nothing of the login's session leaks into the job: SLURM then makes the user's login environment on
-# the node. HOME is there in any case. Without the site's proxies and certificates no download would work.
-_PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
-_CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-_EXPORT = ",".join(["HOME", "USER", "LOGNAME", *_PROXIES, *map(str.upper, _PROXIES), *_CERTIFICATES])
+# A list keeps the other variables of the login's session out of the job: SLURM then makes the user's login environment
+# on the node. HOME is there in any case.
+_EXPORT = ",".join(["HOME", "USER", "LOGNAME", *PASSED_VARIABLES])
 # $1 the names of the jobs whose values it takes, $2 other conditions, $3 and $4 how squeue is asked. A job that is no
 # longer listed has ended. The job itself sees whether that one has returned, as SLURM takes a job that it has forgotten
 # for a success.

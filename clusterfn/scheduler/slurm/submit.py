@@ -13,7 +13,7 @@ import json
 import math
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,9 +22,7 @@ from clusterfn.bridge.schedulers.slurm import complaints
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import ClusterfnError, ConfigError, SubmitError, Unsatisfiable
 from clusterfn.scheduler.base import (
-    FINAL,
     PENDING,
-    RUNNING,
     UNKNOWN,
     Alteration,
     Answer,
@@ -37,6 +35,7 @@ from clusterfn.scheduler.base import (
     SchedulerLimits,
     SchedulerVerdict,
     Submission,
+    most_alive,
 )
 from clusterfn.scheduler.slurm import OBEYED, answers, gres, sbatch, site
 from clusterfn.scheduler.slurm import states as slurm_states
@@ -66,7 +65,6 @@ _MAYBE_SUBMITTED = re.compile(
 )
 # sbatch's own words when it has submitted nothing.
 _REFUSED = re.compile(r"submission failed|unrecognized option|fatal:")
-_ORDER = {RUNNING: 0, PENDING: 1, UNKNOWN: 2, FINAL: 3}
 
 
 class Slurm(Scheduler):
@@ -81,7 +79,6 @@ class Slurm(Scheduler):
     holds = True
     priority_hint = 'leave it out; slurm={"nice": 100} lets your other jobs go first'
     unset = OBEYED
-    lists_all = "`squeue`"
 
     def __init__(self, host: Host, user: str) -> None:
         self.host = host
@@ -162,23 +159,7 @@ class Slurm(Scheduler):
         return ("squeue", *self._clusters, *shown)
 
     def parse_states(self, text: str) -> Mapping[str, JobState]:
-        """Read the states by name; of several jobs of one name, such as elements, the one most alive counts."""
-        states: dict[str, JobState] = {}
-        for line in text.splitlines():
-            first, _, name = line.strip().rpartition("|")
-            number, _, state_and_reason = first.partition("|")
-            state, _, columns = state_and_reason.partition("|")
-            if not number[:1].isdecimal() or not state:
-                continue
-            word = re.split(r"[+ ]", state, maxsplit=1)[0]
-            counted = _NODES.fullmatch(columns)
-            reason, nodes, starts = (counted[1], int(counted[2]), counted[3] or "") if counted else (columns, 1, "")
-            phase = slurm_states.PHASES.get(word, UNKNOWN)
-            start = starts if phase == PENDING and slurm_states.is_time(starts) else ""
-            job_state = slurm_states.SlurmState(phase, word, "" if reason == "None" else reason, number, nodes, start)
-            if name not in states or _ORDER[job_state.phase] < _ORDER[states[name].phase]:
-                states[name] = job_state
-        return states
+        return most_alive(_listed(text))
 
     def trouble(self, answer: Answer) -> str:
         """Say why squeue failed; it may complain and return 0 ("Invalid user"): an empty list is worth nothing then."""
@@ -255,6 +236,22 @@ class Slurm(Scheduler):
         )
 
 
+def _listed(text: str) -> Iterator[tuple[str, JobState]]:
+    """Yield the name and the state of each job that squeue lists."""
+    for line in text.splitlines():
+        first, _, name = line.strip().rpartition("|")
+        number, _, state_and_reason = first.partition("|")
+        state, _, columns = state_and_reason.partition("|")
+        if not number[:1].isdecimal() or not state:
+            continue
+        word = re.split(r"[+ ]", state, maxsplit=1)[0]
+        counted = _NODES.fullmatch(columns)
+        reason, nodes, starts = (counted[1], int(counted[2]), counted[3] or "") if counted else (columns, 1, "")
+        phase = slurm_states.PHASES.get(word, UNKNOWN)
+        start = starts if phase == PENDING and slurm_states.is_time(starts) else ""
+        yield name, slurm_states.SlurmState(phase, word, "" if reason == "None" else reason, number, nodes, start)
+
+
 def _may_be_submitted(answer: Answer) -> bool:
     """Whether the controller did not answer, or made no sense: it may have taken the job.
 
@@ -277,7 +274,13 @@ _STEP = (
 def held_request(
     job: JobSpec, by_sbatch: Submission, gpu_options: Mapping[str, str], clusters: Sequence[str]
 ) -> Submission:
-    """As `Scheduler.into_held`; `gpu_options` are those of srun for the GPUs of one job, `clusters` for the cluster."""
+    """Return the request of `Scheduler.into_held`.
+
+    Args:
+        by_sbatch: The request that `enter` falls back to.
+        gpu_options: Those of srun for the GPUs of the job.
+        clusters: The option that names the cluster, if any.
+    """
     resources, folder = job.resources, layout.job_dir(job.root, job.id)
     memory = None if resources.memory_bytes is None else math.ceil(resources.memory_bytes / _MB)
     options = {"job-name": layout.job_name(job.name, job.id), "chdir": folder, "cpus-per-task": resources.cores}
@@ -299,7 +302,7 @@ def held_request(
 
 
 def reason_not_held(job: JobSpec) -> str:
-    """As `Scheduler.never_held`."""
+    """Return why a job of this kind runs in no held allocation, whatever its size and time; "" if it may."""
     reasons = (
         (job.resources.nodes * job.resources.tasks_per_node > 1, "it has several tasks"),
         (bool(job.after), "it waits for other jobs"),
