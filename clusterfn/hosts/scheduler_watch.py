@@ -261,9 +261,9 @@ class SchedulerWatch:
                 (job.listener, Silent(now - (job.added if since is None else since), trouble))
                 for job in self._jobs.values()
             ]
-        self._answered = self._last_look_at
+        self._answered = self._last_look_at - look.took_s
         states = self._scheduler.parse_states(look.out)
-        # A job that was added after the look began cannot be in its answer.
+        # A job that was added after the look began cannot be in its answer. Of thousands, a look takes seconds.
         covered = {name: job for name, job in self._jobs.items() if job.added <= self._answered}
         self._loosen({name: states[name] for name in covered if name in states})
         for name, job in covered.items():

@@ -37,7 +37,7 @@ FRAMES = [
     pack({"id": 2, "end": True, "ok": True, "existed": False}) + pack({"id": 3, "offset": 0}, b"some bytes"),
     pack({"id": 2, "end": True, "ok": False, "error": {"kind": "io", "message": "Input/output error", "path": "/p"}}),
     pack({"id": 4, "end": True, "ok": True, "files": [["a", 1, 0.5, 0o600]]}),
-    pack({"id": 5, "same": False, "rc": 0, "out": 2, "age_s": 0.1}, b"outerr"),
+    pack({"id": 5, "same": False, "rc": 0, "out": 2, "age_s": 0.1, "took_s": 0.2}, b"outerr"),
     pack({"id": 6, "size": 200, "zlib": True}, zlib.compress(bytes(200))),
 ]
 
@@ -63,7 +63,11 @@ ANSWERS: dict[str, list[Header]] = {
     "follow still": [{"silent_s": 1.0}, OK],
     "run": [{**OK, "rc": 0, "signal": None, "out": 2, "err": 2, "truncated": False}],
     "spawn": [{"pid": 7, "starttime": 1}, {**OK, "status": 0}],
-    "repeat": [{"rc": 0, "out": 2, "err": 2, "same": False, "age_s": 0.0}, {"same": True, "rc": 0, "age_s": 1.0}, OK],
+    "repeat": [
+        {"rc": 0, "out": 2, "err": 2, "same": False, "age_s": 0.0, "took_s": 0.1},
+        {"same": True, "rc": 0, "age_s": 1.0, "took_s": 0.1},
+        OK,
+    ],
     "have glob": [{**OK, "files": [["a", 1, 0.5, 0o600]], "truncated": False}],
     "ping": [{"end": True, "ok": False, "error": {"kind": "full", "message": "m", "free": 1, "needed": 2}}],
 }

@@ -159,6 +159,7 @@ class RepeatHandler(RequestHandler):
     program: "Optional[Program]" = None
     lock = -1
     busy_since: "Optional[float]" = None
+    began = 0.0
 
     def start(self) -> None:
         self.interval = seconds(self.header, "interval_s", 60.0)
@@ -193,6 +194,7 @@ class RepeatHandler(RequestHandler):
         if cached is not None:
             self.unlock()
             return self.report(*cached)
+        self.began = time.monotonic()
         self.program = Program(self.agent, self.header, b"", self.on_end)
         return None
 
@@ -225,16 +227,17 @@ class RepeatHandler(RequestHandler):
             os.close(self.lock)
             self.lock = -1
 
-    def read_cached(self) -> "Optional[Tuple[Any, bytes, bytes, float]]":
+    def read_cached(self) -> "Optional[Tuple[Any, bytes, bytes, float, float]]":
         data = b"".join(iter(lambda: os.read(self.lock, CHUNK), b""))
         line, _, body = data.partition(b"\n")
         try:
             head = json.loads(line.decode())
             age = time.time() - head["t"]
             fresh = len(body) == head["out"] + head["err"] and 0 <= age < self.interval
+            took = float(head.get("took", 0.0))
         except (ValueError, KeyError, TypeError):
             return None
-        return (head["rc"], body[: head["out"]], body[head["out"] :], age) if fresh else None
+        return (head["rc"], body[: head["out"]], body[head["out"] :], age, took) if fresh else None
 
     def on_done(self, program: Program) -> None:
         if program.child.failure is not None:
@@ -245,22 +248,26 @@ class RepeatHandler(RequestHandler):
         # The client would conclude that whatever a truncated list lacks has ended.
         if program.truncated:
             rc, out, err = None, b"", b"it printed more than the 4 MB that clusterfn reads\n"
+        took = time.monotonic() - self.began
         if self.lock >= 0:
-            head = json.dumps({"t": time.time(), "rc": rc, "out": len(out), "err": len(err)}).encode()
+            facts = {"t": time.time(), "took": took, "rc": rc, "out": len(out), "err": len(err)}
+            head = json.dumps(facts).encode()
             with contextlib.suppress(OSError):
                 # On a full disk only a part is written, and `read_cached` rejects that by its length.
                 os.ftruncate(self.lock, 0)
                 os.lseek(self.lock, 0, os.SEEK_SET)
                 write_all(self.lock, memoryview(head + b"\n" + out + err))
             self.unlock()
-        self.report(rc, out, err, 0.0)
+        self.report(rc, out, err, 0.0, took)
 
-    def report(self, rc: "Optional[int]", out: bytes, err: bytes, age: float) -> None:
+    def report(self, rc: "Optional[int]", out: bytes, err: bytes, age: float, took: float = 0.0) -> None:
+        """Send one look, so many seconds after the program ended, which took so many."""
         if self.ended:
             return
         same = self.last == (rc, out, err)
         self.last = (rc, out, err)
-        self.send({"rc": rc, "out": len(out), "err": len(err), "same": same, "age_s": age}, b"" if same else out + err)
+        facts = {"rc": rc, "out": len(out), "err": len(err), "same": same, "age_s": age, "took_s": took}
+        self.send(facts, b"" if same else out + err)
         self.later(max(self.interval - age, 0.0), self.turn)
 
     def stop(self) -> None:

@@ -36,6 +36,14 @@ def number(header: Header, name: str, below: float = math.inf) -> int:
     return value
 
 
+def seconds(header: Header, name: str) -> float:
+    """Return a time of an answer, at least 0; raises as `number`."""
+    value = header.get(name)
+    if not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise MalformedAnswer(f"{name}: {ascii(value)[:80]}")
+    return value
+
+
 def boolean(header: Header, name: str) -> bool:
     """Return a boolean of an answer; raises as `number`."""
     value = header.get(name)
@@ -278,6 +286,7 @@ class CommandLook(NamedTuple):
         rc: Exit status; negative: the signal; None: killed because it took too long.
         same: Whether everything is as at the look before.
         age_s: How old the answer is: another process of this user may have asked.
+        took_s: How long the program took. It may have looked at its beginning, and knows nothing of what came later.
     """
 
     rc: int | None
@@ -285,6 +294,7 @@ class CommandLook(NamedTuple):
     err: str
     same: bool = False
     age_s: float = 0.0
+    took_s: float = 0.0
 
 
 class RepeatRequest(SimpleRequest[None]):
@@ -296,13 +306,14 @@ class RepeatRequest(SimpleRequest[None]):
         self._texts = ("", "")
 
     def take(self, header: Header, body: bytes) -> None:
-        same, rc, age_s = boolean(header, "same"), header.get("rc"), header.get("age_s")
-        if not (rc is None or type(rc) is int) or not (isinstance(age_s, (int, float)) and 0 <= age_s < math.inf):
-            raise MalformedAnswer(f"rc: {ascii(rc)[:80]}, age_s: {ascii(age_s)[:80]}")
+        same, rc = boolean(header, "same"), header.get("rc")
+        if not (rc is None or type(rc) is int):
+            raise MalformedAnswer(f"rc: {ascii(rc)[:80]}")
+        age_s, took_s = seconds(header, "age_s"), seconds(header, "took_s")
         if not same:
             end = number(header, "out", below=len(body) + 1)
             self._texts = (body[:end].decode(errors="replace"), body[end:].decode(errors="replace"))
-        self._on_look(CommandLook(rc, *self._texts, same, age_s))
+        self._on_look(CommandLook(rc, *self._texts, same, age_s, took_s))
 
 
 class Spawned(NamedTuple):

@@ -2,13 +2,13 @@
 
 import asyncio
 from concurrent.futures import CancelledError
-from types import SimpleNamespace
 
 import pytest
 
 from clusterfn.errors import HostError
 from clusterfn.hosts import loop
 from clusterfn.hosts.rpc.reply import Reply
+from clusterfn.hosts.rpc.requests import CommandLook
 from clusterfn.hosts.scheduler_watch import SchedulerWatch, Silent
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.base import PENDING, RUNNING, JobState
@@ -47,8 +47,8 @@ class Connection:
         self.on_look = None
         self.repeating.reject(CancelledError())
 
-    def answer(self, *lines, rc=0, err="", age_s=0.0):
-        self.on_look(SimpleNamespace(rc=rc, out="\n".join(lines), err=err, age_s=age_s))
+    def answer(self, *lines, rc=0, err="", age_s=0.0, took_s=0.0):
+        self.on_look(CommandLook(rc, "\n".join(lines), err, age_s=age_s, took_s=took_s))
         loop.settle()
 
 
@@ -213,6 +213,18 @@ def test_an_answer_older_than_the_job_says_nothing_about_it(made):
     connection.answer("8|RUNNING|None|b.2", age_s=5.0)
     assert told == []
     connection.answer("8|RUNNING|None|b.2", age_s=2.0)
+    assert told == [None]
+
+
+def test_a_look_that_began_before_the_job_was_there_says_nothing_about_it(made):
+    watch, connection, clock = made
+    told = []
+    watch.add("a.1", told.append)
+    clock.now += 3
+    connection.answer("8|RUNNING|None|b.2", took_s=5.0)
+    assert told == []
+    clock.now += 3
+    connection.answer("8|RUNNING|None|b.2", took_s=5.0)
     assert told == [None]
 
 
