@@ -160,7 +160,7 @@ class GroupElements(ArrayTaskOwner):
 
     def waits_for(self, what: str) -> None:
         """Show what it waits for in addition to its turn; "" for nothing any more."""
-        self.besides = what
+        self.other_reason = what
         self.group.set_state(PENDING, self.waiting_reason)
 
     def cannot_have(self, message: str, evidence: Sequence[str], hint: str) -> None:
@@ -171,7 +171,7 @@ class GroupElements(ArrayTaskOwner):
     def on_scheduler(self, seen: Seen) -> None:
         """Take what the scheduler said of all elements at one look."""
         if isinstance(seen, Silent):
-            self.turn = seen.in_words
+            self.queue_reason = seen.in_words
             self.group.set_state(PENDING, self.waiting_reason)
             return
         self._note_if_all_wait_here()
@@ -179,11 +179,11 @@ class GroupElements(ArrayTaskOwner):
         if self._is_refused:
             return
         waits = seen is not None and seen.phase == base.PENDING
-        self.turn = seen.in_words if seen is not None and waits else ""
+        self.queue_reason = seen.in_words if seen is not None and waits else ""
         if seen is not None:
-            self.turn = self.turn or seen.suspended
+            self.queue_reason = self.queue_reason or seen.suspended
         if seen is not None and seen.waits_for_jobs:
-            self.turn = describe_open(self.inputs) or self.turn
+            self.queue_reason = describe_open(self.inputs) or self.queue_reason
         self.group.set_state(PENDING, self.waiting_reason)
         # The scheduler may know what is being sent, or not yet.
         if any(_is_being_sent(submission) for submission in self._submissions):

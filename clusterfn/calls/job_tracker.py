@@ -183,12 +183,12 @@ class Tracker(Follower, JobBackend, WaitingJob):
         if seen is not None:
             self.scheduler_id, self.doubt = seen.scheduler_id or self.scheduler_id, None
             if job.state == PENDING and seen.phase == base.PENDING:
-                self.turn = seen.in_words
+                self.queue_reason = seen.in_words
                 if seen.waits_for_jobs:
                     # The time in the queue begins when the inputs are complete, because `queue_timeout` is about the
                     # scheduler.
                     self._held_until = time.monotonic()
-                    self.turn = describe_open(self.inputs) or self.turn
+                    self.queue_reason = describe_open(self.inputs) or self.queue_reason
                 self._waits()
                 limit_s = self.session.host.queue_timeout_s if self.session.scheduler.knows_all else None
                 if limit_s is not None and time.monotonic() - max(job.submitted_at, self._held_until) > limit_s:
@@ -215,7 +215,7 @@ class Tracker(Follower, JobBackend, WaitingJob):
 
     def waits_for(self, what: str) -> None:
         """Show what it waits for in addition to its turn, and how far that is; "" for nothing any more."""
-        self.besides = what
+        self.other_reason = what
         self._waits()
 
     def cannot_have(self, message: str, evidence: Sequence[str], hint: str) -> None:

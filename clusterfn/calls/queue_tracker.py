@@ -135,7 +135,7 @@ class QueueTracker:
         sending: All that is sent for it, if this process does so.
         laid_out: The answer to the sending of its folder, if this process has sent it.
         starting: What sees its submissions through.
-        turn, besides: Why it waits for its turn, and what it waits for in addition; "" for nothing.
+        queue_reason, other_reason: Why it waits for its turn, and what it waits for in addition; "" for nothing.
     """
 
     _is_refused = False
@@ -148,7 +148,7 @@ class QueueTracker:
         self.sending: Sending | None = None
         self.laid_out: Reply[bool] | None = None
         self.starting: list[concurrent.futures.Future[None]] = []
-        self.turn = self.besides = ""
+        self.queue_reason = self.other_reason = ""
 
     @property
     def connection(self) -> HostConnection:
@@ -171,7 +171,7 @@ class QueueTracker:
     @property
     def waiting_reason(self) -> str:
         """Why it waits: its place in the queue, and what it waits for in addition to its turn."""
-        reason = "; ".join(filter(None, [self.turn, self.besides]))
+        reason = "; ".join(filter(None, [self.queue_reason, self.other_reason]))
         return _naming_this_program(reason) if self.session.host.is_this_machine else reason
 
     def submissions(self) -> Sequence[Reply[Any]]:
@@ -195,7 +195,7 @@ class QueueTracker:
 
     def _note_refusal(self, reason: str) -> None:
         """Say on the host why it is not in the queue, for others who look for it there."""
-        self.turn = reason
+        self.queue_reason = reason
         self._is_refused = True
         # Without this order the note could be the only file in the folder of the job.
         after = [self.laid_out] if self.laid_out is not None else []
@@ -204,7 +204,7 @@ class QueueTracker:
 
     def _note_acceptance(self) -> None:
         if self._is_refused:
-            self._is_refused, self.turn = False, ""
+            self._is_refused, self.queue_reason = False, ""
             # Other programs believe the note, so it must go as soon as the scheduler has the job.
             self.connection.run(["rm", "-f", posixpath.join(self.folder, layout.REFUSED)])
 

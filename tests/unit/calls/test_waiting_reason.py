@@ -23,6 +23,9 @@ def test_a_job_that_waits_for_a_gpu_of_this_program_says_so(is_this_machine: boo
     host = SimpleNamespace(is_this_machine=is_this_machine)
     tracker = QueueTracker.__new__(QueueTracker)
     tracker.session = SimpleNamespace(host=host)  # type: ignore[assignment]
-    tracker.turn, tracker.besides = f"1 in use without a lease: python3 (pid {pid}, ada); waiting for 1", ""
+    tracker.queue_reason, tracker.other_reason = (
+        f"1 in use without a lease: python3 (pid {pid}, ada); waiting for 1",
+        "",
+    )
 
     assert tracker.waiting_reason == f"1 in use without a lease: python3 ({named}); waiting for 1"

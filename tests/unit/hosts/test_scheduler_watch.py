@@ -205,26 +205,18 @@ def test_silence_from_the_first_look_counts_from_the_submission(made):
     assert told == [Silent(9.0, "squeue did not answer in time")]
 
 
-def test_an_answer_older_than_the_job_says_nothing_about_it(made):
+@pytest.mark.parametrize(
+    "times", [{"age_s": 5.0}, {"took_s": 5.0}], ids=["an older answer", "a look that began before"]
+)
+def test_an_answer_that_cannot_know_the_job_says_nothing_about_it(made, times):
     watch, connection, clock = made
     told = []
     watch.add("a.1", told.append)
     clock.now += 3
-    connection.answer("8|RUNNING|None|b.2", age_s=5.0)
-    assert told == []
-    connection.answer("8|RUNNING|None|b.2", age_s=2.0)
-    assert told == [None]
-
-
-def test_a_look_that_began_before_the_job_was_there_says_nothing_about_it(made):
-    watch, connection, clock = made
-    told = []
-    watch.add("a.1", told.append)
-    clock.now += 3
-    connection.answer("8|RUNNING|None|b.2", took_s=5.0)
+    connection.answer("8|RUNNING|None|b.2", **times)
     assert told == []
     clock.now += 3
-    connection.answer("8|RUNNING|None|b.2", took_s=5.0)
+    connection.answer("8|RUNNING|None|b.2", **times)
     assert told == [None]
 
 
