@@ -242,6 +242,9 @@ class Tracker(Follower, JobBackend, WaitingJob):
         # Another program may have cancelled the job before SLURM had room for it.
         if isinstance(self.submission, PendingSubmission):
             self.submission.withdraw()
+        elif self.submission is not None:
+            # The host has not started its script yet, and need not.
+            self.submission.cancel()
 
     def withdraw(self) -> bool:
         """Keep the job from ever starting; false if it has started."""

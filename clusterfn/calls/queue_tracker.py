@@ -209,7 +209,12 @@ class QueueTracker:
             self.connection.run(["rm", "-f", posixpath.join(self.folder, layout.REFUSED)])
 
     def await_submissions(self) -> None:
-        """Submit nothing again, and wait for answers that are due: a scheduler cannot cancel what it does not know."""
+        """Submit nothing again, and wait for answers that are due: a scheduler cannot cancel what it does not know.
+
+        A host without a scheduler may still have hundreds of jobs to start. A job that has an outcome is not started.
+        """
+        if not self.session.scheduler.has_nodes:
+            return
         for each in list(self.submissions()):
             if isinstance(each, PendingSubmission):
                 # Submitted again in the meantime, the job would be in the queue after it was cancelled.
