@@ -7,10 +7,9 @@ by what `speak_by` was given.
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 SPEAK_AFTER_S = 5.0
@@ -33,11 +32,12 @@ def speak_here() -> None:
     _here.speaks = True
 
 
-def _may_speak() -> bool:
+def may_speak() -> bool:
+    """Whether the waits of this thread speak."""
     return threading.current_thread() is threading.main_thread() or getattr(_here, "speaks", False)
 
 
-class _Speaker:
+class Speaker:
     """Says what is waited for when the words change, and again after a while."""
 
     def __init__(self) -> None:
@@ -61,9 +61,9 @@ def wait(
         describe: Says what is waited for, and why that takes long.
         timeout_s: None for as long as it takes.
     """
-    if not _may_speak():
+    if not may_speak():
         return await_for(timeout_s)
-    until, speaker = None if timeout_s is None else time.monotonic() + timeout_s, _Speaker()
+    until, speaker = None if timeout_s is None else time.monotonic() + timeout_s, Speaker()
     while True:
         left = None if until is None else max(0.0, until - time.monotonic())
         if left is not None and left <= SPEAK_AFTER_S:
@@ -79,22 +79,3 @@ def wait_for(
     """Wait until all of these have ended; return false after `timeout_s`."""
     some = list(futures)
     return wait(lambda seconds: not concurrent.futures.wait(some, seconds).not_done, describe, timeout_s)
-
-
-@contextlib.contextmanager
-def speaking(describe: Callable[[], str]) -> Iterator[None]:
-    """Say the same of what is done in the block, which cannot be waited for piece by piece."""
-    if not _may_speak():
-        yield
-        return
-    over, speaker = threading.Event(), _Speaker()
-
-    def watch() -> None:
-        while not over.wait(SPEAK_AFTER_S):
-            speaker.say(describe())
-
-    threading.Thread(target=watch, name="clusterfn-speaking", daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
