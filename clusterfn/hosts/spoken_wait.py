@@ -1,12 +1,13 @@
 """Wait for something, and say what for if that takes longer than some seconds: no public call waits without a word.
 
-Only the main thread speaks, as others work for it, and a thread that has called `speak_here`. The sentences are printed
-by what `speak_by` was given.
+Only the main thread speaks, as others work for it, and work of other threads that has called `speak_here`. The
+sentences are printed by what `speak_by` was given.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import contextvars
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -18,7 +19,8 @@ REASON_AFTER_S = 3.0
 # Sentences that differ only in numbers are repeated this often.
 AGAIN_S = 60.0
 
-_here = threading.local()
+# Threads of the pool do work of many kinds, each in a context of its own.
+_speaks_here = contextvars.ContextVar("speaks_here", default=False)
 _printers: list[Callable[[str], object]] = []
 
 
@@ -28,13 +30,13 @@ def speak_by(printer: Callable[[str], object]) -> None:
 
 
 def speak_here() -> None:
-    """Let the waits of this thread speak, too: the main thread has nothing to do but wait for it."""
-    _here.speaks = True
+    """Let the waits of this work speak, too: the main thread has nothing to do but wait for it."""
+    _speaks_here.set(True)
 
 
 def may_speak() -> bool:
     """Whether the waits of this thread speak."""
-    return threading.current_thread() is threading.main_thread() or getattr(_here, "speaks", False)
+    return threading.current_thread() is threading.main_thread() or _speaks_here.get()
 
 
 class Speaker:
