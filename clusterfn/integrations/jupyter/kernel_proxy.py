@@ -34,8 +34,7 @@ from clusterfn.bridge.supervisor.text import format_duration
 from clusterfn.calls import console
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import loop
-from clusterfn.integrations.jupyter.kernel_link import HolderLink
-from clusterfn.integrations.jupyter.loop_events import UNDELIVERED_BYTES, LoopEvents
+from clusterfn.integrations.jupyter.kernel_link import UNDELIVERED_BYTES, HolderLink, LoopEvents
 from clusterfn.integrations.jupyter.waiting_kernel import ObservedStream, WaitingKernel
 
 if TYPE_CHECKING:
