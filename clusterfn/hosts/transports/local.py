@@ -5,6 +5,7 @@ The process has its own session: the terminal's Ctrl-C does not reach it, and it
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import os
@@ -16,11 +17,13 @@ from collections.abc import Mapping, Sequence
 
 from clusterfn.bridge.agent.pipes import USUAL, widen_pipe
 from clusterfn.errors import ConfigError
+from clusterfn.hosts import loop
 from clusterfn.hosts.transports.base import Stream, Transport
 from clusterfn.hosts.transports.prompts import Asker
 
 STDERR_KEPT = 8192
 PATIENCE_S = 2.0
+_REAP_S = 1.0
 
 
 class ListeningStream:
@@ -53,9 +56,14 @@ class ListeningStream:
         self._stderr_tail = (self._stderr_tail + piece)[-STDERR_KEPT:]
 
 
-def reap(process: subprocess.Popen[bytes], name: str) -> None:
-    """Wait in a thread for a process that has no other waiter, so that it leaves no zombie."""
-    threading.Thread(target=process.wait, name=name, daemon=True).start()
+def reap(process: subprocess.Popen[bytes]) -> None:
+    """Have the event loop wait for a process that has no other waiter, so that it leaves no zombie."""
+    loop.begin(_reap(process))
+
+
+async def _reap(process: subprocess.Popen[bytes]) -> None:
+    while process.poll() is None:
+        await asyncio.sleep(_REAP_S)
 
 
 class ProcessStream(ListeningStream):

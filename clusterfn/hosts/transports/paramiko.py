@@ -310,7 +310,7 @@ def _proxy(host: Host, command: str) -> socket.socket:
         ["/bin/sh", "-c", f"exec {command}"], stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True
     )
     theirs.close()
-    reap(process, "clusterfn-proxy")
+    reap(process)
     return ours
 
 

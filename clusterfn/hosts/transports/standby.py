@@ -65,7 +65,7 @@ def keep(held: HeldConnection, what: str, argv: list[str], first: bytes, marker:
     assert process.stdin
     with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
         stdin.write(json.dumps(plan).encode())
-    reap(process, "clusterfn-keeper")
+    reap(process)
 
 
 def take(held: HeldConnection, what: str) -> Standby | None:
