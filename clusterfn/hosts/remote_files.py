@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import posixpath
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
@@ -19,6 +18,7 @@ from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.config import units
 from clusterfn.errors import ClusterfnError, ConfigError, HostError
 from clusterfn.hosts import exit_flush
+from clusterfn.hosts.connected_host import removal_command
 from clusterfn.hosts.file_download import download
 from clusterfn.hosts.transfer import Transfer
 from clusterfn.public_api import public_api
@@ -30,7 +30,6 @@ _LIMIT = 10000
 _TIMEOUT_S = 60.0
 # A program that ends waits no longer than this for the removal of a folder.
 _REMOVAL_TIMEOUT_S = 5.0
-_REMOVE = '{ rm -rf -- "$2" && mv -- "$1" "$2"; } 2>/dev/null; rm -rf -- "$2"'
 
 
 class RemoteFile(NamedTuple):
@@ -297,13 +296,3 @@ def remove_folder(connection: HostConnection, folder: str) -> None:
     """Remove the folder of a job that never was, also where the program ends at once. Ignore a lost connection."""
     with contextlib.suppress(HostError):
         exit_flush.await_at_exit(connection.run(removal_command(folder)), _REMOVAL_TIMEOUT_S)
-
-
-def removal_command(folder: str) -> list[str]:
-    """Return the command that removes a folder of a host, after it has renamed it.
-
-    Renamed first: a late write into it, such as a conclusion, fails and cannot restore it. A removal that is cut short,
-    as by the end of the program, leaves nothing that is taken for the whole.
-    """
-    aside = posixpath.join(posixpath.dirname(folder), layout.REMOVED + posixpath.basename(folder))
-    return ["/bin/sh", "-c", _REMOVE, "sh", folder, aside]

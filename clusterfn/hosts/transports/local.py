@@ -5,7 +5,6 @@ The process has its own session: the terminal's Ctrl-C does not reach it, and it
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import os
@@ -17,13 +16,11 @@ from collections.abc import Mapping, Sequence
 
 from clusterfn.bridge.agent.pipes import USUAL, widen_pipe
 from clusterfn.errors import ConfigError
-from clusterfn.hosts import loop
 from clusterfn.hosts.transports.base import Stream, Transport
 from clusterfn.hosts.transports.prompts import Asker
 
 STDERR_KEPT = 8192
 PATIENCE_S = 2.0
-_REAP_S = 1.0
 
 
 class ListeningStream:
@@ -54,16 +51,6 @@ class ListeningStream:
 
     def _hear(self, piece: bytes) -> None:
         self._stderr_tail = (self._stderr_tail + piece)[-STDERR_KEPT:]
-
-
-def reap(process: subprocess.Popen[bytes]) -> None:
-    """Have the event loop wait for a process that has no other waiter, so that it leaves no zombie."""
-    loop.begin(_reap(process))
-
-
-async def _reap(process: subprocess.Popen[bytes]) -> None:
-    while process.poll() is None:
-        await asyncio.sleep(_REAP_S)
 
 
 class ProcessStream(ListeningStream):
