@@ -39,7 +39,7 @@ from clusterfn.config.job_spec import SPEC_OF_JOB, known_fields, read_spec
 from clusterfn.config.options import Options, parse_options
 from clusterfn.config.spec import DATA, Resources, ResultPolicy
 from clusterfn.errors import ClusterfnError, ConfigError, HostError
-from clusterfn.hosts import remote_files, spoken_wait
+from clusterfn.hosts import loop, remote_files, spoken_wait
 from clusterfn.hosts.host_state import HostState, open_session
 from clusterfn.public_api import public_api
 from clusterfn.scheduler import base
@@ -315,7 +315,7 @@ def find_job(job_id: str, host: str | None) -> tuple[HostState, str]:
         names = ", ".join(each.name for each in hosts[:_NAMED]) + (", …" if len(hosts) > _NAMED else "")
         return f"looking for {job_id[:SHORT]} on {names}: no answer yet"
 
-    with ArrivalStatus() as patience, spoken_wait.speaking(describe):
+    with ArrivalStatus() as patience, loop.speaking(describe):
         while True:
             seen = _seen_on(hosts, job_id, silent)
             folders = [(session, path) for session, path, _ in seen if _is_whole(path)]

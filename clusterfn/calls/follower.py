@@ -27,7 +27,7 @@ from clusterfn.calls.liveness import LivenessMonitor
 from clusterfn.calls.queue_tracker import FollowedJob
 from clusterfn.config.host_text import Lines
 from clusterfn.errors import ClusterfnError, HostDiskFull, HostError, JobError, ResultError, Unreachable
-from clusterfn.hosts import exit_flush, loop
+from clusterfn.hosts import exit_flush, loop, remote_files
 from clusterfn.hosts.rpc.link import ConnectionState, describe_trouble
 from clusterfn.hosts.rpc.requests import Followed
 from clusterfn.hosts.transfer import Transfer
@@ -250,7 +250,7 @@ class Follower(FollowedJob):
         if self.doubt is not None and fields.get("stage") == "submit":
             job.fail(self.doubt)
             self.cancel_at_scheduler()
-            exit_flush.remove_folder(self.connection, self.folder)
+            remote_files.remove_folder(self.connection, self.folder)
             return None
         self.has_outcome = True
         arriving, self.arriving_outcome = self.arriving_outcome, None

@@ -26,7 +26,7 @@ from clusterfn.calls.item_results import ItemResults
 from clusterfn.calls.submission import PendingSubmission
 from clusterfn.config.job_spec import JobSpec
 from clusterfn.errors import ClusterfnError, HostError, Unreachable
-from clusterfn.hosts import exit_flush, loop, remote_files
+from clusterfn.hosts import loop, remote_files
 from clusterfn.scheduler.base import SchedulerLimits, SchedulerVerdict
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class GroupTracker(GroupElements):
         if submit.is_from_host(error):
             # The connection was closed.
             with contextlib.suppress(HostError):
-                exit_flush.remove_folder(self.connection, self.folder)
+                remote_files.remove_folder(self.connection, self.folder)
 
     def follow(self, numbers: Iterable[int]) -> None:
         """Follow these elements as soon as they begin."""

@@ -17,7 +17,7 @@ from clusterfn.calls.follower import Follower
 from clusterfn.calls.queue_tracker import JobBackend
 from clusterfn.calls.submission import PendingSubmission, WaitingJob
 from clusterfn.errors import ClusterfnError, HostError
-from clusterfn.hosts import loop, spoken_wait
+from clusterfn.hosts import loop
 from clusterfn.hosts.scheduler_watch import UNREACHABLE, Seen, Silent
 from clusterfn.scheduler import base
 from clusterfn.scheduler.base import JobState, SchedulerVerdict
@@ -154,7 +154,7 @@ class Tracker(Follower, JobBackend, WaitingJob):
         job, until = posixpath.basename(self.folder), time.monotonic() + _TIMEOUT_S
         removal = remote_state.remove_jobs(self.session, [job])
         # The supervisor ends a moment after it has published the outcome, and the host keeps a job that has a process.
-        with spoken_wait.speaking(lambda: f"waiting for the supervisor of {self.scheduler_name} to end"):
+        with loop.speaking(lambda: f"waiting for the supervisor of {self.scheduler_name} to end"):
             while [each["why"] for each in removal["kept"]] in _PUBLISHED and time.monotonic() < until:
                 time.sleep(_AGAIN_S)
                 removal = remote_state.remove_jobs(self.session, [job])

@@ -26,7 +26,8 @@ from clusterfn.calls.submission import PendingSubmission, Started, WaitingJob
 from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError, SubmitError, Unsatisfiable
 from clusterfn.hosts import bridge_bundle, loop
 from clusterfn.hosts.connection import Needed, Reply, SpawnReply, TreeFile
-from clusterfn.hosts.exit_flush import await_at_exit, remove_folder
+from clusterfn.hosts.exit_flush import await_at_exit
+from clusterfn.hosts.remote_files import remove_folder
 from clusterfn.hosts.transfer import Sending
 from clusterfn.scheduler import job_script
 from clusterfn.scheduler.base import Answer, Submission
@@ -228,7 +229,7 @@ def send_contents(session: HostState, payload: Payload) -> Uploads:
 def _needed(session: HostState, needs: Uploads) -> Needed:
     """Return what a folder needs, and have sent again what the host finds gone or damaged when it gets the folder."""
 
-    async def send_again(paths: list[str], go_on: Callable[[HostError | None], None]) -> None:
+    async def send_again(paths: list[str]) -> HostError | None:
         # The host has just found these missing or damaged, so what this process remembers of them is wrong.
         session.contents.forget(paths)
         error: BaseException | None = None
@@ -243,11 +244,10 @@ def _needed(session: HostState, needs: Uploads) -> Needed:
             error = ended
         if error is not None and not isinstance(error, HostError):
             error = HostError(f"it was not sent again: {error}", host=session.host.name)
-        go_on(error)
+        return error
 
     return Needed(
-        list(needs.uploads), [needs.bridge] if needs.bridge else [],
-        lambda paths, go_on: loop.begin(send_again(paths, go_on)),
+        list(needs.uploads), [needs.bridge] if needs.bridge else [], send_again,
     )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from clusterfn.config.options import parse_options
 from clusterfn.config.spec import Host
 from clusterfn.config.units import parse_time
 from clusterfn.errors import ClusterfnError, ConfigError
-from clusterfn.hosts import remote_files, spoken_wait
+from clusterfn.hosts import loop, remote_files
 from clusterfn.hosts.host_state import HostState, open_session
 from clusterfn.scheduler.base import Evidence
 
@@ -96,7 +96,7 @@ def release(args: argparse.Namespace) -> int:
         session.connection.put(place, b"", sync=False).result(_TIMEOUT_S)
         until = time.monotonic() + _NOTICED_S
         held = _described(record)
-        with spoken_wait.speaking(lambda: f"waiting for {host.name} to release {held}"):
+        with loop.speaking(lambda: f"waiting for {host.name} to release {held}"):
             # The job that holds the allocation removes the folder with this file once it takes no more calls.
             while time.monotonic() < until and session.connection.have([place]).result(_TIMEOUT_S) == [True]:
                 time.sleep(_LOOK_S)

@@ -31,7 +31,7 @@ from clusterfn.cli import screen
 from clusterfn.cli.submission import OPTIONS, call_options, print_sent, start_detached, until_sent
 from clusterfn.config import config_file
 from clusterfn.errors import CommandFailed, ConfigError, MapError
-from clusterfn.hosts import spoken_wait
+from clusterfn.hosts import loop
 from clusterfn.scheduler.slurm.script import ARRAY_VARIABLE
 
 _DECORATED = re.compile(r"^@(?:clusterfn\.)?cluster\b[^\n]*(?:\n[@ )#][^\n]*)*\n(?:async )?def (\w+)", re.MULTILINE)
@@ -257,7 +257,7 @@ def read_input(source_name: str | None) -> str | None:
     folder = Path(tempfile.mkdtemp(prefix="clusterfn-stdin-"))
     # Functions registered first run last, so this removes the file only after everything was sent.
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    with spoken_wait.speaking(lambda: "reading standard input to its end; add < /dev/null if the command needs none"):
+    with loop.speaking(lambda: "reading standard input to its end; add < /dev/null if the command needs none"):
         count = _copy(source, folder / "stdin")
     if not count:
         return None

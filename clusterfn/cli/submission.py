@@ -14,7 +14,7 @@ from clusterfn.calls.job import Job, entry_of
 from clusterfn.cli import screen
 from clusterfn.config.option_checks import read_requeue
 from clusterfn.errors import Cancelled, ConfigError, HostError, SubmitError, Unsatisfiable
-from clusterfn.hosts import exit_flush, spoken_wait
+from clusterfn.hosts import exit_flush, loop
 
 _LOOK_S = 0.05
 OPTIONS = (
@@ -63,7 +63,7 @@ def start_detached(
 def send(called: ClusterFunction[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Job[Any]:
     """Send the call, and return its job once the host has it."""
     job = called.submit(*args, **kwargs)
-    with spoken_wait.speaking(lambda: f"{job.id[:SHORT]} is not submitted to {job.host} yet: it is {job.status_since}"):
+    with loop.speaking(lambda: f"{job.id[:SHORT]} is not submitted to {job.host} yet: it is {job.status_since}"):
         # `waits_here` means that the host lacks something that must be sent first.
         while (exit_flush.has_unanswered() or entry_of(job).waits_here) and not job.done():
             job_display.finish_submitting()
@@ -75,7 +75,7 @@ def send(called: ClusterFunction[Any, Any], args: tuple[Any, ...], kwargs: dict[
 
 def until_sent(group: JobGroup[Any, Any]) -> None:
     """Wait until the host has a map."""
-    with spoken_wait.speaking(lambda: f"{group.id[:SHORT]} is not submitted to {group.host} yet: it is {group.status}"):
+    with loop.speaking(lambda: f"{group.id[:SHORT]} is not submitted to {group.host} yet: it is {group.status}"):
         while exit_flush.has_unanswered() and not group.done():
             job_display.finish_submitting()
             time.sleep(_LOOK_S)

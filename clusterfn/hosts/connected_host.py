@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.errors import ClusterfnError, HostError
-from clusterfn.hosts import bridge_bundle, exit_flush, loop
+from clusterfn.hosts import bridge_bundle, loop
 from clusterfn.hosts import connection as hosts
 from clusterfn.hosts.connection import Completed, HostConnection, Reply, TreeFile
 from clusterfn.scheduler import scheduler_for
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from clusterfn.scheduler.base import Scheduler
 
 _BELIEVED_S = 3600.0
-_PROBE_TIMEOUT_S = 60.0
+_REMOVE = '{ rm -rf -- "$2" && mv -- "$1" "$2"; } 2>/dev/null; rm -rf -- "$2"'
 # The first call to a host waits for this, so it must be short. A host whose
 # login shell is slower gets an error that names `scheduler_path:`.
 _SHELL_S = 3.0
@@ -150,7 +150,7 @@ class HostBridge:
         with contextlib.suppress(HostError):
             # The bridge gets another name below, so a failed removal does no
             # harm. The next request reports a lost connection.
-            self._connect().run(exit_flush.removal_command(self.folder))
+            self._connect().run(removal_command(self.folder))
         self._suffix = f"-{secrets.token_hex(4)}"
         self._contents.forget()
 
@@ -160,11 +160,7 @@ class HostBridge:
         What needs it goes after these.
         """
         self._contents.forget()
-        if not self._is_own(folder):
-            return []
-        # Remove the folder first, because `put_tree` leaves a folder that exists as it is, damaged or not.
-        self._connect().run(exit_flush.removal_command(folder)).result(_PROBE_TIMEOUT_S)
-        return self._contents.send(folder, lambda: self.put(folder))
+        return self._replace(folder) if self._is_own(folder) else []
 
     def supervise(
         self, command: str, *args: str, bridge: str = "", stdin: bytes = b"", timeout_s: float = 60.0
@@ -215,8 +211,11 @@ class HostBridge:
             return self._contents.send(folder, lambda: self.put(folder))
         self._sends += 1
         self._contents.forget()
+        return self._replace(folder)
+
+    def _replace(self, folder: str) -> list[Reply[bool]]:
         # Remove the folder first, because `put_tree` leaves a folder that exists as it is, damaged or not.
-        removed = self._connect().run(exit_flush.removal_command(folder))
+        removed = self._connect().run(removal_command(folder))
         return self._contents.send(folder, lambda: self.put(folder, [removed]))
 
 
@@ -224,6 +223,16 @@ def _lacks(folder: str, stderr: bytes) -> bool:
     """Whether Python says that a file of the bridge is not there."""
     absent, file = b"No module named '_clusterfn", f"can't open file '{folder}/".encode()
     return any(absent in line or (file in line and b"[Errno 2]" in line) for line in stderr.splitlines())
+
+
+def removal_command(folder: str) -> list[str]:
+    """Return the command that removes a folder of a host, after it has renamed it.
+
+    Renamed first: a late write into it, such as a conclusion, fails and cannot restore it. A removal that is cut short,
+    as by the end of the program, leaves nothing that is taken for the whole.
+    """
+    aside = posixpath.join(posixpath.dirname(folder), layout.REMOVED + posixpath.basename(folder))
+    return ["/bin/sh", "-c", _REMOVE, "sh", folder, aside]
 
 
 class ConnectedHost:

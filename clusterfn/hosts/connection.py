@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.errors import HostError, Unreachable
-from clusterfn.hosts import spoken_wait
+from clusterfn.hosts import loop
 from clusterfn.hosts.host_requests import Completed, HostRequests, ListedFile, Needed, TreeFile
 from clusterfn.hosts.rpc import requests as _r
 from clusterfn.hosts.rpc.boot import boot, commands_of, greeting
@@ -241,7 +241,7 @@ def connection_for(
         return held[0]
     with lock:
         if not held or not held[0].usable():
-            with spoken_wait.speaking(lambda: f"connecting to {host.name} ({host.address}): it does not answer yet"):
+            with loop.speaking(lambda: f"connecting to {host.name} ({host.address}): it does not answer yet"):
                 held[:] = [connect(host, have=have, probe=probe, meanwhile=meanwhile)]
         elif (host.scheduler_path or host.scheduler_env) and commands_of(held[0].host) != commands_of(host):
             # `clusterfn init` may have written these folders to clusterfn.yml after this process had connected.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import io
+import itertools
 import json
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
@@ -180,7 +180,7 @@ class RemoteBuild:
         self._outcome: Future[BuildProgress] = Future()
         self._lines = Lines()
         self.listeners: list[Callable[[BuildProgress], None]] = []
-        self._joining = threading.Lock()
+        self._joins = itertools.count()
         self._looks = LookCounter()
         self._following: Reply[bytes] | None = None
         self._job_name = ""
@@ -218,11 +218,9 @@ class RemoteBuild:
 
     def listen(self, on_progress: Callable[[BuildProgress], None]) -> Future[BuildProgress]:
         """Follow it from its first line on; return a future of its last. Many jobs may wait for one build."""
-        # The jobs of several threads wait for one build, and exactly one of these threads must start to follow it.
-        with self._joining:
-            self.listeners.append(on_progress)
-            is_first = len(self.listeners) == 1
-        if is_first:
+        self.listeners.append(on_progress)
+        # `next` is atomic: of the threads whose jobs wait for one build, only one gets the 0 and starts to follow it.
+        if next(self._joins) == 0:
             self._following = self._session.connection.follow([Followed(self._log, self._receive)])
             loop.begin(self._follow(self._following))
             if self.is_over():

@@ -1,4 +1,4 @@
-"""What a program waits for when it ends: jobs that it has just sent must have been started, and folders be removed.
+"""What a program waits for when it ends: jobs that it has just sent must have been started.
 
 Also the threads for work that it does not wait for. A pool of concurrent.futures would keep the program from ending.
 """
@@ -11,7 +11,6 @@ import contextlib
 import contextvars
 import functools
 import os
-import posixpath
 import queue
 import sys
 import threading
@@ -19,22 +18,18 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from clusterfn.bridge import layout
-from clusterfn.errors import ClusterfnError, HostError
+from clusterfn.errors import ClusterfnError
 
 if TYPE_CHECKING:
     from typing import Union
 
-    from clusterfn.hosts.host_requests import HostRequests
     from clusterfn.hosts.rpc.reply import Reply
 
     Answer = Union[Reply[Any], concurrent.futures.Future[Any]]
 
 _EXIT_TIMEOUT_S = 60.0
-_REMOVAL_TIMEOUT_S = 5.0
 _MOMENT_S, _LOOK_S = 1.0, 0.001
 _IDLE_S = 10.0
-_REMOVE = '{ rm -rf -- "$2" && mv -- "$1" "$2"; } 2>/dev/null; rm -rf -- "$2"'
 # Maps an answer to the seconds after which Python exits without it, until its follow-up requests were sent.
 unanswered: dict[Answer, float] = {}
 # Each function waits until the answers so far have led to all of their follow-up requests.
@@ -55,22 +50,6 @@ def await_at_exit(reply: Answer, timeout_s: float = _EXIT_TIMEOUT_S) -> None:
     # Add the entry before the callback, which runs at once if the answer has come already.
     unanswered[reply] = timeout_s
     reply.add_done_callback(answered)
-
-
-def remove_folder(connection: HostRequests, folder: str) -> None:
-    """Remove the folder of a job that never was, also where the program ends at once. Ignore a lost connection."""
-    with contextlib.suppress(HostError):
-        await_at_exit(connection.run(removal_command(folder)), _REMOVAL_TIMEOUT_S)
-
-
-def removal_command(folder: str) -> list[str]:
-    """Return the command that removes a folder of a host, after it has renamed it.
-
-    Renamed first: a late write into it, such as a conclusion, fails and cannot restore it. A removal that is cut short,
-    as by the end of the program, leaves nothing that is taken for the whole.
-    """
-    aside = posixpath.join(posixpath.dirname(folder), layout.REMOVED + posixpath.basename(folder))
-    return ["/bin/sh", "-c", _REMOVE, "sh", folder, aside]
 
 
 _Inbox = queue.SimpleQueue[tuple[Callable[[], None], str]]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from clusterfn.errors import HostError
 from clusterfn.hosts.rpc import requests as _r
-from clusterfn.hosts.rpc.downloads import GetEachRequest, GetRequest
+from clusterfn.hosts.rpc.file_requests import Data, GetEachRequest, GetRequest, SendAgain, UploadRequest, size_of
 from clusterfn.hosts.rpc.reply import Reply
 from clusterfn.hosts.rpc.requests import (
     CommandLook,
@@ -22,7 +22,6 @@ from clusterfn.hosts.rpc.requests import (
     SpawnReply,
     SpawnRequest,
 )
-from clusterfn.hosts.rpc.uploads import Data, UploadRequest, size_of
 
 if TYPE_CHECKING:
     from clusterfn.config.spec import Host
@@ -57,13 +56,12 @@ class Needed(NamedTuple):
     Attributes:
         paths: Absolute.
         whole: Those of them that are trees with a list of their files, `MANIFEST`, by which they are checked.
-        on_lacking: Called on the reader thread with those that are gone, and a function to call once they were sent
-            again, with the error if they were not.
+        send_again: Sends those that are gone once more, in the loop; returns the error if that has failed.
     """
 
     paths: Sequence[str]
     whole: Sequence[str]
-    on_lacking: Callable[[list[str], Callable[[HostError | None], None]], Any]
+    send_again: SendAgain
 
 
 class ListedFile(NamedTuple):
@@ -127,7 +125,7 @@ class HostRequests:
         if needs is None:
             return self._send(UploadRequest(fields, _written, data, after))
         fields.update(needs=list(needs.paths), whole=list(needs.whole))
-        return self._send(UploadRequest(fields, _written, data, after, needs.on_lacking))
+        return self._send(UploadRequest(fields, _written, data, after, needs.send_again))
 
     def have(self, paths: Sequence[str]) -> Reply[list[bool]]:
         """Whether each path exists."""

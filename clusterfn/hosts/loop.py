@@ -12,20 +12,32 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from clusterfn.errors import Unreachable
 from clusterfn.hosts import exit_flush, spoken_wait
 
+if TYPE_CHECKING:
+    import subprocess
+
 T = TypeVar("T")
 _log = logging.getLogger("clusterfn")
-_starting = threading.Lock()
 # A coroutine takes fewer turns of the loop than this from an answer to its next question.
 _TURNS = 20
 _SETTLED_S = 5.0
-_loop: asyncio.AbstractEventLoop | None = None
-_thread: threading.Thread | None = None
+_REAP_S = 1.0
+
+
+class _Running(NamedTuple):
+    """The loop and its thread."""
+
+    loop: asyncio.AbstractEventLoop
+    thread: threading.Thread
+
+
+# Has one entry, for this process: of two threads that start a loop at the same time, `setdefault` keeps the first.
+_started: dict[int, _Running] = {}
 # The event loop keeps only weak references to tasks, and Python could collect a task that waits.
 _begun: set[asyncio.Task[None]] = set()
 
@@ -44,9 +56,16 @@ def begin(story: Coroutine[Any, Any, None]) -> None:
 
 
 def _begin(story: Coroutine[Any, Any, None]) -> None:
-    task = asyncio.ensure_future(story)
-    _begun.add(task)
-    task.add_done_callback(_end)
+    _begun.add(asyncio.ensure_future(_watched(story)))
+
+
+async def _watched(story: Coroutine[Any, Any, None]) -> None:
+    try:
+        await story
+    except Exception:  # noqa: BLE001 - the outermost frame of a conversation: the log gets the error
+        _log.exception("a conversation with a host failed")
+    finally:
+        _begun.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
 
 def result(running: concurrent.futures.Future[T], what: str, timeout_s: float) -> T:
@@ -70,6 +89,16 @@ def call(function: Callable[..., object], *args: Any) -> None:
         _running().call_soon_threadsafe(function, *args)
 
 
+def reap(process: subprocess.Popen[bytes]) -> None:
+    """Have the loop wait for a process that has no other waiter, so that it leaves no zombie."""
+    begin(_reap(process))
+
+
+async def _reap(process: subprocess.Popen[bytes]) -> None:
+    while process.poll() is None:
+        await asyncio.sleep(_REAP_S)
+
+
 def settle() -> None:
     """Wait until no coroutine of this moment can go on by itself: what it waits for next was asked for."""
 
@@ -77,7 +106,7 @@ def settle() -> None:
         for _ in range(_TURNS):
             await asyncio.sleep(0)
 
-    if _loop is not None and not is_here():
+    if os.getpid() in _started and not is_here():
         with contextlib.suppress(concurrent.futures.TimeoutError):
             # With thousands of jobs the loop may need longer. Exiting a little early is better than hanging.
             start(pass_turns()).exception(_SETTLED_S)
@@ -89,7 +118,8 @@ exit_flush.settlers.append(settle)
 
 def is_here() -> bool:
     """Whether this is the thread of the loop."""
-    return _thread is not None and _thread.ident == threading.get_ident()
+    running = _started.get(os.getpid())
+    return running is not None and running.thread.ident == threading.get_ident()
 
 
 async def in_thread(work: Callable[[], T], name: str) -> T:
@@ -109,34 +139,49 @@ async def in_thread(work: Callable[[], T], name: str) -> T:
     return await asyncio.shield(asyncio.wrap_future(ended))
 
 
+@contextlib.contextmanager
+def speaking(describe: Callable[[], str]) -> Iterator[None]:
+    """Say what is done in the block, as `spoken_wait.wait` does, where no future of it can be waited for."""
+    if not spoken_wait.may_speak():
+        yield
+        return
+    telling = start(_speak(describe))
+    try:
+        yield
+    finally:
+        telling.cancel()
+
+
+async def _speak(describe: Callable[[], str]) -> None:
+    speaker = spoken_wait.Speaker()
+    while True:
+        await asyncio.sleep(spoken_wait.SPEAK_AFTER_S)
+        # A terminal may block, and what it says may look at the host's files.
+        await in_thread(lambda: speaker.say(describe()), "clusterfn-speaking")
+
+
 def _running() -> asyncio.AbstractEventLoop:
-    global _loop, _thread
-    with _starting:
-        if _loop is None:
-            new_loop = asyncio.new_event_loop()
-            thread = threading.Thread(target=_run, args=(new_loop,), name="clusterfn-loop", daemon=True)
-            thread.start()
-            # Publish the loop only after its thread runs: if no thread can
-            # be started, no caller may wait for this loop.
-            _loop, _thread = new_loop, thread
-        return _loop
+    running = _started.get(os.getpid())
+    if running is None:
+        new_loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=_run, args=(new_loop,), name="clusterfn-loop", daemon=True)
+        thread.start()
+        # Publish the loop only after its thread runs: if no thread can
+        # be started, no caller may wait for this loop.
+        running = _started.setdefault(os.getpid(), _Running(new_loop, thread))
+        if running.loop is not new_loop:
+            new_loop.call_soon_threadsafe(new_loop.stop)
+    return running.loop
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     loop.run_forever()
-
-
-def _end(task: asyncio.Task[None]) -> None:
-    _begun.discard(task)
-    if not task.cancelled() and (error := task.exception()) is not None:
-        _log.error("a conversation with a host failed", exc_info=error)
+    loop.close()
 
 
 def _forget() -> None:
-    global _loop, _thread, _starting
-    # The parent's threads may have held the lock at the fork, so replace it.
-    _loop, _thread, _starting = None, None, threading.Lock()
+    _started.clear()
     _begun.clear()
 
 

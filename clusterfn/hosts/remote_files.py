@@ -1,10 +1,11 @@
-"""Files of a job: what there is, reading it, and fetching what matches a pattern.
+"""Files of a job: what there is, reading it, fetching what matches a pattern, and removing its folder.
 
 Names that come from a host are not trusted: each must match the pattern that was asked for.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 from collections.abc import Callable, Sequence
@@ -16,6 +17,8 @@ from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.config import units
 from clusterfn.errors import ClusterfnError, ConfigError, HostError
+from clusterfn.hosts import exit_flush
+from clusterfn.hosts.connected_host import removal_command
 from clusterfn.hosts.file_download import download
 from clusterfn.hosts.transfer import Transfer
 from clusterfn.public_api import public_api
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 
 _LIMIT = 10000
 _TIMEOUT_S = 60.0
+# A program that ends waits no longer than this for the removal of a folder.
+_REMOVAL_TIMEOUT_S = 5.0
 
 
 class RemoteFile(NamedTuple):
@@ -285,3 +290,9 @@ def left_behind(left: Sequence[Sequence[Any]], host: str, job_id: str) -> str:
 def _listed(names: Sequence[str], count: int) -> str:
     first = ", ".join(name if name.isprintable() else ascii(name) for name in names[:3])
     return f"{first} and {count - 3} more" if count > 3 else first
+
+
+def remove_folder(connection: HostConnection, folder: str) -> None:
+    """Remove the folder of a job that never was, also where the program ends at once. Ignore a lost connection."""
+    with contextlib.suppress(HostError):
+        exit_flush.await_at_exit(connection.run(removal_command(folder)), _REMOVAL_TIMEOUT_S)

@@ -10,26 +10,35 @@ import functools
 import importlib
 import importlib.util
 import sys
-import threading
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
 NAME = "_clusterfn_wire"
-_lock = threading.Lock()
 _OURS = Path(__file__).parents[1] / "bridge" / "serialization"
 # On a host, the bridge contains the package only once, next to the library.
 _FOLDER = _OURS if _OURS.is_dir() else Path(__file__).parents[3] / NAME
 
 
+class _WireFinder:
+    """Finds the package and its cloudpickle by these names, so that `import` loads each once, whatever the thread."""
+
+    def find_spec(self, name: str, path: object, target: object = None, /) -> ModuleSpec | None:
+        if name not in (NAME, f"{NAME}.cloudpickle"):
+            return None
+        folder = _FOLDER if name == NAME else cloudpickle_folder()
+        return importlib.util.spec_from_file_location(
+            name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
+
+
+# Last, because on a host the package and its cloudpickle lie where Python finds them by itself.
+sys.meta_path.append(_WireFinder())
+
+
 @functools.cache
 def part(name: str) -> ModuleType:
     """Return a module of the package, such as `container`, `exceptions` or `pickler`."""
-    # Calls may be sent from several threads, and a module must be loaded only once.
-    with _lock:
-        if NAME not in sys.modules:
-            _load(NAME, _FOLDER)
-        if f"{NAME}.cloudpickle" not in sys.modules and not (_FOLDER / "cloudpickle").exists():
-            _load(f"{NAME}.cloudpickle", cloudpickle_folder())
     return importlib.import_module(f"{NAME}.{name}")
 
 
@@ -41,18 +50,3 @@ def cloudpickle_folder() -> Path:
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("cloudpickle is not installed: pip install 'cloudpickle>=3.1'", name="cloudpickle")
     return Path(spec.origin).parent
-
-
-def _load(name: str, folder: Path) -> None:
-    spec = importlib.util.spec_from_file_location(
-        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        # This includes Ctrl-C: a later import must not find a module that is half loaded.
-        del sys.modules[name]
-        raise

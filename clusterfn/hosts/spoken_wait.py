@@ -1,16 +1,16 @@
 """Wait for something, and say what for if that takes longer than some seconds: no public call waits without a word.
 
-Only the main thread speaks, as others work for it, and a thread that has called `speak_here`. The sentences are printed
-by what `speak_by` was given.
+Only the main thread speaks, as others work for it, and work of other threads that has called `speak_here`. The
+sentences are printed by what `speak_by` was given.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
+import contextvars
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 SPEAK_AFTER_S = 5.0
@@ -19,7 +19,8 @@ REASON_AFTER_S = 3.0
 # Sentences that differ only in numbers are repeated this often.
 AGAIN_S = 60.0
 
-_here = threading.local()
+# Threads of the pool do work of many kinds, each in a context of its own.
+_speaks_here = contextvars.ContextVar("speaks_here", default=False)
 _printers: list[Callable[[str], object]] = []
 
 
@@ -29,15 +30,16 @@ def speak_by(printer: Callable[[str], object]) -> None:
 
 
 def speak_here() -> None:
-    """Let the waits of this thread speak, too: the main thread has nothing to do but wait for it."""
-    _here.speaks = True
+    """Let the waits of this work speak, too: the main thread has nothing to do but wait for it."""
+    _speaks_here.set(True)
 
 
-def _may_speak() -> bool:
-    return threading.current_thread() is threading.main_thread() or getattr(_here, "speaks", False)
+def may_speak() -> bool:
+    """Whether the waits of this thread speak."""
+    return threading.current_thread() is threading.main_thread() or _speaks_here.get()
 
 
-class _Speaker:
+class Speaker:
     """Says what is waited for when the words change, and again after a while."""
 
     def __init__(self) -> None:
@@ -61,9 +63,9 @@ def wait(
         describe: Says what is waited for, and why that takes long.
         timeout_s: None for as long as it takes.
     """
-    if not _may_speak():
+    if not may_speak():
         return await_for(timeout_s)
-    until, speaker = None if timeout_s is None else time.monotonic() + timeout_s, _Speaker()
+    until, speaker = None if timeout_s is None else time.monotonic() + timeout_s, Speaker()
     while True:
         left = None if until is None else max(0.0, until - time.monotonic())
         if left is not None and left <= SPEAK_AFTER_S:
@@ -79,22 +81,3 @@ def wait_for(
     """Wait until all of these have ended; return false after `timeout_s`."""
     some = list(futures)
     return wait(lambda seconds: not concurrent.futures.wait(some, seconds).not_done, describe, timeout_s)
-
-
-@contextlib.contextmanager
-def speaking(describe: Callable[[], str]) -> Iterator[None]:
-    """Say the same of what is done in the block, which cannot be waited for piece by piece."""
-    if not _may_speak():
-        yield
-        return
-    over, speaker = threading.Event(), _Speaker()
-
-    def watch() -> None:
-        while not over.wait(SPEAK_AFTER_S):
-            speaker.say(describe())
-
-    threading.Thread(target=watch, name="clusterfn-speaking", daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()

@@ -599,12 +599,12 @@ def test_a_tree_appears_once_what_it_needs_was_sent_again(
 ) -> None:
     gone, asked = str(tmp_path / "blob"), list[list[str]]()
 
-    def on_lacking(paths: list[str], go_on: Callable[[HostError | None], None]) -> None:
+    async def send_again(paths: list[str]) -> HostError | None:
         asked.append(paths)
-        sent = here.put(gone, b"abc")
-        sent.add_done_callback(lambda _: go_on(failure))
+        await here.put(gone, b"abc")
+        return failure
 
-    needs = Needed([str(tmp_path), gone], [], on_lacking)
+    needs = Needed([str(tmp_path), gone], [], send_again)
     tree = here.put_tree(str(tmp_path / "tree"), [TreeFile("a", b"1")], needs=needs)
     started = here.run(["ls", str(tmp_path / "tree")], after=[tree])
 

@@ -23,7 +23,7 @@ from clusterfn.cli.env import verify
 from clusterfn.config.options import Options, parse_options
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, did_you_mean
-from clusterfn.hosts import spoken_wait
+from clusterfn.hosts import loop
 from clusterfn.hosts.environment_choice import EnvironmentRequest
 from clusterfn.hosts.host_state import CALLER, HostState
 from clusterfn.scheduler import job_script
@@ -242,7 +242,7 @@ def _withdraw(sending: concurrent.futures.Future[Job[Any]], session: HostState) 
     except (ClusterfnError, concurrent.futures.TimeoutError):
         # The job was never sent.
         return
-    with spoken_wait.speaking(lambda: f"waiting for job {job.id} of this check to end: it is {job.status_since}"):
+    with loop.speaking(lambda: f"waiting for job {job.id} of this check to end: it is {job.status_since}"):
         with contextlib.suppress(ClusterfnError):
             # A scheduler that does not answer now is asked again below.
             job.stop()

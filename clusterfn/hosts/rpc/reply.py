@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 S = TypeVar("S", bound="Reply[Any]")
-_sharing = threading.Lock()
+# The first entry of `_sharers`, whose removal ends the request.
+_ITSELF, _ANOTHER = "itself", "another"
 
 
 class RequestCancelled(concurrent.futures.CancelledError):
@@ -51,9 +52,6 @@ class Reply(Generic[T]):
         size: Bytes of its files in all; None where that is not known (yet).
     """
 
-    # Counts the callers that have not cancelled the request.
-    _sharers = 1
-
     def __init__(self, cancel: Callable[[], None]) -> None:
         self.id = self.moved = 0
         self.size: int | None = None
@@ -63,14 +61,17 @@ class Reply(Generic[T]):
         self._pid = os.getpid()
         self._future: concurrent.futures.Future[T] = concurrent.futures.Future()
         self._cancel = cancel
+        # One entry for each caller that has not cancelled the request. Threads
+        # need no lock, because `append` and `pop` are atomic.
+        self._sharers = [_ITSELF]
 
     def share(self) -> bool:
         """Let one more caller take part, so that only the last `cancel` counts; False if it has ended."""
-        with _sharing:
-            if self._future.done() or not self._sharers:
-                return False
-            self._sharers += 1
-            return True
+        if self._future.done():
+            return False
+        self._sharers.append(_ANOTHER)
+        # The last caller may just have cancelled the request, and then the new entry does not follow the first.
+        return self._sharers[:1] == [_ITSELF]
 
     def result(self, timeout_s: float | None = None) -> T:
         """Wait for the answer, and return its value.
@@ -167,11 +168,13 @@ class Reply(Generic[T]):
 
         A request that several share ends when each of them has cancelled it.
         """
-        with _sharing:
-            self._sharers = max(0, self._sharers - 1)
-            if self._sharers:
-                return
-        self._cancel()
+        try:
+            sharer = self._sharers.pop()
+        except IndexError:
+            # All callers have cancelled it already.
+            return
+        if sharer == _ITSELF:
+            self._cancel()
 
     def substitute(self, cancel: Callable[[], None]) -> Reply[T]:
         """Return a reply that is answered elsewhere, and has the number and the words of this one."""

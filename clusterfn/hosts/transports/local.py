@@ -53,11 +53,6 @@ class ListeningStream:
         self._stderr_tail = (self._stderr_tail + piece)[-STDERR_KEPT:]
 
 
-def reap(process: subprocess.Popen[bytes], name: str) -> None:
-    """Wait in a thread for a process that has no other waiter, so that it leaves no zombie."""
-    threading.Thread(target=process.wait, name=name, daemon=True).start()
-
-
 class ProcessStream(ListeningStream):
     """A started process; see `base.Stream`.
 

@@ -6,6 +6,7 @@ not ask. It opens none of the user's tunnels, and uses an open ControlMaster.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import os
 import re
@@ -14,7 +15,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -115,8 +115,8 @@ class OpensshStream(ProcessStream):
 
     def __init__(self, line: Sequence[str], asking: AskPass | None = None) -> None:
         self._before = b""
-        self._opened = False
-        self._decided = threading.Event()
+        # Whether the session was opened. The thread that listens sets it, at the latest when stderr ends.
+        self._session: concurrent.futures.Future[bool] = concurrent.futures.Future()
         self.asking = asking
         self._lines_reported = 0
         if asking is not None:
@@ -126,18 +126,18 @@ class OpensshStream(ProcessStream):
     def wait_open(self, timeout_s: float) -> bool:
         """Whether the session was opened; False if ssh ended before, or after `timeout_s` without a person's time."""
         began = time.monotonic()
-        while not self._decided.is_set() and self.process.poll() is None:
+        while not self._session.done() and self.process.poll() is None:
             if time.monotonic() > began + timeout_s + (self.asking.spent_s if self.asking else 0.0):
                 break
             if self.asking is None:
-                self._decided.wait(LOOK_S)
+                concurrent.futures.wait([self._session], LOOK_S)
             else:
                 self.asking.serve(LOOK_S)
         if self.process.poll() is not None:
             # The last lines of its stderr may still be on their way. Do
             # not wait for long, as a child may hold the pipe.
-            self._decided.wait(2 * LOOK_S)
-        return self._opened
+            concurrent.futures.wait([self._session], 2 * LOOK_S)
+        return self._is_open()
 
     def _recent_lines(self) -> str:
         """Return what ssh has said to a person since the last call: a menu, or that an answer was wrong."""
@@ -145,21 +145,24 @@ class OpensshStream(ProcessStream):
         new, self._lines_reported = lines[self._lines_reported :], len(lines)
         return "\n".join(line for line in new if line.strip() and not re.match(ssh_errors.CHATTER, line))
 
-    def _decide(self) -> None:
-        self._decided.set()
+    def _is_open(self) -> bool:
+        return self._session.done() and self._session.result()
+
+    def _decide(self, is_open: bool) -> None:
+        self._session.set_result(is_open)
         if self.asking is not None:
             self.asking.wake()
 
     def code(self) -> int | None:
         """Return how ssh ended; None if it has not."""
-        return self.process.wait(PATIENCE_S) if self._decided.is_set() else self.process.poll()
+        return self.process.wait(PATIENCE_S) if self._session.done() else self.process.poll()
 
     def before(self) -> str:
         """Return what ssh said before the session was open."""
         return self._before.decode(errors="replace")
 
     def close(self) -> None:
-        self._close(PATIENCE_S if self._opened else 0)
+        self._close(PATIENCE_S if self._is_open() else 0)
 
     def cause(self) -> str | None:
         reason = super().cause()
@@ -175,23 +178,23 @@ class OpensshStream(ProcessStream):
         try:
             super()._listen()
         finally:
-            self._decide()
+            if not self._session.done():
+                self._decide(False)
 
     def _hear(self, piece: bytes) -> None:
-        if self._opened:
+        if self._is_open():
             super()._hear(piece)
             return
         self._before = (self._before + piece)[-KEPT:]
         match = OPEN.search(self._before)
         if match:
-            self._opened = True
             early = ""
             if b"mux_client" in match[0]:
                 # The shared master itself writes the command's stderr, perhaps
                 # before this line, so those lines belong to the command.
                 early = ssh_errors.without_chatter(self._before[: match.start()].decode(errors="replace"))
             super()._hear(early.encode() + self._before[match.end() :])
-            self._decide()
+            self._decide(True)
 
 
 class AskPass:

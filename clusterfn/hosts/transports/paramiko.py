@@ -19,9 +19,9 @@ import paramiko
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, HostError
+from clusterfn.hosts import loop
 from clusterfn.hosts.transports import base, host_keys, ssh_errors
 from clusterfn.hosts.transports.base import DeliveringStream, Stream, Transport
-from clusterfn.hosts.transports.local import reap
 from clusterfn.hosts.transports.paramiko_login import log_in
 from clusterfn.hosts.transports.paramiko_receiving import QuickSocket, ReceivedPieces
 from clusterfn.hosts.transports.paramiko_sending import QuickPacketizer, send_all
@@ -310,7 +310,7 @@ def _proxy(host: Host, command: str) -> socket.socket:
         ["/bin/sh", "-c", f"exec {command}"], stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True
     )
     theirs.close()
-    reap(process, "clusterfn-proxy")
+    loop.reap(process)
     return ours
 
 

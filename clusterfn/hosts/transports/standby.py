@@ -16,10 +16,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from clusterfn.hosts import loop
 from clusterfn.hosts.transports import openssh, ssh_errors
 from clusterfn.hosts.transports.base import Standby
 from clusterfn.hosts.transports.held_connections import HeldConnection, socket_path
-from clusterfn.hosts.transports.local import PATIENCE_S, STDERR_KEPT, ListeningStream, reap
+from clusterfn.hosts.transports.local import PATIENCE_S, STDERR_KEPT, ListeningStream
 
 # How long an agent waits after the last program. It counts as use of the held connection, and so must end some time.
 IDLE_S = 3600.0
@@ -65,7 +66,7 @@ def keep(held: HeldConnection, what: str, argv: list[str], first: bytes, marker:
     assert process.stdin
     with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
         stdin.write(json.dumps(plan).encode())
-    reap(process, "clusterfn-keeper")
+    loop.reap(process)
 
 
 def take(held: HeldConnection, what: str) -> Standby | None:

@@ -1,15 +1,20 @@
 """The connection of a proxy to the holder of its kernel, through the agent: opened again whenever it is lost.
 
 On the machine of the agent it is a unix socket. Inside a scheduler's job it is a program that the scheduler starts on
-the job's node: no port listens on a network.
+the job's node: no port listens on a network. What it brings reaches the proxy's own loop as events.
 """
 
 from __future__ import annotations
 
 import asyncio
+import collections
+import contextlib
+import socket
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from clusterfn.bridge.kernel.carried import READ, SocketWatcher
 from clusterfn.errors import AuthenticationError, ClusterfnError, HostError
 from clusterfn.hosts import loop
 
@@ -22,6 +27,8 @@ AGAIN_S, SCHEDULER_S, LOGIN_S = 0.3, 2.0, 5.0
 _GONE = ("missing", "io", "denied", "refused", "unavailable")
 # The scheduler's command is tried so often as long as the holder has never answered through it.
 _TRIES = 5
+# While the client has not taken this much of the kernel's data, no more is accepted from the host.
+UNDELIVERED_BYTES = 32 * 2**20
 Post = Callable[[str, Any], None]
 
 
@@ -112,3 +119,56 @@ class HolderLink:
             self._post("lost", getattr(error, "message", repr(error)))
         else:
             self._post("lost", "the holder of the kernel closed the connection")
+
+
+class LoopEvents:
+    """What other threads, and signal handlers, which may take no lock, send to the proxy's loop."""
+
+    def __init__(self, watcher: SocketWatcher) -> None:
+        self._events: collections.deque[tuple[str, Any]] = collections.deque()
+        self._waking, self._woken = socket.socketpair()
+        for end in (self._waking, self._woken):
+            end.setblocking(False)
+        watcher.watch(self._woken, READ, lambda _: self._swallow())
+        self._room = threading.Condition()
+        self._bytes = 0
+        self._is_closed = False
+
+    def post(self, kind: str, data: Any = None) -> None:
+        """Send to the loop, from any thread; wait while there is too much data, which slows the host down in turn."""
+        if kind == "data":
+            with self._room:
+                self._room.wait_for(lambda: self._bytes < UNDELIVERED_BYTES or self._is_closed)
+                self._bytes += len(data)
+        self.post_at_once(kind, data)
+
+    def post_at_once(self, kind: str, data: Any = None) -> None:
+        """Send to the loop, from a signal handler too: takes no lock."""
+        self._events.append((kind, data))
+        with contextlib.suppress(OSError):
+            # A full socket also wakes the loop, and a closed one means that the loop has ended.
+            self._waking.send(b"\0")
+
+    def close(self) -> None:
+        """Let no thread wait any more: the loop has ended."""
+        with self._room:
+            self._is_closed = True
+            self._room.notify_all()
+        self._waking.close()
+        self._woken.close()
+
+    def take(self) -> tuple[str, Any] | None:
+        """Return the next event."""
+        if not self._events:
+            return None
+        kind, data = self._events.popleft()
+        if kind == "data":
+            with self._room:
+                self._bytes -= len(data)
+                self._room.notify_all()
+        return kind, data
+
+    def _swallow(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._woken.recv(4096):
+                pass

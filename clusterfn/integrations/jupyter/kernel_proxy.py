@@ -13,7 +13,6 @@ import secrets
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -34,8 +33,8 @@ from clusterfn.bridge.kernel.stream import (
 from clusterfn.bridge.supervisor.text import format_duration
 from clusterfn.calls import console
 from clusterfn.errors import ClusterfnError
-from clusterfn.integrations.jupyter.kernel_link import HolderLink
-from clusterfn.integrations.jupyter.loop_events import UNDELIVERED_BYTES, LoopEvents
+from clusterfn.hosts import loop
+from clusterfn.integrations.jupyter.kernel_link import UNDELIVERED_BYTES, HolderLink, LoopEvents
 from clusterfn.integrations.jupyter.waiting_kernel import ObservedStream, WaitingKernel
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ class KernelProxy:
     def run(self) -> int:
         """Serve the client until the kernel has ended, or this process is to end; return the exit code."""
         self.handle_signals()
-        threading.Thread(target=self._find_job, name="clusterfn-kernel-job", daemon=True).start()
+        loop.begin(self._find_job())
         while self._code is None or (time.monotonic() < self._leaves_at and self._has_last_bytes()):
             self._watcher.wait(_TICK_S if self._code is None else 0.05)
             self._waiting.look()
@@ -149,13 +148,13 @@ class KernelProxy:
         self._carried.close()
         self._watcher.close()
 
-    def _find_job(self) -> None:
+    async def _find_job(self) -> None:
         try:
-            self.events.post("found", self._search.run())
+            self.events.post("found", await loop.in_thread(self._search.run, "clusterfn-kernel-job"))
         except ClusterfnError as error:
             self.events.post("failed", str(error))
         except BaseException:
-            # Whatever ends this thread, the client must not wait for ever.
+            # Whatever ends the search, the client must not wait for ever.
             self.events.post("failed", "")
             raise
 
@@ -278,9 +277,10 @@ class KernelProxy:
         if self._code is not None:
             return
         if self._job is None:
-            withdrawing = threading.Thread(target=self._search.withdraw, daemon=True)
-            withdrawing.start()
-            withdrawing.join(_WITHDRAW_S)
+            withdrawing = loop.start(loop.in_thread(self._search.withdraw, "clusterfn-kernel-withdraw"))
+            ended, _ = concurrent.futures.wait([withdrawing], _WITHDRAW_S)
+            if ended and (error := withdrawing.exception()) is not None:
+                self._say(f"the job of {self.title} was not withdrawn: {error}")
         else:
             self.end_kernel()
             self._is_orphan = True

@@ -48,7 +48,7 @@ def test_a_call_waits_for_the_disk_of_a_cluster_only(has_nodes):
 def test_a_file_that_is_gone_here_when_the_host_needs_it_again_ends_its_job(tmp_path):
     argument = tmp_path / "data.bin"
     argument.write_bytes(b"data")
-    sent, gone_on = Mock(exception=lambda *_: None), Future()
+    sent = Mock(exception=lambda *_: None)
     upload = Mock(side_effect=lambda: argument.read_bytes() and sent)
     session = Mock(contents=HostContents(), host=SimpleNamespace(name="lab8"))
     uploads = submit.Uploads(session.contents.send("/root/files/a", upload), {"/root/files/a": upload})
@@ -56,9 +56,8 @@ def test_a_file_that_is_gone_here_when_the_host_needs_it_again_ends_its_job(tmp_
     needed = session.connection.put_tree.call_args.kwargs["needs"]
 
     argument.unlink()
-    needed.on_lacking(["/root/files/a"], gone_on.set_result)
 
-    error = gone_on.result(WAIT_S)
+    error = loop.start(needed.send_again(["/root/files/a"])).result(WAIT_S)
     assert isinstance(error, HostError) and error.host == "lab8"
     assert "it was not sent again: [Errno 2] No such file or directory: " in error.message
 

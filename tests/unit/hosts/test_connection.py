@@ -25,9 +25,9 @@ from clusterfn.hosts import loop
 from clusterfn.hosts.connection import ConnectionState, Followed, HostConnection, Reply
 from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.rpc import boot, keepalive, link, reconnect
+from clusterfn.hosts.rpc.file_requests import pieces_of
 from clusterfn.hosts.rpc.frames import CHUNK, FRAME, LONGEST_HEADER, pack
 from clusterfn.hosts.rpc.requests import MemorySink
-from clusterfn.hosts.rpc.uploads import pieces_of
 from clusterfn.hosts.transports.base import Standby
 from tests.fakes.transport import HELLO, DeliveringFakeStream, FakeStream, FakeTransport, Far, Handler, agent
 from tests.waiting import WAIT_S, until

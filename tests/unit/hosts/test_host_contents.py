@@ -63,6 +63,17 @@ def test_a_job_that_is_dropped_stops_only_what_no_other_job_waits_for() -> None:
     assert asked(contents, upload) == [[upload.sent[1]]]
 
 
+def test_a_request_that_all_have_cancelled_is_shared_with_no_other_and_cancelled_once() -> None:
+    cancelled: list[str] = []
+    request: Reply[bool] = Reply(lambda: cancelled.append("once"))
+
+    request.cancel()
+
+    assert [request.share(), request.share()] == [False, False]
+    request.cancel()
+    assert cancelled == ["once"]
+
+
 def test_what_is_gone_is_sent_again_once_it_is_forgotten() -> None:
     contents, upload = HostContents(), Uploads()
     contents.add(["/root/bridge/1", "/root/blobs/2"])
