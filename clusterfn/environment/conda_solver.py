@@ -75,14 +75,32 @@ def solve(spec: Specification, target: SolveTarget, say: Say) -> list[LockedPack
         lambda seconds: say(f"still solving {spec.title} ({seconds:.0f} s): conda's packages"),
         given=json.dumps(job), variables={**package_sources.conda_proxies(settings), **os.environ},
     )  # fmt: skip
-    solved = sorted(_answer(ended, spec), key=lambda each: str(each["name"]))
-    return [
-        LockedPackage(
-            each["name"], each["version"], CONDA, public(each["url"]), each["sha256"], target.platform,
-            dependencies=each["dependencies"], md5=each["md5"],
-        )
-        for each in solved
-    ]  # fmt: skip
+    try:
+        answer = json.loads(ended.stdout)
+    except ValueError:
+        lines = masked(ended.stderr).strip().splitlines()
+        what = f"{spec.title} could not be locked: the solver ended with {ended.returncode}"
+        raise LockError(what, evidence=lines[-10:]) from None
+    if "solved" in answer:
+        return [
+            LockedPackage(
+                each["name"], each["version"], CONDA, public(each["url"]), each["sha256"], target.platform,
+                dependencies=each["dependencies"], md5=each["md5"],
+            )
+            for each in sorted(answer["solved"], key=lambda each: str(each["name"]))
+        ]  # fmt: skip
+    said = masked(answer.get("failed") or answer["unreachable"]).splitlines()
+    lines = [line.rstrip() for line in said if line.strip()][:MANY]
+    if "unreachable" in answer:
+        raise unreachable(spec.title, "a channel", lines, spec)
+    if spec.exported:
+        hint = "export only what you asked for: `conda env export --from-history > environment.yml`"
+    elif any(each.name == "torch" for each in spec.conda):
+        hint = 'conda calls it pytorch; or write torch below "- pip:"'
+    else:
+        of_pypi = "" if spec.file else '; write "pip:name" for one that only PyPI has'
+        hint = f"loosen or correct the packages named above{of_pypi}"
+    raise LockError(f"there is no solution for {spec.title}", evidence=lines, hint=hint)
 
 
 def run_program(
@@ -115,16 +133,12 @@ def run_program(
 
 
 def find_interpreter() -> str:
-    """Return an interpreter that has py-rattler: this one.
-
-    Raises:
-        LockError: It has none.
-    """
+    """Return an interpreter that has py-rattler: this one; raise LockError if it has none."""
     if importlib.util.find_spec("rattler") is None:
-        raise LockError(
-            "this Python has no py-rattler, which solves packages of conda and needs Python 3.10 or newer",
-            hint="pip install 'py-rattler>=0.28,<1'; or list the packages in a requirements.txt, which needs no solver",
-        )
+        what = "this Python has no py-rattler, which solves packages of conda and needs Python 3.10 or newer"
+        other = "list the packages in a requirements.txt, which needs no solver"
+        raise LockError(what, hint=f"pip install 'py-rattler>=0.28,<1'; or {other}")
+
     return sys.executable
 
 
@@ -160,23 +174,6 @@ def virtual_packages(target: SolveTarget) -> dict[str, str]:
     return {**found, "__cuda": target.cuda} if target.cuda else found
 
 
-def _answer(ended: subprocess.CompletedProcess[str], spec: Specification) -> list[dict[str, Any]]:
-    try:
-        answer = json.loads(ended.stdout)
-    except ValueError:
-        lines = masked(ended.stderr).strip().splitlines()
-        raise LockError(
-            f"{spec.title} could not be locked: the solver ended with {ended.returncode}", evidence=lines[-10:]
-        ) from None
-    if "solved" in answer:
-        return list(answer["solved"])
-    said_there = masked(answer.get("failed") or answer["unreachable"])
-    lines = [line.rstrip() for line in said_there.splitlines() if line.strip()][:MANY]
-    if "unreachable" in answer:
-        raise unreachable(spec.title, "a channel", lines, spec)
-    raise LockError(f"there is no solution for {spec.title}", evidence=lines, hint=_hint(spec))
-
-
 def unreachable(title: str, what: str, lines: Sequence[str], spec: Specification) -> LockError:
     """Return the error for a server that does not answer, so that it is unknown whether there is a solution."""
     hint = "check your network, proxy and certificate settings, and the address if it is yours, then call again"
@@ -184,13 +181,3 @@ def unreachable(title: str, what: str, lines: Sequence[str], spec: Specification
         hint += f"; without network: run `clusterfn env lock {shlex.quote(spec.title)}` on another machine, and copy "
         hint += "its lock beside this file"
     return LockError(f"{title} could not be locked: {what} cannot be reached", evidence=lines, hint=hint)
-
-
-def _hint(spec: Specification) -> str:
-    if spec.exported:
-        return "export only what you asked for: `conda env export --from-history > environment.yml`"
-    if any(each.name == "torch" for each in spec.conda):
-        return 'conda calls it pytorch; or write torch below "- pip:"'
-    if spec.file:
-        return "loosen or correct the packages named above"
-    return 'loosen or correct the packages named above; write "pip:name" for one that only PyPI has'

@@ -119,10 +119,8 @@ def needed(names: Iterable[str]) -> list[str]:
 def projects_by_module() -> Mapping[str, Sequence[str]]:
     """Map each installed top-level module to its projects, as importlib.metadata does from Python 3.10 on."""
     known = getattr(importlib.metadata, "packages_distributions", None)
-    if known is not None:
-        return dict(known())
-    owners: dict[str, list[str]] = {}
-    for project in importlib.metadata.distributions():
+    owners: dict[str, list[str]] = {} if known is None else dict(known())
+    for project in importlib.metadata.distributions() if known is None else ():
         files = {path.parts[0].partition(".")[0] for path in project.files or () if path.suffix == ".py"}
         for name in (project.read_text("top_level.txt") or "").split() or files:
             owners.setdefault(name, []).append(project.metadata["Name"])
