@@ -144,22 +144,20 @@ class BuildFolder:
             kept = {"CONDA_PREFIX": prefix, "PYTHONNOUSERSITE": "1", "PIP_CONFIG_FILE": os.devnull}
             after = [argv[0], "-I", "-c", _BEHIND_MODULES, json.dumps(kept)]
             argv = ["/bin/sh", "-c", self._plan.setup + '\nexec "$@"', "sh"] + after + argv
-        return programs.run_in_environment(argv, prefix, variables, programs.ProgramLimit(self._plan.timeout_s))
+        return programs.run_in_environment(argv, prefix, variables, self._plan.timeout_s)
 
     def _failed(self, how: str, output: bytes) -> BuildFailed:
         log = os.path.join(build_dir(self._plan.root, self._plan.id), "log-%s" % self._package.name)
         publish.replace(log, output, mode=0o666)
         evidence = [line for line in last_lines(output, _LOOKED_AT) if not _NOT_OF_BACKEND.match(line)][-_LINES:]
-        return BuildFailed(
-            "%s has no wheel, and building it on %s failed: %s" % (self._package.label, os.uname()[1], how),
-            stage="build", evidence=evidence + ["all of it: %s" % log], hint=advice(evidence, self._package),
-        )  # fmt: skip
+        message = "%s has no wheel, and building it on %s failed: %s" % (self._package.label, os.uname()[1], how)
+        hint = advice(evidence, self._package)
+        return BuildFailed(message, stage="build", evidence=evidence + ["all of it: %s" % log], hint=hint)
 
 
 def advice(evidence: "list[str]", package: "PlannedPackage") -> str:
     """Say what to do about a build that failed with these lines."""
-    text = "\n".join(evidence)
-    by_hand = "%s==%s" % (package.name, package.version)
+    text, by_hand = "\n".join(evidence), "%s==%s" % (package.name, package.version)
     for pattern, what in _CAUSES:
         match = re.search(pattern, text)
         if match:
