@@ -15,13 +15,7 @@ from clusterfn.config.yamlfile import Value, parse
 from clusterfn.environment import package_sources
 from clusterfn.environment.project import is_project_file, refuse_parts
 from clusterfn.environment.requirement_lines import RequirementLines
-from clusterfn.environment.specification import (
-    WITH_EXTRAS,
-    Requirement,
-    Specification,
-    conda_requirement,
-    named_channels,
-)
+from clusterfn.environment.specification import WITH_EXTRAS, Requirement, Specification, conda_requirement
 from clusterfn.errors import ConfigError, did_you_mean
 
 SUFFIXES = (".yml", ".yaml")
@@ -72,12 +66,14 @@ def read_file(path: Path, parts: Sequence[str] = ()) -> Specification:
     Raises:
         ConfigError: It is not understood; with its line.
     """
+    if path.suffix.lower() == ".txt" or not is_project_file(path):
+        refuse_parts(path, parts)
     if is_project_file(path):
         # Most calls name no such file, so they need not wait for this import.
         from clusterfn.environment import project_files
 
         return project_files.read_project(path, parts)
-    refuse_parts(path, parts)
+
     if path.name.lower().endswith(LOCK_SUFFIXES):
         return Specification(path.name, file=path, given_lock=path)
     if path.suffix.lower() not in SUFFIXES:
@@ -111,7 +107,8 @@ def _read(tree: Value, path: Path) -> Specification:
             raise ConfigError(what, hint="write the line below `pip:`")
         conda.append(conda_requirement(text, place))
     written = [name for name in texts.get("channels", ()) if name != "nodefaults"]
-    channels = dict.fromkeys([*(written or package_sources.usual_channels()), *named_channels(conda)])
+    named = [each.channel for each in conda if each.channel]
+    channels = dict.fromkeys([*(written or package_sources.usual_channels()), *named])
     ended = (_PYTORCH_ENDED,) if "pytorch" in written else ()
     spec = Specification(path.name, tuple(channels), tuple(conda), file=path, sentences=ended)
     return _lifted(pip.added_to(spec), keys.get("prefix"))

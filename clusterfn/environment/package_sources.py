@@ -8,6 +8,7 @@ They are sent to that server alone: no lock, no plan and no error has them.
 from __future__ import annotations
 
 import configparser
+import contextlib
 import netrc
 import os
 import re
@@ -52,12 +53,11 @@ def pip_config() -> PipConfig:
     values: dict[str, str] = {}
     parsers: list[configparser.RawConfigParser] = []
     for path in _pip_files():
-        parsers.append(configparser.RawConfigParser())
+        parser = configparser.RawConfigParser()
         # pip itself rejects a file that cannot be parsed.
-        try:
-            parsers[-1].read(path, encoding="utf-8")
-        except (configparser.Error, UnicodeDecodeError):
-            parsers.pop()
+        with contextlib.suppress(configparser.Error, UnicodeDecodeError):
+            parser.read(path, encoding="utf-8")
+            parsers.append(parser)
     for section in _SECTIONS:
         for parser in parsers:
             pairs = parser.items(section) if parser.has_section(section) else []

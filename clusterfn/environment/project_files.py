@@ -14,17 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterfn.environment.local_packages import digest, digests, local_packages, source_tables, workspace_root
-from clusterfn.environment.project import (
-    PYLOCK,
-    PYPROJECT,
-    REQUIREMENTS,
-    UV_LOCK,
-    ProjectFile,
-    load_toml,
-    normalize,
-    refuse_parts,
-    split_parts,
-)
+from clusterfn.environment.project import PYLOCK, PYPROJECT, UV_LOCK, ProjectFile, load_toml, normalize, split_parts
 from clusterfn.environment.requirement_lines import RequirementLines
 from clusterfn.environment.specification import Requirement, Specification
 from clusterfn.errors import ConfigError, did_you_mean
@@ -46,12 +36,11 @@ def read_project(path: Path, parts: Sequence[str] = ()) -> Specification:
     if path.suffix.lower() != ".txt":
         return {PYPROJECT: _read_pyproject, UV_LOCK: _read_uv_lock}.get(path.name, _read_pylock)(path, parts)
     # This is pip's own file, read with the files that it names.
-    refuse_parts(path, parts)
     lines = RequirementLines(path.parent)
     lines.read_file(path)
     if lines.is_empty:
         raise ConfigError(f"{path} lists no packages", hint="write one per line, such as numpy>=2")
-    return lines.added_to(_specification(lines.project(REQUIREMENTS, path), (), lines.wishes()))
+    return lines.added_to(_specification(lines.project(path), (), lines.wishes()))
 
 
 def _specification(project: ProjectFile, pip: Sequence[Requirement], wish: Mapping[str, Any]) -> Specification:

@@ -17,7 +17,7 @@ from clusterfn.bridge.builder.plan import local_path, masked
 from clusterfn.config.text_file import read_text
 from clusterfn.environment.local_packages import EXTRAS, digest_of_archive, local_packages, relative_path
 from clusterfn.environment.lock import file_name
-from clusterfn.environment.project import GIT, PIP_LINES, ProjectFile, normalize
+from clusterfn.environment.project import GIT, PIP_LINES, REQUIREMENTS, ProjectFile, normalize
 from clusterfn.environment.specification import Requirement, Specification, at, wheel_requirement
 from clusterfn.errors import ConfigError
 
@@ -179,7 +179,7 @@ class RequirementLines:
         sources = {str(number): {"path": place} for number, place in enumerate(self.local)}
         return {"lines": sorted(self.means), "local": local_packages(self.folder, {"sources": sources})}
 
-    def project(self, kind: str, path: Path) -> ProjectFile:
+    def project(self, path: Path, kind: str = REQUIREMENTS) -> ProjectFile:
         """Return these lines as uv reads them."""
         return ProjectFile(kind, path, hashes=self.hashes, lines=tuple(self.given))
 
@@ -189,7 +189,7 @@ class RequirementLines:
         if spec.wheels is not None or self.is_empty:
             return found
         wish = json.dumps(self.wishes(), sort_keys=True)
-        return replace(found, wheels=self.project(PIP_LINES, spec.file or self.folder / "packages"), wish=wish)
+        return replace(found, wheels=self.project(spec.file or self.folder / "packages", PIP_LINES), wish=wish)
 
 
 def _options(line: str, place: str) -> list[tuple[str, str]]:

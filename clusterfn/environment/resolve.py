@@ -192,10 +192,8 @@ def why_stale(
 def _target(spec: Specification, host: Host, facts: Mapping[str, str], caller: tuple[int, int]) -> SolveTarget:
     platform = facts["platform"]
     if platform not in PLATFORMS:
-        raise ConfigError(
-            f"clusterfn builds environments for {', '.join(PLATFORMS)}, but {host.name} is {platform}", host=host.name,
-            hint=NAME_ENVIRONMENT,
-        )  # fmt: skip
+        what = f"clusterfn builds environments for {', '.join(PLATFORMS)}, but {host.name} is {platform}"
+        raise ConfigError(what, host=host.name, hint=NAME_ENVIRONMENT)
     # An interpreter of the host may run with a C library of its own.
     glibc = spec.python.found.glibc if spec.python.found else facts["glibc"]
     return SolveTarget(PLATFORMS[platform], glibc, None, f"{caller[0]}.{caller[1]}")

@@ -64,8 +64,11 @@ def lock_for(
     for sentence in spec.sentences:
         say(sentence)
     same = before if before and before.input_hash == spec.input_hash else None
-    # Hosts that share a lock share what it supposes, unless its PyTorch has to change for this one.
-    target = target if other_reason else _shared(target, same)
+    # Hosts that share a lock share what it supposes, or two would undo each other's; unless its PyTorch has to change.
+    supposed = same.virtual_packages(target.platform) if same and not other_reason else {}
+    glibc = min(filter(None, [target.glibc, supposed.get("__glibc")]), key=version, default="")
+    cuda = min(filter(None, [target.cuda, supposed.get("__cuda")]), key=version, default=None)
+    target = replace(target, glibc=glibc, cuda=cuda)
     host = f"glibc {target.glibc or OLDEST_GLIBC}, {f'CUDA {target.cuda}' if target.cuda else 'no GPU'}"
     say(f"solving {spec.title} for {target.platform} ({host}): {reason}")
     if spec.wheels:
@@ -136,16 +139,6 @@ def why_lock_unusable(lock: EnvironmentLock, spec: Specification, target: SolveT
         return ""
     solved = f"CUDA {cuda}" if cuda else "no GPU"
     return f"{lock.path.name} was solved for {solved}, and the host has CUDA {target.cuda}"
-
-
-def _shared(target: SolveTarget, same: EnvironmentLock | None) -> SolveTarget:
-    """Make a target that fits this host and those of the lock until now: else two hosts would undo each other's."""
-    supposed = same.virtual_packages(target.platform) if same else {}
-    if not supposed:
-        return target
-    glibc = min(filter(None, [target.glibc, supposed.get("__glibc", "")]), key=version, default="")
-    cuda = min(filter(None, [target.cuda, supposed.get("__cuda")]), key=version, default=None)
-    return replace(target, glibc=glibc, cuda=cuda)
 
 
 def lock_content(

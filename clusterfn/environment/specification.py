@@ -1,7 +1,8 @@
 """What a user wants in an environment, as one value.
 
-Pure, no I/O. `environment_yml` reads it from a file, `packages` from `packages=[…]`, `imports` from what a function
-imports, `project_files` from what uv and pip know; `solver` makes a lock of it.
+Pure, no I/O. `environment_yml` reads it from a file, `packages` from `packages=[…]` or from what a function imports,
+`project_files` from what uv and pip know; `solver` makes a lock of it.
+
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +55,11 @@ class Requirement:
             '>=2.4,<2.8'
         """
         return "" if self.is_address else re.sub(r"[\s()]", "", self._rest.partition(";")[0])
+
+    @property
+    def channel(self) -> str:
+        """The channel that is named before a package of conda's; "" if none is."""
+        return self.text.partition("::")[0] if "::" in self.text else ""
 
     @property
     def is_address(self) -> bool:
@@ -140,11 +145,6 @@ class Specification:
     def wheel(self, name: str) -> Requirement | None:
         """Return what is wanted of a project from the indexes, such as torch; None if it is not named."""
         return next((each for each in self.pip if each.name == name), None)
-
-
-def named_channels(conda: Sequence[Requirement]) -> list[str]:
-    """List the channels that are named before packages."""
-    return [each.text.partition("::")[0] for each in conda if "::" in each.text]
 
 
 def conda_requirement(text: str, place: str = "") -> Requirement:

@@ -181,23 +181,24 @@ class WheelFinder:
             return wheel
         self.say(f"{self.spec.title}: {wheel.name} {wheel.version} has no wheel, so the host builds it once")
         chosen = {each.name: each.version for each in others}
-        reply = source_distributions.resolve_builds(
-            wheel, folder / f"source-{wheel.name}", self.spec.addresses, solve, chosen, self._start
-        )
+        flags, variables = self._settings
+
+        def start(words: Sequence[str], timeout: float) -> subprocess.CompletedProcess[str]:
+            """Start a program in an environment of its own, without what this machine has: no cmake, no compiler."""
+            argv = [self.program, "run", *flags, "--isolated", "--no-project", "--quiet", "--python", sys.executable]
+            return subprocess.run(
+                [*argv, *words], cwd=self.project.path.parent, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE, encoding="utf-8", errors="replace", timeout=timeout,
+                env={**variables, "PATH": os.devnull},
+            )  # fmt: skip
+
+        unpacked = folder / f"source-{wheel.name}"
+        reply = source_distributions.resolve_builds(wheel, unpacked, self.spec.addresses, solve, chosen, start)
+
         if reply.status:
             raise self._failure(reply, f"what builds {wheel.name} {wheel.version} ({self.spec.title})")
         builds = sorted(self._wheels(reply.found.get("packages", []), folder, python), key=lambda each: each.name)
         return replace(wheel, builds_with=tuple(builds))
-
-    def _start(self, words: Sequence[str], timeout: float) -> subprocess.CompletedProcess[str]:
-        """Start a program in an environment of its own, where this machine has nothing of it: no cmake, no compiler."""
-        flags, variables = self._settings
-        argv = [self.program, "run", *flags, "--isolated", "--no-project", "--quiet", "--python", sys.executable]
-        return subprocess.run(
-            [*argv, *words], cwd=self.project.path.parent, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE, encoding="utf-8", errors="replace", timeout=timeout,
-            env={**variables, "PATH": os.devnull},
-        )  # fmt: skip
 
     @functools.cached_property
     def _locked(self) -> tuple[dict[str, Any], Path]:
@@ -244,8 +245,8 @@ class WheelFinder:
         if reply.unreachable:
             return unreachable(title, "a package index", lines, self.spec)
         if reply.status != 1:
-            return LockError(f"{title} could not be locked: uv rejects it", evidence=lines,
-                             hint="correct what uv names above")  # fmt: skip
+            said = f"{title} could not be locked: uv rejects it"
+            return LockError(said, evidence=lines, hint="correct what uv names above")
         hint, torch = "loosen or correct the packages named above", self.spec.wheel("torch")
         if torch and "+" in torch.versions and not self.spec.indexes:
             index = f"{cuda.INDEX}{torch.versions.partition('+')[2]}"
