@@ -22,7 +22,7 @@ from .link import FORMAT, Manifest, PackageDamaged, PackageFile, read_manifest
 from .locks import FolderLock
 from .package_formats import describe_package
 from .plan import CONDA, WHEEL, local_path, write_document
-from .wheel_builds import BuildFolder
+from .wheel_builds import build_wheel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,13 +85,14 @@ class Packages:
         kept = package_dir(self.plan.root, source.sha256)
         sdist = os.path.join(kept, PACKAGE_FILES, source.file)
 
+        def unpack(wheel: str) -> None:
+            self._place(package, lambda aside: _extract(package, wheel, None, aside, self._count))
+
         def work(package: "PlannedPackage") -> None:
             if not self._is_there(package):
                 if not os.path.exists(sdist):
                     raise PackageDamaged(kept)
-                with BuildFolder(self.plan, package, self._holder.token) as folder:
-                    wheel = folder.build(sdist)
-                    self._place(package, lambda aside: _extract(package, wheel, None, aside, self._count))
+                build_wheel(self.plan, package, sdist, self._holder.token, unpack)
 
         self.retry_on_damage(lambda: self._one(work, package))
 
