@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 from clusterfn.bridge.builder.plan import masked
 from clusterfn.environment import package_sources
@@ -61,11 +61,16 @@ def solve(spec: Specification, target: SolveTarget, say: Say) -> list[LockedPack
     Raises:
         LockError: There is no solution with any Python, or no solver; or a channel does not answer.
     """
-    settings = package_sources.read_condarc()
+    settings, specs = package_sources.read_condarc(), list[str]()
+    for text in (each.text for each in spec.conda):
+        # py-rattler does not read the user's .condarc, so that a channel is given by its address.
+        channel, separator, rest = text.partition("::")
+        urls = package_sources.channel_urls(channel, settings) if separator else ()
+        specs.append(f"{urls[0]}::{rest}" if len(urls) == 1 else rest or text)
     job = {
         "channels": [url for name in spec.channels for url in package_sources.channel_urls(name, settings)],
         "platform": target.platform,
-        "specs": [_with_address(each.text, settings) for each in spec.conda],
+        "specs": specs,
         "python": None if spec.wants_python else target.python,
         "virtual": virtual_packages(target),
         "caller": os.getpid(),
@@ -140,13 +145,6 @@ def find_interpreter() -> str:
         raise LockError(what, hint=f"pip install 'py-rattler>=0.28,<1'; or {other}")
 
     return sys.executable
-
-
-def _with_address(text: str, settings: Mapping[str, Any]) -> str:
-    """Return a spec with the address of the channel that it names: py-rattler does not read the user's .condarc."""
-    channel, separator, rest = text.partition("::")
-    urls = package_sources.channel_urls(channel, settings) if separator else ()
-    return f"{urls[0]}::{rest}" if len(urls) == 1 else rest or text
 
 
 def public(channel: str) -> str:

@@ -227,8 +227,7 @@ class ExistingEnvironment(NamedTuple):
 
     def _missing(self, rc: int | None, out: bytes, err: bytes) -> EnvironmentBuildError:
         if _NONE.encode() in err:
-            explain = _explain_no_python if self.kind == "found" else _explain_absence
-            return explain(self.kind, self.value, out.decode("utf-8", "replace"))
+            return _explain_absence(self.kind, self.value, out.decode("utf-8", "replace"))
         said = [line.decode("utf-8", "replace") for line in (out + err).splitlines()[-5:]]
         what = f"environment '{self.kind}:{self.value}' has no interpreter"
         if self.kind == "found":
@@ -251,7 +250,13 @@ def _folders_beside(kind: str, value: str) -> str:
 
 
 def _explain_absence(kind: str, value: str, printed: str) -> EnvironmentBuildError:
-    """Return the error for an environment that is not there, from what `_REPORT` has printed."""
+    """Return the error for an environment that is not there, from what `_REPORT` has printed; it lists what is."""
+    # Without the caller's version of Python, others may do.
+    if kind == "found":
+        names = _existing_names("python", f"/usr/bin/{_CALLERS_PYTHON}", printed)
+        same = next((each for each in names if posixpath.basename(each) == _CALLERS_PYTHON), "")
+        hint = f'set environment="python:{same}"' if same else NAME_ENVIRONMENT
+        return EnvironmentBuildError(NO_PYTHON, evidence=_listed("python", names), stage="environment", hint=hint)
     reasons = [line[len(_WHY) :] for line in printed.splitlines() if line.startswith(_WHY)] or ["it does not exist"]
     names, searched = _existing_names(kind, value, printed), list[str]()
     if kind == "conda":
@@ -271,14 +276,6 @@ def _explain_absence(kind: str, value: str, printed: str) -> EnvironmentBuildErr
         }.get(kind, "find it on the host, and correct the path")
     message = f"environment '{kind}:{value}': {reasons[0]}"
     return EnvironmentBuildError(message, evidence=_listed(kind, names) or searched, stage="environment", hint=hint)
-
-
-def _explain_no_python(kind: str, value: str, printed: str) -> EnvironmentBuildError:
-    """Return the error for a host without the caller's version of Python; it lists the interpreters that are there."""
-    names = _existing_names("python", f"/usr/bin/{_CALLERS_PYTHON}", printed)
-    same = next((each for each in names if posixpath.basename(each) == _CALLERS_PYTHON), "")
-    hint = f'set environment="python:{same}"' if same else NAME_ENVIRONMENT
-    return EnvironmentBuildError(NO_PYTHON, evidence=_listed("python", names), stage="environment", hint=hint)
 
 
 def _existing_names(kind: str, value: str, printed: str) -> list[str]:

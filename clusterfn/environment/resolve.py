@@ -105,9 +105,8 @@ class LockedEnvironment:
     @property
     def building(self) -> EnvironmentRef:
         """What the spec of a job says about it."""
-        making, build = self.host.making, self.cuda or ("unknown" if self.on_gpus else "")
-        purged = making.purge_days is not None
-        return EnvironmentRef(self.id, self.root, purged, build, self.host.owners)
+        build = self.cuda or ("unknown" if self.on_gpus else "")
+        return EnvironmentRef(self.id, self.root, self.host.making.purge_days is not None, build, self.host.owners)
 
 
 def read_specification(text: str | None, packages: Sequence[str]) -> Specification:
