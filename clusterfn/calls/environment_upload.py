@@ -16,8 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
@@ -85,24 +84,24 @@ class EnvironmentUpload:
             waits_for: Called with what is being done; "" at the end.
             cannot_have: Called with the message, evidence and hint of a build that failed.
         """
-        if self.build is not None:
-            ended = self.build.listen(lambda progress: waits_for(_in_words(progress)))
-            loop.begin(_report_end(waits_for, cannot_have, ended))
+        if self.build is None:
+            return
+        ended = self.build.listen(lambda progress: waits_for(_in_words(progress)))
 
+        async def report_end() -> None:
+            with contextlib.suppress(ClusterfnError, concurrent.futures.CancelledError):
+                await asyncio.wrap_future(ended)
+            waits_for("")
+            error = ended.exception()
+            last = ended.result() if error is None else {}
+            if isinstance(error, (SubmitError, Unsatisfiable)):
+                cannot_have(f"its builder was rejected: {error.message}", error.evidence, error.hint or "")
+            # A builder that was only stopped leaves the work to the job.
+            elif last.get("stage") == "failed" and last.get("at") != "stopped":
+                evidence = environment_builder.evidence(last)
+                cannot_have(environment_builder.message(last), evidence, last.get("hint") or "")
 
-async def _report_end(waits_for: Callable[[str], None], cannot_have: CannotHave, ended: Future[BuildProgress]) -> None:
-    """Report how the build ended; a builder that was only stopped leaves the work to the job."""
-    with contextlib.suppress(ClusterfnError, concurrent.futures.CancelledError):
-        await asyncio.wrap_future(ended)
-    waits_for("")
-    error = ended.exception()
-    progress = ended.result() if error is None else {}
-    if isinstance(error, (SubmitError, Unsatisfiable)):
-        cannot_have(f"its builder was rejected: {error.message}", error.evidence, error.hint or "")
-    elif progress.get("stage") == "failed" and progress.get("at") != "stopped":
-        cannot_have(
-            environment_builder.message(progress), environment_builder.evidence(progress), progress.get("hint") or ""
-        )
+        loop.begin(report_end())
 
 
 def upload_for(
@@ -149,12 +148,12 @@ def build(session: HostState, environment: LockedEnvironment, say: Say, on_progr
     return True
 
 
+@dataclass
 class _LastUpload:
     """The last upload of one environment to one host; the lock is held while another is made."""
 
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.upload = EnvironmentUpload()
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    upload: EnvironmentUpload = EnvironmentUpload()
 
 
 # The keys are weak, so that the uploads go with the host's state.
@@ -224,7 +223,18 @@ def _start(session: HostState, environment: LockedEnvironment, plan: str, planne
         name = layout.job_name("environment", environment.id)
         request = session.scheduler.errand(job_script.command_line(argv), name, log, making.partition or "")
         submission = submit.start(session, request, [planned], _WaitingBuilder())
-        loop.begin(_see_started(session, name, build, submission))
+
+        async def see_started() -> None:
+            try:
+                await submit.await_start(session, submission)
+            except (ClusterfnError, concurrent.futures.CancelledError) as error:
+                # Jobs wait for the builder, so they must learn that it never starts.
+                build.refused(error)
+                return
+            # Its end is seen in its log, too.
+            build.watch_job(name)
+
+        loop.begin(see_started())
     else:
         build.spawn(argv, environment.root, [planned])
     return build
@@ -237,24 +247,10 @@ class _WaitingBuilder(WaitingJob):
         console.tell(f"the environment is not being built yet: {reason}")
 
 
-async def _see_started(session: HostState, name: str, build: RemoteBuild, submission: Reply[Any]) -> None:
-    """Watch a builder that runs as a batch job, once the scheduler has taken it: its end is seen in its log, too."""
-    try:
-        await submit.await_start(session, submission)
-    except (ClusterfnError, concurrent.futures.CancelledError) as error:
-        # Jobs wait for the builder, so they must learn that it never starts.
-        build.refused(error)
-        return
-    build.watch_job(name)
-
-
 def tell_download(
-    environment: LockedEnvironment,
-    theirs: Sequence[LockedPackage],
-    ours: Sequence[LockedPackage],
-    sizes: Mapping[str, int],
-    say: Callable[[str], None],
-) -> None:
+    environment: LockedEnvironment, theirs: Sequence[LockedPackage], ours: Sequence[LockedPackage],
+    sizes: Mapping[str, int], say: Callable[[str], None],
+) -> None:  # fmt: skip
     """Say how many packages are downloaded, and how many bytes if they are many.
 
     Args:
@@ -269,29 +265,22 @@ def tell_download(
     base = f" on {host}'s own Python {environment.base.version} ({environment.base.path})" if environment.base else ""
     of = counted(count, "package")
     say(f"{environment.title}: environment {environment.id[:8]} of {of}{base}: {', '.join(parts) or 'none to send'}")
-    total = _sum((*theirs, *ours), sizes)
-    if total < MUCH:
+    fetched, sent = (sum(sizes.get(each.sha256, 0) for each in several) for several in (theirs, ours))
+    if fetched + sent < MUCH:
         return
-    by_size = sorted((*theirs, *ours), key=lambda each: -sizes.get(each.sha256, 0))[:_LARGEST]
-    largest = ", ".join(f"{each.name} {format_size(sizes[each.sha256])}" for each in by_size if each.sha256 in sizes)
-    way = [f"{host} fetches {format_size(_sum(theirs, sizes))}"] if theirs else []
-    way += [f"this machine downloads and sends {format_size(_sum(ours, sizes))}"] if ours else []
-    least = "" if all(each.sha256 in sizes for each in (*theirs, *ours)) else "at least "
-    where = f"{environment.root} on {host}"
-    say(f"{environment.title}: {least}{format_size(total)} for {where}: {', '.join(way)} ({largest})")
-
-
-def _sum(packages: Sequence[LockedPackage], sizes: Mapping[str, int]) -> int:
-    return sum(sizes.get(each.sha256, 0) for each in packages)
+    known = [each for each in (*theirs, *ours) if each.sha256 in sizes]
+    by_size = sorted(known, key=lambda each: -sizes[each.sha256])[:_LARGEST]
+    largest = ", ".join(f"{each.name} {format_size(sizes[each.sha256])}" for each in by_size)
+    way = [f"{host} fetches {format_size(fetched)}"] if theirs else []
+    way += [f"this machine downloads and sends {format_size(sent)}"] if ours else []
+    size = ("at least " if len(known) < len(theirs) + len(ours) else "") + format_size(fetched + sent)
+    say(f"{environment.title}: {size} for {environment.root} on {host}: {', '.join(way)} ({largest})")
 
 
 def _send(
-    session: HostState,
-    environment: LockedEnvironment,
-    packages: Sequence[LockedPackage],
-    size: int,
+    session: HostState, environment: LockedEnvironment, packages: Sequence[LockedPackage], size: int,
     on_progress: Progress,
-) -> Iterator[Reply[Any]]:
+) -> Iterator[Reply[Any]]:  # fmt: skip
     """Send each archive as soon as it is here, while the others are fetched: so many bytes, as far as that is known."""
     tell_fetched, tell_sent = _seldom(on_progress), _seldom(on_progress)
     transfer = Transfer(SENDING)

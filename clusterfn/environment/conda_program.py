@@ -17,6 +17,7 @@ same} where a channel does not answer.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import os
@@ -51,12 +52,15 @@ def _end_with_caller(caller: int) -> None:
 async def answer(job: Mapping[str, Any]) -> dict[str, Any]:
     """Solve for the wanted Python, or else for the nearest."""
     import rattler
+    import rattler.exceptions
 
+    kinds = {name: kind for name, kind in vars(rattler.exceptions).items() if name.endswith("Error")}
     attempt, wanted = functools.partial(_solve, rattler.Gateway(), job), job["python"]
     try:
         found = await _nearest(attempt, wanted) if wanted else await attempt("")
-    except _errors() as error:
-        return {"unreachable" if isinstance(error, _errors("Gateway", "FetchRepoData", "Io")) else "failed": str(error)}
+    except tuple(kinds.values()) as error:
+        silent = tuple(kinds[name] for name in ("GatewayError", "FetchRepoDataError", "IoError") if name in kinds)
+        return {"unreachable" if isinstance(error, silent) else "failed": str(error)}
     return {"solved": [_package(each) for each in found]}
 
 
@@ -73,38 +77,23 @@ async def _nearest(attempt: Callable[[str], Awaitable[list[Any]]], wanted: str) 
             raise failure from None
     near = int(wanted.split(".")[1])
     for minor in sorted(set(_MINORS) - {near}, key=lambda each: (abs(each - near), -each)):
-        try:
+        with contextlib.suppress(SolverError):
             return await attempt(f"python 3.{minor}.*")
-        except SolverError:
-            continue
     return found
 
 
 async def _solve(gateway: Any, job: Mapping[str, Any], python: str) -> list[Any]:
     import rattler
-
-    virtual = [_virtual_package(name, version) for name, version in job["virtual"].items()]
-    specs = [*([python] if python else []), *job["specs"]]
-    return list(await rattler.solve(
-        job["channels"], list(map(rattler.MatchSpec, specs)), gateway=gateway, platforms=[job["platform"], "noarch"],
-        virtual_packages=virtual,
-    ))  # fmt: skip
-
-
-def _virtual_package(name: str, text: str) -> Any:
-    import rattler
     from rattler.package.build_string import BuildString
 
-    version, _, build = text.partition(" ")
-    return rattler.GenericVirtualPackage(rattler.PackageName(name), rattler.Version(version), BuildString(build or "0"))
-
-
-def _errors(*names: str) -> tuple[type[Exception], ...]:
-    """Return py-rattler's own errors of these names, else all."""
-    import rattler.exceptions
-
-    kinds = [kind for name, kind in vars(rattler.exceptions).items() if name.endswith("Error")]
-    return tuple(kind for kind in kinds if not names or kind.__name__.removesuffix("Error") in names)
+    triples = ((rattler.PackageName(name), *text.partition(" ")) for name, text in job["virtual"].items())
+    return list(await rattler.solve(
+        job["channels"], [rattler.MatchSpec(each) for each in (python, *job["specs"]) if each], gateway=gateway,
+        platforms=[job["platform"], "noarch"], virtual_packages=[
+            rattler.GenericVirtualPackage(name, rattler.Version(version), BuildString(build or "0"))
+            for name, version, _, build in triples
+        ],
+    ))  # fmt: skip
 
 
 def _package(record: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 from clusterfn.bridge.builder.plan import masked
 from clusterfn.environment import package_sources
@@ -61,11 +61,16 @@ def solve(spec: Specification, target: SolveTarget, say: Say) -> list[LockedPack
     Raises:
         LockError: There is no solution with any Python, or no solver; or a channel does not answer.
     """
-    settings = package_sources.read_condarc()
+    settings, specs = package_sources.read_condarc(), list[str]()
+    for text in (each.text for each in spec.conda):
+        # py-rattler does not read the user's .condarc, so that a channel is given by its address.
+        channel, separator, rest = text.partition("::")
+        urls = package_sources.channel_urls(channel, settings) if separator else ()
+        specs.append(f"{urls[0]}::{rest}" if len(urls) == 1 else rest or text)
     job = {
         "channels": [url for name in spec.channels for url in package_sources.channel_urls(name, settings)],
         "platform": target.platform,
-        "specs": [_with_address(each.text, settings) for each in spec.conda],
+        "specs": specs,
         "python": None if spec.wants_python else target.python,
         "virtual": virtual_packages(target),
         "caller": os.getpid(),
@@ -75,14 +80,32 @@ def solve(spec: Specification, target: SolveTarget, say: Say) -> list[LockedPack
         lambda seconds: say(f"still solving {spec.title} ({seconds:.0f} s): conda's packages"),
         given=json.dumps(job), variables={**package_sources.conda_proxies(settings), **os.environ},
     )  # fmt: skip
-    solved = sorted(_answer(ended, spec), key=lambda each: str(each["name"]))
-    return [
-        LockedPackage(
-            each["name"], each["version"], CONDA, public(each["url"]), each["sha256"], target.platform,
-            dependencies=each["dependencies"], md5=each["md5"],
-        )
-        for each in solved
-    ]  # fmt: skip
+    try:
+        answer = json.loads(ended.stdout)
+    except ValueError:
+        lines = masked(ended.stderr).strip().splitlines()
+        what = f"{spec.title} could not be locked: the solver ended with {ended.returncode}"
+        raise LockError(what, evidence=lines[-10:]) from None
+    if "solved" in answer:
+        return [
+            LockedPackage(
+                each["name"], each["version"], CONDA, public(each["url"]), each["sha256"], target.platform,
+                dependencies=each["dependencies"], md5=each["md5"],
+            )
+            for each in sorted(answer["solved"], key=lambda each: str(each["name"]))
+        ]  # fmt: skip
+    said = masked(answer.get("failed") or answer["unreachable"]).splitlines()
+    lines = [line.rstrip() for line in said if line.strip()][:MANY]
+    if "unreachable" in answer:
+        raise unreachable(spec.title, "a channel", lines, spec)
+    if spec.exported:
+        hint = "export only what you asked for: `conda env export --from-history > environment.yml`"
+    elif any(each.name == "torch" for each in spec.conda):
+        hint = 'conda calls it pytorch; or write torch below "- pip:"'
+    else:
+        of_pypi = "" if spec.file else '; write "pip:name" for one that only PyPI has'
+        hint = f"loosen or correct the packages named above{of_pypi}"
+    raise LockError(f"there is no solution for {spec.title}", evidence=lines, hint=hint)
 
 
 def run_program(
@@ -115,24 +138,13 @@ def run_program(
 
 
 def find_interpreter() -> str:
-    """Return an interpreter that has py-rattler: this one.
-
-    Raises:
-        LockError: It has none.
-    """
+    """Return an interpreter that has py-rattler: this one; raise LockError if it has none."""
     if importlib.util.find_spec("rattler") is None:
-        raise LockError(
-            "this Python has no py-rattler, which solves packages of conda and needs Python 3.10 or newer",
-            hint="pip install 'py-rattler>=0.28,<1'; or list the packages in a requirements.txt, which needs no solver",
-        )
+        what = "this Python has no py-rattler, which solves packages of conda and needs Python 3.10 or newer"
+        other = "list the packages in a requirements.txt, which needs no solver"
+        raise LockError(what, hint=f"pip install 'py-rattler>=0.28,<1'; or {other}")
+
     return sys.executable
-
-
-def _with_address(text: str, settings: Mapping[str, Any]) -> str:
-    """Return a spec with the address of the channel that it names: py-rattler does not read the user's .condarc."""
-    channel, separator, rest = text.partition("::")
-    urls = package_sources.channel_urls(channel, settings) if separator else ()
-    return f"{urls[0]}::{rest}" if len(urls) == 1 else rest or text
 
 
 def public(channel: str) -> str:
@@ -160,23 +172,6 @@ def virtual_packages(target: SolveTarget) -> dict[str, str]:
     return {**found, "__cuda": target.cuda} if target.cuda else found
 
 
-def _answer(ended: subprocess.CompletedProcess[str], spec: Specification) -> list[dict[str, Any]]:
-    try:
-        answer = json.loads(ended.stdout)
-    except ValueError:
-        lines = masked(ended.stderr).strip().splitlines()
-        raise LockError(
-            f"{spec.title} could not be locked: the solver ended with {ended.returncode}", evidence=lines[-10:]
-        ) from None
-    if "solved" in answer:
-        return list(answer["solved"])
-    said_there = masked(answer.get("failed") or answer["unreachable"])
-    lines = [line.rstrip() for line in said_there.splitlines() if line.strip()][:MANY]
-    if "unreachable" in answer:
-        raise unreachable(spec.title, "a channel", lines, spec)
-    raise LockError(f"there is no solution for {spec.title}", evidence=lines, hint=_hint(spec))
-
-
 def unreachable(title: str, what: str, lines: Sequence[str], spec: Specification) -> LockError:
     """Return the error for a server that does not answer, so that it is unknown whether there is a solution."""
     hint = "check your network, proxy and certificate settings, and the address if it is yours, then call again"
@@ -184,13 +179,3 @@ def unreachable(title: str, what: str, lines: Sequence[str], spec: Specification
         hint += f"; without network: run `clusterfn env lock {shlex.quote(spec.title)}` on another machine, and copy "
         hint += "its lock beside this file"
     return LockError(f"{title} could not be locked: {what} cannot be reached", evidence=lines, hint=hint)
-
-
-def _hint(spec: Specification) -> str:
-    if spec.exported:
-        return "export only what you asked for: `conda env export --from-history > environment.yml`"
-    if any(each.name == "torch" for each in spec.conda):
-        return 'conda calls it pytorch; or write torch below "- pip:"'
-    if spec.file:
-        return "loosen or correct the packages named above"
-    return 'loosen or correct the packages named above; write "pip:name" for one that only PyPI has'

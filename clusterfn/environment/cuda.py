@@ -93,19 +93,24 @@ class CudaTable:
 
     def is_ahead(self, capability: str) -> bool:
         """Return whether that compute capability is newer than the table."""
-        return version(capability)[0] > self._newest_capability[0]
+        return version(capability)[0] > self.newest_capability[0]
 
     @property
-    def _newest_capability(self) -> Version:
+    def newest_capability(self) -> Version:
+        """The newest compute capability in the table."""
         return max(version(each) for row in self.builds for each in row.capabilities)
 
     def runs(self, row: CudaBuild, capability: str) -> bool:
         """Return whether a build runs on such a GPU; one newer than the table counts like the newest in it."""
         if self.is_ahead(capability):
-            return self._newest_capability in map(version, row.capabilities)
+            return self.newest_capability in map(version, row.capabilities)
         # A kernel runs on later GPUs of the same major version, and on no others.
         wanted = version(capability)
         return any(version(each)[0] == wanted[0] and version(each) <= wanted for each in row.capabilities)
+
+    def fitting(self, torch: Version, gpus: GpuCapabilities) -> list[CudaBuild]:
+        """List the builds of a minor version of PyTorch that run on a machine."""
+        return [row for row in self.builds if row.has(torch) and self.fits(row, gpus)]
 
     def fits(self, row: CudaBuild, gpus: GpuCapabilities) -> bool:
         """Return whether a build runs on a machine."""
@@ -113,10 +118,8 @@ class CudaTable:
 
     def minors(self) -> list[Version]:
         """List every minor version of PyTorch in the table, the newest first."""
-        found = {row.first for row in self.builds}
         newest = max(max(row.first, row.last or row.first) for row in self.builds)
-        found |= {(2, minor) for minor in range(newest[1] + 1)}
-        return sorted(found, reverse=True)
+        return sorted({row.first for row in self.builds} | {(2, minor) for minor in range(newest[1] + 1)}, reverse=True)
 
 
 @dataclass(frozen=True)
@@ -139,14 +142,10 @@ def load_table() -> CudaTable:
     """Read the table."""
     content: Mapping[str, Any] = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
     rows = tuple(
-        CudaBuild(
-            str(row["cuda"]),
-            *_span(row["torch"]),
-            tuple(map(str, row["capabilities"])),
-            _span(row["pypi"]) if row.get("pypi") else None,
-        )
+        CudaBuild(str(row["cuda"]), *_span(row["torch"]), tuple(map(str, row["capabilities"])),
+                  _span(row["pypi"]) if row.get("pypi") else None)
         for row in content["builds"]
-    )
+    )  # fmt: skip
     return CudaTable(rows, dict(content["drivers"]), dict(content["ships"]), str(content["date"]))
 
 
@@ -183,75 +182,61 @@ def choose_build(
     """
     known = load_table()
     wanted = [minor for minor in known.minors() if admits(versions, minor)]
+
+    def rank(row: CudaBuild, torch: Version) -> tuple[bool, bool, Version]:
+        """Better is higher: no newer than the driver; on the Python package index; nearest to the driver."""
+        number = version(row.cuda)
+        within = version(gpus.driver) >= version(known.ships.get(row.cuda, ""))
+        return within, within and row.is_default(torch), number if within else tuple(-each for each in number)
+
     for minor in wanted:
-        rows = [row for row in known.builds if row.has(minor) and built_for in ("", row.cuda)]
-        fitting = [row for row in rows if known.fits(row, gpus)]
+        fitting = [row for row in known.fitting(minor, gpus) if built_for in ("", row.cuda)]
         if fitting:
-            row = max(fitting, key=lambda row: _rank(known, row, gpus, minor))
+            row = max(fitting, key=lambda row: rank(row, minor))
             tag = "" if row.is_default(minor) else f"cu{row.cuda.replace('.', '')}"
             return TorchChoice(row.cuda, _text(minor), tag)
-    raise _no_build_error(known, wanted, gpus, host, versions)
-
-
-def _rank(known: CudaTable, row: CudaBuild, gpus: GpuCapabilities, torch: Version) -> tuple[bool, bool, Version]:
-    """Better is higher: no newer than the driver; on the Python package index; nearest to the driver."""
-    number = version(row.cuda)
-    within = version(gpus.driver) >= version(known.ships.get(row.cuda, ""))
-    nearest = number if within else tuple(-each for each in number)
-    return within, within and row.is_default(torch), nearest
+    numbers = _text(wanted[0]) if len(wanted) == 1 else versions
+    why_not = [
+        f"CUDA {row.cuda} has code for {', '.join(row.capabilities)}"
+        if known.runs_driver(row.cuda, gpus.driver)
+        else f"CUDA {row.cuda} needs driver {known.least_driver(row.cuda)} or newer"
+        for row in known.builds if wanted and row.has(wanted[0])
+    ]  # fmt: skip
+    raise EnvironmentBuildError(
+        f"no build of {f'PyTorch {numbers}' if numbers else 'any PyTorch in the table'} runs on {host or 'this host'}: "
+        f"{gpus.in_words()}", host=host, stage="environment",
+        evidence=why_not or [f"the table of {known.date} has no such version"], hint=suggest_build(gpus),
+    )  # fmt: skip
 
 
 def warnings(cuda: str, gpus: GpuCapabilities) -> list[str]:
     """Return sentences about what may not work with builds for a version of CUDA, although they are accepted."""
     known = load_table()
-    own = known.ships.get(cuda, "")
-    found = [f"compute capability {each} is newer than the table of {known.date}: it may have no kernel"
-             for each in gpus.capabilities if known.is_ahead(each)]  # fmt: skip
-    if version(gpus.driver) < version(own):
-        sentence = f"CUDA {cuda} came with driver {own}, this one is {gpus.driver}: programs run, but PTX code does not"
-        found.insert(0, sentence)
-    return found
-
-
-def _no_build_error(
-    known: CudaTable, wanted: Sequence[Version], gpus: GpuCapabilities, host: str | None, versions: str
-) -> EnvironmentBuildError:
-    numbers = _text(wanted[0]) if len(wanted) == 1 else versions
-    torch = f"PyTorch {numbers}" if numbers else "any PyTorch in the table"
-    why_not = [
-        f"CUDA {row.cuda} has code for {', '.join(row.capabilities)}"
-        if known.runs_driver(row.cuda, gpus.driver)
-        else f"CUDA {row.cuda} needs driver {known.least_driver(row.cuda)} or newer"
-        for row in known.builds
-        if wanted and row.has(wanted[0])
-    ]
-    return EnvironmentBuildError(
-        f"no build of {torch} runs on {host or 'this host'}: {gpus.in_words()}", host=host, stage="environment",
-        evidence=why_not or [f"the table of {known.date} has no such version"], hint=suggest_build(gpus),
-    )  # fmt: skip
+    own, new = known.ships.get(cuda, ""), f"is newer than the table of {known.date}: it may have no kernel"
+    found = [f"compute capability {each} {new}" for each in gpus.capabilities if known.is_ahead(each)]
+    ptx = f"CUDA {cuda} came with driver {own}, this one is {gpus.driver}: programs run, but PTX code does not"
+    return [ptx, *found] if version(gpus.driver) < version(own) else found
 
 
 def suggest_build(gpus: GpuCapabilities) -> str:
     """Say what would run on these GPUs."""
     known = load_table()
     for minor in known.minors():
-        rows = [row for row in known.builds if row.has(minor) and known.fits(row, gpus)]
+        rows = known.fitting(minor, gpus)
         if rows:
             return f"PyTorch {_text(minor)} with CUDA {rows[-1].cuda} would run: torch=={_text(minor)}.*"
-    running = [row for row in known.builds if all(known.runs(row, each) for each in gpus.capabilities)]
-    if not running:
+    drivers = [known.least_driver(row.cuda) for row in known.builds
+               if all(known.runs(row, each) for each in gpus.capabilities)]  # fmt: skip
+    if not drivers:
         return "no PyTorch in the table has code for all of these GPUs: choose one type in clusterfn.yml, or set gpus=0"
-    least = min((known.least_driver(row.cuda) for row in running), key=version)
-    return f"the administrator can install driver {least} or newer; until then: gpus=0"
+    return f"the administrator can install driver {min(drivers, key=version)} or newer; until then: gpus=0"
 
 
 def runs_on(torch: str, build: str, gpus: GpuCapabilities) -> bool:
     """Return whether a build of PyTorch for a version of CUDA runs on these GPUs; true for one that the table lacks."""
     known, minor = load_table(), version(torch)[:2]
-    rows = [row for row in known.builds if row.cuda == build and row.has(minor)]
-    if not rows:
-        return known.runs_driver(build, gpus.driver)
-    return known.fits(rows[0], gpus)
+    row = next((row for row in known.builds if row.cuda == build and row.has(minor)), None)
+    return known.fits(row, gpus) if row else known.runs_driver(build, gpus.driver)
 
 
 def newest_cuda(driver: str) -> str:

@@ -93,7 +93,19 @@ def _have(package: LockedPackage, count: _Count, indexes: Sequence[tuple[str, st
                 with contextlib.suppress(FileNotFoundError):
                     os.replace(left, f"{beside}.part")
                     break
-        _fetch(package, beside, count, indexes)
+        try:
+            try:
+                builders.fetch_archive(_planned(package), str(beside), count)
+            except BuildFailed as failed:
+                url = with_credentials(package.url, indexes) if _DENIED.search(str(failed)) else ""
+                if not url:
+                    raise
+                builders.fetch_archive(_planned(package)._replace(url=url), str(beside), count)
+        except BuildFailed as failed:
+            raise EnvironmentBuildError(
+                f"{failed}", stage="environment", evidence=failed.evidence,
+                hint="check your network, and whether the lock is too old: its packages may have been withdrawn",
+            ) from failed  # fmt: skip
         os.replace(beside, path)
     count(0, True)
     return path
@@ -108,22 +120,6 @@ def _is_gone(pid: str) -> bool:
     except OSError as error:
         return isinstance(error, ProcessLookupError)
     return False
-
-
-def _fetch(package: LockedPackage, target: Path, count: _Count, indexes: Sequence[tuple[str, str]]) -> None:
-    try:
-        try:
-            builders.fetch_archive(_planned(package), str(target), count)
-        except BuildFailed as failed:
-            url = with_credentials(package.url, indexes) if _DENIED.search(str(failed)) else ""
-            if not url:
-                raise
-            builders.fetch_archive(_planned(package)._replace(url=url), str(target), count)
-    except BuildFailed as failed:
-        raise EnvironmentBuildError(
-            f"{failed}", stage="environment", evidence=failed.evidence,
-            hint="check your network, and whether the lock is too old: its packages may have been withdrawn",
-        ) from failed  # fmt: skip
 
 
 def _planned(package: LockedPackage) -> PlannedPackage:

@@ -15,13 +15,7 @@ from clusterfn.config.yamlfile import Value, parse
 from clusterfn.environment import package_sources
 from clusterfn.environment.project import is_project_file, refuse_parts
 from clusterfn.environment.requirement_lines import RequirementLines
-from clusterfn.environment.specification import (
-    WITH_EXTRAS,
-    Requirement,
-    Specification,
-    conda_requirement,
-    named_channels,
-)
+from clusterfn.environment.specification import WITH_EXTRAS, Requirement, Specification, conda_requirement
 from clusterfn.errors import ConfigError, did_you_mean
 
 SUFFIXES = (".yml", ".yaml")
@@ -29,6 +23,7 @@ LOCK_SUFFIXES = ("conda-lock.yml", "conda-lock.yaml")
 _KEYS = (
     "name", "channels", "dependencies", "platforms", "prefix", "category", "pip-repositories", "allow-pypi-requests",
 )  # fmt: skip
+_LISTS = ("channels", "pip-repositories")
 _ADVICE = {"variables": "set them with env={…} of @cluster, or `env:` of the host in clusterfn.yml"}
 # The comment behind a line by which conda-lock limits it to systems. Hosts run Linux.
 _SELECTOR = re.compile(r"#\s*\[(\w+)(?:\s+[\w\s]+)?\]\s*$")
@@ -58,10 +53,8 @@ def locate_file(text: str, folders: Sequence[Path]) -> Path:
     here = {each.name for folder in folders_there for pattern in patterns for each in folder.glob(pattern)}
     here.discard("clusterfn.yml")
     looked = " and ".join(str(place.parent) for place in places)
-    raise ConfigError(
-        f"there is no {path.name} in {looked}{did_you_mean(path.name, here)}",
-        hint="a relative path counts from the working directory, then from the folder of the script that runs",
-    )
+    hint = "a relative path counts from the working directory, then from the folder of the script that runs"
+    raise ConfigError(f"there is no {path.name} in {looked}{did_you_mean(path.name, here)}", hint=hint)
 
 
 def read_file(path: Path, parts: Sequence[str] = ()) -> Specification:
@@ -73,19 +66,19 @@ def read_file(path: Path, parts: Sequence[str] = ()) -> Specification:
     Raises:
         ConfigError: It is not understood; with its line.
     """
+    if path.suffix.lower() == ".txt" or not is_project_file(path):
+        refuse_parts(path, parts)
     if is_project_file(path):
         # Most calls name no such file, so they need not wait for this import.
         from clusterfn.environment import project_files
 
         return project_files.read_project(path, parts)
-    refuse_parts(path, parts)
+
     if path.name.lower().endswith(LOCK_SUFFIXES):
         return Specification(path.name, file=path, given_lock=path)
     if path.suffix.lower() not in SUFFIXES:
-        raise ConfigError(
-            f"{path} is not an environment.yml",
-            hint="name an environment.yml, pyproject.toml, uv.lock, pylock.toml or requirements.txt, or packages=[…]",
-        )
+        hint = "name an environment.yml, pyproject.toml, uv.lock, pylock.toml or requirements.txt, or packages=[…]"
+        raise ConfigError(f"{path} is not an environment.yml", hint=hint)
     data = path.read_bytes()
     if re.search(rb"^package:", data, re.MULTILINE) and re.search(rb"^metadata:", data, re.MULTILINE):
         # It is a lock of conda-lock's with another name.
@@ -99,39 +92,26 @@ def _read(tree: Value, path: Path) -> Specification:
     keys = tree.mapping(_KEYS, _ADVICE)
     if "dependencies" not in keys:
         raise tree.error('there is no "dependencies:"', "list the packages below that key")
-    conda, pip = _dependencies(keys["dependencies"], _texts(keys.get("pip-repositories")), path)
-    written = [name for name in _texts(keys.get("channels")) if name != "nodefaults"]
-    spec = Specification(
-        path.name,
-        tuple(dict.fromkeys([*(written or package_sources.usual_channels()), *named_channels(conda)])),
-        tuple(conda),
-        file=path,
-        sentences=(_PYTORCH_ENDED,) if "pytorch" in written else (),
-    )
-    return _lifted(pip.added_to(spec), keys.get("prefix"))
-
-
-def _texts(value: Value | None) -> tuple[str, ...]:
-    return value.as_lines() if value is not None and value.kind != "null" else ()
-
-
-def _dependencies(value: Value, indexes: Sequence[str], file: Path) -> tuple[list[Requirement], RequirementLines]:
-    conda: list[Requirement] = []
-    pip = RequirementLines(file.parent)
-    for index in indexes:
+    texts = {name: value.as_lines() for name, value in keys.items() if name in _LISTS and value.kind != "null"}
+    conda, pip = list[Requirement](), RequirementLines(path.parent)
+    for index in texts.get("pip-repositories", ()):
         pip.add(f"--extra-index-url {index}")
-    for item in _items(value):
+    for item in _items(keys["dependencies"]):
         if item.kind == "map":
             for line in _items(item.mapping(("pip",))["pip"]):
-                pip.add(line.as_text(), f"{file.name}:{line.line + 1}")
+                pip.add(line.as_text(), f"{path.name}:{line.line + 1}")
             continue
-        text, place = item.as_text(), f"{file.name}:{item.line + 1}"
+        text, place = item.as_text(), f"{path.name}:{item.line + 1}"
         if WITH_EXTRAS.match(text):
-            raise ConfigError(
-                f"{place}: {text!r} has extras, and packages of conda have none", hint="write the line below `pip:`"
-            )
+            what = f"{place}: {text!r} has extras, and packages of conda have none"
+            raise ConfigError(what, hint="write the line below `pip:`")
         conda.append(conda_requirement(text, place))
-    return conda, pip
+    written = [name for name in texts.get("channels", ()) if name != "nodefaults"]
+    named = [each.channel for each in conda if each.channel]
+    channels = dict.fromkeys([*(written or package_sources.usual_channels()), *named])
+    ended = (_PYTORCH_ENDED,) if "pytorch" in written else ()
+    spec = Specification(path.name, tuple(channels), tuple(conda), file=path, sentences=ended)
+    return _lifted(pip.added_to(spec), keys.get("prefix"))
 
 
 def _items(value: Value) -> Iterator[Value]:

@@ -144,21 +144,17 @@ def parse_existing(text: str | None, scheduler: str) -> ExistingEnvironment:
     Raises:
         ConfigError: An unknown kind, or one that this version cannot make.
     """
+    if text in (None, "current") and scheduler == "local":
+        return ExistingEnvironment("current")
     if text is None:
-        return ExistingEnvironment("current" if scheduler == "local" else "found")
-    if text == "current":
-        if scheduler == "local":
-            return ExistingEnvironment("current")
-        raise ConfigError(
-            'environment="current" is the interpreter of this program, which only a local host has',
-            hint=CHOOSE_ENVIRONMENT,
-        )
-    kind, separator, value = text.partition(":")
-    if separator and kind in ENVIRONMENT_KINDS and value:
+        return ExistingEnvironment("found")
+    kind, _, value = text.partition(":")
+    if kind in ENVIRONMENT_KINDS and value:
         return ExistingEnvironment(kind, value)
-    raise ConfigError(
-        f"environment={text!r} does not name an environment that this version can use", hint=CHOOSE_ENVIRONMENT
-    )
+    what = f"environment={text!r} does not name an environment that this version can use"
+    if text == "current":
+        what = 'environment="current" is the interpreter of this program, which only a local host has'
+    raise ConfigError(what, hint=CHOOSE_ENVIRONMENT)
 
 
 class ExistingEnvironment(NamedTuple):
@@ -177,23 +173,15 @@ class ExistingEnvironment(NamedTuple):
     def probe(self) -> Sequence[str]:
         """Return the command that finds its interpreter on the host and lets it describe itself."""
         program = f"needed = {list(self.needed)!r}\n{_DESCRIBE}"
-        beside = _folders_beside(self.kind, self.value)
-        return ["/bin/sh", "-c", _FIND, "sh", program, beside, *self._candidates()]
-
-    def _candidates(self) -> list[str]:
-        """List where its interpreter may be on the host: absolute, below `~/`, or a name in PATH."""
-        kind, value = self.kind, self.value
-        if kind == "current":
-            return [sys.executable]
-        if kind == "python":
-            return [value]
-        if kind in ("venv", "prefix"):
-            return [posixpath.join(value, "bin", "python")]
-        if kind == "conda":
-            parts = () if value == "base" else ("envs", value)
-            paths = [posixpath.join(place, *parts, "bin", "python") for place in CONDA_PLACES]
-            return [*paths, f"{CONDA_LIST}:{value}"]
-        return [_CALLERS_PYTHON]
+        # Each is absolute, below `~/`, or a name in PATH.
+        candidates = [{"current": sys.executable, "found": _CALLERS_PYTHON, "python": self.value}.get(self.kind, "")]
+        if self.kind == "conda":
+            parts = () if self.value == "base" else ("envs", self.value)
+            candidates = [posixpath.join(place, *parts, "bin", "python") for place in CONDA_PLACES]
+            candidates.append(f"{CONDA_LIST}:{self.value}")
+        elif self.kind in ("venv", "prefix"):
+            candidates = [posixpath.join(self.value, "bin", "python")]
+        return ["/bin/sh", "-c", _FIND, "sh", program, _folders_beside(self.kind, self.value), *candidates]
 
     def read(
         self, rc: int | None, out: bytes, err: bytes, root: str
@@ -213,23 +201,18 @@ class ExistingEnvironment(NamedTuple):
         if not said or not isinstance(said, dict):
             raise self._missing(rc, out, err)
         with reading("the host", "what its interpreter says of itself"):
-            path, missing = str(said["path"]), list(map(str, said["missing"]))
+            path, prefix, missing = str(said["path"]), str(said["prefix"]), list(map(str, said["missing"]))
             major, minor = map(int, said["version"])
+            shaped(said, {"named": bool, "prefix": str, "set": {...: str}, "conda": bool, "venv": bool})
         if missing:
-            raise EnvironmentBuildError(
-                f"no environment was named, and {path} has no {', '.join(missing)}",
-                stage="environment",
-                hint=CHOOSE_ENVIRONMENT,
-            )
+            what = f"no environment was named, and {path} has no {', '.join(missing)}"
+            raise EnvironmentBuildError(what, stage="environment", hint=CHOOSE_ENVIRONMENT)
         if (major, minor) < OLDEST:
             raise EnvironmentBuildError(
                 f"the environment '{self.kind}:{self.value}' has Python {major}.{minor}, "
-                f"and a function needs Python {OLDEST[0]}.{OLDEST[1]} or newer",
-                evidence=[path], stage="environment",
+                f"and a function needs Python {OLDEST[0]}.{OLDEST[1]} or newer", evidence=[path], stage="environment",
                 hint=f"name an environment with a newer Python, ideally {CALLER[0]}.{CALLER[1]} as on this machine",
             )  # fmt: skip
-        with reading("the host", "what its interpreter says of itself"):
-            shaped(said, {"named": bool, "prefix": str, "set": {...: str}, "conda": bool, "venv": bool})
         folders, in_path = dict[str, Mapping[str, bytes]](), [posixpath.dirname(path)]
         # Programs of the job look for `python`, and nothing beside this interpreter has that name.
         if not said["named"]:
@@ -237,27 +220,20 @@ class ExistingEnvironment(NamedTuple):
             script = b'#!/bin/sh\nexec "%s" "$@"\n' % encoded
             shims = posixpath.join(root, "shims", hashlib.sha256(encoded).hexdigest()[:16])
             folders, in_path = {shims: {"python": script, "python3": script}}, [shims, *in_path]
-        prefix, named = said["prefix"], dict(said["set"])
-        if said["conda"]:
-            named.update({"CONDA_PREFIX": prefix, "CONDA_DEFAULT_ENV": posixpath.basename(prefix)})
-        elif said["venv"]:
-            named["VIRTUAL_ENV"] = prefix
-        activation = {"prepend": {"PATH": in_path}, "set": named, "unset": []}
+        of_conda = {"CONDA_PREFIX": prefix, "CONDA_DEFAULT_ENV": posixpath.basename(prefix)}
+        of_kind = of_conda if said["conda"] else {"VIRTUAL_ENV": prefix} if said["venv"] else {}
+        activation = {"prepend": {"PATH": in_path}, "set": {**said["set"], **of_kind}, "unset": []}
         return Interpreter(path, (major, minor), activation), folders
 
     def _missing(self, rc: int | None, out: bytes, err: bytes) -> EnvironmentBuildError:
         if _NONE.encode() in err:
-            printed = out.decode("utf-8", "replace")
-            found = self.kind == "found"
-            return _explain_no_python(printed) if found else _explain_absence(self.kind, self.value, printed)
+            return _explain_absence(self.kind, self.value, out.decode("utf-8", "replace"))
         said = [line.decode("utf-8", "replace") for line in (out + err).splitlines()[-5:]]
         what = f"environment '{self.kind}:{self.value}' has no interpreter"
         if self.kind == "found":
             what = f"no environment was named, and the host has no {_CALLERS_PYTHON}"
-        return EnvironmentBuildError(
-            f"{what} that runs (exit {rc})",
-            evidence=said, stage="environment", hint="find it on the host, and set the path of its python",
-        )  # fmt: skip
+        return EnvironmentBuildError(f"{what} that runs (exit {rc})", evidence=said, stage="environment",
+                                     hint="find it on the host, and set the path of its python")  # fmt: skip
 
 
 def _folders_beside(kind: str, value: str) -> str:
@@ -274,37 +250,32 @@ def _folders_beside(kind: str, value: str) -> str:
 
 
 def _explain_absence(kind: str, value: str, printed: str) -> EnvironmentBuildError:
-    """Return the error for an environment that is not there, from what `_REPORT` has printed."""
-    reasons = [line[len(_WHY) :] for line in printed.splitlines() if line.startswith(_WHY)]
-    names = _existing_names(kind, value, printed)
-    what = f"environment '{kind}:{value}'"
+    """Return the error for an environment that is not there, from what `_REPORT` has printed; it lists what is."""
+    # Without the caller's version of Python, others may do.
+    if kind == "found":
+        names = _existing_names("python", f"/usr/bin/{_CALLERS_PYTHON}", printed)
+        same = next((each for each in names if posixpath.basename(each) == _CALLERS_PYTHON), "")
+        hint = f'set environment="python:{same}"' if same else NAME_ENVIRONMENT
+        return EnvironmentBuildError(NO_PYTHON, evidence=_listed("python", names), stage="environment", hint=hint)
+    reasons = [line[len(_WHY) :] for line in printed.splitlines() if line.startswith(_WHY)] or ["it does not exist"]
+    names, searched = _existing_names(kind, value, printed), list[str]()
     if kind == "conda":
         reasons = [f"no conda on the host has an environment {value}"]
-    searched = [f"searched {', '.join((*CONDA_PLACES, CONDA_LIST))}"] if kind == "conda" else []
-    evidence = _listed(kind, names) or searched
+        searched = [f"searched {', '.join((*CONDA_PLACES, CONDA_LIST))}"]
     near = names[0] if names and _likeness(names[0], value) >= _ALIKE else ""
-    if reasons and reasons[0].startswith(_LOCKED):
+    if reasons[0].startswith(_LOCKED):
         hint = "ask the owner of that folder to let you in, or use an environment of your own"
     elif len([each for each in names if each.startswith(f"{value.rstrip('/')}/")]) > 1:
         hint = f'choose one of them, for example environment="{kind}:{near}"'
     elif near:
         hint = f'did you mean environment="{kind}:{near}"?'
-    elif kind == "conda":
-        hint = 'run `conda env list` on the host, and name the folder of the environment: "prefix:/path"'
-    elif kind == "venv":
-        hint = f"create it on the host, `python3 -m venv {value}`, or correct the path"
     else:
-        hint = "find it on the host, and correct the path"
-    message = f"{what}: {reasons[0] if reasons else 'it does not exist'}"
-    return EnvironmentBuildError(message, evidence=evidence, stage="environment", hint=hint)
-
-
-def _explain_no_python(printed: str) -> EnvironmentBuildError:
-    """Return the error for a host without the caller's version of Python; it lists the interpreters that are there."""
-    names = _existing_names("python", f"/usr/bin/{_CALLERS_PYTHON}", printed)
-    same = next((each for each in names if posixpath.basename(each) == _CALLERS_PYTHON), "")
-    hint = f'set environment="python:{same}"' if same else NAME_ENVIRONMENT
-    return EnvironmentBuildError(NO_PYTHON, evidence=_listed("python", names), stage="environment", hint=hint)
+        hint = {
+            "conda": 'run `conda env list` on the host, and name the folder of the environment: "prefix:/path"',
+            "venv": f"create it on the host, `python3 -m venv {value}`, or correct the path",
+        }.get(kind, "find it on the host, and correct the path")
+    message = f"environment '{kind}:{value}': {reasons[0]}"
+    return EnvironmentBuildError(message, evidence=_listed(kind, names) or searched, stage="environment", hint=hint)
 
 
 def _existing_names(kind: str, value: str, printed: str) -> list[str]:
@@ -326,16 +297,13 @@ def _listed(kind: str, names: Sequence[str]) -> list[str]:
 
 def _as_written(kind: str, program: str, home: str) -> str:
     """Return how a user names an interpreter that exists, behind the colon; "" if it is of another kind."""
-    is_environment = program.endswith("/bin/python")
-    path = program if kind == "python" else program[: -len("/bin/python")]
+    path = program if kind == "python" else program.removesuffix("/bin/python")
     short = f"~{path[len(home) :]}" if home and path.startswith(f"{home}/") else path
     if kind == "python":
         return "" if program.endswith("-config") else short
-    if not is_environment:
-        return ""
-    if kind == "conda":
+    if kind == "conda" and path != program:
         return "base" if short in CONDA_PLACES else posixpath.basename(path)
-    return short
+    return short if path != program else ""
 
 
 def _likeness(name: str, value: str) -> float:

@@ -26,20 +26,24 @@ def local_packages(folder: Path, uv: Mapping[str, Any]) -> dict[str, Any]:
     seen: set[Path] = set()
     waiting = [(folder, uv)]
     while waiting:
-        for place in _folders(*waiting.pop()):
+        above, settings = waiting.pop()
+        sources = [each for _, each in source_tables(settings.get("sources") or {})]
+        places = [above / Path(str(each["path"])).expanduser() for each in sources if "path" in each]
+        if "workspace" in settings or any(each.get("workspace") for each in sources):
+            places += _matches(*_workspace(above), "members")
+        for place in places:
             if place.resolve() in seen:
                 continue
             seen.add(place.resolve())
             if place.is_file():
                 found[relative_path(place, folder)] = {"project": {}, "uv": {}, "built": digest_of_archive(place)}
-            if not place.is_dir():
-                continue
-            file = place / PYPROJECT
-            tree = load_toml(file) if file.is_file() else {}
-            theirs, project = tree.get("tool", {}).get("uv", {}), tree.get("project", {})
-            wants = {key: project[key] for key in _WANTS if key in project}
-            found[relative_path(place, folder)] = {"project": wants, "uv": theirs, "built": digests(place, tree)}
-            waiting.append((place, theirs))
+            if place.is_dir():
+                file = place / PYPROJECT
+                tree = load_toml(file) if file.is_file() else {}
+                theirs, project = tree.get("tool", {}).get("uv", {}), tree.get("project", {})
+                wants = {key: project[key] for key in _WANTS if key in project}
+                found[relative_path(place, folder)] = {"project": wants, "uv": theirs, "built": digests(place, tree)}
+                waiting.append((place, theirs))
     return found
 
 
@@ -49,38 +53,24 @@ def workspace_root(folder: Path) -> Path:
     Raises:
         ConfigError: A file above it is no TOML.
     """
-    here = folder.resolve()
-    for root in here.parents if not _workspace(here) else ():
-        workspace = _workspace(root)
-        if workspace:
-            inside = here in _matches(root, workspace, "members") and here not in _matches(root, workspace, "exclude")
-            return root if inside else folder
-    return folder
+    root, workspace = _workspace(folder)
+    named, excluded = ({each.resolve() for each in _matches(root, workspace, key)} for key in ("members", "exclude"))
+    return root if folder.resolve() in named - excluded else folder
 
 
-def _workspace(folder: Path) -> dict[str, Any]:
-    file = folder / PYPROJECT
-    return load_toml(file).get("tool", {}).get("uv", {}).get("workspace", {}) if file.is_file() else {}
+def _workspace(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """Return the nearest workspace from a folder upwards, with its table in [tool.uv]; without one this folder."""
+    for root in [folder, *folder.resolve().parents]:
+        file = root / PYPROJECT
+        table = load_toml(file).get("tool", {}).get("uv", {}).get("workspace", {}) if file.is_file() else {}
+        if table:
+            return root, table
+    return folder, {}
 
 
 def _matches(root: Path, workspace: Mapping[str, Any], key: str) -> list[Path]:
     """Return the folders of a workspace that one of its lists of patterns names."""
-    return sorted({place.resolve() for pattern in workspace.get(key, []) for place in root.glob(str(pattern))})
-
-
-def _folders(folder: Path, uv: Mapping[str, Any]) -> Iterator[Path]:
-    """Yield the local packages that a project names, folders and archives, and the members of its workspace."""
-    of_workspace = False
-    for _, each in source_tables(uv.get("sources") or {}):
-        if "path" in each:
-            yield folder / Path(str(each["path"])).expanduser()
-        of_workspace |= bool(each.get("workspace"))
-    for root in [folder, *folder.resolve().parents] if of_workspace or "workspace" in uv else []:
-        workspace = _workspace(root)
-        if workspace:
-            members = {place for pattern in workspace.get("members", []) for place in root.glob(str(pattern))}
-            yield from sorted(place for place in members if place.is_dir())
-            return
+    return sorted({place for pattern in workspace.get(key, []) for place in root.glob(str(pattern)) if place.is_dir()})
 
 
 def source_tables(sources: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

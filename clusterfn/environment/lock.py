@@ -178,10 +178,8 @@ def parse_lock(data: bytes, path: Path) -> EnvironmentLock:
     try:
         version = _text(tree["version"])
         if version != str(FORMAT):
-            raise LockError(
-                f"{path} has version {version[:_SHOWN]} of conda-lock's format; clusterfn reads version {FORMAT}",
-                hint=_AGAIN,
-            )
+            what = f"{path} has version {version[:_SHOWN]} of conda-lock's format"
+            raise LockError(f"{what}; clusterfn reads version {FORMAT}", hint=_AGAIN)
         metadata = tree["metadata"]
         custom = metadata.get("custom_metadata")
         ours = {key: _text(value) for key, value in custom.items()} if isinstance(custom, dict) else {}
@@ -190,28 +188,26 @@ def parse_lock(data: bytes, path: Path) -> EnvironmentLock:
             if row.get("category", "").startswith(BUILDS):
                 built = (_text(row["platform"]), row["category"][len(BUILDS) :])
                 builds.setdefault(built, []).append(_package(row, path))
-        # An older conda-lock wrote what it supposed of a host, such as `__osx`, as packages.
-        main = [row for row in tree["package"] if row.get("category", "main") == "main"]
-        rows = [_package(row, path) for row in main if not str(row["name"]).startswith("__")]
-        packages = tuple(
-            replace(each, builds_with=tuple(builds.get((each.platform, each.name), ()))) if each.is_source else each
-            for each in rows
-        )
-        seen: dict[tuple[str, str, str], LockedPackage] = {}
-        for each in packages:
+        packages: dict[tuple[str, str, str], LockedPackage] = {}
+        for row in tree["package"]:
+            # An older conda-lock wrote what it supposed of a host, such as `__osx`, as packages.
+            if row.get("category", "main") != "main" or str(row["name"]).startswith("__"):
+                continue
+            each = _package(row, path)
             if each.is_source and INPUT not in ours:
                 raise LockError(
                     f"{path}: {each.name} {each.version} is only available as source ({each.file}), and the lock does "
                     "not say what builds it",
                     hint="lock it again with clusterfn, which records that; or use a version that has a wheel",
                 )
-            other = seen.setdefault((each.platform, each.manager, each.name), each)
+            if each.is_source:
+                each = replace(each, builds_with=tuple(builds.get((each.platform, each.name), ())))
+            other = packages.setdefault((each.platform, each.manager, each.name), each)
             # A merge of two branches may leave both without a conflict.
             if other is not each:
-                raise LockError(
-                    f"{path} has {each.name} twice for {each.platform}: {other.version} and {each.version}", hint=_AGAIN
-                )
-        return EnvironmentLock(path, packages, tuple(map(_text, metadata["platforms"])), ours)
+                what = f"{path} has {each.name} twice for {each.platform}: {other.version} and {each.version}"
+                raise LockError(what, hint=_AGAIN)
+        return EnvironmentLock(path, tuple(packages.values()), tuple(map(_text, metadata["platforms"])), ours)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise LockError(f"{path} is not a conda-lock file: {repr(error)[:_SHOWN]}", hint=_AGAIN) from error
 
@@ -228,15 +224,14 @@ def _tree(data: bytes, path: Path) -> dict[str, Any]:
     loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
     try:
         found = trick(data, loader)
-        if found is not None:
-            raise LockError(f"{path}:{found[1].line + 1}: {found[0][:_SHOWN]}", hint=_AGAIN)
-        tree = yaml.load(data, Loader=loader)
+        tree = yaml.load(data, Loader=loader) if found is None else None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         spot = getattr(error, "problem_mark", None)
-        place = f"{path}:{spot.line + 1}" if spot else str(path)
         conflict = re.search(rb"^(<{7}|>{7}) ", data, re.MULTILINE)
         why = "it has markers of an unfinished merge" if conflict else "it is not YAML"
-        raise LockError(f"{place}: {why}", hint=_AGAIN) from error
+        raise LockError(f"{path}:{spot.line + 1}: {why}" if spot else f"{path}: {why}", hint=_AGAIN) from error
+    if found is not None:
+        raise LockError(f"{path}:{found[1].line + 1}: {found[0][:_SHOWN]}", hint=_AGAIN)
     if not isinstance(tree, dict):
         raise LockError(f"{path} is not a conda-lock file", hint=_AGAIN)
     return tree
@@ -249,10 +244,8 @@ def _package(row: Mapping[str, Any], path: Path) -> LockedPackage:
         return LockedPackage(name, version, HOST, "", "", platform)
     hashes = row.get("hash") or {}
     if not hashes.get("sha256"):
-        raise LockError(
-            f"{path}: {name} {version} has no SHA-256, so clusterfn could not check its archive",
-            hint="its channel or index has none: use another one, or pin another version",
-        )
+        hint = "its channel or index has none: use another one, or pin another version"
+        raise LockError(f"{path}: {name} {version} has no SHA-256, so clusterfn could not check its archive", hint=hint)
     sha256 = _text(hashes["sha256"]).lower()
     if not _SHA256.fullmatch(sha256):
         raise LockError(f"{path}: {name} {version} has {sha256[:_SHOWN]!r} for a SHA-256", hint=_AGAIN)

@@ -8,6 +8,7 @@ They are sent to that server alone: no lock, no plan and no error has them.
 from __future__ import annotations
 
 import configparser
+import contextlib
 import netrc
 import os
 import re
@@ -50,7 +51,13 @@ class PipConfig:
 def pip_config() -> PipConfig:
     """Read where pip finds packages from its files and variables, in the order in which it reads them itself."""
     values: dict[str, str] = {}
-    parsers = list(map(_read_pip_file, _pip_files()))
+    parsers: list[configparser.RawConfigParser] = []
+    for path in _pip_files():
+        parser = configparser.RawConfigParser()
+        # pip itself rejects a file that cannot be parsed.
+        with contextlib.suppress(configparser.Error, UnicodeDecodeError):
+            parser.read(path, encoding="utf-8")
+            parsers.append(parser)
     for section in _SECTIONS:
         for parser in parsers:
             pairs = parser.items(section) if parser.has_section(section) else []
@@ -64,16 +71,6 @@ def pip_config() -> PipConfig:
         tuple(dict.fromkeys(values.get("find-links", "").split())),
         tuple((name, values[key]) for name, key in _FOR_REQUESTS.items() if values.get(key)),
     )
-
-
-def _read_pip_file(path: Path) -> configparser.RawConfigParser:
-    """Read one of pip's files; nothing from one that pip itself rejects."""
-    parser = configparser.RawConfigParser()
-    try:
-        parser.read(path, encoding="utf-8")
-    except (configparser.Error, UnicodeDecodeError):
-        return configparser.RawConfigParser()
-    return parser
 
 
 def _pip_files() -> Iterator[Path]:
@@ -151,12 +148,12 @@ def conda_proxies(found: Mapping[str, Any]) -> dict[str, str]:
 
 def _condarcs() -> Iterator[Path]:
     """Yield the files that conda reads, the strongest last."""
-    system = Path("C:/ProgramData/conda") if sys.platform == "win32" else Path("/etc/conda")
     home = Path("~").expanduser()
+    system = Path("C:/ProgramData/conda") if sys.platform == "win32" else Path("/etc/conda")
     config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
-    yield from (system / ".condarc", system / "condarc")
-    yield from (config / "conda" / ".condarc", config / "conda" / "condarc")
-    yield from (home / ".conda" / ".condarc", home / ".conda" / "condarc", home / ".condarc")
+    folders = (system, config / "conda", home / ".conda")
+    yield from (folder / name for folder in folders for name in (".condarc", "condarc"))
+    yield home / ".condarc"
     if os.environ.get("CONDA_PREFIX"):
         yield Path(os.environ["CONDA_PREFIX"]) / ".condarc"
     if os.environ.get("CONDARC"):

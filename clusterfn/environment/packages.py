@@ -23,19 +23,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from clusterfn.bridge.builder.plan import masked
-from clusterfn.environment import package_sources
+from clusterfn.environment import package_sources, specification
 from clusterfn.environment.project import normalize
 from clusterfn.environment.requirement_lines import WITH_VALUE, RequirementLines
-from clusterfn.environment.specification import (
-    TORCHES,
-    USUAL_CHANNEL,
-    WITH_EXTRAS,
-    Requirement,
-    Specification,
-    conda_requirement,
-    named_channels,
-    wheel_requirement,
-)
+from clusterfn.environment.specification import Requirement, Specification, conda_requirement, wheel_requirement
 
 _PIP = "pip:"
 # Every call sends them, so no environment needs them.
@@ -69,18 +60,19 @@ def from_packages(packages: Sequence[str]) -> Specification:
             lines.add(text[len(_PIP) :])
             continue
         found = conda_requirement(text)
-        if found.name in TORCHES and "::" not in text:
+        if found.name in specification.TORCHES and "::" not in text:
             # conda writes torch=2.7 for what pip calls torch==2.7.*.
             single = re.fullmatch(r"([\w.-]+)\s*=\s*([\d.]+?)(\.?\*)?", text.strip())
             lines.add(f"{single[1]}=={single[2]}.*" if single else text.replace(" ", ""))
-            sentence = f"{found.name} comes from PyPI, as a wheel (conda-forge's is {USUAL_CHANNEL}::pytorch)"
+            other = f"{specification.USUAL_CHANNEL}::pytorch"
+            sentence = f"{found.name} comes from PyPI, as a wheel (conda-forge's is {other})"
             sentences += [] if sentences else [sentence]
-        elif WITH_EXTRAS.match(text):
+        elif specification.WITH_EXTRAS.match(text):
             lines.add(text)
             sentences.append(f"{text} comes from PyPI, because conda packages have no extras")
         else:
             conda.append(found)
-    named = named_channels(conda)
+    named = [each.channel for each in conda if each.channel]
     channels = named if conda and len(named) == len(conda) else [*package_sources.usual_channels(), *named]
     spec = Specification(title, tuple(dict.fromkeys(channels)), tuple(conda))
     return lines.added_to(replace(spec, sentences=tuple(sentences)))
@@ -119,10 +111,8 @@ def needed(names: Iterable[str]) -> list[str]:
 def projects_by_module() -> Mapping[str, Sequence[str]]:
     """Map each installed top-level module to its projects, as importlib.metadata does from Python 3.10 on."""
     known = getattr(importlib.metadata, "packages_distributions", None)
-    if known is not None:
-        return dict(known())
-    owners: dict[str, list[str]] = {}
-    for project in importlib.metadata.distributions():
+    owners: dict[str, list[str]] = {} if known is None else dict(known())
+    for project in importlib.metadata.distributions() if known is None else ():
         files = {path.parts[0].partition(".")[0] for path in project.files or () if path.suffix == ".py"}
         for name in (project.read_text("top_level.txt") or "").split() or files:
             owners.setdefault(name, []).append(project.metadata["Name"])

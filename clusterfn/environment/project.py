@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
 
 from clusterfn.config.text_file import read_text
 from clusterfn.errors import ConfigError
@@ -30,6 +32,8 @@ _PATCHES = 30
 # PEP 751 names these files.
 _PYLOCK = re.compile(r"pylock(?:\.[^.]+)?\.toml")
 Version = tuple[int, ...]
+# The name of a project, an extra or a group as indexes write it.
+normalize: Callable[[str], str] = canonicalize_name
 
 
 @dataclass(frozen=True)
@@ -82,18 +86,11 @@ def split_parts(parts: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]
     return tuple(sorted(extras)), tuple(sorted(groups))
 
 
-def normalize(name: str) -> str:
-    """Return the name of a project, an extra or a group as indexes write it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def refuse_parts(path: Path, parts: Sequence[str]) -> None:
     """Raise ConfigError if extras or groups are named of a file that has none."""
     if parts:
-        raise ConfigError(
-            f"{path.name} has no extras and no groups, but {', '.join(parts)} is named",
-            hint=f'write environment="{path.name}", or name a pyproject.toml or its uv.lock',
-        )
+        hint = f'write environment="{path.name}", or name a pyproject.toml or its uv.lock'
+        raise ConfigError(f"{path.name} has no extras and no groups, but {', '.join(parts)} is named", hint=hint)
 
 
 def version(text: str) -> Version:
@@ -103,12 +100,8 @@ def version(text: str) -> Version:
         >>> version("2.7.1+cu128")
         (2, 7, 1)
     """
-    numbers = []
-    for part in text.strip().partition("+")[0].split("."):
-        if not part.isdigit():
-            break
-        numbers.append(int(part))
-    return tuple(numbers)
+    parts = text.strip().partition("+")[0].split(".")
+    return tuple(map(int, itertools.takewhile(str.isdigit, parts)))
 
 
 def admits(versions: str, minor: tuple[int, ...]) -> bool:
@@ -161,9 +154,8 @@ def _parsed(path: Path, mtime_ns: int, size: int) -> dict[str, Any]:
         toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     except ImportError as error:
         # Python 3.9 and 3.10 have no reader of their own.
-        raise ConfigError(
-            f"reading {path.name} needs tomli on Python older than 3.11", hint="pip install 'tomli>=2'"
-        ) from error
+        hint = "pip install 'tomli>=2'"
+        raise ConfigError(f"reading {path.name} needs tomli on Python older than 3.11", hint=hint) from error
     try:
         return dict(toml.loads(read_text(path, only="utf-8")))
     except ValueError as error:

@@ -14,17 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterfn.environment.local_packages import digest, digests, local_packages, source_tables, workspace_root
-from clusterfn.environment.project import (
-    PYLOCK,
-    PYPROJECT,
-    REQUIREMENTS,
-    UV_LOCK,
-    ProjectFile,
-    load_toml,
-    normalize,
-    refuse_parts,
-    split_parts,
-)
+from clusterfn.environment.project import PYLOCK, PYPROJECT, UV_LOCK, ProjectFile, load_toml, normalize, split_parts
 from clusterfn.environment.requirement_lines import RequirementLines
 from clusterfn.environment.specification import Requirement, Specification
 from clusterfn.errors import ConfigError, did_you_mean
@@ -43,17 +33,17 @@ def read_project(path: Path, parts: Sequence[str] = ()) -> Specification:
     Raises:
         ConfigError: It is not understood, or has no such extra or group.
     """
-    if path.suffix.lower() == ".txt":
-        return _read_requirements(path, parts)
-    if path.name == PYPROJECT:
-        return _read_pyproject(path, parts)
-    if path.name == UV_LOCK:
-        return _read_uv_lock(path, parts)
-    return _read_pylock(path, parts)
+    if path.suffix.lower() != ".txt":
+        return {PYPROJECT: _read_pyproject, UV_LOCK: _read_uv_lock}.get(path.name, _read_pylock)(path, parts)
+    # This is pip's own file, read with the files that it names.
+    lines = RequirementLines(path.parent)
+    lines.read_file(path)
+    if lines.is_empty:
+        raise ConfigError(f"{path} lists no packages", hint="write one per line, such as numpy>=2")
+    return lines.added_to(_specification(lines.project(path), (), lines.wishes()))
 
 
 def _specification(project: ProjectFile, pip: Sequence[Requirement], wish: Mapping[str, Any]) -> Specification:
-    """Make the specification."""
     parts = [*project.extras, *(f"group:{group}" for group in project.groups)]
     content = json.dumps({"project": project.kind, "parts": parts, **wish}, sort_keys=True)
     title = f"{project.path.name}[{','.join(parts)}]" if parts else project.path.name
@@ -62,48 +52,48 @@ def _specification(project: ProjectFile, pip: Sequence[Requirement], wish: Mappi
 
 def _read_pyproject(path: Path, parts: Sequence[str]) -> Specification:
     tree = load_toml(path)
-    table = _table(tree, "project", path)
+    table, tool = _table(tree, "project", path), _table(tree, "tool", path)
     if "project" not in tree:
-        hint = _POETRY if "poetry" in _table(tree, "tool", path) else "add it, or write a requirements.txt"
+        hint = _POETRY if "poetry" in tool else "add it, or write a requirements.txt"
         raise ConfigError(f"{path} has no [project] table", hint=hint)
     extras, groups = split_parts(parts)
     optional = {normalize(name): value for name, value in _table(table, "optional-dependencies", path).items()}
     known = {normalize(name): value for name, value in _table(tree, "dependency-groups", path).items()}
-    if "optional-dependencies" not in _lines(table, "dynamic", path):
+    dynamic = _lines(table, "dynamic", path)
+    if "optional-dependencies" not in dynamic:
         _refuse_unknown("extra", extras, optional, path)
-    _refuse_unknown("group", groups, known, path)
     own = normalize(str(table.get("name", "")))
+    _refuse_unknown("group", groups, known, path)
     named = [*_lines(table, "dependencies", path), *(line for each in groups for line in _of_group(each, known, path))]
     direct = list(_with_extras(named, extras, optional, own, path))
-    uv = _table(_table(tree, "tool", path), "uv", path)
-    root = workspace_root(path.parent)
+    uv, root = _table(tool, "uv", path), workspace_root(path.parent)
     # uv reads the settings of the workspace and those of its member.
     above = load_toml(root / PYPROJECT)["tool"]["uv"] if root != path.parent else {}
     given = {**_table(above, "sources", root / PYPROJECT), **_table(uv, "sources", path)}
-    sources = {normalize(name): value for name, value in given.items()}
-    names = [(_NAME.match(line), line.strip()) for line in direct]
-    wanted = [Requirement(normalize(name[1]) if name else "", line) for name, line in names]
-    local, dynamic = local_packages(path.parent, uv), _lines(table, "dynamic", path)
-    shared = local_packages(root, {"sources": above.get("sources", {})})
-    is_dynamic = bool({"dependencies", "optional-dependencies"} & set(dynamic))
+    sources = list(source_tables({normalize(name): value for name, value in given.items()}))
+    listed = [each for settings in (uv, above) for each in settings.get("index") or () if isinstance(each, dict)]
+    indexes = [(str(each.get("name", "")), str(each["url"])) for each in listed if "url" in each]
+
+    # The addresses of packages and repositories have no name, as that of an index has one.
+    indexes += [("", str(each[key])) for _, each in sources for key in ("git", "url") if key in each]
     project = ProjectFile(
-        PYPROJECT, path, extras, groups, str(table.get("requires-python", "")),
-        # The addresses of packages and repositories have no name, as that of an index has one.
-        indexes=(*_indexes(uv), *_indexes(above), *(("", str(each[key])) for _, each in source_tables(sources)
-                                                     for key in ("git", "url") if key in each)),
-        is_dynamic=is_dynamic,
+        PYPROJECT, path, extras, groups, str(table.get("requires-python", "")), indexes=tuple(indexes),
+        is_dynamic=bool({"dependencies", "optional-dependencies"} & {*dynamic}),
     )  # fmt: skip
+    local = local_packages(path.parent, uv)
     wish = {"direct": sorted(direct), "python": project.requires_python, "uv": uv, "local": local}
     if above:
-        wish["workspace"] = {"uv": above, "local": shared}
+        wish["workspace"] = {"uv": above, "local": local_packages(root, {"sources": above.get("sources", {})})}
     if dynamic:
-        wish["built"] = {**digests(path.parent, tree), "tool": tree.get("tool", {}).get("setuptools", {})}
+        wish["built"] = {**digests(path.parent, tree), "tool": tool.get("setuptools", {})}
+    names = [(_NAME.match(line), line.strip()) for line in direct]
+    wanted = [Requirement(normalize(name[1]) if name else "", line) for name, line in names]
     # TOML has dates, which JSON has not.
     spec = _specification(project, wanted, json.loads(json.dumps(wish, default=str)))
     of_torch = [
-        url for package, each in source_tables(sources)
+        url for package, each in sources
         if package == "torch" and "index" in each and each.get("extra", "") in ("", *extras)
-        for name, url in project.indexes if name == each["index"]
+        for name, url in indexes if name == each["index"]
     ]  # fmt: skip
     return replace(spec, indexes=tuple(of_torch))
 
@@ -149,53 +139,33 @@ def _of_group(name: str, known: Mapping[str, Any], path: Path, within: tuple[str
 
 
 def _refuse_unknown(kind: str, names: Sequence[str], known: Mapping[str, Any], path: Path) -> None:
-    for name in names:
-        if name not in known:
-            has = ", ".join(sorted(known)) or f"no {kind}s"
-            raise ConfigError(f"{path.name} has no {kind} {name!r}{did_you_mean(name, known)}", hint=f"it has {has}")
-
-
-def _indexes(uv: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for each in uv.get("index") or ():
-        if isinstance(each, dict) and "url" in each:
-            yield str(each.get("name", "")), str(each["url"])
+    for name in (each for each in names if each not in known):
+        has = ", ".join(sorted(known)) or f"no {kind}s"
+        raise ConfigError(f"{path.name} has no {kind} {name!r}{did_you_mean(name, known)}", hint=f"it has {has}")
 
 
 def _read_uv_lock(path: Path, parts: Sequence[str]) -> Specification:
     beside = path.with_name(PYPROJECT)
     if not beside.is_file():
         raise ConfigError(f"{path} has no {PYPROJECT} beside it", hint=f"copy it there, or export a {PYLOCK}")
-    project = _read_pyproject(beside, parts)
-    assert project.project is not None
-    data = path.read_bytes()
+    spec, data = _read_pyproject(beside, parts), path.read_bytes()
+    assert spec.project is not None
     # To parse 10 000 lines of TOML takes seconds, and one value is needed.
     python = re.search(rb'^requires-python = "([^"]*)"', data, re.MULTILINE)
-    wanted = python[1].decode() if python else project.project.requires_python
-    locked = replace(project.project, kind=UV_LOCK, path=path, requires_python=wanted)
-    wish = {"lock": digest(data), "pyproject": project.wish}
-    return _specification(locked, project.pip, wish)
+    wanted = python[1].decode() if python else spec.project.requires_python
+    locked = replace(spec.project, kind=UV_LOCK, path=path, requires_python=wanted)
+    return _specification(locked, spec.pip, {"lock": digest(data), "pyproject": spec.wish})
 
 
 def _read_pylock(path: Path, parts: Sequence[str]) -> Specification:
     tree = load_toml(path)
     packages = tree.get("packages")
     if not isinstance(packages, list) or not all(isinstance(each, dict) and "name" in each for each in packages):
-        raise ConfigError(
-            f"{path} has no packages of a pylock.toml", hint="`uv export --format pylock.toml -o pylock.toml` writes it"
-        )
+        hint = "`uv export --format pylock.toml -o pylock.toml` writes it"
+        raise ConfigError(f"{path} has no packages of a pylock.toml", hint=hint)
     extras, groups = split_parts(parts)
     for kind, names, key in (("extra", extras, "extras"), ("group", groups, "dependency-groups")):
         _refuse_unknown(kind, names, dict.fromkeys(map(normalize, _lines(tree, key, path))), path)
     pip = [Requirement(normalize(str(each["name"])), str(each["name"])) for each in packages]
     project = ProjectFile(PYLOCK, path, extras, groups, requires_python=str(tree.get("requires-python", "")))
     return _specification(project, pip, {"lock": digest(path.read_bytes())})
-
-
-def _read_requirements(path: Path, parts: Sequence[str]) -> Specification:
-    """Read pip's own file, with the files that it names."""
-    refuse_parts(path, parts)
-    lines = RequirementLines(path.parent)
-    lines.read_file(path)
-    if lines.is_empty:
-        raise ConfigError(f"{path} lists no packages", hint="write one per line, such as numpy>=2")
-    return lines.added_to(_specification(lines.project(REQUIREMENTS, path), (), lines.wishes()))

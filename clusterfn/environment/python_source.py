@@ -17,7 +17,7 @@ from typing import Any
 from clusterfn.config.forms import PYTHON_SOURCES, is_python_source
 from clusterfn.config.host_text import reading, shaped
 from clusterfn.environment.existing import OLDEST
-from clusterfn.environment.project import ProjectFile, admits, admits_release
+from clusterfn.environment.project import ProjectFile, admits, admits_release, version
 from clusterfn.errors import ConfigError, EnvironmentBuildError, LockError
 
 STANDALONE, HOST = PYTHON_SOURCES
@@ -114,10 +114,8 @@ def parse_source(text: str, place: str = "") -> PythonSource:
     if not text or text in PYTHON_SOURCES:
         return PythonSource(text)
     if not is_python_source(text):
-        raise ConfigError(
-            f"{place}{text!r} does not say where Python comes from",
-            hint=f'write one of {", ".join(PYTHON_SOURCES)}, or the path of an interpreter, "/usr/bin/python3.11"',
-        )
+        hint = f'write one of {", ".join(PYTHON_SOURCES)}, or the path of an interpreter, "/usr/bin/python3.11"'
+        raise ConfigError(f"{place}{text!r} does not say where Python comes from", hint=hint)
     return PythonSource(HOST, text)
 
 
@@ -139,31 +137,21 @@ def split_source(parts: Sequence[str]) -> tuple[PythonSource, tuple[str, ...]]:
 
 
 def nearest_minors(project: ProjectFile, near: int) -> list[str]:
-    """List the Pythons that a project admits, the one nearest to the caller's minor version first.
-
-    Raises:
-        LockError: It admits none.
-    """
+    """List the Pythons that a project admits, the caller's nearest first; raise LockError if it admits none."""
     nearest = sorted(_MINORS, key=lambda each: (abs(each - near), -each))
     found = [f"3.{minor}" for minor in nearest if admits(project.requires_python, (3, minor))]
     if not found:
-        raise LockError(
-            f"{project.path.name} admits no Python 3: its requires-python is {project.requires_python!r}",
-            hint='write requires-python = ">=3.10"',
-        )
+        what = f"{project.path.name} admits no Python 3: its requires-python is {project.requires_python!r}"
+        raise LockError(what, hint='write requires-python = ">=3.10"')
     return found[:_TRIES]
 
 
 def question(source: PythonSource, project: ProjectFile, caller: tuple[int, int]) -> Sequence[str]:
-    """Return the command that lets the interpreters of a host describe themselves.
-
-    Raises:
-        LockError: The project admits no Python.
-    """
+    """Return the command that lets the interpreters of a host describe themselves; raise as `nearest_minors`."""
     candidates = [source.program]
     if not source.program:
-        names = [f"python{minor}" for minor in nearest_minors(project, caller[1])]
-        candidates = [*(name for name in names if tuple(map(int, name[6:].split("."))) >= OLDEST), "python3"]
+        minors = [each for each in nearest_minors(project, caller[1]) if version(each) >= OLDEST]
+        candidates = [*(f"python{minor}" for minor in minors), "python3"]
     return ["/bin/sh", "-c", _EACH, "sh", _DESCRIBE, *candidates]
 
 
@@ -178,40 +166,32 @@ def choose(source: PythonSource, project: ProjectFile, platform: str, printed: s
         answers = [shaped(json.loads(line[len(_PREFIX) :]), _SHAPE) for line in lines if line.startswith(_PREFIX)]
     reasons = [line for line in lines if line.strip() and not line.startswith(_PREFIX)]
     for each in answers:
-        why_not = _why_not(each, project, platform)
+        text = ".".join(map(str, each["version"]))
+        why_not = _why_not(each, text, project, platform)
         if not why_not:
-            return HostPython(each["path"], _version(each), each["glibc"], each["abi"])
+            return HostPython(each["path"], text, each["glibc"], each["abi"])
         reasons.append(f"{each['given']} {why_not}")
-    wanted = f"the Python {source.program}" if source.program else "a Python"
-    missing = f"{host} has no {wanted[2:]}" if not source.program else f"{host} cannot use {wanted}"
-    hint = "correct the path" if source.program else "name its path, env_python: /path/to/python3.11"
+    missing, hint = f"{host} has no Python", "name its path, env_python: /path/to/python3.11"
+    if source.program:
+        missing, hint = f"{host} cannot use the Python {source.program}", "correct the path"
     raise EnvironmentBuildError(
         f"{missing} for {project.path.name}", host=host, stage="environment",
         evidence=reasons[:_MOST_LINES] or ["there is none in PATH"], hint=f"{hint}; {_OTHER_SOURCES}",
     )  # fmt: skip
 
 
-def _version(answer: Mapping[str, Any]) -> str:
-    return ".".join(map(str, answer["version"]))
-
-
-def _why_not(answer: Mapping[str, Any], project: ProjectFile, platform: str) -> str:
-    """Say why no environment can be built on an interpreter; "" if one can."""
-    version, machine = tuple(answer["version"]), platform.partition("-")[2]
-    if answer["implementation"] != "CPython":
-        return f"is {answer['implementation']}, and wheels are for CPython"
-    if version[:2] < OLDEST:
-        return f"is Python {_version(answer)}, and a function needs {OLDEST[0]}.{OLDEST[1]} or newer"
-    if not admits_release(project.requires_python, version):
-        return f"is Python {_version(answer)}, and {project.path.name} requires {project.requires_python}"
-    if not answer["release"]:
-        return f"is a test version of Python {_version(answer)}, which uv finds no wheels for"
-    if answer["free_threaded"]:
-        return "is built without the GIL, for which there are few wheels"
-    if answer["bits"] != 64 or answer["machine"] != machine:
-        return f"is a {answer['bits']}-bit program of {answer['machine']}, and wheels are chosen for {machine}"
-    if not answer["glibc"]:
-        return "does not use glibc, for which wheels are chosen"
-    if answer["copied"]:
-        return "belongs to a venv with a copy of its interpreter: name the one that it was made from"
-    return ""
+def _why_not(answer: Mapping[str, Any], text: str, project: ProjectFile, platform: str) -> str:
+    """Say why no environment can be built on an interpreter of this version; "" if one can."""
+    release, machine, requires = tuple(answer["version"]), platform.partition("-")[2], project.requires_python
+    objections = (
+        (answer["implementation"] != "CPython", f"is {answer['implementation']}, and wheels are for CPython"),
+        (release[:2] < OLDEST, f"is Python {text}, and a function needs {OLDEST[0]}.{OLDEST[1]} or newer"),
+        (not admits_release(requires, release), f"is Python {text}, and {project.path.name} requires {requires}"),
+        (not answer["release"], f"is a test version of Python {text}, which uv finds no wheels for"),
+        (answer["free_threaded"], "is built without the GIL, for which there are few wheels"),
+        (answer["bits"] != 64 or answer["machine"] != machine,
+         f"is a {answer['bits']}-bit program of {answer['machine']}, and wheels are chosen for {machine}"),
+        (not answer["glibc"], "does not use glibc, for which wheels are chosen"),
+        (answer["copied"], "belongs to a venv with a copy of its interpreter: name the one that it was made from"),
+    )  # fmt: skip
+    return next((sentence for objects, sentence in objections if objects), "")

@@ -65,22 +65,30 @@ def pack(where: str, name: str, indexes: Sequence[tuple[str, str]] = ()) -> str:
         top.mkdir()
         _git(top, where, {}, "init", "--quiet")
         known = with_credentials(url, indexes) if url.startswith("http") else ""
-        try:
-            _check_out(top, where, url, commit, _instead(url, known) if known else {})
-        except LockError:
-            if not known:
-                raise
+        tries: list[dict[str, str]] = [{}]
+        if known:
+            # From 2.31 on, git uses credentials for a server by such variables, which no command line shows.
+            server, same = (urlunsplit(urlsplit(each)._replace(path="/")) for each in (url, known))
+            # The user may have set some in this way, too.
+            count = int(os.environ.get("GIT_CONFIG_COUNT") or 0)
+            named = {f"GIT_CONFIG_KEY_{count}": f"url.{same}.insteadOf", f"GIT_CONFIG_VALUE_{count}": server}
             # The credentials of an index on that server may be no good for git, which has its own.
-            _check_out(top, where, url, commit, {})
+            tries.insert(0, {"GIT_CONFIG_COUNT": f"{count + 1}", **named})
+        for more in tries:
+            try:
+                _check_out(top, where, url, commit, more)
+                break
+            except LockError:
+                if more is tries[-1]:
+                    raise
         chosen = (top / inside).resolve()
         if not (chosen.is_dir() and chosen.is_relative_to(top.resolve())):
             raise _unreadable(where, [f"{inside} is no folder of it"])
         data = _archive(chosen, f"{name}-{commit[:12]}")
     digest = hashlib.sha256(data).hexdigest()
-    path = places.cache_folder() / "pkgs" / digest
-    path.parent.mkdir(parents=True, exist_ok=True)
-    publish.replace(str(path), data, mode=0o666)
-    _packed[where] = path
+    _packed[where] = places.cache_folder() / "pkgs" / digest
+    _packed[where].parent.mkdir(parents=True, exist_ok=True)
+    publish.replace(str(_packed[where]), data, mode=0o666)
     return digest
 
 
@@ -95,20 +103,11 @@ def _check_out(top: Path, where: str, url: str, commit: str, more: Mapping[str, 
     _git(top, where, more, "submodule", "update", "--quiet", "--init", "--recursive", "--depth", "1")
 
 
-def _instead(url: str, known: str) -> dict[str, str]:
-    """Return variables by which git, from 2.31 on, uses credentials for this server, which no command line shows."""
-    server, same = (urlunsplit(urlsplit(each)._replace(path="/")) for each in (url, known))
-    # The user may have set some in this way, too.
-    count = int(os.environ.get("GIT_CONFIG_COUNT") or 0)
-    named = {f"GIT_CONFIG_KEY_{count}": f"url.{same}.insteadOf", f"GIT_CONFIG_VALUE_{count}": server}
-    return {"GIT_CONFIG_COUNT": f"{count + 1}", **named}
-
-
 def _git(folder: Path, where: str, more: Mapping[str, str], *words: str) -> None:
-    variables = {**{name: value for name, value in os.environ.items() if name not in _OF_ANOTHER}, **more}
+    own = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER}
     try:
         done = subprocess.run(
-            ["git", *_SAME_BYTES, *words], cwd=folder, env={**variables, "GIT_TERMINAL_PROMPT": "0"},
+            ["git", *_SAME_BYTES, *words], cwd=folder, env={**own, **more, "GIT_TERMINAL_PROMPT": "0"},
             stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace", timeout=_TIMEOUT_S,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -17,20 +17,17 @@ from clusterfn.bridge.builder.plan import local_path, masked
 from clusterfn.config.text_file import read_text
 from clusterfn.environment.local_packages import EXTRAS, digest_of_archive, local_packages, relative_path
 from clusterfn.environment.lock import file_name
-from clusterfn.environment.project import GIT, PIP_LINES, ProjectFile, normalize
+from clusterfn.environment.project import GIT, PIP_LINES, REQUIREMENTS, ProjectFile, normalize
 from clusterfn.environment.specification import Requirement, Specification, at, wheel_requirement
 from clusterfn.errors import ConfigError
 
 _INDEX_URL, _MORE_INDEXES, _FIND_LINKS = ("--index-url", "-i"), ("--extra-index-url",), ("--find-links", "-f")
 _OTHER_FILES, _EDITABLE = ("-r", "--requirement", "-c", "--constraint"), ("-e", "--editable")
 WITH_VALUE = (*_INDEX_URL, *_MORE_INDEXES, *_FIND_LINKS, *_OTHER_FILES, *_EDITABLE)
+_BINARY, _OF_SERVERS = ("--only-binary", "--no-binary"), ("--trusted-host", "--use-feature")
 # They say nothing about which projects are wanted.
-_LEFT_TO_UV = (
-    "--only-binary", "--prefer-binary", "--pre", "--require-hashes", "--no-index", "--trusted-host", "--use-feature",
-    "--no-binary",
-)  # fmt: skip
-_BINARY = ("--only-binary", "--no-binary")
-_ALL_WITH_VALUE = (*WITH_VALUE, *_BINARY, "--trusted-host", "--use-feature")
+_LEFT_TO_UV = (*_BINARY, *_OF_SERVERS, "--prefer-binary", "--pre", "--require-hashes", "--no-index")
+_ALL_WITH_VALUE = (*WITH_VALUE, *_BINARY, *_OF_SERVERS)
 _OPTION_BEHIND = re.compile(r"\s(--?(?!hash[\s=])[a-z][\w-]*)")
 _HASH = re.compile(r"\s--hash[\s=]+(\w+):([0-9a-fA-F]+)")
 _NAMED = re.compile(r"([\w.-]+\s*(?:\[[^\]]*\])?)\s*@\s*(\S.*)")
@@ -64,11 +61,7 @@ class RequirementLines:
     replaces_index: bool = False
 
     def read_file(self, path: Path, seen: tuple[Path, ...] = ()) -> None:
-        """Read a file, with those that it names.
-
-        Raises:
-            ConfigError: A line cannot be locked; with its number.
-        """
+        """Read a file, with those that it names; raise ConfigError with the number of a line that cannot be locked."""
         if path not in seen:
             for number, line in _logical_lines(read_text(path)):
                 self._take(line, f"{path.name}:{number}", (*seen, path))
@@ -87,7 +80,18 @@ class RequirementLines:
             if option in WITH_VALUE and not value:
                 raise ConfigError(f"{at(place)}{option} has no value", hint=f'write "{option} VALUE" as one string')
             if option in _OTHER_FILES:
-                self._other_file(one, option, above / Path(value).expanduser(), place, seen)
+                path = above / Path(value).expanduser()
+                if not path.is_file():
+                    what = f'{at(place)}"{one}" names a file that is not here'
+                    raise ConfigError(what, hint=f"is {path} its path?")
+                if option in _OTHER_FILES[:2]:
+                    self.read_file(path, seen)
+                    continue
+                # A constraint asks for no package: what it says of PyTorch is left to uv.
+                constraints = RequirementLines(self.folder)
+                constraints.read_file(path, seen)
+                self.means += constraints.means
+                self.given.append(f"{_OTHER_FILES[3]} {path.absolute()}")
                 continue
             if option in _FIND_LINKS:
                 value = value if "://" in value else str(above / Path(value).expanduser())
@@ -106,16 +110,6 @@ class RequirementLines:
                 raise ConfigError(f'{at(place)}"{masked(one)}" cannot be locked', hint="remove this option of pip")
             self.means.append(one)
 
-    def _other_file(self, line: str, option: str, path: Path, place: str, seen: tuple[Path, ...]) -> None:
-        if not path.is_file():
-            raise ConfigError(f'{at(place)}"{line}" names a file that is not here', hint=f"is {path} its path?")
-        # A constraint asks for no package: what it says of PyTorch is left to uv.
-        into = self if option in _OTHER_FILES[:2] else RequirementLines(self.folder)
-        into.read_file(path, seen)
-        if into is not self:
-            self.means += into.means
-            self.given.append(f"{_OTHER_FILES[3]} {path.absolute()}")
-
     def _requirement(self, line: str, text: str, option: str, place: str) -> None:
         bare = _HASH.sub("", f" {text}").strip()
         named = _NAMED.fullmatch(bare)
@@ -130,8 +124,7 @@ class RequirementLines:
             egg = _EGG.search(address)
             last = address.partition("#")[0].rpartition("/")[2].partition("@")[0]
             name = named[1].partition("[")[0] if named else egg[1] if egg else last.removesuffix(".git")
-            wanted = Requirement(normalize(name.strip()), f"{name} @ {address}")
-            self.wanted.append(wanted)
+            self.wanted.append(Requirement(normalize(name.strip()), f"{name} @ {address}"))
             self.means.append(masked(line))
             return
         path = self._path(address, bool(option))
@@ -139,49 +132,42 @@ class RequirementLines:
             self._local(line, path, place)
             return
         # A wheel may be named by its address alone.
-        if "://" in address and not named:
-            wanted = Requirement(normalize(file_name(address).partition("-")[0]), bare)
-        else:
-            wanted = wheel_requirement(bare, place)
-        self.wanted.append(wanted)
+        is_wheel = "://" in address and not named
+        stem = file_name(address).partition("-")[0]
+        self.wanted.append(Requirement(normalize(stem), bare) if is_wheel else wheel_requirement(bare, place))
         for kind, digest in _HASH.findall(f" {text}"):
-            self.hashes.setdefault(wanted.name, set()).update([digest.lower()] if kind == "sha256" else [])
+            allowed = self.hashes.setdefault(self.wanted[-1].name, set())
+            allowed.update([digest.lower()] if kind == "sha256" else [])
         self.means.append(line)
 
     def _path(self, address: str, is_editable: bool) -> Path | None:
         """Return the path that stands for a package; None if it is no path."""
+        bare = address.partition("#")[0]
+        is_path = is_editable or bare.startswith((".", "/", "~")) or _ARCHIVE.search(bare)
         if address.startswith("file:"):
-            bare = local_path(address.partition("#")[0]) or ""
-        elif "://" in address:
+            bare = local_path(bare) or ""
+        elif "://" in address or not (is_path or ("/" in bare and (self.folder / EXTRAS.sub("", bare)).exists())):
             return None
-        else:
-            bare = address.partition("#")[0]
-            is_path = is_editable or bare.startswith((".", "/", "~")) or _ARCHIVE.search(bare)
-            if not (is_path or ("/" in bare and (self.folder / EXTRAS.sub("", bare)).exists())):
-                return None
         return self.folder / Path(bare.strip()).expanduser()
 
     def _local(self, line: str, path: Path, place: str) -> None:
         relative = relative_path(path, self.folder)
-        bare = self.folder / EXTRAS.sub("", relative)
-        if bare.is_dir() and not any((bare / name).is_file() for name in ("pyproject.toml", "setup.py", "setup.cfg")):
-            raise ConfigError(
-                f'{at(place)}"{line}" names a folder that has neither pyproject.toml nor setup.py',
-                hint=f"correct the path: it counts from {self.folder}, not from where pip was called",
-            )
+        inside = EXTRAS.sub("", relative)
+        bare, counts = self.folder / inside, f"correct the path: it counts from {self.folder}"
         if not bare.exists():
             if re.search(r"@\s*file:", line):
                 # This rejects a folder in which conda builds, with a better hint.
                 wheel_requirement(line, place)
-            raise ConfigError(
-                f'{at(place)}"{line}" names what is not here', hint=f"correct the path: it counts from {self.folder}"
-            )
-        if bare.is_dir():
-            self.local.append(EXTRAS.sub("", relative))
-            self.means.append(f"-e {relative}")
-        else:
+            raise ConfigError(f'{at(place)}"{line}" names what is not here', hint=counts)
+        if not bare.is_dir():
             self.archives.append(relative)
             self.means.append(f"{line} {digest_of_archive(bare)}")
+            return
+        if not any((bare / name).is_file() for name in ("pyproject.toml", "setup.py", "setup.cfg")):
+            what = f'{at(place)}"{line}" names a folder that has neither pyproject.toml nor setup.py'
+            raise ConfigError(what, hint=f"{counts}, not from where pip was called")
+        self.local.append(inside)
+        self.means.append(f"-e {relative}")
 
     @property
     def is_empty(self) -> bool:
@@ -193,7 +179,7 @@ class RequirementLines:
         sources = {str(number): {"path": place} for number, place in enumerate(self.local)}
         return {"lines": sorted(self.means), "local": local_packages(self.folder, {"sources": sources})}
 
-    def project(self, kind: str, path: Path) -> ProjectFile:
+    def project(self, path: Path, kind: str = REQUIREMENTS) -> ProjectFile:
         """Return these lines as uv reads them."""
         return ProjectFile(kind, path, hashes=self.hashes, lines=tuple(self.given))
 
@@ -203,7 +189,7 @@ class RequirementLines:
         if spec.wheels is not None or self.is_empty:
             return found
         wish = json.dumps(self.wishes(), sort_keys=True)
-        return replace(found, wheels=self.project(PIP_LINES, spec.file or self.folder / "packages"), wish=wish)
+        return replace(found, wheels=self.project(spec.file or self.folder / "packages", PIP_LINES), wish=wish)
 
 
 def _options(line: str, place: str) -> list[tuple[str, str]]:
@@ -220,10 +206,8 @@ def _options(line: str, place: str) -> list[tuple[str, str]]:
             return [("", requirement), *_options(binary[0], place)]
         behind = _OPTION_BEHIND.search(line)
         if behind:
-            raise ConfigError(
-                f'{at(place)}"{masked(line)}" has an option behind the requirement, where pip ignores it',
-                hint=f"write {behind[1]} with its value on a line of its own, or remove it",
-            )
+            what = f'{at(place)}"{masked(line)}" has an option behind the requirement, where pip ignores it'
+            raise ConfigError(what, hint=f"write {behind[1]} with its value on a line of its own, or remove it")
         return [("", "")]
     several = re.search("\\s-|[\"']", line)
     words = shlex.split(line) if several else line.split(None, 1)
@@ -231,10 +215,8 @@ def _options(line: str, place: str) -> list[tuple[str, str]]:
     while words:
         word = words.pop(0)
         if len(word) < 2 or not word.startswith("-"):
-            raise ConfigError(
-                f'{at(place)}"{masked(line)}" is neither a requirement nor an option of pip',
-                hint="write each option and each requirement on a line of its own",
-            )
+            hint = "write each option and each requirement on a line of its own"
+            raise ConfigError(f'{at(place)}"{masked(line)}" is neither a requirement nor an option of pip', hint=hint)
         option, equals, value = word.partition("=") if word.startswith("--") else (word[:2], word[2:], word[2:])
         if not equals and option in _ALL_WITH_VALUE and words:
             value = words.pop(0)

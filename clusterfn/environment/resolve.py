@@ -92,21 +92,21 @@ class LockedEnvironment:
     @property
     def interpreter(self) -> Interpreter:
         """Its Python, known before it is built."""
-        path = posixpath.join(self.prefix, "bin", "python")
-        title = Path(self.lock.path.name.partition(".conda-lock")[0]).stem
-        of_conda = {"CONDA_PREFIX": self.prefix, "CONDA_DEFAULT_ENV": f"{title}-{self.id[:8]}"}
-        named = {locks.CONDA: of_conda, locks.HOST: {"VIRTUAL_ENV": self.prefix}}.get(
-            self.lock.python_package(self.platform).manager, {}
-        )
+        path, named = posixpath.join(self.prefix, "bin", "python"), dict[str, str]()
+        manager = self.lock.python_package(self.platform).manager
+        if manager == locks.CONDA:
+            title = Path(self.lock.path.name.partition(".conda-lock")[0]).stem
+            named = {"CONDA_PREFIX": self.prefix, "CONDA_DEFAULT_ENV": f"{title}-{self.id[:8]}"}
+        elif manager == locks.HOST:
+            named = {"VIRTUAL_ENV": self.prefix}
         activation = {"prepend": {"PATH": [posixpath.dirname(path)]}, "set": named, "unset": []}
         return Interpreter(path, self.lock.python(self.platform), activation)
 
     @property
     def building(self) -> EnvironmentRef:
         """What the spec of a job says about it."""
-        making, build = self.host.making, self.cuda or ("unknown" if self.on_gpus else "")
-        purged = making.purge_days is not None
-        return EnvironmentRef(self.id, self.root, purged, build, self.host.owners)
+        build = self.cuda or ("unknown" if self.on_gpus else "")
+        return EnvironmentRef(self.id, self.root, self.host.making.purge_days is not None, build, self.host.owners)
 
 
 def read_specification(text: str | None, packages: Sequence[str]) -> Specification:
@@ -116,9 +116,8 @@ def read_specification(text: str | None, packages: Sequence[str]) -> Specificati
         ConfigError: Both are given, or neither is understood, or the file is missing.
     """
     if packages and text:
-        raise ConfigError(
-            f"environment={text!r} and packages= are both given", hint="add the packages to the file, or leave one out"
-        )
+        hint = "add the packages to the file, or leave one out"
+        raise ConfigError(f"environment={text!r} and packages= are both given", hint=hint)
     if packages:
         return from_packages(packages)
     if not text or not names_a_file(text):
@@ -133,24 +132,17 @@ def read_specification(text: str | None, packages: Sequence[str]) -> Specificati
         return spec
     named = f"python:{source.program or source.kind}"
     if spec.project is None:
-        raise ConfigError(
-            f"{spec.title} says itself which Python it wants, but {named} is named",
-            hint=f'write environment="{name}"; only pyproject.toml, uv.lock, pylock.toml and requirements.txt leave '
-            "Python open",
-        )
+        kinds = "only pyproject.toml, uv.lock, pylock.toml and requirements.txt leave Python open"
+        what = f"{spec.title} says itself which Python it wants, but {named} is named"
+        raise ConfigError(what, hint=f'write environment="{name}"; {kinds}')
     title = f"{spec.title[:-1]},{named}]" if spec.title.endswith("]") else f"{spec.title}[{named}]"
     return replace(spec, python=source, title=title)
 
 
 def resolve_environment(
-    spec: Specification,
-    host: Host,
-    facts: Mapping[str, str],
-    gpus: GpuCapabilities | None,
-    caller: tuple[int, int],
-    say: Say,
-    ask_gpus: torch_build.AskGpus = lambda: None,
-) -> LockedEnvironment:
+    spec: Specification, host: Host, facts: Mapping[str, str], gpus: GpuCapabilities | None, caller: tuple[int, int],
+    say: Say, ask_gpus: torch_build.AskGpus = lambda: None,
+) -> LockedEnvironment:  # fmt: skip
     """Find or solve the lock of a specification for a host, with a PyTorch that its GPUs can run.
 
     Args:
@@ -167,9 +159,8 @@ def resolve_environment(
     target, say = _target(spec, host, facts, caller), functools.lru_cache(maxsize=None)(say)
     lock = torch_build.lock_with_torch(spec, target, gpus, ask_gpus, host.name, say)
     made = LockedEnvironment(
-        spec.title, lock, target.platform, facts["root"], host,
-        wanted=tuple(each.name for each in (*spec.conda, *spec.pip)), indexes=spec.addresses, base=spec.python.found,
-        glibc=target.glibc,
+        spec.title, lock, target.platform, facts["root"], host, indexes=spec.addresses, base=spec.python.found,
+        wanted=tuple(each.name for each in (*spec.conda, *spec.pip)), glibc=target.glibc,
     )  # fmt: skip
     torch = torch_build.find_torch(lock.on(target.platform))
     if gpus is None or torch is None:
@@ -200,10 +191,8 @@ def why_stale(
 def _target(spec: Specification, host: Host, facts: Mapping[str, str], caller: tuple[int, int]) -> SolveTarget:
     platform = facts["platform"]
     if platform not in PLATFORMS:
-        raise ConfigError(
-            f"clusterfn builds environments for {', '.join(PLATFORMS)}, but {host.name} is {platform}", host=host.name,
-            hint=NAME_ENVIRONMENT,
-        )  # fmt: skip
+        what = f"clusterfn builds environments for {', '.join(PLATFORMS)}, but {host.name} is {platform}"
+        raise ConfigError(what, host=host.name, hint=NAME_ENVIRONMENT)
     # An interpreter of the host may run with a C library of its own.
     glibc = spec.python.found.glibc if spec.python.found else facts["glibc"]
     return SolveTarget(PLATFORMS[platform], glibc, None, f"{caller[0]}.{caller[1]}")

@@ -7,7 +7,7 @@ changed. A lock made by other tools is used as it is. `conda_solver` solves, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,11 +34,7 @@ _NAMED = 8
 
 
 def existing_lock(spec: Specification, target: SolveTarget) -> tuple[EnvironmentLock | None, str]:
-    """Return the lock that is there, and why it does not fit, "" if it does.
-
-    Raises:
-        LockError: What is there cannot be read.
-    """
+    """Return the lock that is there, and why it does not fit, "" if it does; raise LockError if it cannot be read."""
     path = lock_path(spec, target)
     found = locks.read_lock(path) if path.exists() or spec.given_lock else None
     missing = f"{path.name} does not exist yet" if lock_beside(spec) else "they have not been locked before"
@@ -68,8 +64,11 @@ def lock_for(
     for sentence in spec.sentences:
         say(sentence)
     same = before if before and before.input_hash == spec.input_hash else None
-    # Hosts that share a lock share what it supposes, unless its PyTorch has to change for this one.
-    target = target if other_reason else _shared(target, same)
+    # Hosts that share a lock share what it supposes, or two would undo each other's; unless its PyTorch has to change.
+    supposed = same.virtual_packages(target.platform) if same and not other_reason else {}
+    glibc = min(filter(None, [target.glibc, supposed.get("__glibc")]), key=version, default="")
+    cuda = min(filter(None, [target.cuda, supposed.get("__cuda")]), key=version, default=None)
+    target = replace(target, glibc=glibc, cuda=cuda)
     host = f"glibc {target.glibc or OLDEST_GLIBC}, {f'CUDA {target.cuda}' if target.cuda else 'no GPU'}"
     say(f"solving {spec.title} for {target.platform} ({host}): {reason}")
     if spec.wheels:
@@ -87,6 +86,7 @@ def lock_for(
     # A lock that is of no use must not replace one that is.
     check(lock)
     write_lock(path, data)
+
     changes = f": {differences(before, lock, target.platform, named=is_verbose())}" if before else ""
     say(f"wrote {path} ({counted(len(lock.on(target.platform)), 'package')} for {target.platform}){changes}")
     return replace(lock, written=path.stat().st_mtime_ns)
@@ -101,12 +101,8 @@ def lock_path(spec: Specification, target: SolveTarget) -> Path:
         >>> lock_path(spec, SolveTarget("linux-64", "2.28", None, "3.11")).name
         'environment.conda-lock.yml'
     """
-    if spec.given_lock:
-        return spec.given_lock
-    beside = lock_beside(spec)
-    if beside:
-        return beside
-    return places.cache_folder() / "locks" / f"{spec.input_hash[:32]}-{target.python}.conda-lock.yml"
+    beside = spec.given_lock or lock_beside(spec)
+    return beside or places.cache_folder() / "locks" / f"{spec.input_hash[:32]}-{target.python}.conda-lock.yml"
 
 
 def lock_beside(spec: Specification) -> Path | None:
@@ -145,16 +141,6 @@ def why_lock_unusable(lock: EnvironmentLock, spec: Specification, target: SolveT
     return f"{lock.path.name} was solved for {solved}, and the host has CUDA {target.cuda}"
 
 
-def _shared(target: SolveTarget, same: EnvironmentLock | None) -> SolveTarget:
-    """Make a target that fits this host and those of the lock until now: else two hosts would undo each other's."""
-    supposed = same.virtual_packages(target.platform) if same else {}
-    if not supposed:
-        return target
-    glibc = min(filter(None, [target.glibc, supposed.get("__glibc", "")]), key=version, default="")
-    cuda = min(filter(None, [target.cuda, supposed.get("__cuda")]), key=version, default=None)
-    return replace(target, glibc=glibc, cuda=cuda)
-
-
 def lock_content(
     packages: Sequence[LockedPackage], target: SolveTarget, before: EnvironmentLock | None, spec: Specification
 ) -> bytes:
@@ -177,24 +163,20 @@ def lock_content(
         "sources": [spec.file.name if spec.file else "packages"],
         "custom_metadata": {locks.INPUT: spec.input_hash, **joined},
     }
-    others = [package for each in kept if before for package in before.on(each)]
-    tree = {"version": locks.FORMAT, "metadata": metadata, "package": list(_rows([*packages, *others]))}
-    dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    return _HEADER + yaml.dump(tree, Dumper=dumper, sort_keys=False, allow_unicode=True, width=10_000).encode()
-
-
-def _rows(packages: Sequence[LockedPackage]) -> Iterator[dict[str, Any]]:
-    """Yield packages as the format has them, with what builds a source distribution in a category of its own."""
-    for package in packages:
-        builds = [(each, f"{locks.BUILDS}{package.name}") for each in package.builds_with]
-        for each, category in [(package, "main"), *builds]:
+    rows: list[dict[str, Any]] = []
+    # What builds a source distribution has a category of its own.
+    for package in (*packages, *(package for each in kept if before for package in before.on(each))):
+        for each in (package, *package.builds_with):
             hashes = {"md5": each.md5, "sha256": each.sha256}
-            yield {
+            rows.append({
                 "name": each.name, "version": each.version, "manager": each.manager, "platform": each.platform,
                 "dependencies": dict(each.dependencies), "url": each.url,
                 "hash": {kind: digest for kind, digest in hashes.items() if digest},
-                "category": category, "optional": False,
-            }  # fmt: skip
+                "category": "main" if each is package else f"{locks.BUILDS}{package.name}", "optional": False,
+            })  # fmt: skip
+    tree = {"version": locks.FORMAT, "metadata": metadata, "package": rows}
+    dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    return _HEADER + yaml.dump(tree, Dumper=dumper, sort_keys=False, allow_unicode=True, width=10_000).encode()
 
 
 def write_lock(path: Path, data: bytes) -> None:
@@ -212,22 +194,22 @@ def differences(before: EnvironmentLock, after: EnvironmentLock, platform: str, 
     Args:
         named: Whether to name all packages. Else many are only counted.
     """
+
+    def change(old: LockedPackage, new: LockedPackage) -> str:
+        if old.version != new.version:
+            return f"{old.version} -> {new.version}"
+        if old.build != new.build:
+            return f"{old.version} {old.build} -> {new.build}"
+        return "from another archive" if old.sha256 != new.sha256 else "built with other packages"
+
     old, new = ({(each.manager, each.name): each for each in lock.on(platform)} for lock in (before, after))
-    kept = sorted(old.keys() & new.keys())
-    changed = [f"{key[1]} {_change(old[key], new[key])}" for key in kept if old[key].identity != new[key].identity]
+    pairs = [(key[1], old[key], new[key]) for key in sorted(old.keys() & new.keys())]
     found = {
-        "changed": changed, "new": sorted(name for _, name in new.keys() - old.keys()),
+        "changed": [f"{name} {change(was, now)}" for name, was, now in pairs if was.identity != now.identity],
+        "new": sorted(name for _, name in new.keys() - old.keys()),
         "gone": sorted(name for _, name in old.keys() - new.keys()),
-    }  # fmt: skip
+    }
     if not named and sum(map(len, found.values())) > _NAMED:
         return ", ".join(f"{len(names)} {word}" for word, names in found.items() if names)
     parts = [("" if word == "changed" else f"{word}: ") + ", ".join(names) for word, names in found.items() if names]
     return "; ".join(parts) or "the packages are the same"
-
-
-def _change(old: LockedPackage, new: LockedPackage) -> str:
-    if old.version != new.version:
-        return f"{old.version} -> {new.version}"
-    if old.build != new.build:
-        return f"{old.version} {old.build} -> {new.build}"
-    return "from another archive" if old.sha256 != new.sha256 else "built with other packages"

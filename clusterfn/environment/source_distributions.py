@@ -79,15 +79,19 @@ def prefer_wheels(first: Found, solve: Solve, platform: str, minor: str) -> tupl
         platform: The host's, as uv names it.
         minor: Of Python, "3.11".
     """
+
+    def prereleases(found: Found) -> set[str]:
+        return {name for name, each in _by_name(found).items() if Version(str(each["version"])).is_prerelease}
+
     older = f"3.{int(minor.split('.')[1]) - 1}"
-    best, flags = first, list[str]()
-    looked: set[str] = set()
+    best, flags, looked = first, list[str](), set[str]()
     for _ in range(_ROUNDS):
-        lines = [f"{name}=={each['version']}" for name, each in _by_name(best).items()
-                 if name not in looked and "sdist" in each and not each.get("wheels")]  # fmt: skip
-        if not lines:
+        versions = {name: str(each["version"]) for name, each in _by_name(best).items()
+                    if name not in looked and "sdist" in each and not each.get("wheels")}  # fmt: skip
+        if not versions:
             break
-        looked |= {line.partition("==")[0] for line in lines}
+        looked |= versions.keys()
+        lines = [f"{name}=={version}" for name, version in versions.items()]
         # One at a time if need be: another package may want this very version, which then is compiled.
         # uv leaves out wheels for an older Python, so it is asked for that, too: a new Python has few wheels at first.
         everywhere = [_by_name(solve(ANYWHERE, "--no-deps", "--python-version", each, lines=lines).found)
@@ -96,11 +100,10 @@ def prefer_wheels(first: Found, solve: Solve, platform: str, minor: str) -> tupl
         for names in [elsewhere, *([name] for name in elsewhere if len(elsewhere) > 1)]:
             more = [*flags, *(word for name in names for word in ("--only-binary", name))]
             found = solve(*more).found if names and not {*names} <= {*flags} else {}
-            if found and not _prereleases(found) - _prereleases(first):
+            if found and not prereleases(found) - prereleases(first):
                 best, flags = found, more
-    before, after = _by_name(first), _by_name(best)
+    before, after, sentences = _by_name(first), _by_name(best), list[str]()
     forced = {*flags} & before.keys()
-    sentences = []
     for name, each in before.items():
         if name in after and after[name]["version"] != each["version"]:
             culprits = [name] if name in forced else sorted(forced)
@@ -138,10 +141,6 @@ def _by_name(found: Found) -> dict[str, Mapping[str, Any]]:
     return {normalize(str(each["name"])): each for each in found.get("packages", []) if "version" in each}
 
 
-def _prereleases(found: Found) -> set[str]:
-    return {name for name, each in _by_name(found).items() if Version(str(each["version"])).is_prerelease}
-
-
 def resolve_builds(
     package: LockedPackage, folder: Path, indexes: Sequence[tuple[str, str]], solve: Solve, chosen: Mapping[str, str],
     start: Start,
@@ -158,7 +157,17 @@ def resolve_builds(
         EnvironmentBuildError: It cannot be downloaded.
         LockError: It cannot be read.
     """
-    top, wheels_only = _unpack(package, folder, indexes), ("--only-binary", ":all:")
+    ((_, path),) = download.download_packages([package], lambda *_: None, indexes)
+    folder.mkdir()
+    is_zip = package.file.endswith(".zip")
+    safe: Mapping[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") and not is_zip else {}
+    try:
+        shutil.unpack_archive(path, folder, "zip" if is_zip else "tar", **safe)
+    except (OSError, tarfile.TarError, ValueError) as error:
+        raise LockError(f"{package.file} cannot be read: {error}", hint="name another version of it") from error
+    inside, wheels_only = list(folder.iterdir()), ("--only-binary", ":all:")
+    # Mostly one folder has its files.
+    top = inside[0] if len(inside) == 1 and inside[0].is_dir() else folder
     lines = [*_requirements(top, chosen, start), _FRONTEND]
     same = solve(*wheels_only, lines=lines, limits=[f"{name}=={version}" for name, version in chosen.items()])
     return solve(*wheels_only, lines=lines) if same.status else same
@@ -183,21 +192,6 @@ def _requirements(top: Path, chosen: Mapping[str, str], start: Start) -> list[st
             # PyTorch has gigabytes, too many for a question.
             break
     return [*requires, *more]
-
-
-def _unpack(package: LockedPackage, folder: Path, indexes: Sequence[tuple[str, str]]) -> Path:
-    """Unpack it, and return the folder that has its files."""
-    name = package.file
-    ((_, path),) = download.download_packages([package], lambda *_: None, indexes)
-    folder.mkdir()
-    is_zip = name.endswith(".zip")
-    safe: Mapping[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") and not is_zip else {}
-    try:
-        shutil.unpack_archive(path, folder, "zip" if is_zip else "tar", **safe)
-    except (OSError, tarfile.TarError, ValueError) as error:
-        raise LockError(f"{name} cannot be read: {error}", hint="name another version of it") from error
-    inside = list(folder.iterdir())
-    return inside[0] if len(inside) == 1 and inside[0].is_dir() else folder
 
 
 def _ask_backend(system: Mapping[str, Any], requires: Sequence[str], top: Path, start: Start) -> tuple[list[str], str]:

@@ -1,7 +1,8 @@
 """What a user wants in an environment, as one value.
 
-Pure, no I/O. `environment_yml` reads it from a file, `packages` from `packages=[…]`, `imports` from what a function
-imports, `project_files` from what uv and pip know; `solver` makes a lock of it.
+Pure, no I/O. `environment_yml` reads it from a file, `packages` from `packages=[…]` or from what a function imports,
+`project_files` from what uv and pip know; `solver` makes a lock of it.
+
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,11 +47,6 @@ class Requirement:
     text: str
 
     @property
-    def is_address(self) -> bool:
-        """Whether it names one wheel by its address."""
-        return self._rest.startswith("@")
-
-    @property
     def versions(self) -> str:
         """The versions of a wheel that are wanted, as pip writes them.
 
@@ -60,6 +55,16 @@ class Requirement:
             '>=2.4,<2.8'
         """
         return "" if self.is_address else re.sub(r"[\s()]", "", self._rest.partition(";")[0])
+
+    @property
+    def channel(self) -> str:
+        """The channel that is named before a package of conda's; "" if none is."""
+        return self.text.partition("::")[0] if "::" in self.text else ""
+
+    @property
+    def is_address(self) -> bool:
+        """Whether it names one wheel by its address."""
+        return self._rest.startswith("@")
 
     @property
     def _rest(self) -> str:
@@ -142,30 +147,19 @@ class Specification:
         return next((each for each in self.pip if each.name == name), None)
 
 
-def named_channels(conda: Sequence[Requirement]) -> list[str]:
-    """List the channels that are named before packages."""
-    return [each.text.partition("::")[0] for each in conda if "::" in each.text]
-
-
 def conda_requirement(text: str, place: str = "") -> Requirement:
     """Parse a package of conda's: name, version and build, with or without a channel; raise ConfigError else."""
     match = _CONDA.fullmatch(text.strip())
     if match is None:
-        raise ConfigError(
-            f"{at(place)}{text!r} is not a conda package",
-            hint='write "numpy>=2", "python=3.11", "channel::package", or "pip:package"',
-        )
+        hint = 'write "numpy>=2", "python=3.11", "channel::package", or "pip:package"'
+        raise ConfigError(f"{at(place)}{text!r} is not a conda package", hint=hint)
     channel, name, rest = match["channel"], match["name"].lower(), match["rest"].strip()
     spaced = f"{name}{rest}" if rest.startswith(("=", "[")) and not rest.startswith("==") else f"{name} {rest}".strip()
     return Requirement(name, f"{channel}::{spaced}" if channel else spaced)
 
 
 def wheel_requirement(text: str, place: str = "") -> Requirement:
-    """Parse a project of an index, as pip writes it.
-
-    Raises:
-        ConfigError: It is none, or can be locked to no wheel.
-    """
+    """Parse a project of an index, as pip writes it; raise ConfigError if it is none, or can be locked to no wheel."""
     text = text.strip()
     built_there = _BUILT_BY_CONDA.search(text)
     if built_there:
@@ -177,10 +171,8 @@ def wheel_requirement(text: str, place: str = "") -> Requirement:
         )
     match = _WHEEL.fullmatch(text)
     if match is None or ("@" in match["rest"] and not _ADDRESS.match(match["rest"])):
-        raise ConfigError(
-            f"{at(place)}{masked(text)!r} is not a project of a package index",
-            hint='write "name==1.2", or "name @ https://…/name-1.2-py3-none-any.whl"',
-        )
+        hint = 'write "name==1.2", or "name @ https://…/name-1.2-py3-none-any.whl"'
+        raise ConfigError(f"{at(place)}{masked(text)!r} is not a project of a package index", hint=hint)
     return Requirement(normalize(match["name"]), text)
 
 

@@ -48,25 +48,20 @@ def find_torch(packages: Iterable[LockedPackage]) -> LockedTorch | None:
             toolkit = _CONDA_BUILD.search(package.build)
             built_for = f"{toolkit[1]}.{toolkit[2]}" if toolkit else "" if "cpu" in package.build else None
             return LockedTorch(package.version, built_for, "conda")
-        # The host builds it for the CUDA that it has.
-        if package.name == "torch" and package.is_source:
-            return LockedTorch(package.version, None)
         if package.name == "torch" and package.manager == "pip":
             release, local = version(package.version), package.version.partition("+")[2]
-            defaults = (row.cuda for row in cuda.load_table().builds if row.has(release) and row.is_default(release))
-            if local.startswith("cu"):
-                # The tag cu118 means CUDA 11.8.
-                return LockedTorch(package.version, f"{local[2:-1]}.{local[-1]}")
-            return LockedTorch(package.version, "" if local == "cpu" else next(defaults, None))
+            rows = (row for row in cuda.load_table().builds if row.has(release) and row.is_default(release))
+            of_pypi = next((row.cuda for row in rows), None)
+            # The tag cu118 means CUDA 11.8. A source distribution is built on the host, for the CUDA that it has.
+            of_tag = f"{local[2:-1]}.{local[-1]}" if local.startswith("cu") else "" if local == "cpu" else of_pypi
+            return LockedTorch(package.version, None if package.is_source else of_tag)
     return None
 
 
 def unknown_gpus(host: Host) -> GpuCapabilities:
     """Return what clusterfn.yml says of the GPUs, else what is assumed of unknown ones."""
-    making = host.making
-    if making.driver:
-        return GpuCapabilities(making.driver, making.capabilities, f"clusterfn.yml says ({host.source})")
-    return UNKNOWN_GPUS
+    said = GpuCapabilities(host.making.driver or "", host.making.capabilities, f"clusterfn.yml says ({host.source})")
+    return said if said.driver else UNKNOWN_GPUS
 
 
 def runs_on_gpus(torch: LockedTorch | None, gpus: GpuCapabilities) -> bool:
@@ -83,8 +78,7 @@ def refuse_unusable_torch(torch: LockedTorch | None, gpus: GpuCapabilities, lock
         return
     build = f"PyTorch {torch.version} {f'for CUDA {torch.cuda}' if torch.cuda else 'without CUDA'}"
     raise EnvironmentBuildError(
-        f"{lock.path.name} has {build}, which does not run on the GPUs of {host}", host=host,
-        stage="environment",
+        f"{lock.path.name} has {build}, which does not run on the GPUs of {host}", host=host, stage="environment",
         evidence=[gpus.in_words()],
         hint=f"{cuda.suggest_build(gpus)}; ask for that, and lock it for this host: clusterfn env lock FILE {host}",
     )  # fmt: skip

@@ -80,9 +80,8 @@ def platform_of(target: SolveTarget) -> str:
     fitting = [minor for minor in _GLIBC if [2, minor] <= numbers]
     if target.platform not in LINUX or not fitting:
         what = f"glibc {target.glibc}" if target.platform in LINUX else target.platform
-        raise LockError(
-            f"uv resolves nothing for {what}", hint="name conda's packages, in an environment.yml or in packages="
-        )
+        hint = "name conda's packages, in an environment.yml or in packages="
+        raise LockError(f"uv resolves nothing for {what}", hint=hint)
     return f"{machine_of(target.platform)}-manylinux_2_{fitting[-1]}"
 
 
@@ -116,12 +115,8 @@ def plain_variables(pip: PipConfig = _NONE_OF_PIP) -> dict[str, str]:
     found = {name: value for name, value in os.environ.items() if name not in _NOT_PASSED}
     found |= {"UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
     settings = {**dict(pip.variables), **found}
-    if settings.get("REQUESTS_CA_BUNDLE"):
-        found.setdefault("SSL_CERT_FILE", settings["REQUESTS_CA_BUNDLE"])
-    for name in ("HTTPS_PROXY", "HTTP_PROXY"):
-        if settings.get(name):
-            found.setdefault(name, settings[name])
-    return found
+    names = (("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"), ("HTTPS_PROXY", "HTTPS_PROXY"), ("HTTP_PROXY", "HTTP_PROXY"))
+    return {**{name: settings[other] for other, name in names if settings.get(other)}, **found}
 
 
 def names_indexes(folder: Path) -> tuple[bool, bool]:
@@ -155,6 +150,5 @@ def _tables(folder: Path) -> Iterator[dict[str, Any]]:
     own = [os.environ.get("XDG_CONFIG_HOME") or "~/.config", "/etc"]
     if sys.platform == "win32":
         own = [os.environ.get("APPDATA", "~"), os.environ.get("PROGRAMDATA", "C:/ProgramData")]
-    for path in (Path(each).expanduser() / "uv" / "uv.toml" for each in own):
-        if path.is_file():
-            yield load_toml(path)
+    paths = (Path(each).expanduser() / "uv" / "uv.toml" for each in own)
+    yield from (load_toml(path) for path in paths if path.is_file())

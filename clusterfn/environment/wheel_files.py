@@ -26,7 +26,8 @@ from clusterfn.errors import LockError
 _MANYLINUX = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}
 SUBDIRECTORY = "#subdirectory="
 _WHEEL = ".whl"
-_PEP_440 = re.compile(r"\d+(?:\.\d+)*(?:(?:a|b|rc)\d+)?(?:\.post\d+)?(?:\.dev\d+)?")
+# Only such a version of conda's is one of an index's, too.
+PEP_440 = re.compile(r"\d+(?:\.\d+)*(?:(?:a|b|rc)\d+)?(?:\.post\d+)?(?:\.dev\d+)?")
 
 
 def packages_for(tree: Mapping[str, Any], project: ProjectFile, python: str, platform: str) -> list[Mapping[str, Any]]:
@@ -47,23 +48,22 @@ def packages_for(tree: Mapping[str, Any], project: ProjectFile, python: str, pla
         "python_version": ".".join(python.split(".")[:2]), "sys_platform": "linux", "extras": set(project.extras),
         "dependency_groups": {*project.groups, *map(str, tree.get("default-groups", []))},
     }  # fmt: skip
-
-    def holds(marker: str) -> bool:
-        try:
-            return Marker(marker).evaluate(host, "lock_file")
-        except (InvalidMarker, UndefinedComparison, ValueError) as error:
-            # `packaging` compares some texts as versions, and raises ValueError for others.
-            raise LockError(f"{project.path.name}: {error}", hint="correct it, or lock the project again") from error
-
-    environments = list(map(str, tree.get("environments", [])))
-    found = [each for each in tree.get("packages", []) if not each.get("marker") or holds(str(each["marker"]))]
-    release = tuple(map(int, python.split(".")))
-    others = [str(each["name"]) for each in found if not admits_release(str(each.get("requires-python", "")), release)]
-    if others or (environments and not any(map(holds, environments))):
+    environments, release = list(map(str, tree.get("environments", []))), tuple(map(int, python.split(".")))
+    try:
+        found = [
+            each for each in tree.get("packages", [])
+            if not each.get("marker") or Marker(str(each["marker"])).evaluate(host, "lock_file")
+        ]  # fmt: skip
+        wants = {str(each["name"]): str(each.get("requires-python", "")) for each in found}
+        others = [name for name, versions in wants.items() if not admits_release(versions, release)]
+        fits = not environments or any(Marker(each).evaluate(host, "lock_file") for each in environments)
+    except (InvalidMarker, UndefinedComparison, ValueError) as error:
+        # `packaging` compares some texts as versions, and raises ValueError for others.
+        raise LockError(f"{project.path.name}: {error}", hint="correct it, or lock the project again") from error
+    if others or not fits:
         raise Unsolved(
             f"{project.path.name} is for other machines or another Python than {python}",
-            evidence=others or [f"environments: {', '.join(environments)}"],
-            hint="lock the project for this one, too",
+            evidence=others or [f"environments: {', '.join(environments)}"], hint="lock the project for this one, too",
         )  # fmt: skip
     return found
 
@@ -75,12 +75,9 @@ def wheel_tags(python: str, platform: str) -> dict[Tag, int]:
     names = [name for minor in range(int(glibc), 4, -1) for name in (f"manylinux_2_{minor}", _MANYLINUX.get(minor))]
     platforms = [f"{name}_{machine}" for name in [*names, "linux"] if name]
     major, minor = map(int, python.split(".")[:2])
-    interpreter = f"cp{major}{minor}"
-    tags = [
-        *cpython_tags((major, minor), [interpreter], platforms),
-        *compatible_tags((major, minor), interpreter, platforms),
-    ]
-    return {tag: rank for rank, tag in enumerate(tags)}
+    own = cpython_tags((major, minor), [f"cp{major}{minor}"], platforms)
+    others = compatible_tags((major, minor), f"cp{major}{minor}", platforms)
+    return {tag: rank for rank, tag in enumerate([*own, *others])}
 
 
 def file_rank(file: str, tags: Mapping[Tag, int]) -> tuple[int, BuildTag]:
@@ -133,9 +130,8 @@ def commit_of(vcs: Mapping[str, Any], title: str) -> str:
     """
     url = str(vcs.get("url", "unknown"))
     if vcs.get("type") != "git" or "commit-id" not in vcs:
-        raise LockError(
-            f"{title}: {masked(url)} is no commit of a git repository", hint="name a released version instead"
-        )
+        what = f"{title}: {masked(url)} is no commit of a git repository"
+        raise LockError(what, hint="name a released version instead")
     user = urlsplit(url).username if urlsplit(url).scheme == "ssh" else ""
     bare = without_password(url).replace("://", f"://{user}@", 1) if user else without_password(url)
     inside = f"{SUBDIRECTORY}{vcs['subdirectory']}" if vcs.get("subdirectory") else ""
@@ -164,25 +160,18 @@ def version_of(file: str) -> str:
     return bare.split("-")[1] if file.endswith(_WHEEL) else bare.rpartition("-")[2]
 
 
-def is_version(text: str) -> bool:
-    """Whether a version of conda's is one of an index's, too."""
-    return bool(_PEP_440.fullmatch(text))
-
-
 def write_placeholders(provided: Mapping[str, str], folder: Path) -> list[str]:
     """Write a wheel without content for each name and version; return the requirement of each."""
     folder.mkdir()
     lines = []
-    for name, version in provided.items():
-        if is_version(version):
-            stem = f"{name.replace('-', '_')}-{version}"
-            path = folder / f"{stem}-py3-none-any.whl"
-            with zipfile.ZipFile(path, "w") as archive:
-                head = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-                archive.writestr(f"{stem}.dist-info/METADATA", head)
-                archive.writestr(f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-                archive.writestr(f"{stem}.dist-info/RECORD", "")
-            lines.append(f"{name} @ {path.as_uri()}")
+    for name, version in ((name, version) for name, version in provided.items() if PEP_440.fullmatch(version)):
+        stem = f"{name.replace('-', '_')}-{version}"
+        path = folder / f"{stem}-py3-none-any.whl"
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(f"{stem}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+            archive.writestr(f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+            archive.writestr(f"{stem}.dist-info/RECORD", "")
+        lines.append(f"{name} @ {path.as_uri()}")
     return lines
 
 
@@ -192,10 +181,9 @@ def check_hashes(wheels: Sequence[LockedPackage], project: ProjectFile) -> None:
         return
     for wheel in wheels:
         if wheel.name not in project.hashes:
-            raise LockError(
-                f"{project.path.name} has hashes, but none for {wheel.name} {wheel.version}", evidence=[wheel.file],
-                hint=f"add {wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}",
-            )  # fmt: skip
+            what = f"{project.path.name} has hashes, but none for {wheel.name} {wheel.version}"
+            hint = f"add {wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}"
+            raise LockError(what, evidence=[wheel.file], hint=hint)
         if wheel.sha256 not in project.hashes[wheel.name]:
             raise LockError(
                 f"{project.path.name}: {wheel.name} {wheel.version} has another hash than the file allows",

@@ -32,7 +32,7 @@ from clusterfn.environment.lock import EnvironmentLock, LockedPackage, Unsolved
 from clusterfn.environment.project import normalize
 from clusterfn.environment.python_source import STANDALONE, nearest_minors
 from clusterfn.environment.specification import Specification, conda_requirement
-from clusterfn.environment.wheel_files import is_version, without_password
+from clusterfn.environment.wheel_files import PEP_440, without_password
 from clusterfn.environment.wheels import WheelFinder
 from clusterfn.errors import LockError
 
@@ -97,28 +97,21 @@ def _wheels(finder: WheelFinder, base: Sequence[LockedPackage], python: str) -> 
         return finder.find(python)
     if not finder.project.lines:
         return []
-    provided = {name: each.version for each in base for name in _names_on_pypi(each.name)}
+    known: Mapping[str, str] = json.loads(Path(__file__).with_name("pypi_names.json").read_text(encoding="utf-8"))
+    provided: dict[str, str] = {}
+    for each in base:
+        # An index may have another name for what conda brings, or several.
+        names = [pypi for pypi, conda in known.items() if conda == each.name]
+        provided.update(dict.fromkeys(names if each.name in known else [*names, normalize(each.name)], each.version))
     found, placeholders = finder.find(python, provided), provided
     # Only the index knows what an extra wants, so uv resolves conda's version from there.
     while finder.extended & placeholders.keys():
         placeholders = {name: version for name, version in provided.items() if name not in finder.extended}
-        pins = [f"{name}=={provided[name]}" for name in sorted(finder.extended) if is_version(provided[name])]
+        versions = [(name, provided[name]) for name in sorted(finder.extended)]
+        pins = [f"{name}=={version}" for name, version in versions if PEP_440.fullmatch(version)]
         finder = replace(finder, spec=replace(finder.spec, pins=(*finder.spec.pins, *pins)))
         found = finder.find(python, placeholders)
     return [each for each in found if each.name not in provided]
-
-
-def _names_on_pypi(conda: str) -> list[str]:
-    """Return the names under which an index has what conda calls so."""
-    known = _known_names()
-    return [pypi for pypi, name in known.items() if name == conda] + ([] if conda in known else [normalize(conda)])
-
-
-@functools.lru_cache(maxsize=1)
-def _known_names() -> Mapping[str, str]:
-    """Return pypi's name -> conda's, where they differ."""
-    path = Path(__file__).with_name("pypi_names.json")
-    return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
 def _python(
@@ -148,9 +141,9 @@ def find_python(minor: str, platform: str, program: str, folder: Path) -> Locked
         Unsolved: There is no such Python.
     """
     name = f"cpython-{minor}-linux-{conda_solver.machine_of(platform)}-gnu"
-    argv = [program, "python", "list", name, "--only-downloads", "--offline", "--output-format", "json"]
     done = subprocess.run(
-        argv, stdin=subprocess.DEVNULL, capture_output=True, cwd=folder, check=False, env=uv.plain_variables(),
+        [program, "python", "list", name, "--only-downloads", "--offline", "--output-format", "json"],
+        stdin=subprocess.DEVNULL, capture_output=True, cwd=folder, check=False, env=uv.plain_variables(),
         encoding="utf-8", errors="replace",
     )  # fmt: skip
     try:
@@ -164,21 +157,22 @@ def find_python(minor: str, platform: str, program: str, folder: Path) -> Locked
 
 
 def with_hash(python: LockedPackage, say: Say) -> LockedPackage:
-    """Return a Python with its hash, which only the mirror knows.
-
-    Raises:
-        LockError: The mirror does not answer.
-    """
-    url, version, file = python.url, python.version, python.file
+    """Return a Python with its hash, which only the mirror knows; raise LockError if that does not answer."""
+    url, shown = python.url, masked(python.url)
     try:
-        sha256 = _published_hash(url, file) or _computed_hash(url, say)
+        sha256 = _published_hash(url, python.file)
+        if not sha256:
+            say(f"there is no {_SUMS} beside {shown}: it is downloaded to compute its hash")
+            found = hashlib.sha256()
+            with urllib.request.urlopen(make_request(url, 0), timeout=_ANSWER_S) as answer:
+                for block in iter(lambda: answer.read(_BLOCK), b""):
+                    found.update(block)
+            sha256 = found.hexdigest()
     except (OSError, ValueError, http.client.HTTPException) as error:
-        why = getattr(error, "reason", None) or error
-        raise LockError(
-            f"Python {version} cannot be fetched from python-build-standalone", evidence=[f"{masked(url)}: {why}"],
-            hint=_HINT,
-        ) from error  # fmt: skip
-    say(f"Python {version} comes from python-build-standalone: {masked(url)}")
+        what, why = f"Python {python.version} cannot be fetched from python-build-standalone", error
+        evidence = [f"{shown}: {getattr(error, 'reason', None) or why}"]
+        raise LockError(what, evidence=evidence, hint=_HINT) from error
+    say(f"Python {python.version} comes from python-build-standalone: {shown}")
     return replace(python, url=without_password(url), sha256=sha256)
 
 
@@ -199,12 +193,3 @@ def _published_hash(url: str, file: str) -> str:
         raise
     rows = [line.split() for line in lines]
     return next((row[0].lower() for row in rows if len(row) == 2 and row[1].lstrip("*") == file), "")
-
-
-def _computed_hash(url: str, say: Say) -> str:
-    say(f"there is no {_SUMS} beside {masked(url)}: it is downloaded to compute its hash")
-    found = hashlib.sha256()
-    with urllib.request.urlopen(make_request(url, 0), timeout=_ANSWER_S) as answer:
-        for block in iter(lambda: answer.read(_BLOCK), b""):
-            found.update(block)
-    return found.hexdigest()

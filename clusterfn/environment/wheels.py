@@ -60,6 +60,11 @@ class WheelFinder:
         """The path of uv."""
         return uv.find_uv()
 
+    @property
+    def _parts(self) -> list[str]:
+        extras, groups = self.project.extras, self.project.groups
+        return [*(f"--extra={each}" for each in extras), *(f"--group={each}" for each in groups)]
+
     def find(self, python: str, provided: Mapping[str, str] | None = None) -> list[LockedPackage]:
         """Return the wheels in the order of their names.
 
@@ -74,14 +79,24 @@ class WheelFinder:
             ConfigError: uv's own settings cannot be read.
         """
         with tempfile.TemporaryDirectory(prefix="clusterfn-uv-") as name:
-            folder = Path(name)
+            folder, platform = Path(name), uv.platform_of(self.target)
             solve = self._solver(folder, python, provided or {})
-            minor = ".".join(python.split(".")[:2])
             if self.project.is_locked:
                 tree, base = self._locked
-                found = packages_for(tree, self.project, python, uv.platform_of(self.target))
+                found = packages_for(tree, self.project, python, platform)
             else:
-                found, base = self._resolve(solve, minor).get("packages", []), folder
+                first, base = solve(), folder
+                if first.status:
+                    # Where uv cannot read a line of a pyproject.toml, it asks the build backend, and reports what that
+                    # says.
+                    texts = [each.text for each in self.spec.pip] if self.project.kind == PYPROJECT else []
+                    why = solve("--no-deps", lines=texts) if texts else first
+                    raise self._failure(first if why.status in (0, 1) else why)
+                minor = ".".join(python.split(".")[:2])
+                best, changed = source_distributions.prefer_wheels(first.found, solve, platform, minor)
+                for sentence in changed:
+                    self.say(f"{self.spec.title}: {sentence}")
+                found = best.get("packages", [])
             wheels = sorted(self._wheels(found, base, python), key=lambda each: each.name)
             torch = next((each for each in wheels if each.name == "torch"), None)
             narrowed = self.target.torch(torch.version) if torch and self.target.torch else None
@@ -116,7 +131,13 @@ class WheelFinder:
         brought = write_placeholders(provided, folder / _PLACEHOLDERS) if provided else []
         more = ["--torch-backend", self.spec.torch_backend] if self.spec.torch_backend else []
         more += ["--prerelease", "allow"] if "--pre" in project.lines else []
-        wanted = self._wanted(folder)
+        wanted = ["-"] if project.kind in (REQUIREMENTS, PIP_LINES) else [project.path.name, *self._parts]
+        # uv does not run the build backend of a pyproject.toml here, but that of an editable project.
+        if project.is_dynamic:
+            extras = f"[{','.join(project.extras)}]" if project.extras else ""
+            editable = folder / "wanted.txt"
+            editable.write_text(f"-e {project.path.parent.absolute()}{extras}\n", encoding="utf-8")
+            wanted = [str(editable), *(f"--group={each}" for each in project.groups)]
         options = [text for text in project.lines if text.startswith("-") and not text.startswith(_NAMES_PACKAGES)]
         flags, all_variables = self._settings
         variables = {name: value for name, value in all_variables.items() if name not in uv.OF_CHOICE}
@@ -152,19 +173,6 @@ class WheelFinder:
 
         return solve
 
-    def _resolve(self, solve: Solve, minor: str) -> dict[str, Any]:
-        """Let uv choose versions and files."""
-        first = solve()
-        if first.status:
-            # Where uv cannot read a line of a pyproject.toml, it asks the build backend, and reports what that says.
-            texts = [each.text for each in self.spec.pip] if self.project.kind == PYPROJECT else []
-            why = solve("--no-deps", lines=texts) if texts else first
-            raise self._failure(first if why.status in (0, 1) else why)
-        best, changed = source_distributions.prefer_wheels(first.found, solve, uv.platform_of(self.target), minor)
-        for sentence in changed:
-            self.say(f"{self.spec.title}: {sentence}")
-        return best
-
     def _with_builds(
         self, wheel: LockedPackage, others: Sequence[LockedPackage], solve: Solve, folder: Path, python: str
     ) -> LockedPackage:
@@ -173,39 +181,24 @@ class WheelFinder:
             return wheel
         self.say(f"{self.spec.title}: {wheel.name} {wheel.version} has no wheel, so the host builds it once")
         chosen = {each.name: each.version for each in others}
-        reply = source_distributions.resolve_builds(
-            wheel, folder / f"source-{wheel.name}", self.spec.addresses, solve, chosen, self._start
-        )
+        flags, variables = self._settings
+
+        def start(words: Sequence[str], timeout: float) -> subprocess.CompletedProcess[str]:
+            """Start a program in an environment of its own, without what this machine has: no cmake, no compiler."""
+            argv = [self.program, "run", *flags, "--isolated", "--no-project", "--quiet", "--python", sys.executable]
+            return subprocess.run(
+                [*argv, *words], cwd=self.project.path.parent, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE, encoding="utf-8", errors="replace", timeout=timeout,
+                env={**variables, "PATH": os.devnull},
+            )  # fmt: skip
+
+        unpacked = folder / f"source-{wheel.name}"
+        reply = source_distributions.resolve_builds(wheel, unpacked, self.spec.addresses, solve, chosen, start)
+
         if reply.status:
             raise self._failure(reply, f"what builds {wheel.name} {wheel.version} ({self.spec.title})")
         builds = sorted(self._wheels(reply.found.get("packages", []), folder, python), key=lambda each: each.name)
         return replace(wheel, builds_with=tuple(builds))
-
-    def _start(self, words: Sequence[str], timeout: float) -> subprocess.CompletedProcess[str]:
-        """Start a program in an environment of its own, where this machine has nothing of it: no cmake, no compiler."""
-        flags, variables = self._settings
-        argv = [self.program, "run", *flags, "--isolated", "--no-project", "--quiet", "--python", sys.executable]
-        return subprocess.run(
-            [*argv, *words], cwd=self.project.path.parent, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE, encoding="utf-8", errors="replace", timeout=timeout,
-            env={**variables, "PATH": os.devnull},
-        )  # fmt: skip
-
-    def _wanted(self, folder: Path) -> list[str]:
-        """Return the file that uv reads, with the extras and groups of it.
-
-        uv does not run the build backend of a pyproject.toml here, but that of an editable project.
-        """
-        project = self.project
-        if project.kind in (REQUIREMENTS, PIP_LINES):
-            return ["-"]
-        groups = _flags("--group", project.groups)
-        if not project.is_dynamic:
-            return [project.path.name, *_flags("--extra", project.extras), *groups]
-        wanted = folder / "wanted.txt"
-        extras = f"[{','.join(project.extras)}]" if project.extras else ""
-        wanted.write_text(f"-e {project.path.parent.absolute()}{extras}\n", encoding="utf-8")
-        return [str(wanted), *groups]
 
     @functools.cached_property
     def _locked(self) -> tuple[dict[str, Any], Path]:
@@ -221,15 +214,12 @@ class WheelFinder:
             made, variables = Path(name) / "pylock.exported.toml", uv.plain_variables()
             argv = [
                 "export", "--quiet", "--format", "pylock.toml", "--no-header", "--no-emit-project",
-                "--no-default-groups", *_flags("--extra", project.extras), *_flags("--group", project.groups),
-                "-o", str(made),
+                "--no-default-groups", *self._parts, "-o", str(made),
             ]  # fmt: skip
             reply = self._run([*argv, "--locked", "--python", sys.executable], folder, variables)
             if reply.status and _STALE in reply.text:
-                raise LockError(
-                    f"{project.path.name} is out of date: {PYPROJECT} has changed since", evidence=reply.lines[:MANY],
-                    hint=f"run `uv lock` in {folder}",
-                )  # fmt: skip
+                what = f"{project.path.name} is out of date: {PYPROJECT} has changed since"
+                raise LockError(what, evidence=reply.lines[:MANY], hint=f"run `uv lock` in {folder}")
             # uv checks a lock only with a Python that fits the project, and may need the network for it.
             if reply.status:
                 frozen = self._run([*argv, "--frozen"], folder, variables)
@@ -255,8 +245,8 @@ class WheelFinder:
         if reply.unreachable:
             return unreachable(title, "a package index", lines, self.spec)
         if reply.status != 1:
-            return LockError(f"{title} could not be locked: uv rejects it", evidence=lines,
-                             hint="correct what uv names above")  # fmt: skip
+            said = f"{title} could not be locked: uv rejects it"
+            return LockError(said, evidence=lines, hint="correct what uv names above")
         hint, torch = "loosen or correct the packages named above", self.spec.wheel("torch")
         if torch and "+" in torch.versions and not self.spec.indexes:
             index = f"{cuda.INDEX}{torch.versions.partition('+')[2]}"
@@ -276,34 +266,22 @@ class WheelFinder:
         Args:
             folder: From which its paths count.
         """
-        self._say_local(found)
-        made = functools.partial(LockedPackage, platform=self.target.platform)
-        for package in found:
-            name = normalize(str(package["name"]))
-            if "directory" in package:
-                continue
-            if "vcs" in package:
-                commit = commit_of(package["vcs"], self.spec.title)
-                packed = repositories.pack(commit, name, self.spec.addresses)
-                yield made(name, str(package.get("version", "0")), WHEEL, commit, packed)
-                continue
-            platform = uv.platform_of(self.target)
-            version, url, sha256 = choose_file(package, folder, python, platform, self.spec.title)
-            # conda brings the packages for which there are placeholders.
-            if _PLACEHOLDERS not in url:
-                yield made(name, version, WHEEL, url, sha256)
-
-    def _say_local(self, found: Sequence[Mapping[str, Any]]) -> None:
-        """Say which packages are the user's own: they are sent as source, if they are editable or beside the script."""
+        made, title = functools.partial(LockedPackage, platform=self.target.platform), self.spec.title
+        # The user's own packages are sent as source, if they are editable or beside the script.
         local = {normalize(str(each["name"])): each["directory"] for each in found if "directory" in each}
         if local:
             self.say(f"{', '.join(sorted(local))}: clusterfn sends local packages as source")
-        copied = sorted(name for name, directory in local.items() if not directory.get("editable"))
+        copied = ", ".join(sorted(name for name, directory in local.items() if not directory.get("editable")))
         if copied:
-            self.say(
-                f"{', '.join(copied)}: make it editable (editable = true, or -e), as clusterfn sends no copy of it"
-            )
-
-
-def _flags(flag: str, values: Sequence[str]) -> list[str]:
-    return [word for value in values for word in (flag, value)]
+            self.say(f"{copied}: make it editable (editable = true, or -e), as clusterfn sends no copy of it")
+        for package in (each for each in found if "directory" not in each):
+            name = normalize(str(package["name"]))
+            if "vcs" in package:
+                commit = commit_of(package["vcs"], title)
+                packed = repositories.pack(commit, name, self.spec.addresses)
+                yield made(name, str(package.get("version", "0")), WHEEL, commit, packed)
+                continue
+            version, url, sha256 = choose_file(package, folder, python, uv.platform_of(self.target), title)
+            # conda brings the packages for which there are placeholders.
+            if _PLACEHOLDERS not in url:
+                yield made(name, version, WHEEL, url, sha256)

@@ -58,30 +58,24 @@ class Built:
 
 
 def list_environments(session: HostState, root: str) -> list[Built]:
-    """List the environments below a root, the one used last first.
-
-    Raises:
-        EnvironmentBuildError: The host cannot list them.
-    """
-    lines = run_builder(session, "list", root)
-    with reading(session.host.name, "its list of environments"):
-        found = [
-            Built(
-                str(line["id"]), str(line["about"]), str(line["python"]),
-                None if line["torch_cuda"] is None else str(line["torch_cuda"]), count(line["bytes"]),
-                count(line["files"]), session.here(float(line["built"])), session.here(float(line["used"])),
-                tuple(map(str, line["used_by"])),
-            )
-            for line in lines
-        ]  # fmt: skip
+    """List the environments below a root, the one used last first; raise EnvironmentBuildError if the host cannot."""
+    found = []
+    for line in run_builder(session, "list", root):
+        with reading(session.host.name, "its list of environments"):
+            cuda = line["torch_cuda"]
+            found.append(Built(
+                str(line["id"]), str(line["about"]), str(line["python"]), None if cuda is None else str(cuda),
+                count(line["bytes"]), count(line["files"]), session.here(float(line["built"])),
+                session.here(float(line["used"])), tuple(map(str, line["used_by"])),
+            ))  # fmt: skip
     return sorted(found, key=lambda each: -each.used)
 
 
 def remove_environment(session: HostState, root: str, env_id: str) -> BuildProgress:
     """Remove an environment unless jobs use it; return {"removed", "why", "used_by", "freed"}."""
-    lines = run_builder(session, "remove", root, env_id, timeout_s=_LONG_S)
+    last = run_builder(session, "remove", root, env_id, timeout_s=_LONG_S)[-1:]
     with reading(session.host.name, "what it has removed"):
-        return _shaped_last(lines, {"freed": int, "packages": int} if lines[-1]["removed"] is True else {"why": str})
+        return dict(shaped(last[0], {"freed": int, "packages": int} if last[0]["removed"] is True else {"why": str}))
 
 
 def remove_unused_environments(
@@ -92,25 +86,21 @@ def remove_unused_environments(
     Returns:
         {"removed", "kept", "freed"}, and without `dry` also "packages", the number that were removed.
     """
-    lines = run_builder(session, "gc-dry" if dry else "gc", root, str(days), str(keep), timeout_s=_LONG_S)
+    last = run_builder(session, "gc-dry" if dry else "gc", root, str(days), str(keep), timeout_s=_LONG_S)[-1:]
     shape = {"removed": [str], "kept": [{"id": str, "why": str, "used_by": [str]}], "freed": int}
     with reading(session.host.name, "what it has removed"):
-        return _shaped_last(lines, shape if dry else {**shape, "packages": int})
+        return dict(shaped(last[0], shape if dry else {**shape, "packages": int}))
 
 
 def repair_environment(session: HostState, root: str, env_id: str) -> BuildProgress:
     """Restore the files that an environment has lost; return {"files", "relinked", "lost"}."""
-    lines = run_builder(session, "repair", root, env_id, timeout_s=_LONG_S)
+    last = run_builder(session, "repair", root, env_id, timeout_s=_LONG_S)[-1:]
     with reading(session.host.name, "what it has repaired"):
         # The builder built it again if too little was left of it.
-        if "ready" in lines[-1]:
-            built = _shaped_last(lines, {"ready": {"files": int}})["ready"]["files"]
+        if "ready" in last[0]:
+            built = shaped(last[0], {"ready": {"files": int}})["ready"]["files"]
             return {"files": built, "relinked": built, "lost": []}
-        return dict(_shaped_last(lines, {"mended": {"files": int, "relinked": int, "lost": [str]}})["mended"])
-
-
-def _shaped_last(lines: Sequence[BuildProgress], shape: Mapping[str, Any]) -> BuildProgress:
-    return dict(shaped(lines[-1], shape))
+        return dict(shaped(last[0], {"mended": {"files": int, "relinked": int, "lost": [str]}})["mended"])
 
 
 def run_builder(
@@ -125,11 +115,9 @@ def run_builder(
     answer = ran.result(timeout_s + _TIMEOUT_S)
     lines = [line.decode("utf-8", "replace") for line in (answer.out + answer.err).splitlines()]
     found = [each for each in map(_parsed, lines) if each is not None]
-    if found and found[-1].get("stage") == "failed":
-        raise build_error(found[-1], session.host.name)
-    if answer.rc and not found:
-        silent = {"message": f"the builder on the host ended with status {answer.rc}", "evidence": lines}
-        raise build_error(silent, session.host.name)
+    silent = {"message": f"the builder on the host ended with status {answer.rc}", "evidence": lines}
+    if (found and found[-1].get("stage") == "failed") or (answer.rc and not found):
+        raise build_error(found[-1] if found else silent, session.host.name)
     return found
 
 
@@ -268,11 +256,11 @@ class RemoteBuild:
         with contextlib.suppress(ClusterfnError, concurrent.futures.CancelledError):
             await self._session.connection.get(self._log, text.write)
         lines = [line.decode("utf-8", "replace") for line in text.getvalue().splitlines()]
-        said = [each for each in map(_parsed, lines) if each and each.get("stage") in _LAST]
+        parsed = [(line, _parsed(line)) for line in lines]
+        said = [each for _, each in parsed if each and each.get("stage") in _LAST]
         # What is no progress may be a traceback.
-        others = [line for line in lines if _parsed(line) is None][-_EVIDENCE:]
-        last = {"stage": "failed", "at": "stopped", "message": how, "evidence": others}
-        self._end(said[-1] if said else last)
+        others = [line for line, each in parsed if each is None][-_EVIDENCE:]
+        self._end(said[-1] if said else {"stage": "failed", "at": "stopped", "message": how, "evidence": others})
 
     def _receive(self, data: bytes) -> None:
         for line in filter(None, map(_parsed, self._lines.feed(data))):

@@ -68,9 +68,10 @@ class EnvironmentResolver:
 
     def expected_python(self, wanted: EnvironmentRequest) -> tuple[int, int] | None:
         """Return the Python of an environment that exists on the host, or was resolved before; else None."""
-        named = self._named(wanted)
+        text, named = self._named(wanted)
         if named is None:
-            return self._pythons.get((self._text(wanted), wanted.packages))
+            return self._pythons.get((text, wanted.packages))
+
         with self._finding:
             return self.resolve_existing(named).interpreter.version
 
@@ -80,7 +81,7 @@ class EnvironmentResolver:
         Raises:
             ConfigError: No such kind of environment.
         """
-        named = self._named(wanted)
+        _, named = self._named(wanted)
         return () if named is None or named in self._known else named.probe()
 
     def find(self, wanted: EnvironmentRequest, say: Say = lambda _: None) -> ResolvedEnvironment:
@@ -99,7 +100,7 @@ class EnvironmentResolver:
             if self._outdated:
                 self._outdated = False
                 self._known = {key: ready for key, ready in self._known.items() if ready.made is None}
-            named, text = self._named(wanted), self._text(wanted)
+            text, named = self._named(wanted)
             if named:
                 found = self.resolve_existing(named)
             elif wanted.packages or not existing.is_existing(text):
@@ -112,16 +113,13 @@ class EnvironmentResolver:
             self._pythons[text, wanted.packages] = found.interpreter.version
             return found
 
-    def _text(self, wanted: EnvironmentRequest) -> str | None:
-        return wanted.text or (None if wanted.packages else self._session.host.environment)
-
-    def _named(self, wanted: EnvironmentRequest) -> ExistingEnvironment | None:
-        """Return the existing environment that the call or its host names; None if they name none."""
-        text = self._text(wanted)
+    def _named(self, wanted: EnvironmentRequest) -> tuple[str | None, ExistingEnvironment | None]:
+        """Return `environment=` of the call or its host, and the existing environment that it names, if it does."""
+        text = wanted.text or (None if wanted.packages else self._session.host.environment)
         if wanted.packages or not existing.is_existing(text):
-            return None
+            return text, None
         named = existing.parse_existing(text, self._session.host.scheduler)
-        return named if named.kind != "found" else None
+        return text, named if named.kind != "found" else None
 
     def forget(self) -> None:
         """Choose again what was made for unknown GPUs: they are known now. Does not block."""
@@ -147,7 +145,7 @@ class EnvironmentResolver:
         key = f"{bool(gpus)} {spec.title} {spec.input_hash}"
         known = self._known.get(key)
         if known is None or known.made is None or known.made.lock.is_changed():
-            made = environment_facts.lock_environment(self._session, spec, gpus, CALLER, say)
+            made = environment_facts.lock_environment(self._session, spec, gpus, say)
             self._known[key] = known = ResolvedEnvironment(made.interpreter, {}, made)
         return known
 
@@ -155,23 +153,21 @@ class EnvironmentResolver:
         """Find the host's Python of the caller's version if it has what the function imports; else make one."""
         from clusterfn.environment import packages
 
-        names = set(wanted.imports())
-        needed = packages.needed(names)
+        imports = set(wanted.imports())
         try:
             own = existing.parse_existing(None, self._session.host.scheduler)
-            return self.resolve_existing(own._replace(needed=tuple(needed)))
+            return self.resolve_existing(own._replace(needed=tuple(packages.needed(imports))))
+
         except EnvironmentBuildError as lacking:
             say(f"{self._session.host.name}: {lacking.message}")
-            spec = packages.automatic(names, CALLER)
+            spec = packages.automatic(imports, CALLER)
             try:
                 return self.resolve_made(spec, wanted.gpus, say)
             except LockError as error:
                 lacking.evidence = (*lacking.evidence, f"none could be built: {error.message}", *error.evidence)
-                if lacking.message == existing.NO_PYTHON:
-                    lacking.hint = f"{error.hint}; or {lacking.hint}"
-                    raise lacking from error
+                names = " ".join(each.name for each in spec.pip)
                 by_pip = f"python{'.'.join(map(str, CALLER))} -m venv ~/v"
-                if spec.pip:
-                    by_pip += f"; ~/v/bin/pip install {' '.join(each.name for each in spec.pip)}"
-                lacking.hint = f'{error.hint}; or create one on the host ({by_pip}) and set environment="venv:~/v"'
+                by_pip += f"; ~/v/bin/pip install {names}" if names else ""
+                create = f'create one on the host ({by_pip}) and set environment="venv:~/v"'
+                lacking.hint = f"{error.hint}; or {lacking.hint if lacking.message == existing.NO_PYTHON else create}"
                 raise lacking from error

@@ -11,6 +11,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor import nvidia_smi
 from clusterfn.environment import python_source, resolve, torch_build
 from clusterfn.environment.cuda import GpuCapabilities
+from clusterfn.environment.existing import CALLER
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.gpus import ask_types
@@ -29,14 +30,8 @@ _MISLEADING = ("LD_LIBRARY_PATH", "PYTHON", "VIRTUAL_ENV")
 _EXPAND = "import os, sys; print(os.path.expanduser(os.path.expandvars(sys.argv[1])))"
 
 
-def lock_environment(
-    session: ConnectedHost, spec: Specification, gpus: int, caller: tuple[int, int], say: Say
-) -> LockedEnvironment:
-    """Lock a specification for a host.
-
-    Raises:
-        LockError, EnvironmentBuildError, ConfigError: As `resolve.resolve_environment`.
-    """
+def lock_environment(session: ConnectedHost, spec: Specification, gpus: int, say: Say) -> LockedEnvironment:
+    """Lock a specification for a host; raise as `resolve.resolve_environment`."""
     facts, known = _facts(session, gpus)
 
     def ask() -> GpuCapabilities | None:
@@ -46,21 +41,21 @@ def lock_environment(
             return found
         return None if ask_types(session.connection, scheduler) == [] else torch_build.unknown_gpus(session.host)
 
-    spec = with_python(session, spec, caller)
+    spec = with_python(session, spec)
     try:
-        return resolve.resolve_environment(spec, session.host, facts, known, caller, say, ask)
+        return resolve.resolve_environment(spec, session.host, facts, known, CALLER, say, ask)
     except EnvironmentBuildError as error:
         error.host = session.host.name
         raise
 
 
-def explain_stale_lock(session: ConnectedHost, spec: Specification, gpus: int, caller: tuple[int, int]) -> str:
+def explain_stale_lock(session: ConnectedHost, spec: Specification, gpus: int) -> str:
     """Say why the existing lock does not fit the host; "" if it does."""
     facts, known = _facts(session, gpus)
-    return resolve.why_stale(with_python(session, spec, caller), session.host, facts, known, caller)
+    return resolve.why_stale(with_python(session, spec), session.host, facts, known, CALLER)
 
 
-def with_python(session: ConnectedHost, spec: Specification, caller: tuple[int, int]) -> Specification:
+def with_python(session: ConnectedHost, spec: Specification) -> Specification:
     """Return a specification with the source of its Python, which clusterfn.yml may name, and the host's interpreter.
 
     Raises:
@@ -71,7 +66,7 @@ def with_python(session: ConnectedHost, spec: Specification, caller: tuple[int, 
         return spec
     source = spec.python if spec.python.kind else python_source.parse_source(session.host.making.python)
     if source.kind == python_source.HOST:
-        argv = python_source.question(source, spec.project, caller)
+        argv = python_source.question(source, spec.project, CALLER)
         answer = session.connection.run(argv, unset=_MISLEADING, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
         printed, platform = answer.out.decode("utf-8", "replace"), session.connection.facts.platform
         found = python_source.choose(source, spec.project, platform, printed, session.host.name)
@@ -91,11 +86,7 @@ def _facts(session: ConnectedHost, gpus: int) -> tuple[dict[str, str], GpuCapabi
 
 
 def environments_root(session: ConnectedHost) -> str:
-    """Return the folder below which environments are on the host, absolute.
-
-    Raises:
-        ConfigError: `env_root:` is no absolute path on the host.
-    """
+    """Return the absolute folder of environments on the host; raise ConfigError if `env_root:` is no absolute path."""
     wanted = session.host.making.root
     if wanted is None or wanted == session.host.root:
         return session.root
@@ -121,25 +112,21 @@ def known_gpus(session: ConnectedHost, environments: str) -> GpuCapabilities | N
         question = nvidia_smi.query(_DRIVER_FIELDS)
         argv = ["/bin/sh", "-c", 'command -v "$1" >/dev/null && exec "$@"', "sh", *question]
         answer = session.connection.run(argv, timeout_s=20.0).result(_TIMEOUT_S)
-        text = answer.out.decode("utf-8", "replace")
-        rows = nvidia_smi.read_table(text, _DRIVER_FIELDS).rows
-        if nvidia_smi.has_failed(answer.rc, text) or not rows:
+        printed = answer.out.decode("utf-8", "replace")
+        rows = nvidia_smi.read_table(printed, _DRIVER_FIELDS).rows
+        if nvidia_smi.has_failed(answer.rc, printed) or not rows:
             return None
-        capabilities = _capabilities(row["compute_cap"] for row in rows)
-        return GpuCapabilities(rows[0]["driver_version"], capabilities, f"nvidia-smi says on {host.name}")
-    # Login nodes have no GPUs, so what the last job on the partition saw counts.
-    name = scheduler_for(host).gpus().partition or layout.DEFAULT
-    text = remote_files.read_text(
-        session.connection, posixpath.join(environments, layout.OBSERVED_GPUS, f"{name}.json")
-    )
-    try:
-        seen: dict[str, Any] = json.loads(text) if text else {}
-        capabilities = _capabilities(seen["capabilities"])
-        return GpuCapabilities(seen["driver"], capabilities, f"the last job saw on {seen['node']}")
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
-def _capabilities(listed: Any) -> tuple[str, ...]:
+        listed, driver = [row["compute_cap"] for row in rows], rows[0]["driver_version"]
+        source = f"nvidia-smi says on {host.name}"
+    else:
+        # Login nodes have no GPUs, so what the last job on the partition saw counts.
+        name = scheduler_for(host).gpus().partition or layout.DEFAULT
+        path = posixpath.join(environments, layout.OBSERVED_GPUS, f"{name}.json")
+        text = remote_files.read_text(session.connection, path)
+        try:
+            seen: dict[str, Any] = json.loads(text) if text else {}
+            listed, driver, source = list(seen["capabilities"]), seen["driver"], f"the last job saw on {seen['node']}"
+        except (ValueError, KeyError, TypeError):
+            return None
     found = {str(each).strip() for each in listed}
-    return tuple(sorted(each for each in found if each.replace(".", "").isdigit()))
+    return GpuCapabilities(driver, tuple(sorted(each for each in found if each.replace(".", "").isdigit())), source)

@@ -21,7 +21,7 @@ from clusterfn import EnvironmentBuildError, cluster
 from clusterfn.config.config_file import load
 from clusterfn.environment.resolve import read_specification
 from clusterfn.hosts.environment_facts import known_gpus, lock_environment
-from clusterfn.hosts.host_state import CALLER, HostState, open_session
+from clusterfn.hosts.host_state import HostState, open_session
 from tests.e2e.conftest import MINOR, Hosts, give_to
 from tests.lab import gpubox
 
@@ -85,7 +85,7 @@ class Site:
     def chosen(self, gpus: int) -> str:
         """The CUDA of the environment that a call would get."""
         spec = read_specification("environment.yml", ())
-        return lock_environment(self.session, spec, gpus, CALLER, lambda _: None).cuda
+        return lock_environment(self.session, spec, gpus, lambda _: None).cuda
 
     def submissions(self) -> int:
         """Batch jobs of this site, also those that slurmctld knew before: it forgets in five minutes."""

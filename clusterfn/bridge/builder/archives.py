@@ -52,20 +52,27 @@ def read_members(path: str, kind: str, zstd: "Optional[Opener]") -> "Iterator[Me
         BuildFailed: It holds what must not be unpacked.
         One of DAMAGED, OSError: It cannot be read.
     """
-    openers: "dict[str, Any]" = {TAR_BZ2: bz2.open, TAR_GZ: gzip.open}
-    if kind in openers:
-        with openers[kind](path, "rb") as stream:
+    if kind in (TAR_BZ2, TAR_GZ):
+        opener: "Any" = bz2.open if kind == TAR_BZ2 else gzip.open
+        with opener(path, "rb") as stream:
             yield from _tar(stream, "python/" if kind == TAR_GZ else "")
-    elif kind == CONDA:
-        assert zstd is not None
-        with zipfile.ZipFile(path) as archive:
-            for name in archive.namelist():
-                if name.endswith(".tar.zst"):
-                    with archive.open(name) as packed, zstd(packed) as stream:
+        return
+    with zipfile.ZipFile(path) as archive:
+        for info in archive.infolist():
+            if kind == CONDA:
+                assert zstd is not None
+                if info.filename.endswith(".tar.zst"):
+                    with archive.open(info) as packed, zstd(packed) as stream:
                         yield from _tar(stream)
-    else:
-        with zipfile.ZipFile(path) as archive:
-            yield from _zip(archive)
+                continue
+            name, mode = _inside("", info.filename), info.external_attr >> 16
+            if info.filename.endswith("/"):
+                continue
+            if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
+                raise BuildFailed("%s is no file" % name, stage="unpack")
+            with archive.open(info) as content:
+                executable = ".data/scripts/" in name or bool(mode & 0o111)
+                yield PackageFile(name, info.file_size, executable), content
 
 
 def _tar(stream: "IO[bytes]", top: str = "") -> "Iterator[Member]":
@@ -88,19 +95,6 @@ def _tar(stream: "IO[bytes]", top: str = "") -> "Iterator[Member]":
                 yield member, _inside(top, info.linkname)
             else:
                 raise BuildFailed("%s is neither file nor link" % path, stage="unpack")
-
-
-def _zip(archive: zipfile.ZipFile) -> "Iterator[Member]":
-    for info in archive.infolist():
-        path = _inside("", info.filename)
-        if info.filename.endswith("/"):
-            continue
-        mode = info.external_attr >> 16
-        if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
-            raise BuildFailed("%s is no file" % path, stage="unpack")
-        script = ".data/scripts/" in path
-        with archive.open(info) as content:
-            yield PackageFile(path, info.file_size, script or bool(mode & 0o111)), content
 
 
 def _inside(top: str, name: str) -> str:
@@ -203,5 +197,5 @@ def _decompressed(argv: "list[str]", source: "IO[bytes]") -> "Iterator[IO[bytes]
         process.kill()
         feeder.join()
         process.wait()
-        process.stdout.close()
-        process.stderr.close()
+        for pipe in (process.stdout, process.stderr):
+            pipe.close()

@@ -28,7 +28,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
-    from .link import Layout
     from .locks import LockHolder, OtherHolder
     from .plan import BuildPlan
 
@@ -53,7 +52,7 @@ def build_or_wait(plan: "BuildPlan", holder: "LockHolder") -> "dict[str, Any]":
     Raises:
         BuildStopped: The builder was asked to end.
     """
-    folder = build_dir(plan.root, plan.id)
+    folder, prefix = build_dir(plan.root, plan.id), environment_dir(plan.root, plan.id)
     while True:
         lock = FolderLock(os.path.join(folder, LOCK), holder)
         waited = _Waiting(folder)
@@ -61,26 +60,36 @@ def build_or_wait(plan: "BuildPlan", holder: "LockHolder") -> "dict[str, Any]":
         with contextlib.suppress(_LockLost), lock.held(waited.look):
             if is_ready(plan.root, plan.id) and not plan.purged:
                 return dict(REUSED)
-            if is_ready(plan.root, plan.id) or _can_repair(environment_dir(plan.root, plan.id)):
+            # An environment that was whole once still has its list of sizes and its READY to restore.
+            about = [read_document(os.path.join(prefix, ABOUT, name)) for name in (SIZES, READY)]
+            if is_ready(plan.root, plan.id) or not (os.path.islink(prefix) or None in about):
                 return dict(REUSED, mended=_repair_environment(plan, holder))
-            return waited.outcome() or _conclude(_Build(plan, holder, lock), folder, holder.token)
+            outcome = read_document(os.path.join(folder, OUTCOME)) or {"ok": True}
+            # The first error counts for all: the failure of the builder that was waited for.
+            if not outcome["ok"] and outcome.get("by") in waited.tokens:
+                return outcome
+            return _conclude(_Build(plan, holder, lock), folder, holder.token)
 
 
 class _Waiting:
-    """Wait while another process builds: repeat its progress, and adopt its failure."""
+    """Wait while another process builds, and repeat its progress.
+
+    Attributes:
+        tokens: Of the builders that were waited for.
+    """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._last_line: "dict[str, Any]" = {}
-        self._tokens: "list[str]" = []
+        self.tokens: "list[str]" = []
         self._who, self._due = "", 0.0
 
     def look(self, other: "Optional[OtherHolder]") -> None:
         stopping.check()
         if other is None:
             return
-        if other.token not in self._tokens:
-            self._tokens.append(other.token)
+        if other.token not in self.tokens:
+            self.tokens.append(other.token)
             self._due = 0.0
         if time.monotonic() >= self._due:
             self._due, who = time.monotonic() + _WHO_S, other.who()
@@ -92,26 +101,19 @@ class _Waiting:
             self._last_line = line
             progress.print_line(line)
 
-    def outcome(self) -> "Optional[dict[str, Any]]":
-        """Return the failure of the builder that was waited for: the first error counts for all."""
-        outcome = read_document(os.path.join(self._folder, OUTCOME)) or {"ok": True}
-        return outcome if not outcome["ok"] and outcome.get("by") in self._tokens else None
-
 
 def _conclude(build: "_Build", folder: str, token: str) -> "dict[str, Any]":
     try:
         outcome: "dict[str, Any]" = {"ok": True, "reused": False, "ready": build.run()}
     except (stopping.BuildStopped, _LockLost):
         raise
-    except BuildFailed as failed:
-        outcome = failed.document()
-    except OSError as error:
-        outcome = from_os_error(error, build.plan.root).document()
     except Exception as error:  # noqa: BLE001 - the outermost frame: a package may hold anything
-        message = "the builder itself failed: %s: %s" % (type(error).__name__, error)
-        lines = traceback.format_exc().splitlines()[-20:]
-        outcome = BuildFailed(message, stage="builder", evidence=lines, hint="report it with these lines").document()
-    if not outcome["ok"]:
+        failed = from_os_error(error, build.plan.root) if isinstance(error, OSError) else error
+        if not isinstance(failed, BuildFailed):
+            message = "the builder itself failed: %s: %s" % (type(error).__name__, error)
+            lines = traceback.format_exc().splitlines()[-20:]
+            failed = BuildFailed(message, stage="builder", evidence=lines, hint="report it with these lines")
+        outcome = failed.document()
         # Whatever failed may have failed because of the files of another builder.
         build.check_lock()
     # The disk may be full. The output of this process has the outcome, too.
@@ -168,7 +170,16 @@ class _Build:
         os.mkdir(self._aside)
         layout = package_formats.layout_of_plan(self.plan, self._final)
         maker = Linker(self._aside, self._final)
-        self._timed("link", self._link, layout, maker)
+        targets = [target for _, target in sorted(layout.targets.items())]
+
+        def link() -> None:
+            parts = [targets[at : at + _LINKED_TOGETHER] for at in range(0, len(targets), _LINKED_TOGETHER)]
+            # In a few threads: on a network file system each link waits for an answer.
+            with ThreadPoolExecutor(_LINKERS) as pool:
+                for number, _ in enumerate(pool.map(maker.make_all, parts), 1):
+                    self._progress.report("link", min(number * _LINKED_TOGETHER, len(targets)), len(targets))
+
+        self._timed("link", link)
         self.check_lock()
         if os.path.islink(self._final):
             os.unlink(self._final)
@@ -183,14 +194,6 @@ class _Build:
         self._progress.report("verify", 0, 1)
         facts = self._timed("verify", programs.verify_environment, self.plan, self._final)
         return dict(facts, messages=messages, told=activation)
-
-    def _link(self, layout: "Layout", maker: Linker) -> None:
-        # In a few threads: on a network file system each link waits for an answer.
-        targets = [target for _, target in sorted(layout.targets.items())]
-        parts = [targets[at : at + _LINKED_TOGETHER] for at in range(0, len(targets), _LINKED_TOGETHER)]
-        with ThreadPoolExecutor(_LINKERS) as pool:
-            for number, _ in enumerate(pool.map(maker.make_all, parts), 1):
-                self._progress.report("link", min(number * _LINKED_TOGETHER, len(targets)), len(targets))
 
     def check_lock(self) -> None:
         if not self._lock.is_mine():
@@ -233,12 +236,6 @@ def sync_file_system(folder: str) -> None:
         os.close(fd)
 
 
-def _can_repair(prefix: str) -> bool:
-    """Return whether an environment was whole once, and still has its list of sizes and its READY to restore."""
-    about = [read_document(os.path.join(prefix, ABOUT, name)) for name in (SIZES, READY)]
-    return not os.path.islink(prefix) and None not in about
-
-
 def _repair_environment(plan: "BuildPlan", holder: "LockHolder") -> "dict[str, Any]":
     """Link missing files again; return how many there are, were missing and are back, and which cannot come back.
 
@@ -256,8 +253,16 @@ def _repair_environment(plan: "BuildPlan", holder: "LockHolder") -> "dict[str, A
         names = packages.retry_on_damage(lambda: package_formats.layout_of_plan(plan, prefix)).targets
         expected = dict(dict.fromkeys(names, -1), **there)
     missing = {path: size for path, size in expected.items() if there.get(path) != size}
+
+    def link_again() -> None:
+        layout, maker = package_formats.layout_of_plan(plan, prefix), Linker(prefix, prefix)
+        maker.make_all(layout.targets[path] for path in sorted(missing.keys() & layout.targets.keys()))
+        if any(path.endswith(".pyc") for path in missing.keys() - layout.targets.keys()):
+            bytecode.remove_damaged(layout, missing)
+            maker.make_all(each for each in bytecode.compile_missing(layout) if each.path in missing)
+
     if missing:
-        packages.retry_on_damage(lambda: _link_again(plan, prefix, missing))
+        packages.retry_on_damage(link_again)
     lost = [path for path in missing if not os.path.lexists(os.path.join(prefix, path))]
     if listed is None:
         sizes = cleanup.list_sizes(prefix).items()
@@ -267,12 +272,3 @@ def _repair_environment(plan: "BuildPlan", holder: "LockHolder") -> "dict[str, A
     if not os.path.exists(os.path.join(prefix, READY)):
         write_document(os.path.join(prefix, READY), read_document(os.path.join(prefix, ABOUT, READY)) or {})
     return {"files": len(expected), "missing": len(missing), "relinked": len(missing) - len(lost), "lost": lost}
-
-
-def _link_again(plan: "BuildPlan", prefix: str, missing: "dict[str, int]") -> None:
-    layout, maker = package_formats.layout_of_plan(plan, prefix), Linker(prefix, prefix)
-    maker.make_all(layout.targets[path] for path in sorted(missing.keys() & layout.targets.keys()))
-    if any(path.endswith(".pyc") for path in missing.keys() - layout.targets.keys()):
-        bytecode.remove_damaged(layout, missing)
-        compiled = bytecode.compile_missing(layout)
-        maker.make_all(each for each in compiled if each.path in missing)

@@ -60,7 +60,18 @@ def compile_missing(layout: "Layout") -> "list[TargetFile]":
     shared = [each for each in layout.sources() if each.how == LINK]
     own = [os.path.join(layout.prefix, each.path) for each in layout.sources() if each.how != LINK]
     sources = [each.source for each in shared] + own
-    _run(layout, [path for path in sources if not os.path.exists(bytecode_path(path, layout.tag))])
+    lacking = [path for path in sources if not os.path.exists(bytecode_path(path, layout.tag))]
+    argv = [layout.python, "-I", "-S", "-B", "-c", _COMPILE]
+
+    def compile_some(at: int) -> None:
+        programs.run_in_environment(argv + lacking[at : at + _TOGETHER], layout.prefix, {}, _IDLE_S)
+
+    try:
+        with ThreadPoolExecutor(_PROCESSES) as pool:
+            list(pool.map(compile_some, range(0, len(lacking), _TOGETHER)))
+    except programs.ProgramFailed as error:
+        message = "the environment's Python cannot compile: %s" % error
+        raise BuildFailed(message, stage="compile", evidence=error.evidence) from error
     found = []
     for each in shared:
         made, path = bytecode_path(each.source, layout.tag), bytecode_path(each.path, layout.tag)
@@ -68,19 +79,3 @@ def compile_missing(layout: "Layout") -> "list[TargetFile]":
         with contextlib.suppress(FileNotFoundError):
             found.append(each._replace(path=path, source=made, size=os.stat(made).st_size, executable=False))
     return found
-
-
-def _run(layout: "Layout", sources: "list[str]") -> None:
-    argv = [layout.python, "-I", "-S", "-B", "-c", _COMPILE]
-
-    def compile_some(at: int) -> None:
-        limit = programs.ProgramLimit(_IDLE_S)
-        programs.run_in_environment(argv + sources[at : at + _TOGETHER], layout.prefix, {}, limit)
-
-    try:
-        with ThreadPoolExecutor(_PROCESSES) as pool:
-            list(pool.map(compile_some, range(0, len(sources), _TOGETHER)))
-    except programs.ProgramFailed as error:
-        raise BuildFailed(
-            "the environment's Python cannot compile: %s" % error, stage="compile", evidence=error.evidence
-        ) from error

@@ -42,23 +42,23 @@ def delete(path: str, holder: "LockHolder", is_needed: "Optional[Callable[[str],
 
 def sweep_leftovers(root: str, holder: "LockHolder") -> None:
     """Remove what dead builders have left."""
+
+    def is_left(path: str) -> bool:
+        name = os.path.basename(path)
+        if name.startswith(".lock-"):
+            return not is_held(path, holder)
+        # Each name ends with the token of the builder that made it.
+        return name.startswith(".") and OtherHolder(name.rpartition("-")[2], holder).is_dead()
+
     for folder in (os.path.join(root, kind) for kind in (layout.ENVIRONMENTS, layout.PACKAGES)):
-        sweep(folder, lambda path: _is_left(path, holder))
+        sweep(folder, is_left)
         for path in paths_in(folder):
-            if os.path.islink(path) and not os.path.exists(path):
-                # The link may belong to another user.
-                with contextlib.suppress(OSError):
-                    # A builder may have renewed the link meanwhile.
+            # The link may belong to another user.
+            with contextlib.suppress(OSError):
+                # A builder may have renewed the link meanwhile.
+                if os.path.islink(path) and not os.path.exists(path):
                     delete(path, holder, os.path.exists)
     sweep(beats_folder(root), lambda path: OtherHolder(os.path.basename(path), holder).is_dead())
-
-
-def _is_left(path: str, holder: "LockHolder") -> bool:
-    name = os.path.basename(path)
-    if name.startswith(".lock-"):
-        return not is_held(path, holder)
-    # Each name ends with the token of the builder that made it.
-    return name.startswith(".") and OtherHolder(name.rpartition("-")[2], holder).is_dead()
 
 
 def list_environments(root: str) -> "list[str]":
@@ -131,11 +131,17 @@ def remove_packages(root: str, holder: "LockHolder", unused_s: float = 0.0) -> "
 def _packages_in_use(root: str, holder: "LockHolder") -> "set[str]":
     """Return the SHA-256 of the packages of all environments and of all current builds."""
     folders = [os.path.join(layout.environment_dir(root, each), layout.ABOUT) for each in list_environments(root)]
-    builds = [
-        path for path in paths_in(os.path.join(root, layout.BUILDS)) if not os.path.basename(path).startswith(".")
-    ]
-    folders += [path for path in builds if is_held(os.path.join(path, layout.LOCK), holder)]  # its builder lives
-    return set().union(*(_hashes(os.path.join(folder, layout.PLAN)) for folder in folders))
+    builds = paths_in(os.path.join(root, layout.BUILDS))
+    building = [each for each in builds if not os.path.basename(each).startswith(".")]
+    # The builder of such a folder lives.
+    folders += [path for path in building if is_held(os.path.join(path, layout.LOCK), holder)]
+    used: "set[str]" = set()
+    for folder in folders:
+        document = read_document(os.path.join(folder, layout.PLAN)) or {"packages": []}
+        for each in document["packages"] + ([document["zstd"]] if document.get("zstd") else []):
+            archives = [each, each.get("source") or each] + each.get("requires", [])
+            used.update(archive["sha256"] for archive in archives)
+    return used
 
 
 def remove_old_parts(root: str) -> int:
@@ -144,10 +150,3 @@ def remove_old_parts(root: str) -> int:
     old = {path: size_of(path) for path in paths if is_due(date_of(path), PART_S)}
     sweep(os.path.join(root, layout.BLOBS), old.__contains__)
     return sum(old.values())
-
-
-def _hashes(path: str) -> "set[str]":
-    document = read_document(path) or {"packages": []}
-    packages = document["packages"] + ([document["zstd"]] if document.get("zstd") else [])
-    used = [[each, each.get("source") or each] + each.get("requires", []) for each in packages]
-    return {each["sha256"] for several in used for each in several}

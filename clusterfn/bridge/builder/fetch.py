@@ -50,10 +50,9 @@ def check_archive(package: "PlannedPackage", path: str, moved: "Callable[[int], 
             moved(0)
     if found.hexdigest() != package.sha256:
         seen = "%s has SHA-256 %s, the lock wants %s" % (masked(url or path), found.hexdigest(), package.sha256)
-        raise BuildFailed(
-            "%s is damaged: %s" % (package.label, seen), stage="fetch", need=[package.sha256],
-            hint="call again; if it stays, the channel serves another file: lock again",
-        )  # fmt: skip
+        hint = "call again; if it stays, the channel serves another file: lock again"
+        message = "%s is damaged: %s" % (package.label, seen)
+        raise BuildFailed(message, stage="fetch", need=[package.sha256], hint=hint)
 
 
 def fetch_archive(package: "PlannedPackage", target: str, moved: "Callable[[int], None]") -> None:
@@ -95,11 +94,9 @@ def _download(package: "PlannedPackage", part: str, moved: "Callable[[int], None
             is_final = "CERTIFICATE_VERIFY_FAILED" in why
         failures = 1 if _size(part) > before else failures + 1
         if is_final or failures >= _TRIES:
-            raise BuildFailed(
-                "%s cannot be fetched from %s: %s" % (package.label, masked(package.url), why),
-                stage="fetch", need=[package.sha256],
-                hint="let the client fetch (fetch_on: client), or set https_proxy on the host",
-            )  # fmt: skip
+            message = "%s cannot be fetched from %s: %s" % (package.label, masked(package.url), why)
+            hint = "let the client fetch (fetch_on: client), or set https_proxy on the host"
+            raise BuildFailed(message, stage="fetch", need=[package.sha256], hint=hint)
         until = time.monotonic() + _FIRST_PAUSE_S * 2 ** (failures - 1)
         while time.monotonic() < until:
             moved(0)
@@ -108,14 +105,12 @@ def _download(package: "PlannedPackage", part: str, moved: "Callable[[int], None
 
 def _send_request(package: "PlannedPackage", part: str, moved: "Callable[[int], None]") -> None:
     # The request begins at the first missing byte.
-    have = _size(part)
+    have, got = _size(part), 0
     if have and have == package.size:
         return
     with urllib.request.urlopen(make_request(package.url, have), timeout=_SILENT_S) as answer:
-        resumes = have and answer.status == 206
+        expected, resumes = answer.headers.get("Content-Length"), have and answer.status == 206
         with open(part, "ab" if resumes else "wb", 0) as file:
-            expected = answer.headers.get("Content-Length")
-            got = 0
             for block in iter(lambda: answer.read(_BLOCK), b""):
                 try:
                     publish.write_all(file.fileno(), block)

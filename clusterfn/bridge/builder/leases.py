@@ -37,14 +37,14 @@ def jobs_using(root: str, env_id: str) -> "list[str]":
 
 def sweep_ended_leases(root: str, env_id: str) -> None:
     """Remove the leases of jobs that have ended; keep the time of last use."""
-    folder, used = uses_dir(root, env_id), last_used(root, env_id)
+    used = last_used(root, env_id)
     for path in _leases(root, env_id):
         if _ended(path) is not None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
     # The folder may be missing, or belong to another user.
     with contextlib.suppress(OSError):
-        os.utime(folder, (used, used))
+        os.utime(uses_dir(root, env_id), (used, used))
 
 
 def last_used(root: str, env_id: str) -> float:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ..layout import ABOUT, MANIFEST, READY
 from . import stopping
 from .errors import BuildFailed
-from .plan import read_document, write_document
+from .plan import read_document
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,14 +63,9 @@ class Manifest(NamedTuple):
     files: "list[PackageFile]"
 
 
-def write_manifest(manifest: Manifest, path: str) -> None:
-    """Write a manifest and flush it to the disk."""
-    write_document(path, dict(manifest._asdict(), format=FORMAT))
-
-
-def read_manifest(path: str) -> "Optional[Manifest]":
-    """Read a manifest; None if it is missing or has another format."""
-    document = read_document(path) or {}
+def read_manifest(folder: str) -> "Optional[Manifest]":
+    """Read the manifest of an unpacked package; None if it is missing or has another format."""
+    document = read_document(os.path.join(folder, MANIFEST)) or {}
     try:
         if document.pop("format") != FORMAT:
             return None
@@ -89,7 +84,7 @@ class PackageDamaged(Exception):
 
 def manifest_of(folder: str) -> Manifest:
     """Return the manifest of an unpacked package, or raise PackageDamaged."""
-    manifest = read_manifest(os.path.join(folder, MANIFEST))
+    manifest = read_manifest(folder)
     if manifest is None:
         raise PackageDamaged(folder)
     return manifest
@@ -142,19 +137,17 @@ class Layout:
         Raises:
             BuildFailed: It is outside the environment, or has the name of a file that only the builder may write.
         """
-        if os.path.normpath(target.path).startswith(("../", "/")):
+        top = os.path.normpath(target.path).partition("/")[0]
+        if top in ("..", ""):
             raise BuildFailed("%s would be outside the environment" % target.path, stage="link")
-        if os.path.normpath(target.path).partition("/")[0] in (READY, ABOUT):
+        if top in (READY, ABOUT):
             raise BuildFailed("a package brings %s, which only the builder may write" % target.path, stage="link")
         self.targets[target.path] = target
 
     def sources(self) -> "list[TargetFile]":
         """List the Python modules in order."""
-        return [
-            target
-            for path, target in sorted(self.targets.items())
-            if path.endswith(".py") and path.startswith(self.library + "/") and target.how != SYMLINK
-        ]
+        found = [each for each in self.targets.values() if each.path.endswith(".py") and each.how != SYMLINK]
+        return sorted((each for each in found if each.path.startswith(self.library + "/")), key=lambda each: each.path)
 
 
 class Linker:
@@ -226,12 +219,7 @@ def _refuse_damaged(target: TargetFile) -> None:
 
 
 def _file_content(target: TargetFile, prefix: str) -> bytes:
-    """Return the content of a file that is not a link.
-
-    Raises:
-        PackageDamaged: Its package has lost the file.
-        BuildFailed: The prefix is too long for it.
-    """
+    """Return the content of a file that is not a link; raise as `Linker.make`."""
     if target.how == WRITE:
         return target.content
     _refuse_damaged(target)
@@ -248,18 +236,13 @@ def _file_content(target: TargetFile, prefix: str) -> bytes:
             "the folder of environments has too long a path for %s: the prefix has %d bytes, the file has room for %d"
             % (target.path, len(new), len(old)), stage="link", evidence=[prefix], hint="choose a shorter env_root:",
         )  # fmt: skip
-    return _replace_in_binary(data, old, new)
-
-
-def _replace_in_binary(data: bytes, placeholder: bytes, prefix: bytes) -> bytes:
-    """Pad each string that holds the placeholder with NULs to the length it had."""
 
     def fill(match: "re.Match[bytes]") -> bytes:
         text = match.group()
-        spare = (len(placeholder) - len(prefix)) * text.count(placeholder)
-        return text.replace(placeholder, prefix) + b"\0" * spare
+        return text.replace(old, new) + b"\0" * ((len(old) - len(new)) * text.count(old))
 
-    return re.sub(re.escape(placeholder) + rb"[^\0]*", fill, data)
+    # Each string that holds the placeholder is padded with NULs to the length it had.
+    return re.sub(re.escape(old) + rb"[^\0]*", fill, data)
 
 
 def shebang(python: str) -> bytes:

@@ -99,12 +99,9 @@ class FolderLock:
 
     def release(self) -> None:
         """Release the lock, if this process holds it."""
-        if not self.is_mine():
-            return
-        if self._is_kept:
-            path = os.path.join(self._folder, str(self._number))
-            publish.replace(path, _FREE.encode(), sync=False, mode=0o666)
-        else:
+        if self.is_mine() and self._is_kept:
+            publish.replace(os.path.join(self._folder, str(self._number)), _FREE.encode(), sync=False, mode=0o666)
+        elif self.is_mine():
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -184,7 +181,8 @@ class LockHolder:
         count = 0
         while not self._over.wait(_BEAT_S):
             count += 1
-            try:
+            # If the disk is full or the server away, others wait a minute before they take this process for dead.
+            with contextlib.suppress(OSError):
                 try:
                     with open(self._path, "r+") as file:
                         file.write("%012d" % count)
@@ -192,9 +190,6 @@ class LockHolder:
                     # Without a heartbeat this process counts as dead, and others take its lock.
                     if os.path.isdir(self.root):
                         self._begin(count)
-            except OSError:
-                # The disk is full or the server away. Others wait a minute before they take this process for dead.
-                continue
 
 
 class _Beat(NamedTuple):
@@ -255,14 +250,15 @@ def _patience_s(process: "dict[str, Any]", stopped_s: float) -> float:
 
 
 def _read_beat(root: str, token: str) -> "Optional[_Beat]":
+    process: "dict[str, Any]" = {}
     try:
         with open(os.path.join(beats_folder(root), token)) as file:
-            count, _, process = file.read().partition("\n")
+            count, _, line = file.read().partition("\n")
             found = os.fstat(file.fileno())
     except (FileNotFoundError, IsADirectoryError):
         # Another user may have planted a name that ends with "..", for example.
         return None
     # A full disk may have cut the line off.
     with contextlib.suppress(ValueError):
-        return _Beat(count, found.st_mtime, found.st_uid, dict(json.loads(process)))
-    return _Beat(count, found.st_mtime, found.st_uid, {})
+        process = dict(json.loads(line))
+    return _Beat(count, found.st_mtime, found.st_uid, process)

@@ -43,12 +43,13 @@ def main(argv: "list[str]") -> int:
         progress.print_line({"stage": "failed", "text": "the builder was stopped", "at": "stopped"})
         return _STOPPED
     except BuildFailed as failed:
-        return _failed(failed.document())
+        document = failed.document()
     except OSError as error:
-        return _failed(from_os_error(error, argv[1] if len(argv) > 1 else "/").document())
+        document = from_os_error(error, argv[1] if len(argv) > 1 else "/").document()
+    return _print_failure(document)
 
 
-def _failed(document: "dict[str, Any]") -> int:
+def _print_failure(document: "dict[str, Any]") -> int:
     progress.print_line(dict(document, stage="failed", text=document["message"], at=document["stage"]))
     return _FAILED
 
@@ -69,13 +70,12 @@ def repair(root: str, env_id: str) -> int:
 def _build(what: "plan.BuildPlan") -> int:
     stopping.begin()
     permissions.refuse_untrusted(what.root, what.owners, what.id)
-    if building.is_ready(what.root, what.id) and not what.purged:
-        outcome = dict(building.REUSED)
-    else:
+    outcome = dict(building.REUSED)
+    if what.purged or not building.is_ready(what.root, what.id):
         with _holder(what.root) as holder:
             outcome = building.build_or_wait(what, holder)
     if not outcome["ok"]:
-        return _failed(outcome)
+        return _print_failure(outcome)
     progress.print_line(dict(outcome, stage="done", done=1, of=1))
     return 0
 
@@ -89,14 +89,13 @@ def _holder(root: str) -> LockHolder:
 
 def list_environments(root: str) -> int:
     """Print a line for each environment."""
+    names = ("id", "about", "python", "torch_cuda", "bytes", "files", "built")
     for env_id in cleanup.list_environments(root):
         ready = plan.read_document(os.path.join(environment_dir(root, env_id), READY))
         # Another process may remove it meanwhile.
-        if ready is None:
-            continue
-        names = ("id", "about", "python", "torch_cuda", "bytes", "files", "built")
-        used, used_by = cleanup.last_used(root, env_id), leases.jobs_using(root, env_id)
-        progress.print_line(dict({name: ready[name] for name in names}, used=used, used_by=used_by))
+        if ready is not None:
+            used, used_by = cleanup.last_used(root, env_id), leases.jobs_using(root, env_id)
+            progress.print_line(dict({name: ready[name] for name in names}, used=used, used_by=used_by))
     return 0
 
 
@@ -130,8 +129,8 @@ def collect(root: str, days: str, keep: str) -> int:
 
 def preview_collect(root: str, days: str, keep: str) -> int:
     """Print what `collect` would remove, and about how many bytes that would free."""
-    old = cleanup.unused_environments(root, float(days) * DAY_S, int(keep))
-    old = [each for each in old if not leases.jobs_using(root, each)]
+    unused = cleanup.unused_environments(root, float(days) * DAY_S, int(keep))
+    old = [each for each in unused if not leases.jobs_using(root, each)]
     # A file with a third name belongs to another environment, too. So only those with at most two are freed.
     freed = sum(size_of(environment_dir(root, each), 2) for each in old)
     progress.print_line({"removed": old, "kept": [], "freed": freed})

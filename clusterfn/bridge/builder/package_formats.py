@@ -5,6 +5,7 @@ folders. Both leave a record of what is installed, by which conda and pip know i
 """
 
 import configparser
+import contextlib
 import csv
 import io
 import json
@@ -20,7 +21,7 @@ from .plan import TAR_GZ, WHEEL, masked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterable, Mapping, Optional
+    from typing import Any, Mapping, Optional
 
     from .plan import BuildPlan, PlannedPackage
 
@@ -52,11 +53,7 @@ def describe_package(package: "PlannedPackage", folder: str, members: "Mapping[s
 
 
 def layout_of_plan(plan: "BuildPlan", prefix: str) -> Layout:
-    """Compute where every file of a plan's environment comes from.
-
-    Raises:
-        PackageDamaged: A package is missing, or has lost its manifest.
-    """
+    """Compute where every file of an environment comes from; raise PackageDamaged if a package has no manifest."""
     folders = [package_dir(plan.root, each.sha256) for each in plan.packages]
     manifests = list(map(manifest_of, folders))
     python = next((each for each in manifests if each.kind != "wheel" and each.name == "python"), None)
@@ -64,27 +61,21 @@ def layout_of_plan(plan: "BuildPlan", prefix: str) -> Layout:
         raise BuildFailed("the lock has no python", stage="plan", hint="name python in the environment's specification")
     layout = Layout(prefix, plan.python, python.facts.get("python_site_packages_path") if python else None)
     if plan.base is not None:
-        _place_base(layout, plan.base)
+        # It is laid out as by `venv`: a link to the host's interpreter, and pyvenv.cfg, which isolates it. Neither
+        # `venv` nor `ensurepip` is used: Debian has packages of their own for them.
+        path, version = plan.base["path"], plan.base["version"]
+        values = "home = %s\ninclude-system-site-packages = false\nversion = %s\nexecutable = %s\n"
+        config = os.fsencode(values % (os.path.dirname(path), version, path))
+        layout.add(TargetFile("pyvenv.cfg", WRITE, "", content=config))
+        layout.add(TargetFile("bin/python", SYMLINK, "", content=os.fsencode(path)))
+        for name in ("python3", "python%d.%d" % layout.version):
+            layout.add(TargetFile("bin/" + name, SYMLINK, "", content=b"python"))
     for package, folder, manifest in zip(plan.packages, folders, manifests):
         place = _place_wheel if manifest.kind == "wheel" else _place_conda
         place(layout, manifest, package, folder)
     if python is not None and python.kind == "conda":
         layout.add(TargetFile("conda-meta/history", WRITE, folders[0], content=_HISTORY))
     return layout
-
-
-def _place_base(layout: Layout, base: "dict[str, str]") -> None:
-    """Lay the environment out as `venv` does: a link to the host's interpreter, and pyvenv.cfg, which isolates it.
-
-    Neither `venv` nor `ensurepip` is used: Debian has packages of their own for them.
-    """
-    home = os.path.dirname(base["path"])
-    values = "home = %s\ninclude-system-site-packages = false\nversion = %s\nexecutable = %s\n"
-    config = values % (home, base["version"], base["path"])
-    layout.add(TargetFile("pyvenv.cfg", WRITE, "", content=os.fsencode(config)))
-    layout.add(TargetFile("bin/python", SYMLINK, "", content=os.fsencode(base["path"])))
-    for name in ("python3", "python%d.%d" % layout.version):
-        layout.add(TargetFile("bin/" + name, SYMLINK, "", content=b"python"))
 
 
 def _describe_conda(package: "PlannedPackage", folder: str, members: "Mapping[str, PackageFile]") -> Manifest:
@@ -111,35 +102,25 @@ def _describe_conda(package: "PlannedPackage", folder: str, members: "Mapping[st
 
 def _place_conda(layout: Layout, manifest: Manifest, package: "PlannedPackage", folder: str) -> None:
     """Place a package of conda, or a Python of python-build-standalone."""
-    python = manifest.noarch == "python"
-    placed = [
-        _placed(file, _noarch_path(file.path, layout) if python else file.path, folder) for file in manifest.files
-    ]
-    if python:
-        placed += _entry_point_scripts(manifest, layout, folder)
+    python, placed = manifest.noarch == "python", []
+    places = {"site-packages": layout.site + "/", "python-scripts": "bin/"}
+    for file in manifest.files:
+        top, slash, rest = file.path.partition("/")
+        is_moved = python and slash and top in places
+        placed.append(_placed(file, places[top] + rest if is_moved else file.path, folder))
+    placed += _entry_point_scripts(manifest, layout, folder) if python else []
     if manifest.kind == "conda":
-        placed.append(_conda_record(manifest, package, folder, [target.path for target in placed]))
+        # By conda-meta/….json, conda and pip know what is installed.
+        url = masked(package.url)
+        record = dict(
+            manifest.facts, fn=package.file, url=url, channel=url.rsplit("/", 2)[0], sha256=package.sha256,
+            files=sorted(target.path for target in placed), link={"source": folder, "type": 1}, requested_spec="",
+        )  # fmt: skip
+        name = "%s-%s-%s.json" % (manifest.name, manifest.version, manifest.facts.get("build", package.build))
+        data = json.dumps(portable(record), indent=1).encode()
+        placed.append(TargetFile("conda-meta/" + name.replace("/", "_"), WRITE, folder, content=data))
     for target in placed:
         layout.add(target)
-
-
-def _noarch_path(path: str, layout: Layout) -> str:
-    top, slash, rest = path.partition("/")
-    if slash and top == "site-packages":
-        return layout.site + "/" + rest
-    return "bin/" + rest if slash and top == "python-scripts" else path
-
-
-def _conda_record(manifest: Manifest, package: "PlannedPackage", folder: str, paths: "Iterable[str]") -> TargetFile:
-    """Write conda-meta/….json, by which conda and pip know what is installed."""
-    url = masked(package.url)
-    record = dict(
-        manifest.facts, fn=package.file, url=url, channel=url.rsplit("/", 2)[0], sha256=package.sha256,
-        files=sorted(paths), link={"source": folder, "type": 1}, requested_spec="",
-    )  # fmt: skip
-    data = json.dumps(portable(record), indent=1).encode()
-    name = "%s-%s-%s.json" % (manifest.name, manifest.version, manifest.facts.get("build", package.build))
-    return TargetFile("conda-meta/" + name.replace("/", "_"), WRITE, folder, content=data)
 
 
 def _describe_wheel(package: "PlannedPackage", folder: str, members: "Mapping[str, PackageFile]") -> Manifest:
@@ -156,28 +137,32 @@ def _describe_wheel(package: "PlannedPackage", folder: str, members: "Mapping[st
 
 
 def _place_wheel(layout: Layout, manifest: Manifest, package: "PlannedPackage", folder: str) -> None:
-    info = manifest.facts["info"]
+    info, placed = manifest.facts["info"], []
     dropped = {"%s/%s" % (info, name) for name in _NOT_PLACED}
-    placed = [_placed_wheel(layout, manifest, file, folder) for file in manifest.files if file.path not in dropped]
+    headers = "include/python%d.%d/%s/" % (layout.version + (manifest.name,))
+    places = {"scripts": "bin/", "headers": headers, "data": ""}
+    for file in manifest.files:
+        if file.path in dropped:
+            continue
+
+        match = _WHEEL_DATA.match(file.path)
+        kind, rest = match.groups() if match else ("purelib", file.path)
+        target = _placed(file, places.get(kind, layout.site + "/") + rest, folder)
+        if kind == "scripts":
+            # The linker reports a missing file.
+            with contextlib.suppress(FileNotFoundError), open(target.source, "rb") as script:
+                # `#!python` is replaced by the environment's interpreter.
+                target = target._replace(how=SCRIPT) if script.read(8) == b"#!python" else target
+        placed.append(target)
     placed += _entry_point_scripts(manifest, layout, folder)
     placed.append(TargetFile("%s/%s/INSTALLER" % (layout.site, info), WRITE, folder, content=b"clusterfn\n"))
-    for target in placed:
-        layout.add(target)
     # RECORD has paths relative to site-packages, as pip writes them; and no hashes, which may be left out.
     record, out = "%s/%s/RECORD" % (layout.site, info), io.StringIO()
     paths = sorted([record] + [target.path for target in placed])
     csv.writer(out, lineterminator="\n").writerows((os.path.relpath(path, layout.site), "", "") for path in paths)
     content = out.getvalue().encode("utf-8", "surrogateescape")
-    layout.add(TargetFile(record, WRITE, folder, content=content))
-
-
-def _placed_wheel(layout: Layout, manifest: Manifest, file: PackageFile, folder: str) -> TargetFile:
-    match = _WHEEL_DATA.match(file.path)
-    kind, rest = match.groups() if match else ("purelib", file.path)
-    headers = "include/python%d.%d/%s/" % (layout.version + (manifest.name,))
-    places = {"scripts": "bin/", "headers": headers, "data": ""}
-    target = _placed(file, places.get(kind, layout.site + "/") + rest, folder)
-    return target._replace(how=SCRIPT) if kind == "scripts" and _is_python(target.source) else target
+    for target in placed + [TargetFile(record, WRITE, folder, content=content)]:
+        layout.add(target)
 
 
 def _describe_standalone(package: "PlannedPackage", folder: str, members: "Mapping[str, PackageFile]") -> Manifest:
@@ -200,16 +185,6 @@ def _placed(file: PackageFile, path: str, folder: str) -> TargetFile:
     source = os.path.join(folder, "files", file.path)
     how = file.mode if file.placeholder and file.mode else LINK
     return TargetFile(path, how, folder, source, file.size, file.executable, file.placeholder or "")
-
-
-def _is_python(path: str) -> bool:
-    """Return whether a script begins with `#!python`, which is replaced by the environment's interpreter."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(8) == b"#!python"
-    except FileNotFoundError:
-        # The linker reports a missing file.
-        return False
 
 
 def _entry_point_scripts(manifest: Manifest, layout: Layout, folder: str) -> "list[TargetFile]":

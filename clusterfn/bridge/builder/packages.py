@@ -18,11 +18,11 @@ from ..layout import BLOBS, MANIFEST, PACKAGE_FILES, PACKAGES, blob, package_dir
 from ..supervisor.text import format_size
 from . import archives, fetch, permissions, stopping
 from .errors import ROOM, BuildFailed
-from .link import Manifest, PackageDamaged, PackageFile, read_manifest, write_manifest
+from .link import FORMAT, Manifest, PackageDamaged, PackageFile, read_manifest
 from .locks import FolderLock
 from .package_formats import describe_package
-from .plan import CONDA, WHEEL, local_path
-from .wheel_builds import BuildFolder
+from .plan import CONDA, WHEEL, local_path, write_document
+from .wheel_builds import build_wheel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,13 +85,14 @@ class Packages:
         kept = package_dir(self.plan.root, source.sha256)
         sdist = os.path.join(kept, PACKAGE_FILES, source.file)
 
+        def unpack(wheel: str) -> None:
+            self._place(package, lambda aside: _extract(package, wheel, None, aside, self._count))
+
         def work(package: "PlannedPackage") -> None:
             if not self._is_there(package):
                 if not os.path.exists(sdist):
                     raise PackageDamaged(kept)
-                with BuildFolder(self.plan, package, self._holder.token) as folder:
-                    wheel = folder.build(sdist)
-                    self._place(package, lambda aside: _extract(package, wheel, None, aside, self._count))
+                build_wheel(self.plan, package, sdist, self._holder.token, unpack)
 
         self.retry_on_damage(lambda: self._one(work, package))
 
@@ -106,10 +107,9 @@ class Packages:
             try:
                 return work()
             except PackageDamaged as damaged:
-                manifest = os.path.join(damaged.args[0], MANIFEST)
                 # A package without its manifest counts as not unpacked.
-                if read_manifest(manifest) is not None:
-                    os.unlink(manifest)
+                if read_manifest(damaged.args[0]) is not None:
+                    os.unlink(os.path.join(damaged.args[0], MANIFEST))
                 self.provide()
         message = "the packages lose their files again while an environment is made of them"
         raise BuildFailed(message, stage="link", hint="is %s on a file system that is purged?" % self.plan.root)
@@ -129,31 +129,36 @@ class Packages:
                 "%d archives are missing on the host: %s" % (len(lacking), names), stage="fetch",
                 hint="send them, or let the host fetch (fetch_on: host)", need=[each.sha256 for each in lacking],
             )  # fmt: skip
-        _refuse_too_little(self.plan.root, [space_needed(*each) for each in found.items()])
-        self._zstd = self._choose_zstd()
-        # The largest packages come first, so that none of them is left alone at the end.
-        self._unpack_in_parallel(sorted(self._missing, key=lambda each: -each.size))
-
-    def _choose_zstd(self) -> "Optional[Opener]":
-        if not any(each.kind == CONDA for each in self._missing):
-            return None
-        found, brought = archives.find_zstd(), self.plan.zstd
-        if found is None and brought is not None:
-            if not self._is_there(brought):
-                self._one(self._unpack, brought)
-            found = archives.find_zstd(os.path.join(package_dir(self.plan.root, brought.sha256), PACKAGE_FILES))
-        if found is None:
-            raise BuildFailed(
-                "this host cannot read zstd: no module compression.zstd, no program zstd", stage="unpack",
-                hint="the lock's zstandard wheel for Python %d.%d must come with the plan" % sys.version_info[:2],
-            )  # fmt: skip
-        return found
-
-    def _unpack_in_parallel(self, packages: "list[PlannedPackage]") -> None:
-        """Unpack all packages, until one fails; a thread that hangs on the network then is abandoned."""
+        # A disk that fills up all the same, or a quota, is reported where that happens.
+        needs = [space_needed(*each) for each in found.items()]
+        wanted_bytes, wanted_files = [sum(each) for each in zip(*needs)]
+        disk, lack = os.statvfs(self.plan.root), ""
+        room, files = disk.f_bavail * disk.f_frsize, disk.f_favail
+        if wanted_bytes > room:
+            sizes = (format_size(wanted_bytes), format_size(room))
+            lack = "too little room: it needs at least %s, and %s are free" % sizes
+        elif disk.f_files and wanted_files > files:
+            lack = "room for too few files: it needs at least %d, and %d may still be made" % (wanted_files, files)
+        if lack:
+            raise BuildFailed("%s has %s" % (self.plan.root, lack), stage="space", hint=ROOM)
+        brought = self.plan.zstd
+        if any(each.kind == CONDA for each in self._missing):
+            self._zstd = archives.find_zstd()
+            if self._zstd is None and brought is not None:
+                if not self._is_there(brought):
+                    self._one(self._unpack, brought)
+                wheel = os.path.join(package_dir(self.plan.root, brought.sha256), PACKAGE_FILES)
+                self._zstd = archives.find_zstd(wheel)
+            if self._zstd is None:
+                hint = "the lock's zstandard wheel for Python %d.%d must come with the plan" % sys.version_info[:2]
+                message = "this host cannot read zstd: no module compression.zstd, no program zstd"
+                raise BuildFailed(message, stage="unpack", hint=hint)
         pool = ThreadPoolExecutor(_AT_ONCE)
-        running = {pool.submit(self._one, self._unpack, each) for each in packages}
+        # The largest packages come first, so that none of them is left alone at the end.
+        by_size = sorted(self._missing, key=lambda each: -each.size)
+        running = {pool.submit(self._one, self._unpack, each) for each in by_size}
         try:
+            # A thread that hangs on the network is abandoned once another fails.
             while running:
                 done, running = wait(running, _TURN_S, FIRST_EXCEPTION)
                 for each in done:
@@ -187,23 +192,33 @@ class Packages:
     def _unpack(self, package: "PlannedPackage") -> None:
         if self._is_there(package):
             return
-        archive = self._provide_archive(package)
-        self._place(package, lambda aside: _extract(package, archive, self._zstd, aside, self._count))
-        if archive == blob(self.plan.root, package.sha256):
+        archive, sent = self._find_archive(package), blob(self.plan.root, package.sha256)
+        if archive is None:
+            archive = sent
+            fetch.fetch_archive(package, sent, lambda count: self._count(count, "fetch"))
+        else:
+            try:
+                fetch.check_archive(package, archive, self._stop)
+            except BuildFailed:
+                # The damaged archive must go, so that it can be sent again.
+                if archive == sent:
+                    os.unlink(archive)
+                raise
+        unpacked = archive
+        self._place(package, lambda aside: _extract(package, unpacked, self._zstd, aside, self._count))
+        if archive == sent:
             os.unlink(archive)
 
     def _place(self, package: "PlannedPackage", fill: "Callable[[str], Manifest]") -> None:
         """Let `fill` put the files of a package into a folder aside, and rename that: it is whole or missing."""
         final = package_dir(self.plan.root, package.sha256)
-        aside, purged = (
-            os.path.join(os.path.dirname(final), name % (package.sha256, self._holder.token))
-            for name in (".%s-%s", ".purged-%s-%s")
-        )
+        name = "%s-%s" % (package.sha256, self._holder.token)
+        aside, purged = (os.path.join(os.path.dirname(final), start + name) for start in (".", ".purged-"))
         shutil.rmtree(aside, ignore_errors=True)
         os.makedirs(os.path.join(aside, PACKAGE_FILES))
         try:
-            write_manifest(fill(aside), os.path.join(aside, MANIFEST))
-            if read_manifest(os.path.join(final, MANIFEST)) is None:
+            write_document(os.path.join(aside, MANIFEST), dict(fill(aside)._asdict(), format=FORMAT))
+            if read_manifest(final) is None:
                 # Mostly there is nothing to move away.
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(final, purged)
@@ -211,21 +226,6 @@ class Packages:
         finally:
             for folder in (aside, purged):
                 shutil.rmtree(folder, ignore_errors=True)
-
-    def _provide_archive(self, package: "PlannedPackage") -> str:
-        archive = self._find_archive(package)
-        sent = blob(self.plan.root, package.sha256)
-        if archive is None:
-            fetch.fetch_archive(package, sent, lambda count: self._count(count, "fetch"))
-            return sent
-        try:
-            fetch.check_archive(package, archive, self._stop)
-        except BuildFailed:
-            # The damaged archive must go, so that it can be sent again.
-            if archive == sent:
-                os.unlink(archive)
-            raise
-        return archive
 
     def _find_archive(self, package: "PlannedPackage") -> "Optional[str]":
         """Return the path of the archive on this host, if it is there."""
@@ -290,23 +290,6 @@ def space_needed(package: "PlannedPackage", archive: "Optional[str]") -> "tuple[
     return unpacked + total - there, total // _BYTES_A_FILE
 
 
-def _refuse_too_little(root: str, needs: "Iterable[tuple[int, int]]") -> None:
-    """Raise if the disk has too little space, before anything is fetched; name both numbers.
-
-    A disk that fills up all the same, or a quota, is reported where that happens.
-    """
-    wanted_bytes, wanted_files = [sum(each) for each in zip((0, 0), *needs)]
-    disk = os.statvfs(root)
-    free = disk.f_bavail * disk.f_frsize
-    lack = ""
-    if wanted_bytes > free:
-        lack = "too little room: it needs at least %s, and %s are free" % (format_size(wanted_bytes), format_size(free))
-    elif disk.f_files and wanted_files > disk.f_favail:
-        lack = "room for too few files: it needs at least %d, and %d may still be made" % (wanted_files, disk.f_favail)
-    if lack:
-        raise BuildFailed("%s has %s" % (root, lack), stage="space", hint=ROOM)
-
-
 def find_missing_archives(plan: "BuildPlan") -> "dict[str, Any]":
     """Return the SHA-256 of missing archives, of the unreachable among them, and sizes of the others.
 
@@ -320,13 +303,9 @@ def find_missing_archives(plan: "BuildPlan") -> "dict[str, Any]":
     if plan.zstd is not None and any(each.kind == CONDA for each in packages) and archives.find_zstd() is None:
         packages.append(plan.zstd)
     unbuilt = [package for package in packages if package.source is None or not is_unpacked(package)]
-    missing = []
-    for each in {archive.sha256: archive for package in unbuilt for archive in package.archives}.values():
-        if not os.path.exists(blob(plan.root, each.sha256)) and not is_unpacked(each):
-            missing.append(each)
+    needed = {archive.sha256: archive for package in unbuilt for archive in package.archives}
+    there = {sha256 for sha256, each in needed.items() if os.path.exists(blob(plan.root, sha256)) or is_unpacked(each)}
+    missing = [each for sha256, each in needed.items() if sha256 not in there]
     reached, sizes = fetch.ask_sizes(missing) if plan.fetch else ({}, {})
-    return {
-        "missing": [each.sha256 for each in missing],
-        "unreachable": [each.sha256 for each in missing if not reached.get(fetch.origin(each))],
-        "sizes": sizes,
-    }
+    unreachable = [each.sha256 for each in missing if not reached.get(fetch.origin(each))]
+    return {"missing": [each.sha256 for each in missing], "unreachable": unreachable, "sizes": sizes}

@@ -118,24 +118,17 @@ def parse_plan(given: "dict[str, Any]") -> BuildPlan:
     """Make a plan from its document."""
     if given["format"] != FORMAT:
         raise ValueError("format %r, this builder knows %d" % (given["format"], FORMAT))
-    major, minor = given["python"]
-    base = given.get("base")
+    (major, minor), base = given["python"], given.get("base")
     return BuildPlan(
-        id=check_id(given["id"]),
-        root=_matching(_PATH, given["root"]).rstrip("/"),
-        python=(int(major), int(minor)),
-        packages=[parse_package(each) for each in given["packages"]],
-        fetch=bool(given["fetch"]),
+        id=check_id(given["id"]), root=_matching(_PATH, given["root"]).rstrip("/"), python=(int(major), int(minor)),
+        packages=[parse_package(each) for each in given["packages"]], fetch=bool(given["fetch"]),
         zstd=parse_package(given["zstd"]) if given.get("zstd") else None,
-        verify=[str(name) for name in given.get("verify", ())],
-        about=str(given.get("about", "")),
-        purged=bool(given.get("purged", False)),
-        timeout_s=float(given.get("timeout_s") or _TIMEOUT_S),
+        verify=[str(name) for name in given.get("verify", ())], about=str(given.get("about", "")),
+        purged=bool(given.get("purged", False)), timeout_s=float(given.get("timeout_s") or _TIMEOUT_S),
         owners=[str(name) for name in given.get("owners") or ()],
         base=dict(path=_matching(_PATH, base["path"]), version=_matching(_VERSION, base["version"])) if base else None,
-        setup=str(given.get("setup") or ""),
-        document=given,
-    )
+        setup=str(given.get("setup") or ""), document=given,
+    )  # fmt: skip
 
 
 def check_id(text: str) -> str:

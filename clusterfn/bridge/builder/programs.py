@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .progress import ProgressWriter
 
 _LEAKS = ("LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "PYTHON", "PIP_", "CONDA_", "MAMBA_", "_CE_")
+_SHELL = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
 _TURN_S = 0.1
 _MOST_OUTPUT = 1000000
 _BASE_TIMEOUT_S = 60.0
@@ -53,28 +54,6 @@ print("\\n" + MARK + json.dumps(found), flush=True)
 """
 
 
-class ProgramLimit:
-    """How long a program may run; one that hangs would block everyone who waits for the environment.
-
-    Args:
-        idle_s: For how many seconds it may print nothing and use no CPU time.
-        most_s: How many seconds it may take in all; None for no limit.
-    """
-
-    def __init__(self, idle_s: float, most_s: "Optional[float]" = None) -> None:
-        self._idle_s, self._most_s = idle_s, most_s
-        self._stall = Stall(idle_s)
-        self._began = time.monotonic()
-
-    def over(self, pid: int, printed: int) -> str:
-        """Describe how the limit is exceeded; "" while it is not."""
-        if self._most_s is not None and time.monotonic() - self._began > self._most_s:
-            return "it took longer than %s" % format_duration(self._most_s)
-        if os.path.exists(process_tree.PROC) and self._stall.over([pid] + process_tree.descendants(pid), 0.0, printed):
-            return "it printed nothing and used no CPU time for %s" % format_duration(self._idle_s)
-        return ""
-
-
 class ProgramFailed(Exception):
     """The program failed, or exceeded its time limit.
 
@@ -94,19 +73,25 @@ def clean_environ() -> "dict[str, str]":
     return {name: value for name, value in os.environ.items() if not name.startswith(_LEAKS)}
 
 
-def run_in_environment(argv: "list[str]", prefix: str, more: "Mapping[str, str]", limit: ProgramLimit) -> bytes:
+def run_in_environment(
+    argv: "list[str]", prefix: str, more: "Mapping[str, str]", idle_s: float, most_s: "Optional[float]" = None
+) -> bytes:
     """Run a program in the environment; return what it printed on both streams.
+
+    Args:
+        idle_s: For how many seconds it may print nothing and use no CPU time; one that hangs would block everyone who
+            waits for the environment.
+        most_s: How many seconds it may take in all; None for no limit.
 
     Raises:
         ProgramFailed: It could not be started, its status is not 0, or it was ended because it took too long.
     """
     kept = clean_environ()
     path = os.path.join(prefix, "bin") + os.pathsep + kept.get("PATH", "/usr/bin:/bin")
-    environ = dict(kept, PATH=path, CONDA_PREFIX=prefix, PYTHONNOUSERSITE="1", **more)
-    return run_program(argv, environ, limit)
+    return run_program(argv, dict(kept, PATH=path, CONDA_PREFIX=prefix, PYTHONNOUSERSITE="1", **more), idle_s, most_s)
 
 
-def run_program(argv: "list[str]", environ: "Mapping[str, str]", limit: ProgramLimit) -> bytes:
+def run_program(argv: "list[str]", environ: "Mapping[str, str]", idle_s: float, most_s: "Optional[float]") -> bytes:
     """Run a program with these variables and no others, but for the one by which it ends with this process."""
     # A file cannot fill up and block the program, as a pipe can.
     with tempfile.TemporaryFile() as printed:
@@ -118,43 +103,42 @@ def run_program(argv: "list[str]", environ: "Mapping[str, str]", limit: ProgramL
         except OSError as error:
             # Not the error's own text, which repeats the path in Python 3.6.
             raise ProgramFailed("it cannot be started: %s" % os.strerror(error.errno or 0), b"") from error
-        too_long = _wait(process, printed.fileno(), limit)
+        too_long = _wait(process, printed.fileno(), idle_s, most_s)
         printed.seek(max(os.fstat(printed.fileno()).st_size - _MOST_OUTPUT, 0))
-        output = printed.read()
-    code = process.returncode
+        output, code = printed.read(), process.returncode
     if too_long or code:
         how = "it ended with %s" % ("signal %d" % -code if code < 0 else "status %d" % code)
         raise ProgramFailed(too_long + ", and was ended" if too_long else how, output)
     return output
 
 
-def _wait(process: "subprocess.Popen[bytes]", printed: int, limit: ProgramLimit) -> str:
-    """Wait until the program ends; end it if it exceeds the limit, and describe how."""
+def _wait(process: "subprocess.Popen[bytes]", printed: int, idle_s: float, most_s: "Optional[float]") -> str:
+    """Wait until the program ends; end it if it exceeds a limit, and describe how."""
+    pid, stall, began = process.pid, Stall(idle_s), time.monotonic()
+
+    def living() -> "list[int]":
+        found = {pid, *process_tree.descendants(pid), *process_tree.in_session(pid)}
+        return [each for each in found if process_tree.is_alive(each)]
+
     try:
         while process.poll() is None:
             stopping.check()
-            too_long = limit.over(process.pid, os.fstat(printed).st_size)
-            if too_long:
-                return too_long
+            if most_s is not None and time.monotonic() - began > most_s:
+                return "it took longer than %s" % format_duration(most_s)
+            size, has_proc = os.fstat(printed).st_size, os.path.exists(process_tree.PROC)
+            if has_proc and stall.over([pid] + process_tree.descendants(pid), 0.0, size):
+                return "it printed nothing and used no CPU time for %s" % format_duration(idle_s)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_TURN_S)
         return ""
     finally:
         # Some compilers leave a server behind.
-        if process.poll() is None or process_tree.in_session(process.pid):
-            _kill_session(process)
-
-
-def _kill_session(process: "subprocess.Popen[bytes]") -> None:
-    def living() -> "list[int]":
-        found = {process.pid, *process_tree.descendants(process.pid), *process_tree.in_session(process.pid)}
-        return [pid for pid in found if process_tree.is_alive(pid)]
-
-    process_tree.end(living, process.poll)
-    # It is gone, except where no /proc shows it.
-    with contextlib.suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+        if process.poll() is None or process_tree.in_session(pid):
+            process_tree.end(living, process.poll)
+            # It is gone, except where no /proc shows it.
+            with contextlib.suppress(OSError):
+                os.killpg(pid, signal.SIGKILL)
+            process.wait()
 
 
 def run_post_link_scripts(plan: "BuildPlan", prefix: str, progress: "ProgressWriter") -> "list[str]":
@@ -166,8 +150,7 @@ def run_post_link_scripts(plan: "BuildPlan", prefix: str, progress: "ProgressWri
         more = {"PREFIX": prefix, "ROOT_PREFIX": prefix, "PKG_NAME": package.name, "PKG_VERSION": package.version,
                 "PKG_BUILDNUM": package.build.rpartition("_")[2]}  # fmt: skip
         try:
-            limit = ProgramLimit(plan.timeout_s, plan.timeout_s)
-            run_in_environment([_shell(), script], prefix, more, limit)
+            run_in_environment([_SHELL, script], prefix, more, plan.timeout_s, plan.timeout_s)
         except ProgramFailed as error:
             message = "the post-link script of %s failed: %s (%s)" % (package.label, error, os.path.basename(script))
             hint = "it may want the network, or a program that the host lacks; build_timeout: of the host is its limit"
@@ -184,24 +167,18 @@ def run_post_link_scripts(plan: "BuildPlan", prefix: str, progress: "ProgressWri
     return lines
 
 
-def _shell() -> str:
-    return "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
-
-
 def find_activation_variables(prefix: str, timeout_s: float) -> "dict[str, str]":
     """Return the variables that activation sets or changes, except PATH."""
     folder = os.path.join(prefix, "etc", "conda", "activate.d")
     names = sorted(name for name in os.listdir(folder) if name.endswith(".sh")) if os.path.isdir(folder) else []
     if not names:
         return {}
-    shell = _shell()
-    argv = [shell, "-c", _SCRIPT, shell] + [os.path.join(folder, name) for name in names]
+    argv = [_SHELL, "-c", _SCRIPT, _SHELL] + [os.path.join(folder, name) for name in names]
     try:
-        output = run_in_environment(argv, prefix, {}, ProgramLimit(timeout_s, timeout_s))
+        output = run_in_environment(argv, prefix, {}, timeout_s, timeout_s)
     except ProgramFailed as error:
-        raise BuildFailed(
-            "the environment cannot be activated: %s" % error, stage="script", evidence=error.evidence
-        ) from error
+        message = "the environment cannot be activated: %s" % error
+        raise BuildFailed(message, stage="script", evidence=error.evidence) from error
     old, new = [
         dict(os.fsdecode(each).split("=", 1) for each in part.split(b"\0") if b"=" in each)
         for part in output.split(_SEPARATOR, 1)
@@ -215,48 +192,45 @@ def verify_environment(plan: "BuildPlan", prefix: str) -> "dict[str, Any]":
     Raises:
         BuildFailed: With the last lines that it printed.
     """
+
+    def failed(what: str, evidence: "list[str]") -> BuildFailed:
+        hint = "see the last lines of its Python; a library that the host lacks must be in the specification"
+        return BuildFailed("the environment was built, and %s" % what, stage="verify", evidence=evidence, hint=hint)
+
     argv = [os.path.join(prefix, "bin", "python"), "-I", "-B", "-c", _VERIFY.replace("MARK", repr(_BEFORE_ANSWER))]
     try:
-        output = run_in_environment(argv + plan.verify, prefix, {}, ProgramLimit(plan.timeout_s))
+        output = run_in_environment(argv + plan.verify, prefix, {}, plan.timeout_s)
     except ProgramFailed as error:
         # The last line of Python names its exception.
-        why = error.evidence[-1] if error.evidence else error
-        raise _verify_failed(
-            "does not import %s: %s" % (", ".join(plan.verify) or "anything", why), error.evidence
-        ) from error
+        why, names = error.evidence[-1] if error.evidence else error, ", ".join(plan.verify) or "anything"
+        raise failed("does not import %s: %s" % (names, why), error.evidence) from error
     lines = output.decode("utf-8", "replace").splitlines()
     found = next((line[len(_BEFORE_ANSWER) :] for line in lines if line.startswith(_BEFORE_ANSWER)), None)
     if found is None:
-        raise _verify_failed("did not say which Python it is", lines[-20:])
+        raise failed("did not say which Python it is", lines[-20:])
     facts = dict(native(json.loads(found)))
     wanted = plan.base["version"] if plan.base is not None else "%d.%d" % plan.python
     if not (facts["python"] + ".").startswith(wanted + "."):
-        raise _verify_failed("is Python %s, the lock wants %s" % (facts["python"], wanted), [])
+        raise failed("is Python %s, the lock wants %s" % (facts["python"], wanted), [])
     if os.path.realpath(facts["prefix"]) != os.path.realpath(prefix):
-        raise _verify_failed("has the prefix %s instead of %s" % (facts["prefix"], prefix), [])
+        raise failed("has the prefix %s instead of %s" % (facts["prefix"], prefix), [])
     return facts
-
-
-def _verify_failed(what: str, evidence: "list[str]") -> BuildFailed:
-    hint = "see the last lines of its Python; a library that the host lacks must be in the specification"
-    return BuildFailed("the environment was built, and %s" % what, stage="verify", evidence=evidence, hint=hint)
 
 
 def refuse_changed(base: "dict[str, str]") -> None:
     """Raise BuildFailed unless the interpreter on this machine is the one that the environment was locked for."""
-    argv, limit = [base["path"], "-I", "-S", "-c", _VERSION], ProgramLimit(_BASE_TIMEOUT_S, _BASE_TIMEOUT_S)
+    evidence: "list[str]" = []
     try:
-        said = run_program(argv, clean_environ(), limit).decode("utf-8", "replace").strip()
+        argv = [base["path"], "-I", "-S", "-c", _VERSION]
+        said = run_program(argv, clean_environ(), _BASE_TIMEOUT_S, _BASE_TIMEOUT_S).decode("utf-8", "replace").strip()
+        what = "is Python %s" % said
     except ProgramFailed as error:
-        raise _changed(base, "fails (%s)" % error, error.evidence) from error
+        said, what, evidence = "", "fails (%s)" % error, error.evidence
     if said != base["version"]:
-        raise _changed(base, "is Python %s" % said, [])
-
-
-def _changed(base: "dict[str, str]", what: str, evidence: "list[str]") -> BuildFailed:
-    return BuildFailed(
-        "it is built on Python %s of the host, and %s %s on %s" % (base["version"], base["path"], what, os.uname()[1]),
-        stage="python", evidence=evidence,
-        hint="if the host was updated, run your program again: it locks and builds for the Python that is there now; "
-        "if its machines differ, name a Python that all have, or take it from elsewhere (env_python: standalone)",
-    )  # fmt: skip
+        locked = "it is built on Python %s of the host" % base["version"]
+        raise BuildFailed(
+            "%s, and %s %s on %s" % (locked, base["path"], what, os.uname()[1]), stage="python", evidence=evidence,
+            hint="if the host was updated, run your program again: it locks and builds for the Python that is there "
+            "now; if its machines differ, name a Python that all have, or take it from elsewhere (env_python: "
+            "standalone)",
+        )  # fmt: skip

@@ -24,6 +24,12 @@ def print_line(line: "dict[str, Any]") -> None:
     _write(1, (json.dumps(portable(line)) + "\n").encode())
 
 
+def _write(fd: int, data: bytes) -> None:
+    # The client may be gone, or the disk full.
+    with contextlib.suppress(OSError):
+        os.write(fd, data)
+
+
 class ProgressWriter:
     """Writes the progress of one build.
 
@@ -52,8 +58,8 @@ class ProgressWriter:
             self._next[stage] = now + _EVERY_S
             line = {"stage": stage, "done": done, "of": of, "bytes": bytes, "size": size, "text": text}
             data = json.dumps({key: portable(value) for key, value in line.items() if value is not None}) + "\n"
-        _write(1, data.encode())
-        _write(self._fd, data.encode())
+        for fd in (1, self._fd):
+            _write(fd, data.encode())
 
 
 def last_line(path: str) -> "dict[str, Any]":
@@ -80,9 +86,3 @@ def in_words(line: "Mapping[str, Any]") -> str:
     amount = format_size(done) + (" of " + format_size(of) if of > done else "")
     moved = ", " + amount if max(done, of) >> 20 else ""
     return "%s%s%s%s" % (line["stage"], count, moved, ": " + line["text"] if line.get("text") else "")
-
-
-def _write(fd: int, data: bytes) -> None:
-    # The client may be gone, or the disk full.
-    with contextlib.suppress(OSError):
-        os.write(fd, data)

@@ -21,6 +21,8 @@ from .plan import WHEEL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Callable
+
     from .plan import BuildPlan, PlannedPackage
 
 _LINES, _LOOKED_AT = 15, 60
@@ -76,90 +78,80 @@ _CAUSES = (
 )  # fmt: skip
 
 
-class BuildFolder:
-    """Where one wheel is built, until it is unpacked. A folder that a dead builder has left is removed by its name."""
+def build_wheel(
+    plan: "BuildPlan", package: "PlannedPackage", sdist: str, token: str, unpack: "Callable[[str], None]"
+) -> None:
+    """Build a wheel from an archive, and give its path to `unpack`.
 
-    def __init__(self, plan: "BuildPlan", package: "PlannedPackage", token: str) -> None:
-        self._plan, self._package = plan, package
-        self._folder = os.path.join(plan.root, PACKAGES, ".build-%s-%s" % (package.sha256[:16], token))
+    Args:
+        token: Of the builder: a folder that a dead one has left is removed by its name.
 
-    def __enter__(self) -> "BuildFolder":
-        self.__exit__()
-        for name in ("wheels", "tmp"):
-            os.makedirs(os.path.join(self._folder, name))
-        return self
+    Raises:
+        PackageDamaged: A package of the environment, or one that builds, has lost a file.
+        BuildFailed: The build failed.
+    """
+    folder = os.path.join(plan.root, PACKAGES, ".build-%s-%s" % (package.sha256[:16], token))
+    # The wheel is built in an environment of its own.
+    prefix, wheels, temporary = [os.path.join(folder, name) for name in ("env", "wheels", "tmp")]
 
-    def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+    def run(words: "list[str]", variables: "dict[str, str]") -> bytes:
+        """Run Python there, where the host's modules are loaded; return what it printed."""
+        argv = [os.path.join(prefix, "bin", "python")] + words
+        if plan.setup:
+            kept = {"CONDA_PREFIX": prefix, "PYTHONNOUSERSITE": "1", "PIP_CONFIG_FILE": os.devnull}
+            after = [argv[0], "-I", "-c", _BEHIND_MODULES, json.dumps(kept)]
+            argv = ["/bin/sh", "-c", plan.setup + '\nexec "$@"', "sh"] + after + argv
+        return programs.run_in_environment(argv, prefix, variables, plan.timeout_s)
 
-    def build(self, sdist: str) -> str:
-        """Return the path of the wheel that is built from an archive.
-
-        Raises:
-            PackageDamaged: A package of the environment, or one that builds, has lost a file.
-            BuildFailed: The build failed.
-        """
-        builds = self._package.requires
-        names = {each.name for each in builds}
-        others = [each for each in self._plan.packages if each.kind != WHEEL and each.name not in names]
-        # The wheel is built in an environment of its own.
-        prefix = os.path.join(self._folder, "env")
-        layout = layout_of_plan(self._plan._replace(packages=others + list(builds)), prefix)
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        for each in (wheels, temporary):
+            os.makedirs(each)
+        names = {each.name for each in package.requires}
+        others = [each for each in plan.packages if each.kind != WHEEL and each.name not in names]
+        layout = layout_of_plan(plan._replace(packages=others + list(package.requires)), prefix)
         Linker(prefix, prefix).make_all(target for _, target in sorted(layout.targets.items()))
         # pip reads the name and the version in the file's name, so the link has it.
-        path = os.path.join(self._folder, os.path.basename(sdist))
+        path = os.path.join(folder, os.path.basename(sdist))
         os.symlink(sdist, path)
-        wheels = os.path.join(self._folder, "wheels")
         words = [
             "-m", "pip", "wheel", "--no-deps", "--no-index", "--no-build-isolation", "--no-cache-dir",
             "--disable-pip-version-check", "--no-input", "--verbose", "--wheel-dir", wheels, path,
         ]  # fmt: skip
         try:
-            self._run(words, prefix, self._variables(prefix))
+            # conda's compilers count, or those that this machine has.
+            said = programs.find_activation_variables(prefix, plan.timeout_s).items()
+            variables = {name: value for name, value in said if name not in _SET}
+            # 1980 is the first year that a zip can hold.
+            variables.setdefault("SOURCE_DATE_EPOCH", "315532800")
+            # A commit comes without its repository, in which these look for the version.
+            variables.update(SETUPTOOLS_SCM_PRETEND_VERSION=package.version, PBR_VERSION=package.version)
+            # Programs in /tmp may not be allowed to run (noexec), so the build has a folder of its own.
+            variables.update(TMPDIR=temporary, PIP_CONFIG_FILE=os.devnull)
+            lines = run(["-I", "-c", _COMPILERS], variables).decode("utf-8", "replace").strip().splitlines()
+            run(words, dict(variables, **json.loads(lines[-1])))
         except programs.ProgramFailed as error:
-            raise self._failed(str(error), error.output) from error
+            raise _failed(plan, package, str(error), error.output) from error
         made = [name for name in os.listdir(wheels) if name.endswith(WHEEL)]
         if len(made) != 1:
-            raise self._failed("it made %d wheels" % len(made), b"")
-        return os.path.join(wheels, made[0])
+            raise _failed(plan, package, "it made %d wheels" % len(made), b"")
+        unpack(os.path.join(wheels, made[0]))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
-    def _variables(self, prefix: str) -> "dict[str, str]":
-        """Return what is set for the build: conda's compilers, or those that this machine has."""
-        said = programs.find_activation_variables(prefix, self._plan.timeout_s).items()
-        found = {name: value for name, value in said if name not in _SET}
-        # 1980 is the first year that a zip can hold.
-        found.setdefault("SOURCE_DATE_EPOCH", "315532800")
-        # A commit comes without its repository, in which these look for the version.
-        found.update(dict.fromkeys(("SETUPTOOLS_SCM_PRETEND_VERSION", "PBR_VERSION"), self._package.version))
-        # Programs in /tmp may not be allowed to run (noexec), so the build has a folder of its own.
-        found.update(TMPDIR=os.path.join(self._folder, "tmp"), PIP_CONFIG_FILE=os.devnull)
-        lines = self._run(["-I", "-c", _COMPILERS], prefix, found)
-        found.update(json.loads(lines.decode("utf-8", "replace").strip().splitlines()[-1]))
-        return found
 
-    def _run(self, words: "list[str]", prefix: str, variables: "dict[str, str]") -> bytes:
-        """Run Python there, where the host's modules are loaded; return what it printed."""
-        argv = [os.path.join(prefix, "bin", "python")] + words
-        if self._plan.setup:
-            kept = {"CONDA_PREFIX": prefix, "PYTHONNOUSERSITE": "1", "PIP_CONFIG_FILE": os.devnull}
-            after = [argv[0], "-I", "-c", _BEHIND_MODULES, json.dumps(kept)]
-            argv = ["/bin/sh", "-c", self._plan.setup + '\nexec "$@"', "sh"] + after + argv
-        return programs.run_in_environment(argv, prefix, variables, programs.ProgramLimit(self._plan.timeout_s))
-
-    def _failed(self, how: str, output: bytes) -> BuildFailed:
-        log = os.path.join(build_dir(self._plan.root, self._plan.id), "log-%s" % self._package.name)
-        publish.replace(log, output, mode=0o666)
-        evidence = [line for line in last_lines(output, _LOOKED_AT) if not _NOT_OF_BACKEND.match(line)][-_LINES:]
-        return BuildFailed(
-            "%s has no wheel, and building it on %s failed: %s" % (self._package.label, os.uname()[1], how),
-            stage="build", evidence=evidence + ["all of it: %s" % log], hint=advice(evidence, self._package),
-        )  # fmt: skip
+def _failed(plan: "BuildPlan", package: "PlannedPackage", how: str, output: bytes) -> BuildFailed:
+    log = os.path.join(build_dir(plan.root, plan.id), "log-%s" % package.name)
+    publish.replace(log, output, mode=0o666)
+    evidence = [line for line in last_lines(output, _LOOKED_AT) if not _NOT_OF_BACKEND.match(line)][-_LINES:]
+    message = "%s has no wheel, and building it on %s failed: %s" % (package.label, os.uname()[1], how)
+    hint = advice(evidence, package)
+    return BuildFailed(message, stage="build", evidence=evidence + ["all of it: %s" % log], hint=hint)
 
 
 def advice(evidence: "list[str]", package: "PlannedPackage") -> str:
     """Say what to do about a build that failed with these lines."""
-    text = "\n".join(evidence)
-    by_hand = "%s==%s" % (package.name, package.version)
+    text, by_hand = "\n".join(evidence), "%s==%s" % (package.name, package.version)
     for pattern, what in _CAUSES:
         match = re.search(pattern, text)
         if match:

@@ -90,10 +90,9 @@ def lock(args: argparse.Namespace) -> int:
     spec = specification(words.file, args.packages, sessions[0].host)
     if args.check:
         why_not = {
-            each.host.name: environment_facts.explain_stale_lock(
-                each, spec, _gpus_to_lock_for(each, args.gpus), CALLER
-            ) for each in sessions
-        }  # fmt: skip
+            each.host.name: environment_facts.explain_stale_lock(each, spec, _gpus_to_lock_for(each, args.gpus))
+            for each in sessions
+        }
         return _report_check(spec, "host", why_not, args.json)
     locked = [_lock_for(session, spec, args.gpus) for session in sessions]
     _print_locks(args.json, [_row(each.lock, each.host.name, each.platform) for each in locked])
@@ -109,7 +108,7 @@ def _print_locks(as_json: bool, rows: Sequence[Sequence[str]]) -> None:
 
 def _lock_for(session: HostState, spec: Specification, gpus: int | None) -> LockedEnvironment:
     session.capacity.enough(Resources(gpus=gpus or 0))
-    locked = environment_facts.lock_environment(session, spec, _gpus_to_lock_for(session, gpus), CALLER, say)
+    locked = environment_facts.lock_environment(session, spec, _gpus_to_lock_for(session, gpus), say)
     if locked.why:
         say(f"{session.host.name}: {locked.why}")
     return locked
@@ -183,7 +182,7 @@ def build(args: argparse.Namespace) -> int:
     session = host_state(words.hosts[0] if words.hosts else None, "build")
     spec = specification(words.file, args.packages, session.host)
     session.capacity.enough(Resources(gpus=args.gpus))
-    locked = environment_facts.lock_environment(session, spec, args.gpus, CALLER, say)
+    locked = environment_facts.lock_environment(session, spec, args.gpus, say)
     if locked.why:
         say(locked.why)
     try:

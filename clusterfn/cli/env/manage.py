@@ -21,7 +21,7 @@ from clusterfn.environment import resolve
 from clusterfn.errors import ClusterfnError, ConfigError, EnvironmentBuildError
 from clusterfn.hosts import environment_builder, environment_facts, remote_files
 from clusterfn.hosts.environment_builder import BuildProgress, Built
-from clusterfn.hosts.host_state import CALLER, HostState, open_session
+from clusterfn.hosts.host_state import HostState, open_session
 
 # With fewer digits, a typing error could easily name another environment.
 _LEAST_DIGITS = 4
@@ -60,11 +60,11 @@ def find_environment(word: str, session: HostState) -> Built:
     if names_a_file(word):
         # The lock must exist already: this command solves no environment.
         spec = resolve.read_specification(word, ())
-        if why := environment_facts.explain_stale_lock(session, spec, 0, CALLER):
+        if why := environment_facts.explain_stale_lock(session, spec, 0):
             raise ConfigError(
                 f"{word} is not locked: {why}", hint=f"clusterfn env lock {shlex.quote(word)} {session.host.name}"
             )
-        begin = environment_facts.lock_environment(session, spec, 0, CALLER, say).id
+        begin = environment_facts.lock_environment(session, spec, 0, say).id
     environments = environment_builder.list_environments(session, root)
     exact = [each for each in environments if each.id == begin]
     matches = exact or [each for each in environments if each.id.startswith(begin)]
