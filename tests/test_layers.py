@@ -304,7 +304,7 @@ ONE_PLACE = {
         "bridge/agent/site_rules.py": "reads what an administrator writes",
     },
     "or use less at a time": {"bridge/supervisor/verdict.py": "what to do about OutOfMemory"},
-    "have one built": {"config/forms.py": "which kinds of environments there are"},
+    "have one built": {"config/forms.py": "how a call gets an environment"},
 }  # fmt: skip
 
 

@@ -13,7 +13,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from clusterfn.config.forms import CHOOSE_ENVIRONMENT, ENVIRONMENT_KINDS, NAME_ENVIRONMENT
+from clusterfn.config import environment_kinds
+from clusterfn.config.environment_kinds import ENVIRONMENT_KINDS, NAME_ENVIRONMENT
+from clusterfn.config.forms import CHOOSE_ENVIRONMENT
 from clusterfn.config.host_text import reading, shaped
 from clusterfn.config.spec import Interpreter
 from clusterfn.errors import ConfigError, EnvironmentBuildError
@@ -119,13 +121,6 @@ print(json.dumps({"path": sys.executable, "version": list(sys.version_info[:2]),
                "conda": conda, "venv": sys.prefix != sys.base_prefix,
                "set": activated(sys.prefix) if has_scripts else {}}))
 """
-# Where conda, mamba and micromamba are installed, with environments in envs/ below; `clusterfn init` looks there too.
-CONDA_PLACES = (
-    "~/.conda", "~/miniconda3", "~/anaconda3", "~/miniforge3", "~/mambaforge", "~/micromamba", "~/conda",
-    "~/.local/share/mamba", "/opt/conda", "/opt/miniconda3", "/opt/miniforge3", "/opt/mambaforge", "/opt/anaconda3",
-    "/opt/micromamba",
-)  # fmt: skip
-CONDA_LIST = "~/.conda/environments.txt"
 
 
 def is_existing(text: str | None) -> bool:
@@ -165,7 +160,7 @@ class ExistingEnvironment(NamedTuple):
     """An environment that is on the host already.
 
     Attributes:
-        kind: "python" (a path), "venv", "prefix", "conda", "current", or "found" (the host's own pythonX.Y).
+        kind: One of `ENVIRONMENT_KINDS`, "current", or "found" (the host's own pythonX.Y).
         value: The path or name; "" for "current" and "found".
         needed: Modules that it must have.
     """
@@ -181,19 +176,10 @@ class ExistingEnvironment(NamedTuple):
         return ["/bin/sh", "-c", _FIND, "sh", program, beside, *self._candidates()]
 
     def _candidates(self) -> list[str]:
-        """List where its interpreter may be on the host: absolute, below `~/`, or a name in PATH."""
-        kind, value = self.kind, self.value
-        if kind == "current":
-            return [sys.executable]
-        if kind == "python":
-            return [value]
-        if kind in ("venv", "prefix"):
-            return [posixpath.join(value, "bin", "python")]
-        if kind == "conda":
-            parts = () if value == "base" else ("envs", value)
-            paths = [posixpath.join(place, *parts, "bin", "python") for place in CONDA_PLACES]
-            return [*paths, f"{CONDA_LIST}:{value}"]
-        return [_CALLERS_PYTHON]
+        """List where its interpreter may be on the host, as `EnvironmentKind.interpreters`."""
+        if self.kind in ENVIRONMENT_KINDS:
+            return list(ENVIRONMENT_KINDS[self.kind].interpreters(self.value))
+        return [sys.executable if self.kind == "current" else _CALLERS_PYTHON]
 
     def read(
         self, rc: int | None, out: bytes, err: bytes, root: str
@@ -262,7 +248,7 @@ class ExistingEnvironment(NamedTuple):
 
 def _folders_beside(kind: str, value: str) -> str:
     """Return the folders on a host that may have what was meant, one in a line."""
-    of_conda = [each for place in CONDA_PLACES for each in (place, posixpath.join(place, "envs"))]
+    of_conda = [each for place in environment_kinds.CONDA_PLACES for each in (place, posixpath.join(place, "envs"))]
     if kind in ("conda", "found"):
         return "\n".join(of_conda if kind == "conda" else ["/usr/bin", "/usr/local/bin", "~", "/opt", *of_conda])
     above = posixpath.dirname(value.rstrip("/")) or "/"
@@ -280,7 +266,8 @@ def _explain_absence(kind: str, value: str, printed: str) -> EnvironmentBuildErr
     what = f"environment '{kind}:{value}'"
     if kind == "conda":
         reasons = [f"no conda on the host has an environment {value}"]
-    searched = [f"searched {', '.join((*CONDA_PLACES, CONDA_LIST))}"] if kind == "conda" else []
+    places = (*environment_kinds.CONDA_PLACES, environment_kinds.CONDA_LIST)
+    searched = [f"searched {', '.join(places)}"] if kind == "conda" else []
     evidence = _listed(kind, names) or searched
     near = names[0] if names and _likeness(names[0], value) >= _ALIKE else ""
     if reasons and reasons[0].startswith(_LOCKED):
@@ -289,12 +276,9 @@ def _explain_absence(kind: str, value: str, printed: str) -> EnvironmentBuildErr
         hint = f'choose one of them, for example environment="{kind}:{near}"'
     elif near:
         hint = f'did you mean environment="{kind}:{near}"?'
-    elif kind == "conda":
-        hint = 'run `conda env list` on the host, and name the folder of the environment: "prefix:/path"'
-    elif kind == "venv":
-        hint = f"create it on the host, `python3 -m venv {value}`, or correct the path"
     else:
-        hint = "find it on the host, and correct the path"
+        # The interpreter of this program may be gone too, which is no kind of its own.
+        hint = ENVIRONMENT_KINDS.get(kind, ENVIRONMENT_KINDS["python"]).if_missing.format(value=value)
     message = f"{what}: {reasons[0] if reasons else 'it does not exist'}"
     return EnvironmentBuildError(message, evidence=evidence, stage="environment", hint=hint)
 
@@ -334,7 +318,7 @@ def _as_written(kind: str, program: str, home: str) -> str:
     if not is_environment:
         return ""
     if kind == "conda":
-        return "base" if short in CONDA_PLACES else posixpath.basename(path)
+        return "base" if short in environment_kinds.CONDA_PLACES else posixpath.basename(path)
     return short
 
 

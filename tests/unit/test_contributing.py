@@ -168,11 +168,10 @@ COMMAND: list[Edit] = [
 
 # `environment="project:~/work"` is a folder with a virtual environment in `.venv`.
 ENVIRONMENT_KIND: list[Edit] = [
-    ("clusterfn/config/forms.py", 'ENVIRONMENT_KINDS = ("python", ', '"project", '),
     (
-        "clusterfn/environment/existing.py",
-        '        if kind == "python":\n            return [value]\n',
-        '        if kind == "project":\n            return [posixpath.join(value, ".venv", "bin", "python")]\n',
+        "clusterfn/config/environment_kinds.py",
+        "ENVIRONMENT_KINDS: Mapping[str, EnvironmentKind] = {\n",
+        '    "project": EnvironmentKind("~/work", lambda folder: _in_folder(posixpath.join(folder, ".venv"))),\n',
     ),
     ("README.md", "| `conda:name` | a conda environment by its name |\n", "| `project:~/work` | its `.venv` |\n"),
     ("CHANGELOG.md", "", '- `environment="project:~/work"` is the virtual environment of a project.\n'),
