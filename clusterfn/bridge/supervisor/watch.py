@@ -12,7 +12,7 @@ import time
 
 from ..agent.libc import libc_function, pointer_type
 from ..layout import CANCELLED, HEARTBEAT_S, LOST, NODE, OUTCOME, SCHEDULER_LOG, TIME
-from . import publish
+from . import error_texts, publish
 from .limits import clock
 from .text import format_duration
 from .verdict import EXIT_LEFT_TO_AFTER, AttemptEnded, Verdict, concluded_by_another
@@ -295,11 +295,8 @@ class EndWatch:
 
 def too_long(limit_s: float) -> Verdict:
     """Return the verdict that the job ran past its time limit."""
-    return Verdict(
-        TIME,
-        "the job ran longer than the %s it had" % format_duration(limit_s),
-        hint="ask for more, for example time=%r" % ("%dmin" % max(1, round(limit_s / 30.0))),
-    )
+    message, hint = error_texts.too_long(limit_s)
+    return Verdict(TIME, message, hint=hint)
 
 
 def cancelled() -> Verdict:
