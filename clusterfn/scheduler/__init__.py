@@ -1,4 +1,4 @@
-"""Schedulers: which one serves a host, and which ones a survey finds there. `bridge.schedulers` registers them."""
+"""Schedulers: which one serves a host, and which ones a survey finds there. `bridge.schedulers.registry` has all."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ SCHEDULER: list[Edit] = [
     ("clusterfn/scheduler/lsf.py", "", LSF_OF_CLIENT),
     ("clusterfn/bridge/schedulers/lsf.py", "", LSF_ON_HOST),
     (
-        "clusterfn/bridge/schedulers/__init__.py",
+        "clusterfn/bridge/schedulers/registry.py",
         "SCHEDULERS = {\n",
         '    "lsf": Registration(on_host="lsf.LsfOnHost", client="lsf.Lsf", site="lsf.LsfSite", keys="lsf.KEYS",\n'
         '                        job_variable="LSB_JOBID", task_variable="LSB_JOBINDEX"),\n',
@@ -314,5 +314,5 @@ def test_a_scheduler_is_added_by_the_steps_and_is_known_to_init_and_check(tmp_pa
         "LSF blaunch",
         "LSF has the queue short",
     ], ran.stderr
-    assert {name for name, anchor, _ in SCHEDULER if anchor} == {"clusterfn/bridge/schedulers/__init__.py"}
-    assert "clusterfn/bridge/schedulers/__init__.py" in steps_of("Add a scheduler")
+    assert {name for name, anchor, _ in SCHEDULER if anchor} == {"clusterfn/bridge/schedulers/registry.py"}
+    assert "clusterfn/bridge/schedulers/registry.py" in steps_of("Add a scheduler")
