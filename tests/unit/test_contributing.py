@@ -68,14 +68,7 @@ OPTION_ON_HOST: list[Edit] = [
         '    "cores": ("cores", checks.whole_number(1)),\n',
         '    "open_files": ("open_files", checks.whole_number(16)),\n',
     ),
-    ("clusterfn/config/job_spec.py", "    keep_value: bool = False\n", "    open_files: int = 0\n"),
-    (
-        "clusterfn/config/job_spec.py",
-        '            **({"priority": self.priority} if self.priority else {}),\n',
-        '            **({"open_files": self.open_files} if self.open_files else {}),\n',
-    ),
-    ("clusterfn/config/job_spec.py", 'arguments=spec.get("arguments", ""),', ' open_files=spec.get("open_files", 0),'),
-    ("clusterfn/calls/call.py", "            warn_s=options.warn_s,\n", "            open_files=options.open_files,\n"),
+    ("clusterfn/config/options.py", 'ONLY_ON_HOST = ("warn_s", ', '"open_files", '),
     ("clusterfn/bridge/supervisor/spec.py", "    warn_s: float\n", "    open_files: int\n"),
     (
         "clusterfn/bridge/supervisor/worker_process.py",
