@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from clusterfn.bridge import layout
 from clusterfn.config import environment_kinds
 from clusterfn.config.environment_kinds import ENVIRONMENT_KINDS, NAME_ENVIRONMENT
 from clusterfn.config.forms import CHOOSE_ENVIRONMENT
@@ -221,7 +222,7 @@ class ExistingEnvironment(NamedTuple):
         if not said["named"]:
             encoded = path.encode("utf-8", "surrogateescape")
             script = b'#!/bin/sh\nexec "%s" "$@"\n' % encoded
-            shims = posixpath.join(root, "shims", hashlib.sha256(encoded).hexdigest()[:16])
+            shims = posixpath.join(root, layout.SHIMS, hashlib.sha256(encoded).hexdigest()[:16])
             folders, in_path = {shims: {"python": script, "python3": script}}, [shims, *in_path]
         prefix, named = said["prefix"], dict(said["set"])
         if said["conda"]:
