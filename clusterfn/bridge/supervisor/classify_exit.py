@@ -10,7 +10,6 @@ import os
 import signal
 
 from ..layout import DISK, ENVIRONMENT, EXITED, FAILED_RANK, LOST, MEMORY, RAISED, RETURNED, SIGNAL
-from . import error_texts
 from .text import format_size
 from .verdict import Verdict
 
@@ -90,6 +89,9 @@ def damaged_bridge(bridge: str, missing: str) -> Verdict:
 
 def too_much_memory(used: int, limit: int) -> Verdict:
     """Describe that the processes used more memory than the job asked for."""
+    # This import is late, because few jobs use too much memory.
+    from . import error_texts
+
     message, hint = error_texts.too_much_memory(used, limit)
     return Verdict(MEMORY, message, hint=hint)
 
@@ -137,6 +139,8 @@ def classify_silence(
     if number == signal.SIGKILL and oom is None and limit and peak >= _NEAR * limit:
         oom = "it was killed while it used %s" % format_size(peak)
     if number == signal.SIGKILL and oom:
+        from . import error_texts
+
         message, hint = error_texts.process_killed_for_memory(peak, limit, oom)
         return Verdict(MEMORY, message, signal="SIGKILL", stage=stage, hint=hint)
     return Verdict(

@@ -12,7 +12,7 @@ import time
 
 from ..agent.libc import libc_function, pointer_type
 from ..layout import CANCELLED, HEARTBEAT_S, LOST, NODE, OUTCOME, SCHEDULER_LOG, TIME
-from . import error_texts, publish
+from . import publish
 from .limits import clock
 from .text import format_duration
 from .verdict import EXIT_LEFT_TO_AFTER, AttemptEnded, Verdict, concluded_by_another
@@ -295,6 +295,9 @@ class EndWatch:
 
 def too_long(limit_s: float) -> Verdict:
     """Return the verdict that the job ran past its time limit."""
+    # This import is late, because few jobs run too long.
+    from . import error_texts
+
     message, hint = error_texts.too_long(limit_s)
     return Verdict(TIME, message, hint=hint)
 
