@@ -1,12 +1,14 @@
 """Which schedulers there are: `SCHEDULERS` registers each with its parts. Add a scheduler here.
 
-Only this module knows their names. Other code looks a scheduler up here by the word of `scheduler:`. CONTRIBUTING.md
-has the steps.
+Only this module knows their names. Other code looks a scheduler up here by the word of `scheduler:`, and on the host it
+asks `scheduler_named`, and reads no variable of a scheduler itself. CONTRIBUTING.md has the steps.
 """
+
+from .base import BareOnHost, HostScheduler
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Mapping
 
 
 class Registration:
@@ -34,11 +36,10 @@ class Registration:
 
     def import_part(self, part: str) -> "Any":
         """Return a part that the client has."""
-        return load_part("clusterfn.scheduler." + part, 0)
+        return _load("clusterfn.scheduler." + part, 0)
 
 
-def load_part(name: str, level: int) -> "Any":
-    """Return a class or a table by its module and its name; `level`: 0 for a full name, 1 for one beside this."""
+def _load(name: str, level: int) -> "Any":
     module, _, kind = name.rpartition(".")
     return getattr(__import__(module, globals(), None, [kind], level), kind)
 
@@ -69,3 +70,34 @@ SCHEDULERS = {
         obeyed=("SGE_TASK_",),
     ),
 }  # fmt: skip
+
+
+def scheduler_named(name: str) -> "HostScheduler":
+    """Return the scheduler of a job, by the name in its spec.json."""
+    scheduler = _load(SCHEDULERS[name].on_host, 1)() if name in SCHEDULERS else BareOnHost()
+    assert isinstance(scheduler, HostScheduler)
+    return scheduler
+
+
+def gives_out_gpus(name: str) -> bool:
+    """Whether the scheduler of this name gives jobs their GPUs (`has_nodes`). Loads no module of it."""
+    return name in SCHEDULERS
+
+
+def in_held_allocation(argv: "list[str]") -> int:
+    """Run `hold` or `enter`, whose words follow; only SLURM has allocations that outlast a job."""
+    # This import is late, because every call loads this module, and only a held allocation needs that one.
+    from . import slurm_allocation
+
+    return int(getattr(slurm_allocation, argv[0])(*argv[1:]))
+
+
+def is_batch_job(environ: "Mapping[str, str]") -> bool:
+    """Return whether these are the variables of a job of any scheduler with nodes."""
+    return any(scheduler.job_variable in environ for scheduler in SCHEDULERS.values())
+
+
+def given_gpus(environ: "Mapping[str, str]") -> str:
+    """Return the GPUs that a job with these variables was given, as a list with commas; "" where none says it."""
+    names = ["CUDA_VISIBLE_DEVICES", *(scheduler.gpus_variable for scheduler in SCHEDULERS.values())]
+    return next((environ[name] for name in names if environ.get(name)), "")

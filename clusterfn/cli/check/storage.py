@@ -7,7 +7,7 @@ import posixpath
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.cli import clean
 from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWarning
-from clusterfn.config.environment_kinds import ENVIRONMENT_KINDS
+from clusterfn.config.forms import ENVIRONMENT_KINDS
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts.survey import Volume
 
