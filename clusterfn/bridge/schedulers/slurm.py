@@ -160,8 +160,8 @@ def _end_of_held(number: str, state: str) -> "Optional[Verdict]":
     if state.startswith("CANCELLED"):
         return Verdict(CANCELLED, subject + " was cancelled", stage="scheduler")
     if state in ("TIMEOUT", "DEADLINE"):
-        message, hint = error_texts.held_allocation_ended(subject)
-        return Verdict(TIME, message, stage="scheduler", hint=hint)
+        hint = "hold one for longer (clusterfn hold --time), or set time=: a call that does not fit goes to sbatch"
+        return Verdict(TIME, subject + " reached its time limit", stage="scheduler", hint=hint)
     if state in ("PREEMPTED", "REVOKED"):
         return Verdict(LOST, subject + " was taken back for another job", stage="scheduler")
     if state in ("COMPLETED", "FAILED", "NODE_FAIL"):

@@ -1,6 +1,6 @@
 """The texts of OutOfMemory and TimeLimit. The supervisor, `conclude` and each scheduler's module take them from here.
 
-Each function returns the message and the hint.
+Each function returns the message and the hint. A limit that only one scheduler has is described in its own module.
 """
 
 from .text import format_duration, format_size
@@ -61,9 +61,3 @@ def ended_for_time(scheduler: str, limit: str) -> "tuple[str, str]":
 def ended_by_queue() -> "tuple[str, str]":
     """Return what to say where the job had no limit of its own."""
     return "its queue's time limit ended the job", _MORE_TIME
-
-
-def held_allocation_ended(allocation: str) -> "tuple[str, str]":
-    """Return what to say of a job whose held allocation has ended."""
-    hint = "hold one for longer (clusterfn hold --time), or set time=: a call that does not fit goes to sbatch"
-    return "%s reached its time limit" % allocation, hint
