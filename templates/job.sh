@@ -7,7 +7,7 @@ unset SLURM_EXPORT_ENV SLURM_GET_USER_ENV
 # Until the supervisor claims the job, this is all that tells whether somebody is at it.
 {
     read -r clusterfn_boot </proc/sys/kernel/random/boot_id && read -r clusterfn_self <"/proc/$$/stat" &&
-        printf '%s %s\n' "$clusterfn_boot" "$clusterfn_self" >@@job/started
+        printf '%s %s\n' "$clusterfn_boot" "$clusterfn_self" >@@job/@@started
 } 2>/dev/null
 clusterfn_stage=setup
 # shellcheck disable=SC2317  # called by the trap

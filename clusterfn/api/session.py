@@ -16,7 +16,7 @@ from clusterfn.api.decorator import IN_JOB_INSTEAD, inside_job, reject_generator
 from clusterfn.api.session_map import SessionMap, parse_size
 from clusterfn.bridge.job_states import CANCELLED, DIED, RAISED
 from clusterfn.bridge.supervisor.text import format_duration
-from clusterfn.calls import console, job_display
+from clusterfn.calls import console, failed_items, job_display
 from clusterfn.calls import payload as payloads
 from clusterfn.calls.call import prepare_packed
 from clusterfn.calls.dependencies import NotEnded, as_lists
@@ -175,8 +175,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             ...         print(score)
         """
         parse_size("chunksize", chunksize)
-        if on_error not in ("raise", "collect"):
-            raise ConfigError(f"on_error={on_error!r} is not known", hint='use "collect" or "raise"')
+        failed_items.check_on_error(on_error)
         if timeout is not None and (isinstance(timeout, (str, bool)) or not timeout >= 0):
             raise ConfigError(f"timeout={timeout!r} is not a number of seconds", hint="give seconds: timeout=60")
         most = None if buffersize is None else parse_size("buffersize", buffersize)
@@ -185,7 +184,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             return self._call(fn, args, {}, follow=False)
 
         lists = as_lists(iterables, getattr(fn, "__name__", "the function"))
-        return SessionMap(send, lists, timeout, most, on_error == "collect").values()
+        return SessionMap(send, lists, timeout, most, failed_items.collects(on_error)).values()
 
     @public_api
     def actor(self, cls: type, /, *args: Any, **kwargs: Any) -> Actor:

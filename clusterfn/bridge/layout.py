@@ -77,6 +77,8 @@ PAYLOAD = "payload.pkl"
 SCRIPT = "job.sh"
 # Identifies the process of job.sh, by the boot id and its line of /proc/PID/stat.
 STARTED = "started"
+# What `module` has said, where a job loads modules.
+MODULE_ERRORS = "module.err"
 # Why the scheduler does not accept the job for now. The client that will submit it later renews this file.
 REFUSED = "refused"
 CLAIM = "claim"

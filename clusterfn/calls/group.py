@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge.job_states import RUNNING, SHORT, UNKNOWN
 from clusterfn.bridge.supervisor.text import format_size
-from clusterfn.calls import map_display, remote_state
+from clusterfn.calls import failed_items, map_display, remote_state
 from clusterfn.calls.dependencies import ArgumentSource, JobArgument, JobPart, Reference
 from clusterfn.calls.group_results import E, GroupResults, R
 from clusterfn.calls.group_state import GroupState
@@ -218,7 +218,7 @@ class JobGroup(GroupResults[R, E], JobArgument, NotebookDisplay):
                 ", ".join(f"{count} {state}" for state, count in counts.items()),
                 *describe_request(known.asked),
                 *([f"peak memory of an item {format_size(peak)}"] if peak else []),
-                *map_display.causes(errors, most=5),
+                *failed_items.causes(errors, most=5),
             ],
             is_final=self.done() or self.state == UNKNOWN,
         )  # fmt: skip

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
-from clusterfn.calls import map_display
+from clusterfn.calls import failed_items, map_display
 from clusterfn.config.units import parse_memory
 from clusterfn.errors import ResultTooLarge
 from clusterfn.public_api import public_api
@@ -57,10 +57,7 @@ class GroupResults(Generic[R, E]):
             Exception: With "raise", that of the first call that failed.
         """
         map_display.show_until_done(self._known, timeout)
-        errors = list(self.failed.values())
-        if errors and len(errors) == len(self):
-            raise map_display.error_of_all(self._known, errors)
-        return [self._known.end_of(index, None).result for index in range(len(self))]
+        return failed_items.results_of(self._known)
 
     @public_api
     def result(self, index: int, timeout: float | None = None, *, max_result: str | None = None) -> R:
@@ -111,8 +108,7 @@ class GroupResults(Generic[R, E]):
         while given < len(known):
             index, ended = known.ended_after(given, until)
             given += 1
-            if ended.error is not None and known.raises:
-                raise ended.error
+            failed_items.raise_unless_collected(ended, known.on_error)
             yield index, cast("R | E", ended.result)
 
     def __iter__(self) -> Iterator[tuple[int, R | E]]:

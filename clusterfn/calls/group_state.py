@@ -30,7 +30,7 @@ class GroupState(GroupItems):
     Args:
         group_id, name, host, folder: As the attributes of `JobGroup`.
         count: How many items.
-        on_error: "collect" or "raise".
+        on_error: As the attribute.
         labels: What a person calls each item.
 
     Attributes:
@@ -39,7 +39,7 @@ class GroupState(GroupItems):
         backend: What follows it; None if nothing of it was sent.
         send_again: Sends the items of these indices as a new group; None if nothing of it was sent.
         on_interrupt: "detach" or "stop".
-        raises: Whether the first failure is to be raised.
+        on_error: What becomes of the exception of an item, as `failed_items` has it.
         shown: How many ended items have been shown to the user.
         asked: What each item asked for, if that is known.
         sent_here: Whether this process has sent it, and saw all of it.
@@ -61,7 +61,7 @@ class GroupState(GroupItems):
         self.backend: GroupBackend | None = None
         self.send_again: Callable[[Sequence[int]], GroupState] | None = None
         self.on_interrupt = "detach"
-        self.raises = on_error == "raise"
+        self.on_error = on_error
         self.shown = 0
         self.sent_here = True
         self.is_stopping = False
@@ -137,7 +137,7 @@ class GroupState(GroupItems):
     def with_items_again(self, indices: Sequence[int], group_id: str, folder: str) -> GroupState:
         """Return the state of this group when these items are sent again under that id; the others keep their ends."""
         made = GroupState(group_id, self.name, self.host, folder, len(self), labels=self._labels)
-        made.raises, made.on_interrupt, made.given = self.raises, self.on_interrupt, self.given
+        made.on_error, made.on_interrupt, made.given = self.on_error, self.on_interrupt, self.given
         made.outputs_to, made.asked, made.arguments = self.outputs_to, self.asked, self.arguments
         made.kept_arguments, made.has_value = self.kept_arguments, self.has_value
         again = set(indices)

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import codecs
 import contextlib
 import functools
 import logging
 import os
 import queue
-import sys
 import threading
 import time
 import weakref
@@ -24,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from clusterfn.bridge.job_states import CANCELLED, PENDING, SHORT
 from clusterfn.calls import console
 from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls.live_output import STREAMS, OutputWriter
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import exit_flush, loop, spoken_wait
 from clusterfn.hosts.transfer import TELL_EVERY_S, Sending
@@ -92,9 +91,8 @@ class _JobDisplay(console.StatusLine):
         super().__init__()
         self.job = job
         self.queue: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        self.decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
-        self.spoken = False
-        self.within_a_line = False
+        # Most calls print nothing.
+        self.output: OutputWriter | None = None
         self.trouble = ""
         self.due = 0.0
         began = max(time.monotonic(), job.submitted_at)
@@ -130,16 +128,15 @@ class _JobDisplay(console.StatusLine):
         """Print the output that came with the end or after it."""
         while not self.queue.empty():
             kind, what = self.queue.get()
-            if kind in self.decoders:
+            if kind in STREAMS:
                 self._output(kind, what)
 
     def _output(self, name: str, data: bytes) -> None:
         # In a notebook the status line has a place of its own.
         if not self.in_cell:
             self.clear()
-        text = self.decoders[name].decode(data)
-        self.spoken, self.within_a_line = True, not text.endswith("\n")
-        console.write(sys.stdout if name == "stdout" else sys.stderr, text)
+        self.output = self.output or OutputWriter()
+        self.output.write(name, data)
 
     def _note(self, sentence: str) -> None:
         if not self.in_cell:
@@ -155,13 +152,13 @@ class _JobDisplay(console.StatusLine):
         elif console.can_redraw():
             if moving:
                 self._end_line()
-            shown = moving or self.trouble or not self.spoken or self.job.is_silent
+            shown = moving or self.trouble or not self.output or self.job.is_silent
             self.redraw(self._text(with_clock=True) if shown else "", progress)
         elif moving:
             if time.monotonic() >= self.due:
                 self.due = time.monotonic() + TELL_EVERY_S
                 self.say_if_changed(f"clusterfn: {self._text(with_clock=False)}")
-        elif not self.trouble and (self._waits() or not self.spoken and time.monotonic() >= self.speaks_from):
+        elif not self.trouble and (self._waits() or not self.output and time.monotonic() >= self.speaks_from):
             self.say_reason(f"clusterfn: {self._text(with_clock=False)}", time.monotonic())
 
     def _waits(self) -> bool:
@@ -181,10 +178,8 @@ class _JobDisplay(console.StatusLine):
         self._status()
 
     def _end_line(self) -> None:
-        """Begin a new line for ours if the function's output has not ended its own."""
-        if self.within_a_line:
-            console.say("\n")
-            self.within_a_line = False
+        if self.output:
+            self.output.end_line()
 
     def _text(self, with_clock: bool) -> str:
         clock = f" {console.as_clock(time.monotonic() - self.job.submitted_at)}" if with_clock else ""

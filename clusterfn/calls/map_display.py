@@ -1,4 +1,4 @@
-"""Shows a map: its progress while it runs, its failures grouped by cause, and a table of its results.
+"""Shows a map: its progress while it runs, how it ended, and a table of its results.
 
 The progress is a line for each call that ends; on a terminal and in a notebook it is one bar. `CallProgress` shows it
 for a group and for a sweep. `show_until_done` waits for a group with it.
@@ -10,16 +10,14 @@ import concurrent.futures
 import logging
 import numbers
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import is_a
 from clusterfn.bridge.job_states import PENDING, SHORT
 from clusterfn.bridge.supervisor.text import shortened
-from clusterfn.calls import console, job_display, outcome
+from clusterfn.calls import console, failed_items, job_display, outcome
 from clusterfn.calls.pace import Pace
-from clusterfn.errors import MapError
 from clusterfn.hosts import spoken_wait
 
 if TYPE_CHECKING:
@@ -31,7 +29,6 @@ _TICK_S = 1.0
 # Each waiting element has a reason of its own, so where lines stay, changed reasons come no more often than this.
 _REASON_EVERY_S = 4.0
 _CAUSE = 160  # characters of the line of a failure
-_CAUSES, _ITEMS = 10, 8  # causes in an error, and items that each of them names
 # A table has these columns, whatever items have ended.
 _COLUMNS = ("item", "state", "error", "wall_s", "cpu_s", "peak_memory_bytes", "gpus")
 _LISTED = 5  # causes in the lines that end a map
@@ -93,8 +90,7 @@ def _show_all(group: GroupState, counter: CallProgress, until: float | None) -> 
             counter.add(group.label(index), result_in_words(ended), ended.error is not None, group.id[:SHORT], group)
         else:
             counter.skip(ended.error is not None)
-        if ended.error is not None and group.raises:
-            raise ended.error
+        failed_items.raise_unless_collected(ended, group.on_error)
     if before < len(group):
         counter.close()
         say_how_it_ended(len(group), errors, time.monotonic() - begun if group.sent_here else None)
@@ -190,7 +186,7 @@ def say_how_it_ended(total: int, errors: Mapping[int, BaseException], took_s: fl
     console.say(f"clusterfn: {total - len(errors)}/{total} returned{took}\n", level)
     # For a group without any value, `results` raises the causes.
     if len(errors) < total:
-        for cause in causes(errors, most=_LISTED):
+        for cause in failed_items.causes(errors, most=_LISTED):
             console.say(f"  {cause}\n", level)
 
 
@@ -261,40 +257,3 @@ def _row(group: GroupState, index: int, taken: Collection[str]) -> dict[str, Any
         return row
     found = ended.value if isinstance(ended.value, dict) else {"result": ended.value}
     return {**row, **{f"result_{key}" if key in row else key: value for key, value in found.items()}}
-
-
-def causes(errors: Mapping[int, BaseException], most: int, named: bool = True) -> list[str]:
-    """List each distinct cause with its count, the most frequent first.
-
-    Args:
-        errors: Index of an item -> why it failed.
-        most: How many causes are listed.
-        named: Whether each cause names its items.
-
-    Example:
-        >>> causes({7: ValueError("no"), 23: ValueError("no")}, most=5)
-        ['2 x ValueError: no (items 7, 23)']
-    """
-    items: dict[str, list[int]] = {}
-    for index, error in sorted(errors.items()):
-        items.setdefault(outcome.in_a_line(error), []).append(index)
-    frequent = sorted(items.items(), key=lambda each: -len(each[1]))
-    shown = [f"{len(which)} x {cause}{_items(which) if named else ''}" for cause, which in frequent[:most]]
-    return shown + ([f"and {len(items) - most} other causes"] if len(items) > most else [])
-
-
-def _items(which: Sequence[int]) -> str:
-    more = ", …" if len(which) > _ITEMS else ""
-    return f" (item{'s' if len(which) > 1 else ''} {', '.join(map(str, which[:_ITEMS]))}{more})"
-
-
-def error_of_all(group: GroupState, errors: Sequence[BaseException]) -> MapError:
-    """Return the error of a group of which no item returned."""
-    error = MapError(
-        f"none of the {len(group)} items returned", host=group.host, job=group.id, stage="function",
-        evidence=causes(dict(enumerate(errors)), _CAUSES, named=False),
-        hint="group.failed has each exception, group.logs(index) what that item printed",
-        log=f"{group.host}:{group.folder}/{layout.ELEMENTS}",
-    )  # fmt: skip
-    error.__cause__ = errors[0]
-    return error

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import attribute, has_method, signature_of
@@ -19,6 +19,7 @@ from clusterfn.calls import chunking, console, history, job_display, labels, pay
 from clusterfn.calls.call import Prepared, job_name, prepare_packed, send_needs
 from clusterfn.calls.chunking import MapOptions
 from clusterfn.calls.dependencies import Place, as_lists
+from clusterfn.calls.failed_items import OnError, check_on_error
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.group_tracker import GroupTracker
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from clusterfn.hosts.host_state import HostState
 
 R = TypeVar("R")
-OnError = Literal["collect", "raise"]
 _KEYWORDS = ("max_parallel", "chunksize", "on_error", "sequential_up_to", "strict")  # of `map` itself
 AT_ONCE = 50  # items that run at the same time, unless max_workers= says how many
 _USUAL_BYTES = 1 << 30  # what an item that does not say is taken to need on this machine
@@ -165,8 +165,7 @@ def _number(name: str, value: object, least: int) -> int:
 
 
 def _check(on_error: str, options: Options) -> None:
-    if on_error not in ("collect", "raise"):
-        raise ConfigError(f"on_error={on_error!r} is not known", hint='use "collect" or "raise"')
+    check_on_error(on_error)
     if options.requeue:
         raise ConfigError(
             "requeue= cannot be used with map", hint="use .with_options(requeue=[]).map(…), or .submit(…) for each call"

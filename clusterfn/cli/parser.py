@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from clusterfn import __version__
-from clusterfn.bridge.schedulers import SCHEDULERS
+from clusterfn.bridge.schedulers.registry import SCHEDULERS
 from clusterfn.cli.environment_parser import add_env, add_jupyter, add_kernel
 from clusterfn.cli.usage import Command, CommandParser, Parser, add_command, add_host, add_json
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
+from clusterfn.config.environment_kinds import ENVIRONMENT_KINDS as ENVIRONMENT_KINDS
+from clusterfn.config.environment_kinds import NAME_ENVIRONMENT
 from clusterfn.errors import nearest_word
 
 # No address may begin with a hyphen, because ssh would take it for an option. The same is true of modules.
 ADDRESS = re.compile(r"(?:[\w.+][\w.+-]*@)?(?:[\w.][\w.-]*|\[[0-9A-Fa-f:.]+(?:%\w+)?\])(?::([0-9]{1,5}))?")
 MODULE = re.compile(r"[\w.+@=/~][\w.+@=/~:,-]*")
-ENVIRONMENT_KINDS = ("python", "venv", "prefix", "conda")
-NAME_ENVIRONMENT = 'name one on the host: "python:/path/to/python", "venv:~/v", "prefix:/path" or "conda:name"'
 CHOOSE_ENVIRONMENT = (
     f'{NAME_ENVIRONMENT}; or have one built: environment="environment.yml", "requirements.txt", '
     'or packages=["python=3.11", "numpy"]'

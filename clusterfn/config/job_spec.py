@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from clusterfn.bridge import layout
+from clusterfn.config.options import ONLY_ON_HOST, Options
 from clusterfn.config.spec import Host, Interpreter, Resources, ResultPolicy
 
 
@@ -99,11 +100,10 @@ class JobSpec(NamedTuple):
         resume: The job with a copy of whose checkpoint this one begins.
         scheduler_options: Those of this call alone; `host` has them too.
         after: The jobs whose values it takes, by id: `name`, and `items`, the indices of a group's items or None.
-        warn_s: The function is warned so long before it is ended; None: it is not.
+        only_on_host: The options of the call that only its host reads, as the function of this name gives them.
         requeue: How often it is requeued for each cause: "timeout", "preempted", "node".
         quiet_s: After so long without output and use of a CPU, a waiting call says so.
         keep_value: The value stays on the host until `Job.result` fetches it.
-        priority: Its order among the jobs of its user that wait on a machine without a scheduler.
         arguments: Those of the call in a short line, for people.
         has_value: Whether it is called for its value, as a function is, and not for what it prints, as most commands.
         notify: Who is told of its end, with the address of a webhook; not in spec.json.
@@ -139,9 +139,8 @@ class JobSpec(NamedTuple):
     quiet_s: float = layout.QUIET_S
     keep_value: bool = False
     results: ResultPolicy = ResultPolicy()
-    warn_s: float | None = None
+    only_on_host: Mapping[str, Any] = {}
     requeue: Mapping[str, int] = {}
-    priority: int = 0
     arguments: str = ""
     has_value: bool = True
     notify: Mapping[str, Any] = {}
@@ -185,8 +184,7 @@ class JobSpec(NamedTuple):
             "umask": self.umask,
             **({"resume": self.resume} if self.resume else {}),
             **({"requeue": dict(self.requeue)} if self.requeue else {}),
-            **({"warn_s": self.warn_s} if self.warn_s is not None else {}),
-            **({"priority": self.priority} if self.priority else {}),
+            **self.only_on_host,
             **({"keep_value": True} if self.keep_value else {}),
             **({"arguments": self.arguments} if self.arguments else {}),
             **({} if self.has_value else {"has_value": False}),
@@ -216,10 +214,17 @@ class JobSpec(NamedTuple):
             log_limit_bytes=spec["log_limit_bytes"], grace_s=spec["grace_s"], stall_s=spec.get("stall_s"),
             retries=spec.get("retries", 0), umask=spec.get("umask", 0o077), resume=spec.get("resume"),
             scheduler_options=spec.get("scheduler_options", {}), after=spec.get("after", {}),
-            quiet_s=spec.get("quiet_s", layout.QUIET_S), warn_s=spec.get("warn_s"),
-            requeue=spec.get("requeue", {}), priority=spec.get("priority", 0), results=host.result_policy(),
+            quiet_s=spec.get("quiet_s", layout.QUIET_S),
+            only_on_host={name: spec[name] for name in ONLY_ON_HOST if spec.get(name) is not None},
+            requeue=spec.get("requeue", {}), results=host.result_policy(),
             arguments=spec.get("arguments", ""), has_value=spec.get("has_value", True),
         )  # fmt: skip
+
+
+def only_on_host(options: Options) -> dict[str, Any]:
+    """Return the options of `ONLY_ON_HOST` that the call has, by the names of their fields."""
+    usual = options._field_defaults
+    return {name: value for name in ONLY_ON_HOST if (value := getattr(options, name)) != usual[name]}
 
 
 _TYPES: Mapping[str, type] = {

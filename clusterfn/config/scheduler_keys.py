@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from clusterfn.bridge.schedulers import SCHEDULERS
+from clusterfn.bridge.schedulers.registry import SCHEDULERS
 from clusterfn.config import value_kinds as kinds
 from clusterfn.config.value_kinds import WRITTEN, Form, Key, Kind
 from clusterfn.config.yamlfile import Value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from clusterfn.bridge.schedulers import SCHEDULERS
+from clusterfn.bridge.schedulers.registry import SCHEDULERS
 from clusterfn.config.scheduler_keys import SchedulerKeys
 
 SCHEDULER_KEYS: Mapping[str, SchedulerKeys] = {

@@ -13,7 +13,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from clusterfn.config.forms import CHOOSE_ENVIRONMENT, ENVIRONMENT_KINDS, NAME_ENVIRONMENT
+from clusterfn.bridge import layout
+from clusterfn.config import environment_kinds
+from clusterfn.config.environment_kinds import CONDA_PLACES as CONDA_PLACES
+from clusterfn.config.environment_kinds import ENVIRONMENT_KINDS, NAME_ENVIRONMENT
+from clusterfn.config.forms import CHOOSE_ENVIRONMENT
 from clusterfn.config.host_text import reading, shaped
 from clusterfn.config.spec import Interpreter
 from clusterfn.errors import ConfigError, EnvironmentBuildError
@@ -119,13 +123,6 @@ print(json.dumps({"path": sys.executable, "version": list(sys.version_info[:2]),
                "conda": conda, "venv": sys.prefix != sys.base_prefix,
                "set": activated(sys.prefix) if has_scripts else {}}))
 """
-# Where conda, mamba and micromamba are installed, with environments in envs/ below; `clusterfn init` looks there too.
-CONDA_PLACES = (
-    "~/.conda", "~/miniconda3", "~/anaconda3", "~/miniforge3", "~/mambaforge", "~/micromamba", "~/conda",
-    "~/.local/share/mamba", "/opt/conda", "/opt/miniconda3", "/opt/miniforge3", "/opt/mambaforge", "/opt/anaconda3",
-    "/opt/micromamba",
-)  # fmt: skip
-CONDA_LIST = "~/.conda/environments.txt"
 
 
 def is_existing(text: str | None) -> bool:
@@ -161,7 +158,7 @@ class ExistingEnvironment(NamedTuple):
     """An environment that is on the host already.
 
     Attributes:
-        kind: "python" (a path), "venv", "prefix", "conda", "current", or "found" (the host's own pythonX.Y).
+        kind: One of `ENVIRONMENT_KINDS`, "current", or "found" (the host's own pythonX.Y).
         value: The path or name; "" for "current" and "found".
         needed: Modules that it must have.
     """
@@ -174,13 +171,9 @@ class ExistingEnvironment(NamedTuple):
         """Return the command that finds its interpreter on the host and lets it describe itself."""
         program = f"needed = {list(self.needed)!r}\n{_DESCRIBE}"
         # Each is absolute, below `~/`, or a name in PATH.
-        candidates = [{"current": sys.executable, "found": _CALLERS_PYTHON, "python": self.value}.get(self.kind, "")]
-        if self.kind == "conda":
-            parts = () if self.value == "base" else ("envs", self.value)
-            candidates = [posixpath.join(place, *parts, "bin", "python") for place in CONDA_PLACES]
-            candidates.append(f"{CONDA_LIST}:{self.value}")
-        elif self.kind in ("venv", "prefix"):
-            candidates = [posixpath.join(self.value, "bin", "python")]
+        candidates = [sys.executable if self.kind == "current" else _CALLERS_PYTHON]
+        if self.kind in ENVIRONMENT_KINDS:
+            candidates = list(ENVIRONMENT_KINDS[self.kind].interpreters(self.value))
         return ["/bin/sh", "-c", _FIND, "sh", program, _folders_beside(self.kind, self.value), *candidates]
 
     def read(
@@ -218,7 +211,7 @@ class ExistingEnvironment(NamedTuple):
         if not said["named"]:
             encoded = path.encode("utf-8", "surrogateescape")
             script = b'#!/bin/sh\nexec "%s" "$@"\n' % encoded
-            shims = posixpath.join(root, "shims", hashlib.sha256(encoded).hexdigest()[:16])
+            shims = posixpath.join(root, layout.SHIMS, hashlib.sha256(encoded).hexdigest()[:16])
             folders, in_path = {shims: {"python": script, "python3": script}}, [shims, *in_path]
         of_conda = {"CONDA_PREFIX": prefix, "CONDA_DEFAULT_ENV": posixpath.basename(prefix)}
         of_kind = of_conda if said["conda"] else {"VIRTUAL_ENV": prefix} if said["venv"] else {}
@@ -238,7 +231,7 @@ class ExistingEnvironment(NamedTuple):
 
 def _folders_beside(kind: str, value: str) -> str:
     """Return the folders on a host that may have what was meant, one in a line."""
-    of_conda = [each for place in CONDA_PLACES for each in (place, posixpath.join(place, "envs"))]
+    of_conda = [each for place in environment_kinds.CONDA_PLACES for each in (place, posixpath.join(place, "envs"))]
     if kind in ("conda", "found"):
         return "\n".join(of_conda if kind == "conda" else ["/usr/bin", "/usr/local/bin", "~", "/opt", *of_conda])
     above = posixpath.dirname(value.rstrip("/")) or "/"
@@ -261,7 +254,8 @@ def _explain_absence(kind: str, value: str, printed: str) -> EnvironmentBuildErr
     names, searched = _existing_names(kind, value, printed), list[str]()
     if kind == "conda":
         reasons = [f"no conda on the host has an environment {value}"]
-        searched = [f"searched {', '.join((*CONDA_PLACES, CONDA_LIST))}"]
+        places = (*environment_kinds.CONDA_PLACES, environment_kinds.CONDA_LIST)
+        searched = [f"searched {', '.join(places)}"]
     near = names[0] if names and _likeness(names[0], value) >= _ALIKE else ""
     if reasons[0].startswith(_LOCKED):
         hint = "ask the owner of that folder to let you in, or use an environment of your own"
@@ -270,10 +264,8 @@ def _explain_absence(kind: str, value: str, printed: str) -> EnvironmentBuildErr
     elif near:
         hint = f'did you mean environment="{kind}:{near}"?'
     else:
-        hint = {
-            "conda": 'run `conda env list` on the host, and name the folder of the environment: "prefix:/path"',
-            "venv": f"create it on the host, `python3 -m venv {value}`, or correct the path",
-        }.get(kind, "find it on the host, and correct the path")
+        # The interpreter of this program may be gone too, which is no kind of its own.
+        hint = ENVIRONMENT_KINDS.get(kind, ENVIRONMENT_KINDS["python"]).if_missing.format(value=value)
     message = f"environment '{kind}:{value}': {reasons[0]}"
     return EnvironmentBuildError(message, evidence=_listed(kind, names) or searched, stage="environment", hint=hint)
 
@@ -302,7 +294,7 @@ def _as_written(kind: str, program: str, home: str) -> str:
     if kind == "python":
         return "" if program.endswith("-config") else short
     if kind == "conda" and path != program:
-        return "base" if short in CONDA_PLACES else posixpath.basename(path)
+        return "base" if short in environment_kinds.CONDA_PLACES else posixpath.basename(path)
     return short if path != program else ""
 
 

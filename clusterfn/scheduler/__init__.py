@@ -1,4 +1,4 @@
-"""Schedulers: which one serves a host, and which ones a survey finds there. `bridge.schedulers` registers them."""
+"""Schedulers: which one serves a host, and which ones a survey finds there. `bridge.schedulers.registry` has all."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from clusterfn.bridge.schedulers import SCHEDULERS
+from clusterfn.bridge.schedulers.registry import SCHEDULERS
 from clusterfn.config.spec import Host
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.base import Scheduler

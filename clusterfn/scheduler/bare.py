@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.schedulers import SCHEDULERS
+from clusterfn.bridge.schedulers.registry import SCHEDULERS
 from clusterfn.config.spec import Resources
 from clusterfn.errors import ConfigError, SubmitError
 from clusterfn.scheduler.base import PENDING, Answer, Evidence, JobState, Scheduler, SchedulerVerdict, Submission

@@ -2,8 +2,8 @@
 
 Implementations (`slurm`, `grid_engine`, `bare`) are pure: no I/O, no clock, no state, so that a test needs no cluster.
 The rest of the library asks these questions and never compares the name of a scheduler. What a scheduler means inside
-of a job on the host is `bridge.schedulers`. Nothing here raises about a job: a conclusion counts only once the host has
-published it.
+of a job on the host is `bridge.schedulers`, whose `registry` has all schedulers. Nothing here raises about a job: a
+conclusion counts only once the host has published it.
 """
 
 from __future__ import annotations

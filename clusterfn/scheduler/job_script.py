@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.schedulers import SCHEDULERS
+from clusterfn.bridge.schedulers.registry import SCHEDULERS
 from clusterfn.config.spec import Host
 
 if TYPE_CHECKING:
     from clusterfn.config.job_spec import JobSpec
 
 _HOLE = re.compile(r"@@([a-z]+)")
-_MODULE_ERRORS = "module.err"
 
 
 def quote(value: str) -> str:
@@ -46,8 +45,8 @@ def command_line(argv: Iterable[str]) -> str:
 
 def job_script(job: JobSpec) -> str:
     """Return the script that runs this job, the same for every scheduler."""
-    folder = layout.job_dir(job.root, job.id)
-    module_errors = f"{_folder(job)}/{_MODULE_ERRORS}" if job.group else quote(posixpath.join(folder, _MODULE_ERRORS))
+    folder, errors = layout.job_dir(job.root, job.id), layout.MODULE_ERRORS
+    module_errors = f"{_folder(job)}/{errors}" if job.group else quote(posixpath.join(folder, errors))
     return fill(
         "job.sh",
         {
@@ -55,6 +54,7 @@ def job_script(job: JobSpec) -> str:
             "python": quote(job.host_python),
             "supervise": quote(posixpath.join(job.bridge, layout.SUPERVISE)),
             "job": _folder(job),
+            "started": layout.STARTED,
             "element": fill("element.sh", {"job": _folder(job), "number": _number()}).rstrip("\n") if job.group else "",
             "returned": str(layout.EXIT_RETURNED),
             "published": str(layout.EXIT_PUBLISHED),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from clusterfn.bridge.supervisor import text
-from clusterfn.calls import console, labels, map_display, outcome
+from clusterfn.calls import console, failed_items, labels, map_display, outcome
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.map_display import CallProgress
 from clusterfn.calls.notebook_display import NotebookDisplay
@@ -146,7 +146,7 @@ class SweepResult(NotebookDisplay, Generic[R]):
         return Summary(
             f"sweep: {len(ranking)} of {counted(len(self.results))} completed",
             columns=("", "name", "score", "time", *keys), rows=rows,
-            lines=[*map_display.causes(failures, most=5, named=False), *ghosts, f"journal {self.journal}"],
+            lines=[*failed_items.causes(failures, most=5, named=False), *ghosts, f"journal {self.journal}"],
         )  # fmt: skip
 
     def __str__(self) -> str:

@@ -19,7 +19,7 @@ def test_a_plain_job_loads_few_modules_of_the_supervisor(bench: Bench):
 
     assert job.run()["kind"] == "returned"
     loaded = set(re.findall(r"\| +_clusterfn\.bridge\.([\w.]+)$", job.log(), re.MULTILINE))
-    modules = loaded - {"supervisor", "queue", "agent"}  # packages, which are empty
+    modules = loaded - {"supervisor", "queue", "agent", "schedulers"}  # packages, which are empty
     slow = re.findall(r"\| +(ctypes|socket|subprocess)$", job.log(), re.MULTILINE)
 
     assert "supervisor.run" in modules

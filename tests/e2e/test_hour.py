@@ -27,9 +27,9 @@ import json, sys, time
 from clusterfn import TimeLimit
 from clusterfn import cluster
 from clusterfn.config import config_file
-from clusterfn.hosts import bridge_bundle as parcel
+from clusterfn.hosts import bridge_bundle as parcel, keepalive
 from clusterfn.hosts import scheduler_watch as watch
-from clusterfn.hosts.rpc import boot, keepalive
+from clusterfn.hosts.rpc import boot
 from clusterfn.hosts.host_state import open_session
 
 TIMES = {TIMES}

@@ -68,14 +68,7 @@ OPTION_ON_HOST: list[Edit] = [
         '    "cores": ("cores", checks.whole_number(1)),\n',
         '    "open_files": ("open_files", checks.whole_number(16)),\n',
     ),
-    ("clusterfn/config/job_spec.py", "    keep_value: bool = False\n", "    open_files: int = 0\n"),
-    (
-        "clusterfn/config/job_spec.py",
-        '            **({"priority": self.priority} if self.priority else {}),\n',
-        '            **({"open_files": self.open_files} if self.open_files else {}),\n',
-    ),
-    ("clusterfn/config/job_spec.py", 'arguments=spec.get("arguments", ""),', ' open_files=spec.get("open_files", 0),'),
-    ("clusterfn/calls/call.py", "            warn_s=options.warn_s,\n", "            open_files=options.open_files,\n"),
+    ("clusterfn/config/options.py", 'ONLY_ON_HOST = ("warn_s", ', '"open_files", '),
     ("clusterfn/bridge/supervisor/spec.py", "    warn_s: float\n", "    open_files: int\n"),
     (
         "clusterfn/bridge/supervisor/worker_process.py",
@@ -168,11 +161,10 @@ COMMAND: list[Edit] = [
 
 # `environment="project:~/work"` is a folder with a virtual environment in `.venv`.
 ENVIRONMENT_KIND: list[Edit] = [
-    ("clusterfn/config/forms.py", 'ENVIRONMENT_KINDS = ("python", ', '"project", '),
     (
-        "clusterfn/environment/existing.py",
-        '        if kind == "python":\n            return [value]\n',
-        '        if kind == "project":\n            return [posixpath.join(value, ".venv", "bin", "python")]\n',
+        "clusterfn/config/environment_kinds.py",
+        "ENVIRONMENT_KINDS: Mapping[str, EnvironmentKind] = {\n",
+        '    "project": EnvironmentKind("~/work", lambda folder: _in_folder(posixpath.join(folder, ".venv"))),\n',
     ),
     ("README.md", "| `conda:name` | a conda environment by its name |\n", "| `project:~/work` | its `.venv` |\n"),
     ("CHANGELOG.md", "", '- `environment="project:~/work"` is the virtual environment of a project.\n'),
@@ -197,7 +189,7 @@ SCHEDULER: list[Edit] = [
     ("clusterfn/scheduler/lsf.py", "", LSF_OF_CLIENT),
     ("clusterfn/bridge/schedulers/lsf.py", "", LSF_ON_HOST),
     (
-        "clusterfn/bridge/schedulers/__init__.py",
+        "clusterfn/bridge/schedulers/registry.py",
         "SCHEDULERS = {\n",
         '    "lsf": Registration(on_host="lsf.LsfOnHost", client="lsf.Lsf", site="lsf.LsfSite", keys="lsf.KEYS",\n'
         '                        job_variable="LSB_JOBID", task_variable="LSB_JOBINDEX"),\n',
@@ -315,5 +307,5 @@ def test_a_scheduler_is_added_by_the_steps_and_is_known_to_init_and_check(tmp_pa
         "LSF blaunch",
         "LSF has the queue short",
     ], ran.stderr
-    assert {name for name, anchor, _ in SCHEDULER if anchor} == {"clusterfn/bridge/schedulers/__init__.py"}
-    assert "clusterfn/bridge/schedulers/__init__.py" in steps_of("Add a scheduler")
+    assert {name for name, anchor, _ in SCHEDULER if anchor} == {"clusterfn/bridge/schedulers/registry.py"}
+    assert "clusterfn/bridge/schedulers/registry.py" in steps_of("Add a scheduler")

@@ -15,7 +15,7 @@ import socket
 import sys
 
 from ..layout import ATTEMPTS, KERNEL, STDERR, TAG
-from ..schedulers import scheduler_named
+from ..schedulers.registry import scheduler_named
 from ..supervisor import publish
 from ..supervisor.limits import clock
 from ..supervisor.text import format_duration, last_lines, masked

@@ -1,6 +1,7 @@
-"""Hold GPUs of this machine: as many as a job asks for or none, and never one that a process without a lease uses.
+"""Which GPUs a job gets, and holding them: as many as it asks for, and none that a process without a lease uses.
 
-`GpuCache` keeps what nvidia-smi says for the spooler.
+`machine.RemainingResources` says which GPUs are left for a job; it gets the first of them `by_preference`. `GpuCache`
+keeps what nvidia-smi says for the spooler.
 """
 
 import time
@@ -23,14 +24,19 @@ class TooFew(Exception):
     """Other jobs or processes have the GPUs."""
 
 
-def hold_gpus(leases: "Leases", free: "Iterable[str]", count: int) -> "dict[str, Lease]":
-    """Hold the first `count` of these GPUs.
+def by_preference(left: "Iterable[str]") -> "list[str]":
+    """Return the GPUs that are left for a job, those first that it gets: in PCI order, as they are given."""
+    return list(left)
+
+
+def hold_gpus(leases: "Leases", left: "Iterable[str]", count: int) -> "dict[str, Lease]":
+    """Hold `count` of the GPUs that are left for a job.
 
     Raises:
         TooFew: Others have taken them meanwhile; none is held then.
     """
     held: "dict[str, Lease]" = {}
-    for uuid in free:
+    for uuid in by_preference(left):
         if len(held) == count:
             break
         lease = leases.hold(lease_names.gpu(uuid))

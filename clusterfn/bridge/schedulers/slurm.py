@@ -4,7 +4,8 @@ import os
 import re
 
 from ..layout import CANCELLED, LOST, PREEMPTED, STEP, TIME
-from ..supervisor.verdict import MORE_TIME, Verdict
+from ..supervisor import error_texts
+from ..supervisor.verdict import Verdict
 from .base import HostScheduler
 
 TYPE_CHECKING = False
@@ -71,8 +72,8 @@ class SlurmOnHost(HostScheduler):
         if state.startswith("CANCELLED"):
             return Verdict(CANCELLED, "the job was cancelled in the scheduler", stage="scheduler")
         if state in ("TIMEOUT", "DEADLINE"):
-            message = "the scheduler ended the job at its time limit"
-            return Verdict(TIME, message, stage="scheduler", hint=MORE_TIME)
+            message, hint = error_texts.ended_for_time("the scheduler", "time limit")
+            return Verdict(TIME, message, stage="scheduler", hint=hint)
         if state in ("PREEMPTED", "REVOKED"):
             return Verdict(LOST, "the scheduler took the resources back for another job", stage="scheduler")
         return None

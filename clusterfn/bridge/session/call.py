@@ -30,8 +30,8 @@ from ..layout import (
     WORK,
     attempt_dir,
 )
-from ..schedulers import given_gpus
 from ..schedulers.base import BareOnHost
+from ..schedulers.registry import given_gpus
 from ..supervisor import publish
 from ..supervisor.attempt import RunnableAttempt
 from ..supervisor.gpus import GpuUsageMonitor, monitored_gpus

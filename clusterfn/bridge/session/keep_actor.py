@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..layout import RETURNED, WORK
-from ..schedulers import given_gpus
+from ..schedulers.registry import given_gpus
 from ..supervisor import gpus, process_tree
 from ..supervisor.classify_exit import describe_exit
 from ..supervisor.limits import clock

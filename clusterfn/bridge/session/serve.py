@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..kernel import attach
 from ..kernel.carried import READ, SocketWatcher, receive
 from ..layout import ACTOR_LOST, CALL, CALLS, CLOSE, DOOR, HOST_DISK, LOST, OUTCOME, VALUE
-from ..schedulers import scheduler_named
+from ..schedulers.registry import scheduler_named
 from ..supervisor import process_tree, publish
 from ..supervisor.classify_exit import describe_exit
 from ..supervisor.verdict import Verdict, document

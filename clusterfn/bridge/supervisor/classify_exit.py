@@ -11,7 +11,7 @@ import signal
 
 from ..layout import DISK, ENVIRONMENT, EXITED, FAILED_RANK, LOST, MEMORY, RAISED, RETURNED, SIGNAL
 from .text import format_size
-from .verdict import MORE_MEMORY, Verdict
+from .verdict import Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,11 +89,11 @@ def damaged_bridge(bridge: str, missing: str) -> Verdict:
 
 def too_much_memory(used: int, limit: int) -> Verdict:
     """Describe that the processes used more memory than the job asked for."""
-    return Verdict(
-        MEMORY,
-        "the job used %s of memory and asked for %s" % (format_size(used), format_size(limit)),
-        hint="ask for more, for example memory=%r" % ("%dGB" % (used * 3 // 2 // 2**30 + 1)),
-    )
+    # This import is late, because few jobs use too much memory.
+    from . import error_texts
+
+    message, hint = error_texts.too_much_memory(used, limit)
+    return Verdict(MEMORY, message, hint=hint)
 
 
 def classify_silence(
@@ -139,13 +139,10 @@ def classify_silence(
     if number == signal.SIGKILL and oom is None and limit and peak >= _NEAR * limit:
         oom = "it was killed while it used %s" % format_size(peak)
     if number == signal.SIGKILL and oom:
-        asked = "asked for %s" % format_size(limit) if limit else "did not say how much it needs"
-        return Verdict(
-            MEMORY,
-            "the function's process was killed for memory: the job used up to %s and %s; %s"
-            % (format_size(peak), asked, oom),
-            signal="SIGKILL", stage=stage, hint=MORE_MEMORY,
-        )  # fmt: skip
+        from . import error_texts
+
+        message, hint = error_texts.process_killed_for_memory(peak, limit, oom)
+        return Verdict(MEMORY, message, signal="SIGKILL", stage=stage, hint=hint)
     return Verdict(
         SIGNAL,
         "the process that ran the function was ended by %s" % describe_signal(number),

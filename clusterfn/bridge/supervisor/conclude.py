@@ -36,12 +36,12 @@ from ..layout import (
 )
 from ..queue import launch, lease_names, tickets
 from ..queue.lease import leases_of_kind
-from . import classify_exit, dependencies, notify, process_tree, retries, watch
+from . import classify_exit, dependencies, error_texts, notify, process_tree, retries, watch
 from .attempt import Attempt, claim, final_attempt, read_events, read_usage, restore_owner_permissions, script_of
 from .job import DamagedFile, JobFolder, dependencies_of
 from .publish import last_bytes
 from .text import how_to_correct, last_lines, masked, native, portable, shortened
-from .verdict import MORE_MEMORY, Verdict, print_state, requested
+from .verdict import Verdict, print_state, requested
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -132,7 +132,8 @@ def _why(job: JobFolder, status: str) -> Verdict:
         return _not_set_up(*status.split(":", 1))
     oom = job.scheduler.find_oom(last_bytes(job.path(SCHEDULER_LOG)))
     if oom is not None:
-        return Verdict(MEMORY, "the job was killed for memory: %s" % oom, hint=MORE_MEMORY)
+        message, hint = error_texts.job_killed_for_memory(oom)
+        return Verdict(MEMORY, message, hint=hint)
     if status == str(errno.ENOSPC) or classify_exit.disk_is_full(job.folder):
         return Verdict(HOST_DISK, "the disk of the host is full", hint="make room there, or point root: elsewhere")
     return classify_exit.lost_supervisor(status)

@@ -36,7 +36,7 @@ from ..layout import (
     element_dir,
     job_dir,
 )
-from ..schedulers import scheduler_named
+from ..schedulers.registry import scheduler_named
 from . import publish
 from .job import ITEM_LINE, JOB_OUTCOME, DamagedFile, Dependency, checked, describe_waiting, read_spec
 from .journal import ItemEnds

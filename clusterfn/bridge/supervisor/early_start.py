@@ -21,7 +21,7 @@ from ..layout import (
     attempt_dir,
     environment_dir,
 )
-from ..schedulers import gives_out_gpus
+from ..schedulers.registry import gives_out_gpus
 from .environ import DescribedJob, add_script_variables, expand_cwd, worker_environment
 from .publish import names_in
 from .worker_process import launch

@@ -24,7 +24,7 @@ from ..layout import (
     element_log,
     environment_dir,
 )
-from ..schedulers import scheduler_named
+from ..schedulers.registry import scheduler_named
 from .environ import DescribedJob
 from .process_tree import boot_id, start_time
 from .publish import numbers_in

@@ -44,9 +44,9 @@ def _run_command(argv: "list[str]") -> int:
 
         return run_on_node(*argv[1:])
     if command in ("enter", "hold") and count >= 3:
-        from .. import schedulers
+        from ..schedulers import registry
 
-        return schedulers.in_held_allocation(argv)
+        return registry.in_held_allocation(argv)
     from .commands import run_command
 
     return run_command(argv)

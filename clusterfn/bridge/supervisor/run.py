@@ -26,7 +26,7 @@ from ..layout import (
     WORK,
     WORKER,
 )  # fmt: skip
-from ..schedulers import given_gpus
+from ..schedulers.registry import given_gpus
 from . import classify_exit, environ, gpus, limits, process_tree, worker_process
 from .attempt import UsageFile, restore_owner_permissions
 from .job import describe_place

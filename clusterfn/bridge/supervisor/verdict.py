@@ -13,8 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
-MORE_MEMORY = 'ask for more: memory="..."; or use less at a time'
-MORE_TIME = 'ask for more: time="..."'
 # These fields are not in outcome.json by themselves.
 _OWN = ("kind", "exit_status", "asked", "transient", "kept", "exception_at")
 # What the supervisor exits with if no kind says it: the scheduler's reason is not known yet, and `after` asks for it.

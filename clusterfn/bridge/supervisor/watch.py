@@ -295,11 +295,11 @@ class EndWatch:
 
 def too_long(limit_s: float) -> Verdict:
     """Return the verdict that the job ran past its time limit."""
-    return Verdict(
-        TIME,
-        "the job ran longer than the %s it had" % format_duration(limit_s),
-        hint="ask for more, for example time=%r" % ("%dmin" % max(1, round(limit_s / 30.0))),
-    )
+    # This import is late, because few jobs run too long.
+    from . import error_texts
+
+    message, hint = error_texts.too_long(limit_s)
+    return Verdict(TIME, message, hint=hint)
 
 
 def cancelled() -> Verdict:

@@ -233,7 +233,7 @@ def _has_gpus() -> bool:
     import shutil
 
     # This import is late, because the worker of a function without PyTorch never asks.
-    from ..schedulers import is_batch_job
+    from ..schedulers.registry import is_batch_job
 
     # The GPUs of the scheduler may be on other nodes.
     if is_batch_job(os.environ):

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, HostError, Unreachable
-from clusterfn.hosts import loop
-from clusterfn.hosts.rpc import keepalive, reconnect
+from clusterfn.hosts import keepalive, loop
+from clusterfn.hosts.keepalive import ASK, DEAD
+from clusterfn.hosts.rpc import reconnect
 from clusterfn.hosts.rpc.answers import PING_ID, AnswerReader, wrapped
 from clusterfn.hosts.rpc.frames import HELLO_ID, AgentStream, error_of
-from clusterfn.hosts.rpc.keepalive import ASK, DEAD
 from clusterfn.hosts.rpc.reply import Reply, RequestCancelled
 from clusterfn.hosts.rpc.request_queue import LinkStream, PendingRequests, RequestSender
 from clusterfn.hosts.rpc.requests import OpenRequest

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from clusterfn.errors import ClusterfnError
+from clusterfn.hosts.keepalive import Keepalive
 from clusterfn.hosts.rpc.frames import CHUNK, HELLO_ID, AgentStream, Header, pack
-from clusterfn.hosts.rpc.keepalive import Keepalive
 from clusterfn.hosts.rpc.requests import OpenRequest
 from clusterfn.hosts.transports import Stream
 

@@ -21,13 +21,13 @@ from pathlib import Path
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
+from clusterfn.hosts.keepalive import SSH_PROBE_S, SSH_PROBES
 from clusterfn.hosts.transports import base, held_connections, ssh_errors
 from clusterfn.hosts.transports.base import Stream, Transport
 from clusterfn.hosts.transports.local import PATIENCE_S, ProcessStream
 from clusterfn.hosts.transports.prompts import AGAIN, Asker, LoginQuestion, NotAnswered
 from clusterfn.hosts.transports.ssh_config import Settings, resolve
 
-KEEPALIVE_S, KEEPALIVES = 15, 3
 LOGIN_S = 30.0
 CHECK_S = 5.0
 LOOK_S = 0.25
@@ -324,8 +324,8 @@ def line(settings: Settings, mux: Sequence[str], command: str, *, asks: bool = F
         # With a forwarded agent, root on the host could use the user's keys. The option above does not turn it off.
         "ForwardAgent=no",
         f"ConnectTimeout={max(1, round(settings.timeout_s))}",
-        f"ServerAliveInterval={KEEPALIVE_S}",
-        f"ServerAliveCountMax={KEEPALIVES}",
+        f"ServerAliveInterval={SSH_PROBE_S}",
+        f"ServerAliveCountMax={SSH_PROBES}",
         *(["StrictHostKeyChecking=yes"] if settings.strict in unsafe else []),
         *settings.instead,
     ]

@@ -20,6 +20,7 @@ import paramiko
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.hosts import loop
+from clusterfn.hosts.keepalive import SSH_PROBE_S, SSH_PROBES
 from clusterfn.hosts.transports import base, host_keys, ssh_errors
 from clusterfn.hosts.transports.base import DeliveringStream, Stream, Transport
 from clusterfn.hosts.transports.paramiko_login import log_in
@@ -34,7 +35,6 @@ WINDOW = 16 * 2**20
 NEAR_WINDOW = 2**20
 # A login takes at least two round trips. One that is faster than this shows that the host is near.
 _NEAR_S = 0.04
-KEEPALIVE_S, KEEPALIVES = 15, 3
 # In order of preference. AES-GCM comes first, because `paramiko_sending` avoids most copies only with it.
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
 STDERR_KEPT = 8192
@@ -49,11 +49,11 @@ BROKEN = (OSError, EOFError, paramiko.SSHException)
 FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 # With these options of TCP, the loss of the host is noticed within a minute.
 _NOTICE_LOSS = {
-    "TCP_KEEPIDLE": KEEPALIVE_S,
-    "TCP_KEEPALIVE": KEEPALIVE_S,
-    "TCP_KEEPINTVL": KEEPALIVE_S,
-    "TCP_KEEPCNT": KEEPALIVES,
-    "TCP_USER_TIMEOUT": KEEPALIVE_S * KEEPALIVES * 1000,
+    "TCP_KEEPIDLE": SSH_PROBE_S,
+    "TCP_KEEPALIVE": SSH_PROBE_S,
+    "TCP_KEEPINTVL": SSH_PROBE_S,
+    "TCP_KEEPCNT": SSH_PROBES,
+    "TCP_USER_TIMEOUT": SSH_PROBE_S * SSH_PROBES * 1000,
 }
 
 # At exit paramiko would end all connections before what was registered earlier, and what a program still sends would
@@ -199,7 +199,7 @@ def _connect(
         log_in(ssh, settings, host.name, asker)
         if time.monotonic() - began < _NEAR_S:
             ssh.default_window_size = NEAR_WINDOW
-        ssh.set_keepalive(KEEPALIVE_S)
+        ssh.set_keepalive(SSH_PROBE_S)
     return ssh
 
 

@@ -1,5 +1,5 @@
 """SLURM: the scheduler of a host with `scheduler: slurm`."""
 
-from clusterfn.bridge.schedulers import SCHEDULERS
+from clusterfn.bridge.schedulers.registry import SCHEDULERS
 
 OBEYED = SCHEDULERS["slurm"].obeyed

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.supervisor.verdict import MORE_MEMORY, MORE_TIME
+from clusterfn.bridge.supervisor import error_texts
 from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, Evidence, JobState, SchedulerVerdict
 
 _PENDING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
@@ -196,10 +196,10 @@ _ENDINGS = {
     "DEADLINE": (layout.TIME, "the job passed its deadline", "remove `deadline` from `slurm:`"),
     "LAUNCH_FAILED": (layout.LOST, "the node {node} could not start the job", _RELEASE),
     "NODE_FAIL": (layout.NODE, "the node {node} went down", _AGAIN),
-    "OUT_OF_MEMORY": (layout.MEMORY, "SLURM ended the job for using more memory than it asked for", MORE_MEMORY),
+    "OUT_OF_MEMORY": (layout.MEMORY, *error_texts.ended_for_memory("SLURM")),
     "PREEMPTED": (layout.LOST, "SLURM took the node {node} back and does not restart the job", _AGAIN),
     "RECONFIG_FAIL": (layout.NODE, "the node {node} could not be reconfigured", _AGAIN),
-    "TIMEOUT": (layout.TIME, "SLURM ended the job at its limit of {limit}", MORE_TIME),
+    "TIMEOUT": (layout.TIME, *error_texts.ended_for_time("SLURM", "limit of {limit}")),
 }
 
 
@@ -257,7 +257,7 @@ def _ending(facts: dict[str, str], log: str) -> tuple[str, str, str, str]:
         names = {"node": node, "limit": facts.get("TimeLimit", "(unknown)")}
         return kind, message.format(**names), hint, "scheduler"
     if _MEMORY_TEXT.search(log) and facts["JobState"] == "FAILED":
-        return layout.MEMORY, _ENDINGS["OUT_OF_MEMORY"][1], MORE_MEMORY, "scheduler"
+        return (*_ENDINGS["OUT_OF_MEMORY"], "scheduler")
     if facts.get("Reason") == "JobLaunchFailure" and signal in ("", "0", _NO_LOG):
         hint = "`root:` must be on a file system that login node and compute nodes share"
         return layout.LOST, f"the node {facts.get('NodeList', '')} could not start the job", hint, "start"

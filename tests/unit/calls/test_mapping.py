@@ -152,7 +152,7 @@ SENT = JobSpec(
     building=EnvironmentRef("ab", "/envs", True, "12.4", ("lab",)),
     group=Group(10, 2, 5, 4, 1, 60.0, 1800.0), log_limit_bytes=5, grace_s=3.0, stall_s=600.0, retries=2, umask=0o027,
     resume="7f3a" * 4, quiet_s=60.0, scheduler_options={"qos": "long"}, after={"ab" * 8: {"name": "a", "items": None}},
-    warn_s=30.0, requeue={"node": 1}, priority=2, arguments="1 … 10", has_value=False,
+    only_on_host={"warn_s": 30.0, "priority": 2}, requeue={"node": 1}, arguments="1 … 10", has_value=False,
 )  # fmt: skip
 
 

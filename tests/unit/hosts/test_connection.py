@@ -21,10 +21,10 @@ import pytest
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, HostDiskFull, HostError, HostKeyError, Unreachable
 from clusterfn.hosts import connection as hosts
-from clusterfn.hosts import loop
+from clusterfn.hosts import keepalive, loop
 from clusterfn.hosts.connection import ConnectionState, Followed, HostConnection, Reply
 from clusterfn.hosts.host_state import HostState
-from clusterfn.hosts.rpc import boot, keepalive, link, reconnect
+from clusterfn.hosts.rpc import boot, link, reconnect
 from clusterfn.hosts.rpc.file_requests import pieces_of
 from clusterfn.hosts.rpc.frames import CHUNK, FRAME, LONGEST_HEADER, pack
 from clusterfn.hosts.rpc.requests import MemorySink

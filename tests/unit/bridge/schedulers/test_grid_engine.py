@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn.bridge.layout import UNSATISFIABLE
-from clusterfn.bridge.schedulers import is_batch_job, scheduler_named
+from clusterfn.bridge.schedulers.registry import is_batch_job, scheduler_named
 from clusterfn.bridge.supervisor.verdict import AttemptEnded
 
 RECORDED = Path(__file__).parents[3] / "golden" / "grid-engine-8.1.9"

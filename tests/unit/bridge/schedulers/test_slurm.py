@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge.schedulers import scheduler_named
 from clusterfn.bridge.schedulers.base import HostScheduler
+from clusterfn.bridge.schedulers.registry import scheduler_named
 
 OBEYED = {
     "SLURM_CLUSTERS": "other", "SQUEUE_PARTITION": "short", "SCANCEL_INTERACTIVE": "1", "SCONTROL_FUTURE": "1",

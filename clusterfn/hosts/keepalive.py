@@ -1,4 +1,7 @@
-"""Keepalive: when to ping the other end of a stream, when it counts as dead, and what checks it every few seconds."""
+"""Keepalive: how often SSH probes a connection, and how the link to an agent pings it and notices that it is dead.
+
+SSH probes only a connection of its own. The ping also notices an agent that hangs, or a jump host that does.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ import time
 import weakref
 from typing import Any
 
+# Each SSH connection is probed this often, and is lost after so many probes without an answer: by ssh itself, by
+# paramiko, and by TCP below it.
+SSH_PROBE_S, SSH_PROBES = 15, 3
 # Ping after so many seconds without any byte from the host.
 QUIET_S = 15.0
 # Without any byte for so long, the stream counts as dead.
