@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING
-from clusterfn.bridge.supervisor.text import counted, how_to_correct
+from clusterfn.bridge.supervisor.text import counted, how_to_correct, last_lines
 from clusterfn.calls import call
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.cli.check.step import CheckState, Progress, StepFailed, StepSkipped, StepWarning
@@ -112,7 +112,7 @@ def pytorch(state: CheckState) -> str:
         raise StepFailed(f"{build} {sees} on {node}", f"run nvidia-smi in a job on {state.name}")
     if total != verify.TOTAL:
         raise StepFailed(f"{build} computes {total} instead of {verify.TOTAL} on {node}", "ask the administrator")
-    return f"{build} calculated on {node}: {count} GPU{'s' * (count != 1)}, compute capability {capability}"
+    return f"{build} calculated on {node}: {counted(count, 'GPU')}, compute capability {capability}"
 
 
 def _check_namespace(state: CheckState, net_ns: str) -> None:
@@ -265,7 +265,7 @@ def leave_queue(job: Job[Any], session: HostState) -> None:
         if time.monotonic() > until:
             raise ClusterfnError(
                 f"the scheduler did not answer: job {job.id} of this check may still be in its queue",
-                evidence=answer.err.decode("utf-8", "replace").splitlines()[-5:],
+                evidence=last_lines(answer.err, 5),
                 hint=f"later: clusterfn cancel {job.id} {job.host}",
             )
         time.sleep(AGAIN_S)

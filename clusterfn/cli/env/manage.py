@@ -102,14 +102,11 @@ def _rows(environments: Sequence[Built]) -> Iterator[list[str]]:
     now = time.time()
     for each in environments:
         about = each.about if len(each.about) <= _ABOUT else each.about[: _ABOUT - 1] + "…"
+        users = " ".join(job[:_DIGITS] for job in each.used_by[:_SHOWN_JOBS])
+        users += f" and {len(each.used_by) - _SHOWN_JOBS} more" if len(each.used_by) > _SHOWN_JOBS else ""
         ages = [format_duration(now - each.built), format_duration(now - each.used)]
         sizes = [format_size(each.size), str(each.files)]
-        yield [each.id[:_DIGITS], about, each.python, each.cuda or "-", *sizes, *ages, _users(each.used_by)]
-
-
-def _users(jobs: Sequence[str]) -> str:
-    ids = " ".join(job[:_DIGITS] for job in jobs[:_SHOWN_JOBS])
-    return f"{ids} and {len(jobs) - _SHOWN_JOBS} more" if len(jobs) > _SHOWN_JOBS else ids
+        yield [each.id[:_DIGITS], about, each.python, each.cuda or "-", *sizes, *ages, users]
 
 
 def show_environment(args: argparse.Namespace) -> int:
