@@ -51,7 +51,12 @@ def cancel(args: argparse.Namespace) -> int:
 
     def end(job_id: str, host: str | None) -> dict[str, Any]:
         job = withdrawn.get(job_id)
-        return _cancel(find(job_id, host), most_s) if job is None else _describe_withdrawn(job, host)
+        if job is None:
+            return _cancel(find(job_id, host), most_s)
+        if job.error is not None:
+            raise job.error
+        console.tell(in_one_line(f"{job.id} {job.name} on {host} {_WITHDRAWN}"))
+        return {"id": job.id, "name": job.name, "host": host, "state": CANCELLED, "ended": True, "done": _WITHDRAWN}
 
     outcomes = selection.for_each(end, "ended", "cancelling jobs")
     if args.json:
@@ -80,13 +85,6 @@ def _withdraw_many(jobs: Sequence[tuple[str, str]]) -> dict[str, WithdrawnJob]:
             # `_cancel` asks about each of these jobs again, and reports the error.
             withdrawn.update((job.id, job) for job in answer.result())
     return withdrawn
-
-
-def _describe_withdrawn(job: WithdrawnJob, host: str | None) -> dict[str, Any]:
-    if job.error is not None:
-        raise job.error
-    console.tell(in_one_line(f"{job.id} {job.name} on {host} {_WITHDRAWN}"))
-    return {"id": job.id, "name": job.name, "host": host, "state": CANCELLED, "ended": True, "done": _WITHDRAWN}
 
 
 def _cancel(job: Job[Any] | JobGroup[Any, Any], most_s: float) -> dict[str, Any]:

@@ -50,17 +50,14 @@ def clean(args: argparse.Namespace) -> int:
         if args.host:
             raise ConfigError("--local is about this machine, not a host", hint="clusterfn clean --local")
         return _show(_local(older_s or 0.0, args.dry_run), args, "")
-    _, host, _ = target.host(args.host, "clean")
-    session = open_session(host)
+    session = target.host_state(args.host, "clean")
     outcome = look(session, older_s, dry=args.dry_run, timeout_s=_TIMEOUT_S)
     _show(outcome["kinds"], args, session.root)
     if outcome["waiting"] and not args.json:
         count = counted(len(outcome["waiting"]), "job")
         console.tell(f"kept for {count}, waiting or running: files used since the oldest was sent")
     elif outcome["recent"] and not args.json:
-        console.say(
-            f"clusterfn: not removed: {outcome['recent']} used in the last 2 hours, which a program may still need\n"
-        )
+        console.tell(f"not removed: {outcome['recent']} used in the last 2 hours, which a program may still need")
     return 0
 
 
@@ -98,7 +95,7 @@ def _show(kinds: Kinds, args: argparse.Namespace, root: str) -> int:
     if kinds:
         print(screen.table(_DRY_HEAD if args.dry_run else _HEAD, _rows(kinds)))
     freed = format_size(sum(each["freed"] for each in kinds.values()))
-    console.say(in_one_line(f"clusterfn: {freed} {'would be freed' if args.dry_run else 'freed'}") + "\n")
+    console.tell(f"{freed} {'would be freed' if args.dry_run else 'freed'}")
     return 0
 
 

@@ -28,7 +28,7 @@ from clusterfn.cli import screen, target
 from clusterfn.config.host_text import reading
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts.connection import Completed, Reply
-from clusterfn.hosts.host_state import HostState, open_session
+from clusterfn.hosts.host_state import HostState
 from clusterfn.scheduler.base import Question
 
 _MACHINE_HEAD = ("GPU", "NAME", "MEMORY", "USE", "HELD BY")
@@ -227,10 +227,9 @@ class GpuView:
 
 def gpus(args: argparse.Namespace) -> int:
     """Print the GPUs of a host and their queue."""
-    _, host, _ = target.host(args.host, "gpus")
-    session = open_session(host)
+    session = target.host_state(args.host, "gpus")
     if session.scheduler.has_nodes:
-        every_s = max(_EVERY_ON_CLUSTER_S, host.poll_floor_s)
+        every_s = max(_EVERY_ON_CLUSTER_S, session.host.poll_floor_s)
         view = GpuView(ask_cluster, cluster_tables, "nodes", "no node has a gres named gpu", every_s)
     else:
         none = "nvidia-smi is missing, or lists none"

@@ -8,6 +8,7 @@ mistakes are found when clusterfn reads the file.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from clusterfn.config import value_kinds as kinds
 from clusterfn.config.option_checks import HOST_NAME
@@ -89,17 +90,17 @@ _INSTEAD_OF_DEFAULT = {word: f"the key is `{meant}:`" for word, meant in ALIASES
 def _defaults(value: Value) -> Resources:
     beside = dict.fromkeys(HOST_KEYS, "write it below the host, beside `defaults:`")
     entries = value.mapping(DEFAULT_KEYS, {**OF_CALLS, **beside, **_INSTEAD_OF_DEFAULT})
-    pairs = [(DEFAULT_KEYS[word], each) for word, each in entries.items() if word != "environment"]
-    return Resources(**{key.field: key.kind.read(each) for key, each in pairs})
+    entries.pop("environment", None)
+    return Resources(**_fields(entries, DEFAULT_KEYS))
 
 
-def _limits(value: Value) -> Limits:
-    pairs = [(LIMIT_KEYS[word], each) for word, each in value.mapping(LIMIT_KEYS).items()]
-    return Limits(**{key.field: key.kind.read(each) for key, each in pairs})
+def _fields(entries: Mapping[str, Value], keys: Mapping[str, Key]) -> dict[str, Any]:
+    """Read the value of each key, by the attribute that it becomes."""
+    return {keys[word].field: keys[word].kind.read(each) for word, each in entries.items()}
 
 
 _DEFAULTS = Kind(_defaults, form_of(DEFAULT_KEYS))
-_LIMITS = Kind(_limits, form_of(LIMIT_KEYS))
+_LIMITS = Kind(lambda value: Limits(**_fields(value.mapping(LIMIT_KEYS), LIMIT_KEYS)), form_of(LIMIT_KEYS))
 
 # The keys of a host, with the attribute of Host that each becomes.
 HOST_KEYS: Mapping[str, Key] = {
@@ -277,18 +278,14 @@ def file_schema() -> Form:
 
 
 def _host() -> Form:
-    rules = [
-        {
-            "if": {"properties": {"scheduler": {"const": word}}, "required": ["scheduler"]},
-            "then": {"properties": dict.fromkeys(_not_obeyed(word), False)},
-        }
-        for word in SCHEDULER_KEYS
-    ]
+    rules = []
+    of_schedulers = {key for each in SCHEDULER_KEYS.values() for key in each.keys}
+    for word, each in SCHEDULER_KEYS.items():
+        not_obeyed = (of_schedulers - each.keys.keys()) | ({"limits", "gpus"} if each.limits else set())
+        rules.append(
+            {
+                "if": {"properties": {"scheduler": {"const": word}}, "required": ["scheduler"]},
+                "then": {"properties": dict.fromkeys(sorted(not_obeyed), False)},
+            }
+        )
     return {**form_of(HOST_KEYS), "required": ["scheduler"], "allOf": rules}
-
-
-def _not_obeyed(word: str) -> list[str]:
-    """Return the keys that a host with this scheduler cannot have."""
-    own = SCHEDULER_KEYS[word].keys
-    others = {key for each in SCHEDULER_KEYS.values() for key in each.keys if key not in own}
-    return sorted(others | ({"limits", "gpus"} if SCHEDULER_KEYS[word].limits else set()))

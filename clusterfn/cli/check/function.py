@@ -80,7 +80,11 @@ def function(state: CheckState) -> str:
     except TooLate as late:
         hint = "wait longer with --timeout, or skip the function with --no-job; the job was stopped"
         raise StepFailed(str(late), hint) from late
-    _check_namespace(state, returned.net_ns)
+    agent_ns, net_ns = state.session.connection.facts.net_ns, returned.net_ns
+    # Jobs of a bare host lock GPUs by sockets, which do not cross the borders of network namespaces.
+    if not state.has_nodes and state.host.lease == "socket" and net_ns and agent_ns and net_ns != agent_ns:
+        message = f"returned, but jobs run in a network namespace of their own ({net_ns}, the agent in {agent_ns})"
+        raise StepWarning(f"{message}: two jobs could take the same GPU", f"write `lease: file` for {state.place}")
     where = f"{returned.node}, Python {returned.python}, process {returned.pid}"
     return f"returned from {where}, after {returned.seconds:.2f} s"
 
@@ -113,14 +117,6 @@ def pytorch(state: CheckState) -> str:
     if total != verify.TOTAL:
         raise StepFailed(f"{build} computes {total} instead of {verify.TOTAL} on {node}", "ask the administrator")
     return f"{build} calculated on {node}: {counted(count, 'GPU')}, compute capability {capability}"
-
-
-def _check_namespace(state: CheckState, net_ns: str) -> None:
-    """Warn about separate network namespaces: jobs of a bare host lock GPUs by sockets, which do not cross them."""
-    agent_ns = state.session.connection.facts.net_ns
-    if not state.has_nodes and state.host.lease == "socket" and net_ns and agent_ns and net_ns != agent_ns:
-        message = f"returned, but jobs run in a network namespace of their own ({net_ns}, the agent in {agent_ns})"
-        raise StepWarning(f"{message}: two jobs could take the same GPU", f"write `lease: file` for {state.place}")
 
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from clusterfn.errors import AuthenticationError, ClusterfnError, HostError, Hos
 from clusterfn.hosts import gpus as host_gpus
 from clusterfn.hosts.host_state import open_session
 from clusterfn.hosts.site_rules import FILE
-from clusterfn.hosts.survey import SurveyedGpus, Volume
+from clusterfn.hosts.survey import SurveyedGpus
 from clusterfn.hosts.transports.ssh_config import resolve
 from clusterfn.scheduler import kind_of_site
 
@@ -160,10 +160,6 @@ def space(state: CheckState) -> str:
         mend = f"remove some files (`du --inodes -xd1 {folder} | sort -n`), or {_elsewhere(state)}"
         wrong = StepFailed if volume.room_files < _TOO_FEW_FILES else StepWarning
         raise wrong(f"only {volume.room_files} more files can be created{bound} in {volume.path}", mend)
-    return _free(volume)
-
-
-def _free(volume: Volume) -> str:
     left = volume.quota_bytes
     quota = "no quota reported" if left is None else f"your quota leaves {format_size(left)}"
     free = "" if volume.free_bytes is None else f"{format_size(volume.free_bytes)} free, "

@@ -54,7 +54,10 @@ def begin(address: str | None, name: str | None, answers: Answers) -> Begun:
     path = writing.place(Path.cwd())
     configuration = writing.read_or_empty(path)
     if address is None:
-        _say_aliases()
+        aliases = ssh_config_file.aliases()
+        if aliases:
+            more = ", …" if len(aliases) > _SHOWN_ALIASES else ""
+            say(f"{ssh_config_file.config_file()} knows {', '.join(aliases[:_SHOWN_ALIASES])}{more}")
         question = "Address of the host (user@name, user@name:port, or an alias of ~/.ssh/config)"
         address = answers.text(question, "ADDRESS, the word after `clusterfn init`", check=_check_address)
     address = address.removeprefix("ssh://").rstrip("/")
@@ -115,13 +118,6 @@ def _proposed(address: str) -> str:
     labels = [label for label in name.split(".") if label]
     chosen = next((label for label in labels if not _NO_NAMES.fullmatch(label)), "".join(labels[:1]))
     return re.sub(r"[^\w-]", "-", chosen, flags=re.ASCII).strip("_-") or "server"
-
-
-def _say_aliases() -> None:
-    names = ssh_config_file.aliases()
-    if names:
-        more = ", …" if len(names) > _SHOWN_ALIASES else ""
-        say(f"{ssh_config_file.config_file()} knows {', '.join(names[:_SHOWN_ALIASES])}{more}")
 
 
 def say_way(host: Host) -> Settings:
