@@ -61,6 +61,7 @@ _MODULES = (
     ("sqlalchemy.util._immutabledict_cy", "sqlalchemy.cyextension.immutabledict"),
     # Values of jobs that an earlier version of clusterfn sent name its own modules.
     (f"{__package__}.arrays", f"{__package__}.pickler"),
+    (f"{__package__}.arrays", f"{__package__}.numpy_random"),
     (f"{__package__}.classes", f"{__package__}.pickler"),
 )
 
