@@ -27,7 +27,7 @@ from clusterfn.bridge.job_states import (
     SHORT,
     clock,
 )
-from clusterfn.bridge.supervisor.text import format_duration, in_one_line
+from clusterfn.bridge.supervisor.text import counted, format_duration, in_one_line, last_lines
 from clusterfn.calls import console, history, outcome, remote_state
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_tracker import Tracker
@@ -123,7 +123,7 @@ class JobList(list[JobInfo], NotebookDisplay):
             shown = [job.id, job.name, job.arguments, job.host, job.state, sent, ran, str(job.gpus or ""), uses]
             return [*shown, job.detail]
 
-        title = f"{len(self)} job{'' if len(self) == 1 else 's'}"
+        title = counted(len(self), "job")
         columns = ("id", "name", "arguments", "host", "state", "sent", "ran", "GPUs", "uses", "")
         return Summary(title, columns=columns, rows=[row(each) for each in self])
 
@@ -252,8 +252,8 @@ def list_host_jobs(session: HostState) -> list[dict[str, Any]]:
     while True:
         answer = session.bridge.supervise("list", session.root, *([after] if after else [])).result(_TIMEOUT_S)
         if answer.rc != 0:
-            evidence = answer.err.decode("utf-8", "replace").splitlines()[-5:]
-            raise ClusterfnError("the host could not list its jobs", host=session.host.name, evidence=evidence)
+            message = "the host could not list its jobs"
+            raise ClusterfnError(message, host=session.host.name, evidence=last_lines(answer.err, 5))
         with reading(session.host.name, "its list of jobs"):
             page = [dict(json.loads(line)) for line in answer.out.splitlines()]
             following = str(page.pop()["after"]) if page and "after" in page[-1] else ""

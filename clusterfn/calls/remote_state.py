@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.supervisor.text import number, printable
+from clusterfn.bridge.supervisor.text import last_lines, number, printable
 from clusterfn.calls.traceback_files import name_files_as_here
 from clusterfn.config.host_text import reading, shaped
 from clusterfn.errors import ClusterfnError
@@ -172,9 +172,9 @@ def remove_jobs(session: HostState, ids: Sequence[str], *, dry: bool = False) ->
     words = [session.root, "dry" if dry else "", *ids]
     answer = session.bridge.supervise("remove", *words, timeout_s=_REMOVAL_S).result(_REMOVAL_S + _TIMEOUT_S)
     if answer.rc != 0:
-        evidence = answer.err.decode("utf-8", "replace").splitlines()[-5:]
         raise ClusterfnError(
-            f"{session.host.name} could not remove the jobs", host=session.host.name, evidence=evidence,
+            f"{session.host.name} could not remove the jobs", host=session.host.name,
+            evidence=last_lines(answer.err, 5),
             hint=f"check {session.root}/jobs on the host: is its file system mounted, and can you write to it?",
         )  # fmt: skip
     with reading(session.host.name, "its list of removed jobs"):

@@ -1,17 +1,26 @@
-"""`clusterfn clean`: remove what is no longer needed from a host, or from the cache of this machine."""
+"""`clusterfn clean` removes what is no longer needed from a host, or from the cache of this machine.
+
+`clusterfn rm` removes jobs that have ended, with all their files, from their hosts.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from clusterfn.bridge import layout, removal
-from clusterfn.bridge.supervisor.text import counted, format_size, in_one_line
+from clusterfn.bridge.supervisor.text import counted, format_size, in_one_line, last_lines
 from clusterfn.calls import console
+from clusterfn.calls.at_once import at_once
+from clusterfn.calls.attach import find_job
+from clusterfn.calls.remote_state import remove_jobs
 from clusterfn.cli import screen, target
-from clusterfn.config import places
+from clusterfn.cli.complaint import error_facts
+from clusterfn.cli.selection import ENDED, Selection, select
+from clusterfn.config import config_file, places
 from clusterfn.config.host_text import reading, shaped
 from clusterfn.config.units import parse_time
 from clusterfn.errors import ClusterfnError, ConfigError
@@ -41,17 +50,14 @@ def clean(args: argparse.Namespace) -> int:
         if args.host:
             raise ConfigError("--local is about this machine, not a host", hint="clusterfn clean --local")
         return _show(_local(older_s or 0.0, args.dry_run), args, "")
-    _, host, _ = target.host(args.host, "clean")
-    session = open_session(host)
+    session = target.host_state(args.host, "clean")
     outcome = look(session, older_s, dry=args.dry_run, timeout_s=_TIMEOUT_S)
     _show(outcome["kinds"], args, session.root)
     if outcome["waiting"] and not args.json:
         count = counted(len(outcome["waiting"]), "job")
         console.tell(f"kept for {count}, waiting or running: files used since the oldest was sent")
     elif outcome["recent"] and not args.json:
-        console.say(
-            f"clusterfn: not removed: {outcome['recent']} used in the last 2 hours, which a program may still need\n"
-        )
+        console.tell(f"not removed: {outcome['recent']} used in the last 2 hours, which a program may still need")
     return 0
 
 
@@ -67,9 +73,9 @@ def look(session: HostState, older_s: float | None, *, dry: bool, timeout_s: flo
     words = [str(session.host.keep_days * removal.DAY_S), "" if older_s is None else str(older_s), "dry" if dry else ""]
     answer = session.bridge.supervise("clean", session.root, *words, timeout_s=timeout_s).result(timeout_s + _ANSWERS_S)
     if answer.rc != 0:
-        lines = answer.err.decode("utf-8", "replace").splitlines()[-5:]
         raise ClusterfnError(
-            f"{session.host.name} could not look through {session.root}", host=session.host.name, evidence=lines,
+            f"{session.host.name} could not look through {session.root}", host=session.host.name,
+            evidence=last_lines(answer.err, 5),
             hint="check that folder on the host: is its file system mounted, and can you write to it?",
         )  # fmt: skip
     with reading(session.host.name, "what can be removed"):
@@ -89,7 +95,7 @@ def _show(kinds: Kinds, args: argparse.Namespace, root: str) -> int:
     if kinds:
         print(screen.table(_DRY_HEAD if args.dry_run else _HEAD, _rows(kinds)))
     freed = format_size(sum(each["freed"] for each in kinds.values()))
-    console.say(in_one_line(f"clusterfn: {freed} {'would be freed' if args.dry_run else 'freed'}") + "\n")
+    console.tell(f"{freed} {'would be freed' if args.dry_run else 'freed'}")
     return 0
 
 
@@ -106,3 +112,75 @@ def _local(older_s: float, dry: bool) -> dict[str, dict[str, int]]:
     for path in removal.paths_in(str(places.cache_folder() / "pkgs")):
         report.add(_PACKAGES, path, removal.is_due(removal.date_of(path), older_s))
     return dict(report.summary["kinds"])
+
+
+# The ids are words of one command line, whose length is limited.
+_AT_ONCE = 500
+
+
+def remove(args: argparse.Namespace) -> int:
+    """Remove each job that has ended; say which were kept and why. Return 1 if one that was named was kept."""
+    selection = select(args, "rm", ENDED)
+    removed: list[dict[str, Any]] = []
+    kept: list[dict[str, Any]] = []
+    for session, ids in _by_host(selection, kept):
+        for first in range(0, len(ids), _AT_ONCE):
+            part = ids[first : first + _AT_ONCE]
+            try:
+                outcomes = remove_jobs(session, part, dry=args.dry_run)
+            except ClusterfnError as error:
+                if selection.single:
+                    raise
+                kept += (_describe_kept(job_id, error) for job_id in part)
+                continue
+            removed += ({**each, "host": session.host.name} for each in outcomes["removed"])
+            kept += ({**each, "host": session.host.name} for each in outcomes["kept"])
+    if args.json:
+        print(screen.as_json({"removed": removed, "kept": kept}))
+    else:
+        _print_removed(removed, kept, dry=args.dry_run)
+    return 1 if kept else 0
+
+
+def _by_host(selection: Selection, kept: list[dict[str, Any]]) -> Iterator[tuple[HostState, list[str]]]:
+    """Find each job, and yield the hosts with the full ids of theirs; add to `kept` what cannot be found."""
+    config, listed = config_file.load(), dict(selection.listed)
+    sessions: dict[str, HostState] = {}
+    ids: dict[str, list[str]] = {}
+
+    def find(job: tuple[str, str | None]) -> tuple[HostState, str]:
+        if job[0] in listed:
+            return open_session(config.resolve(listed[job[0]])[0]), job[0]
+        session, folder = find_job(*job)
+        return session, posixpath.basename(folder)
+
+    for (job_id, _), answer in zip(selection.jobs, at_once(selection.jobs, find, "looking for the jobs")):
+        try:
+            session, full_id = answer.result()
+        except ClusterfnError as error:
+            if selection.single:
+                raise
+            kept.append(_describe_kept(job_id, error))
+            continue
+        sessions[session.host.name] = session
+        ids.setdefault(session.host.name, []).append(full_id)
+    for name, session in sessions.items():
+        yield session, list(dict.fromkeys(ids[name]))
+
+
+def _describe_kept(job_id: str, error: ClusterfnError) -> dict[str, Any]:
+    return {"id": job_id, "why": error.message, "error": error_facts(error)}
+
+
+def _print_removed(removed: Sequence[dict[str, Any]], kept: Sequence[dict[str, Any]], *, dry: bool) -> None:
+    for each in removed:
+        done = "would remove" if dry else "removed"
+        print(in_one_line(f"{done} {each['id']} from {each['host']}, {format_size(each['bytes'])}"))
+    for each in kept:
+        hint = f"; clusterfn cancel {each['id']} ends it first" if each["why"].startswith("it is ") else ""
+        console.warn(in_one_line(f"{each['id']} was not removed: {each['why']}{hint}"))
+    if not removed and not kept:
+        console.tell("nothing to remove: no such job has ended")
+    elif len(removed) > 1:
+        total = format_size(sum(each["bytes"] for each in removed))
+        console.tell(f"{len(removed)} jobs, {total} {'would be freed' if dry else 'freed'}")

@@ -25,9 +25,11 @@ _clusterfn_%(what)s() {
 
 
 def completion(args: argparse.Namespace) -> int:
-    """Print the completion for a shell; with --words the words that it asks for."""
+    """Print the completion for a shell; with --words the hosts, or jobs that were sent from here last and the hosts."""
     if args.words:
-        print("\n".join(_words_for(args.words)))
+        # Completion runs at each press of a key, so it must not ask a host.
+        ids = history.newest_ids(_MOST_IDS) if args.words == "jobs" else []
+        print("\n".join([*ids, *config_file.load().hosts]))
         return 0
     if args.shell is None:
         raise ConfigError("completion needs the name of a shell", hint="clusterfn completion bash, or zsh")
@@ -63,10 +65,3 @@ def _complete(parser: argparse.ArgumentParser, completers: dict[str, dict[str, s
         if isinstance(action, argparse._SubParsersAction):
             for command in {id(each): each for each in action.choices.values()}.values():
                 _complete(command, completers)
-
-
-def _words_for(what: str) -> list[str]:
-    """Return the hosts of clusterfn.yml; for jobs, before them, the ids that were sent from here last. Asks no host."""
-    # Completion runs at each press of a key, so it must not ask a host.
-    hosts = list(config_file.load().hosts)
-    return hosts if what == "hosts" else [*history.newest_ids(_MOST_IDS), *hosts]

@@ -78,7 +78,9 @@ def _of_host(host: Host, values: Mapping[str, Value]) -> Iterator[Setting]:
         if schedulers and host.scheduler not in schedulers:
             # The scheduler of this host does not obey this key, so it has no value here.
             continue
-        value = _attribute(host, field)
+        value: Any = host
+        for name in field.split("."):
+            value = getattr(value, name, None)
         below = _below(value)
         if key in values:
             yield from _settings_of(key, values[key])
@@ -88,13 +90,6 @@ def _of_host(host: Host, values: Mapping[str, Value]) -> Iterator[Setting]:
             yield from ((f"{key}.{name}", each, _DEFAULT) for name, each in below.items())
         elif field != "making.cuda":
             yield key, None if isinstance(value, (Limits, Resources)) else _with_unit(field, value), _DEFAULT
-
-
-def _attribute(host: Host, field: str) -> Any:
-    value: Any = host
-    for name in field.split("."):
-        value = getattr(value, name, None)
-    return value
 
 
 def _below(value: Any) -> dict[str, Any]:
@@ -144,7 +139,11 @@ def hosts(args: argparse.Namespace) -> int:
         # There are several hosts and no default. The list is still useful, so print it with that sentence.
         chosen, because = None, error.message
     names = (*configuration.named, *({*configuration.hosts} - {*configuration.named}))
-    facts = [_facts_of_host(configuration.hosts[name], chosen) for name in names]
+    facts: list[dict[str, Any]] = [
+        {"name": host.name, "address": host.address, "scheduler": host.scheduler, "transport": host.transport,
+         "environment": host.environment, "root": host.root, "source": host.source, "default": host == chosen}
+        for host in map(configuration.hosts.__getitem__, names)
+    ]  # fmt: skip
     if args.json:
         print(screen.as_json(facts))
         return 0
@@ -153,13 +152,6 @@ def hosts(args: argparse.Namespace) -> int:
     print(screen.table(_HOSTS_HEAD, rows))
     console.tell(f"a call without a host uses {chosen.name}: {because}" if chosen else because)
     return 0
-
-
-def _facts_of_host(host: Host, chosen: Host | None) -> dict[str, Any]:
-    return {
-        "name": host.name, "address": host.address, "scheduler": host.scheduler, "transport": host.transport,
-        "environment": host.environment, "root": host.root, "source": host.source, "default": host == chosen,
-    }  # fmt: skip
 
 
 def _short_place(source: str) -> str:

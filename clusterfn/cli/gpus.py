@@ -15,13 +15,20 @@ from typing import Any
 
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo, is_called
-from clusterfn.bridge.supervisor.text import counted, format_duration, format_size, in_one_line, shortened
+from clusterfn.bridge.supervisor.text import (
+    counted,
+    format_duration,
+    format_size,
+    in_one_line,
+    last_lines,
+    shortened,
+)
 from clusterfn.calls import console
 from clusterfn.cli import screen, target
 from clusterfn.config.host_text import reading
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts.connection import Completed, Reply
-from clusterfn.hosts.host_state import HostState, open_session
+from clusterfn.hosts.host_state import HostState
 from clusterfn.scheduler.base import Question
 
 _MACHINE_HEAD = ("GPU", "NAME", "MEMORY", "USE", "HELD BY")
@@ -41,8 +48,8 @@ def ask_machine(session: HostState) -> dict[str, Any]:
     """
     answer = session.bridge.supervise("gpus", session.root, session.host.lease).result(_TIMEOUT_S)
     if answer.rc != 0:
-        lines = answer.err.decode("utf-8", "replace").splitlines()[-5:]
-        raise ClusterfnError("the host could not report its GPUs", host=session.host.name, evidence=lines)
+        message = "the host could not report its GPUs"
+        raise ClusterfnError(message, host=session.host.name, evidence=last_lines(answer.err, 5))
     with reading(session.host.name, "the state of its GPUs"):
         report = dict(json.loads(answer.out))
         trouble = report.pop("trouble")
@@ -132,13 +139,9 @@ def _holder_name(holder: Mapping[str, Any]) -> str:
 
 
 def _waiting(place: int, job: Mapping[str, Any]) -> Sequence[str]:
-    since = format_duration(time.time() - job["since"])
-    return (str(place), _holder_name(job), _request_in_words(job["asked"]), since, shortened(job["reason"], _REASON))
-
-
-def _request_in_words(request: Mapping[str, int]) -> str:
-    """Say what a job waits for: its GPUs, else its cores."""
-    return counted(request["gpus"], "GPU") if request["gpus"] else counted(request["cores"], "core")
+    since, request = format_duration(time.time() - job["since"]), job["asked"]
+    wanted = counted(request["gpus"], "GPU") if request["gpus"] else counted(request["cores"], "core")
+    return (str(place), _holder_name(job), wanted, since, shortened(job["reason"], _REASON))
 
 
 _NODES_HEAD = ("NODE", "STATE", "TYPE", "FREE")
@@ -174,10 +177,9 @@ def _ask(session: HostState, question: Question[Any]) -> Reply[Completed]:
 
 def _text(session: HostState, answer: Completed) -> str:
     if answer.rc != 0:
-        lines = answer.err.decode("utf-8", "replace").splitlines()[-5:]
         raise ClusterfnError(
             f"{session.scheduler.title} did not report its nodes and jobs",
-            host=session.host.name, evidence=lines, hint="try again later",
+            host=session.host.name, evidence=last_lines(answer.err, 5), hint="try again later",
         )  # fmt: skip
     return answer.out.decode("utf-8", "replace")
 
@@ -225,10 +227,9 @@ class GpuView:
 
 def gpus(args: argparse.Namespace) -> int:
     """Print the GPUs of a host and their queue."""
-    _, host, _ = target.host(args.host, "gpus")
-    session = open_session(host)
+    session = target.host_state(args.host, "gpus")
     if session.scheduler.has_nodes:
-        every_s = max(_EVERY_ON_CLUSTER_S, host.poll_floor_s)
+        every_s = max(_EVERY_ON_CLUSTER_S, session.host.poll_floor_s)
         view = GpuView(ask_cluster, cluster_tables, "nodes", "no node has a gres named gpu", every_s)
     else:
         none = "nvidia-smi is missing, or lists none"

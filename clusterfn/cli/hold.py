@@ -28,7 +28,7 @@ from clusterfn.config.spec import Host
 from clusterfn.config.units import parse_time
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import loop, remote_files
-from clusterfn.hosts.host_state import HostState, open_session
+from clusterfn.hosts.host_state import HostState
 from clusterfn.scheduler.base import Evidence
 
 # By this name, `release` finds a job that still waits to hold an allocation.
@@ -131,8 +131,8 @@ def _of(args: argparse.Namespace, command: str) -> tuple[HostState, Host]:
     Raises:
         ConfigError: It has no SLURM.
     """
-    _, host, _ = target.host(args.host, command)
-    session = open_session(host)
+    session = target.host_state(args.host, command)
+    host = session.host
     if not session.scheduler_rules.holds:
         raise ConfigError(
             f"{host.name} has no SLURM, so there is no allocation to {command}", host=host.name,

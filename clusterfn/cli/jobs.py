@@ -200,18 +200,15 @@ def suggestions(used: Mapping[str, Any], requested: Mapping[str, Any]) -> list[s
     if memory and used.get("memory_bytes"):
         enough = _rounded_up(used["memory_bytes"] * _MARGIN["memory"], _MEMORY_STEPS)
         advice += _if_worth_it(f'memory="{exact_memory(enough)}"', memory, used["memory_bytes"], enough)
-    if requested.get("gpus") and _left_gpus_idle(used):
+    filled = (used.get("gpu_memory_bytes") or 0) > QUIET_MIB << 20
+    # The job must have run long enough for its GPUs to be measured.
+    was_measured = (used.get("longest_s") or 0.0) >= _SAMPLED_S
+    if requested.get("gpus") and used.get("gpu_use_percent") == 0 and not filled and was_measured:
         advice.append("gpus=0: its GPUs did nothing")
     if limit_s and used.get("longest_s"):
         enough = _rounded_up(used["longest_s"] * _MARGIN["time"], _TIME_STEPS)
         advice += _if_worth_it(f'time="{math.ceil(enough / 60)}min"', limit_s, used["longest_s"], enough)
     return advice
-
-
-def _left_gpus_idle(used: Mapping[str, Any]) -> bool:
-    """Whether a job ran long enough for its GPUs to be measured, and neither computed on them nor filled them."""
-    filled = (used.get("gpu_memory_bytes") or 0) > QUIET_MIB << 20
-    return used.get("gpu_use_percent") == 0 and not filled and (used.get("longest_s") or 0.0) >= _SAMPLED_S
 
 
 def _if_worth_it(option: str, requested: float, used: float, enough: float) -> list[str]:

@@ -44,15 +44,10 @@ def add(args: argparse.Namespace) -> int:
             hint="write --environment conda:NAME, or a file such as environment.yml; it must have ipykernel",
         )
     args.host = host.name
-    title = args.name or _name_of(args)
+    title = args.name or " · ".join([args.host, *([counted(args.gpus, "GPU")] if args.gpus else [])])
     added = kernelspecs.add_kernelspec(title, host.name, _words(args))
     print(f"added {added.name} as {added.shown!r}: choose it in Jupyter or VS Code", file=sys.stderr)
     return 0
-
-
-def _name_of(args: argparse.Namespace) -> str:
-    gpus = f" · {counted(args.gpus, 'GPU')}" if args.gpus else ""
-    return f"{args.host}{gpus}"
 
 
 def _words(args: argparse.Namespace) -> list[str]:
@@ -79,16 +74,14 @@ def list_kernels(args: argparse.Namespace) -> int:
         print(screen.as_json([asdict(spec) for spec in kernels]))
     elif kernels:
         rows = [
-            [each.name, each.shown, each.host, shlex.join(each.options), _trouble(each.trouble)] for each in kernels
-        ]
+            [each.name, each.shown, each.host, shlex.join(each.options),
+             f"cannot start: {each.trouble}" if each.trouble else ""]
+            for each in kernels
+        ]  # fmt: skip
         print(screen.table(_HEAD, rows))
     else:
         print("clusterfn: no kernels were added: clusterfn kernel add HOST", file=sys.stderr)
     return 0
-
-
-def _trouble(trouble: str) -> str:
-    return f"cannot start: {trouble}" if trouble else ""
 
 
 def remove(args: argparse.Namespace) -> int:

@@ -36,7 +36,10 @@ _MOMENT_S = 1.0
 
 def logs(args: argparse.Namespace) -> int:
     """Print what jobs have printed; with --follow until the one job ends."""
-    _reject_following(args)
+    if args.follow and args.stream == "scheduler":
+        raise ConfigError("what the scheduler wrote cannot be followed", hint="leave out -f")
+    if args.follow and args.json:
+        raise ConfigError("--json prints one object, and cannot follow a job", hint="leave out -f or --json")
     selection = select(args, "logs")
     if args.follow and len(selection.jobs) != 1:
         raise ConfigError(f"-f follows one job, not {len(selection.jobs)}", hint="leave out -f, or give one id")
@@ -57,13 +60,6 @@ def logs(args: argparse.Namespace) -> int:
         return {**facts_of(job), "items": items}
 
     return print_each(selection, args.json, show, tell, live=args.follow)
-
-
-def _reject_following(args: argparse.Namespace) -> None:
-    if args.follow and args.stream == "scheduler":
-        raise ConfigError("what the scheduler wrote cannot be followed", hint="leave out -f")
-    if args.follow and args.json:
-        raise ConfigError("--json prints one object, and cannot follow a job", hint="leave out -f or --json")
 
 
 def print_each(

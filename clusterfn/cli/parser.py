@@ -260,7 +260,7 @@ def _add_jobs(commands: Any) -> None:
     )  # fmt: skip
     add_json(command, "one array: each job, what was done, and its state")
     about = "change the time, the memory or the priority of waiting jobs"
-    command = _add_job(commands, "alter", "alter.alter", about, several=True)
+    command = _add_job(commands, "alter", "cancel.alter", about, several=True)
     command.add_argument("--time", metavar="DURATION", help="such as 90min, 2h or 02:00:00")
     command.add_argument("--memory", metavar="AMOUNT", help="such as 16GB")
     about = "order among your own waiting jobs: higher first; SLURM and Grid Engine only take 0 and less"
@@ -289,7 +289,7 @@ def _add_jobs(commands: Any) -> None:
     command.add_argument("words", metavar="ID", nargs="*", default=[], help=f"a HOST alone, or {_JOB}")
     command.add_argument("--environment", metavar="WHICH", help="an environment other than the host's")
     about = "remove ended jobs from their hosts, with all their files; cancel a running job first"
-    command = _add_job(commands, "rm", "remove.remove", about, several=True)
+    command = _add_job(commands, "rm", "clean.remove", about, several=True)
     command.add_argument("--dry-run", action="store_true", help="remove nothing; show what would be removed")
     add_json(command, "one object, sizes in bytes")
 

@@ -198,7 +198,9 @@ _EMPTY = "{} is an empty folder here, and only files are sent: let the command b
 def advise(error: CommandFailed, project: Project | None, args: argparse.Namespace) -> str | None:
     """Return what to do about a failed command; None if nothing shows it."""
     after = args.script_words if args.command_words is None else args.command_words
-    if error.exit_status == _WRONG_USAGE and (stray := _of_clusterfn(after or ())):
+    options = {f"--{name.replace('_', '-')}" for name in (*OPTIONS, "detach", "partition", "map")}
+    stray = next((word for word in after or () if word.partition("=")[0] in options), None)
+    if error.exit_status == _WRONG_USAGE and stray:
         place = "the script" if args.command_words is None else "--"
         return f"{stray} went to the command: options of clusterfn come before {place}"
     lines = error.evidence or ()
@@ -210,11 +212,6 @@ def advise(error: CommandFailed, project: Project | None, args: argparse.Namespa
         return None
     folder = Path(project, name)
     return (_EMPTY if folder.is_dir() and not any(folder.iterdir()) else _KEPT_OUT).format(name, name)
-
-
-def _of_clusterfn(words: Sequence[str]) -> str | None:
-    options = {f"--{name.replace('_', '-')}" for name in (*OPTIONS, "detach", "partition", "map")}
-    return next((word for word in words if word.partition("=")[0] in options), None)
 
 
 def _left_out(lines: Sequence[str], project: Project) -> str | None:

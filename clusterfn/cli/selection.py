@@ -103,7 +103,10 @@ def select(args: argparse.Namespace, command: str, states: Collection[str] = STA
     ids = [word for word in words if _is_id(word)]
     # A word of letters alone, such as "face", may be an id or a name, so only a list of the jobs decides.
     if len(ids) == len(words) and words and not any(word.isalpha() for word in words):
-        return Selection([(word, _one_host(hosts, command)) for word in _without_filters(args, ids)], len(ids) == 1)
+        if args.number is not None or args.state is not None or args.since is not None:
+            hint = "leave them out, or name jobs by --all or by their name"
+            raise ConfigError("-n, --state and --since do not apply to ids", hint=hint)
+        return Selection([(word, _one_host(hosts, command)) for word in ids], len(ids) == 1)
     jobs = _list_each(hosts, command) if hosts else _list_by_names(words, command, args)
     chosen: dict[str, str | None] = {}
     listed: dict[str, str] = {}
@@ -296,13 +299,6 @@ def _one_host(hosts: Sequence[str], command: str) -> str | None:
     if len(hosts) > 1:
         raise ConfigError(f"{command} ID takes one HOST, not {' and '.join(hosts)}", hint="leave out all but one")
     return next(iter(hosts), None)
-
-
-def _without_filters(args: argparse.Namespace, ids: list[str]) -> list[str]:
-    if args.number is not None or args.state is not None or args.since is not None:
-        hint = "leave them out, or name jobs by --all or by their name"
-        raise ConfigError("-n, --state and --since do not apply to ids", hint=hint)
-    return ids
 
 
 def _usual_host(words: Sequence[str], command: str, args: argparse.Namespace | None = None) -> str:

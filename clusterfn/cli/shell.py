@@ -15,20 +15,19 @@ from collections.abc import Sequence
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING
-from clusterfn.calls import environment_upload
+from clusterfn.calls import console, environment_upload
 from clusterfn.calls.attach import attach as find
 from clusterfn.calls.attach import find_job
 from clusterfn.calls.build_display import BuildDisplay
 from clusterfn.calls.group import JobGroup
 from clusterfn.cli import target
-from clusterfn.cli.env.manage import say
 from clusterfn.cli.output import has_ended
 from clusterfn.cli.selection import select_one
 from clusterfn.config import config_file
 from clusterfn.errors import ConfigError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.environment_choice import EnvironmentRequest
-from clusterfn.hosts.host_state import HostState, open_session
+from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.transports import openssh, shared_login
 from clusterfn.hosts.transports.ssh_config import resolve
 from clusterfn.integrations.jupyter import tunnel as tunnels
@@ -45,8 +44,7 @@ def shell(args: argparse.Namespace) -> int:
     join: Sequence[str] = ()
     names_host = not args.words or (len(args.words) == 1 and args.words[0] in config_file.load().hosts)
     if names_host:
-        _, host, _ = target.host(next(iter(args.words), None), "shell")
-        session = open_session(host)
+        session = target.host_state(next(iter(args.words), None), "shell")
         words = ["", _environment_of(session, args.environment)]
     elif args.environment:
         raise ConfigError("a job has its own environment", hint="leave out --environment, or name a HOST alone")
@@ -72,10 +70,10 @@ def _with_commands(session: HostState) -> list[str]:
 
 def _environment_of(session: HostState, which: str | None) -> str:
     """Find, and build if need be, the environment of a host's jobs; return it as JSON."""
-    ready = session.environments.find(EnvironmentRequest(which), say)
+    ready = session.environments.find(EnvironmentRequest(which), console.tell)
     if ready.made is not None:
         with BuildDisplay() as display:
-            environment_upload.build(session, ready.made, say, display.show)
+            environment_upload.build(session, ready.made, console.tell, display.show)
     interpreter = ready.interpreter
     facts = {"python": interpreter.path, "activation": interpreter.activation, "env": dict(session.host.env)}
     return json.dumps(facts)

@@ -22,7 +22,7 @@ from clusterfn.cli import screen, target
 from clusterfn.cli.gpus import MachineTables, add_allowed
 from clusterfn.config.host_text import Lines, reading
 from clusterfn.errors import HostError
-from clusterfn.hosts.host_state import HostState, open_session
+from clusterfn.hosts.host_state import HostState
 
 _OWN_HEAD = ("JOB", "NAME", "STATE", "RAN", "LEFT", "CORES", "MEMORY", "GPU", "")
 _OWN_ORDER = ("JOB", "STATE", "NAME", "RAN", "", "GPU", "CORES", "MEMORY", "LEFT")
@@ -40,14 +40,14 @@ _MOST_BYTES = 64 << 20
 
 def top(args: argparse.Namespace) -> int:
     """Show what runs on a host: again and again on a terminal, else once."""
-    _, host, _ = target.host(args.host, "top")
-    session = open_session(host)
+    session = target.host_state(args.host, "top")
     if args.json or args.once or not console.is_terminal(sys.stdout):
         look = next(looks(session, 1), None)
         if look is None:
-            raise HostError(f"{host.name} did not say what runs there", host=host.name, hint="try again")
+            name = session.host.name
+            raise HostError(f"{name} did not say what runs there", host=name, hint="try again")
         _explain_waits(session, look)
-        print(screen.as_json({"host": host.name, **look}) if args.json else Screen(session).text(look))
+        print(screen.as_json({"host": session.host.name, **look}) if args.json else Screen(session).text(look))
         for line in () if args.json else notes_on(look):
             console.tell(line)
         return 0
@@ -158,14 +158,14 @@ class Screen:
     def _own_row(self, job: Mapping[str, Any]) -> Sequence[str]:
         requested, now = job.get("asked") or {}, (job.get("usage") or {}).get("now") or {}
         ran, limit = job.get("ran_s"), requested.get("time_s")
-        detail = job["message"]
+        detail, cores = job["message"], "" if now.get("cores") is None else f"{now['cores']:.1f}"
         if job["state"] == PENDING and job.get("since"):
             detail = f"since {clock(job['since'])}{f': {detail}' if detail else ''}"
         return (
             job["id"][:SHORT], job["name"], job["state"],
             "-" if ran is None else console.as_clock(ran),
             "-" if ran is None or limit is None else console.as_clock(max(0.0, limit - ran)),
-            _of(_one_digit(now.get("cores")), str(requested["cores"]) if requested.get("cores") else ""),
+            _of(cores, str(requested["cores"]) if requested.get("cores") else ""),
             _of(_memory(now.get("memory_bytes")), _memory(requested.get("memory_bytes"))),
             _gpus_in_words(now.get("gpus") or (), job.get("gpus") or 0), shortened(detail, _MESSAGE),
         )  # fmt: skip
@@ -173,10 +173,6 @@ class Screen:
 
 def _of(used: str, requested: str) -> str:
     return f"{used or '-'} of {requested}" if requested else used or "-"
-
-
-def _one_digit(number: float | None) -> str:
-    return "" if number is None else f"{number:.1f}"
 
 
 def _memory(size: float | None) -> str:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from clusterfn.config.forms import names_a_file
-from clusterfn.config.host_values import NEVER_READ, password_error
 from clusterfn.config.keys import DEFAULT_KEYS, HOST_KEYS, OF_CALLS
 from clusterfn.config.option_checks import HOST_NAME
 from clusterfn.config.options import Options
@@ -18,6 +17,7 @@ from clusterfn.config.scheduler_keys import OPTIONS
 from clusterfn.config.schedulers import SCHEDULER_KEYS
 from clusterfn.config.spec import EnvironmentSettings, Host, Resources
 from clusterfn.config.unknown_option import ALIASES
+from clusterfn.config.value_kinds import NEVER_READ, password_error
 from clusterfn.config.yamlfile import Value
 from clusterfn.errors import ConfigError
 

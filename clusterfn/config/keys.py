@@ -8,8 +8,8 @@ mistakes are found when clusterfn reads the file.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from clusterfn.config import host_values
 from clusterfn.config import value_kinds as kinds
 from clusterfn.config.option_checks import HOST_NAME
 from clusterfn.config.options import keywords
@@ -70,7 +70,7 @@ DEFAULT_KEYS: Mapping[str, Key] = {
         'time limit: `"90min"`, `"2h"`, `"2 hours"`, `"1d 12h"`, `"02:00:00"`, `"1-00:00:00"`',
     ),
     "environment": Key(
-        "environment", host_values.ENVIRONMENT, "the host's", "venv:~/torch",
+        "environment", kinds.ENVIRONMENT, "the host's", "venv:~/torch",
         "the same as `environment` of the host",
     ),
 }  # fmt: skip
@@ -90,17 +90,17 @@ _INSTEAD_OF_DEFAULT = {word: f"the key is `{meant}:`" for word, meant in ALIASES
 def _defaults(value: Value) -> Resources:
     beside = dict.fromkeys(HOST_KEYS, "write it below the host, beside `defaults:`")
     entries = value.mapping(DEFAULT_KEYS, {**OF_CALLS, **beside, **_INSTEAD_OF_DEFAULT})
-    pairs = [(DEFAULT_KEYS[word], each) for word, each in entries.items() if word != "environment"]
-    return Resources(**{key.field: key.kind.read(each) for key, each in pairs})
+    entries.pop("environment", None)
+    return Resources(**_fields(entries, DEFAULT_KEYS))
 
 
-def _limits(value: Value) -> Limits:
-    pairs = [(LIMIT_KEYS[word], each) for word, each in value.mapping(LIMIT_KEYS).items()]
-    return Limits(**{key.field: key.kind.read(each) for key, each in pairs})
+def _fields(entries: Mapping[str, Value], keys: Mapping[str, Key]) -> dict[str, Any]:
+    """Read the value of each key, by the attribute that it becomes."""
+    return {keys[word].field: keys[word].kind.read(each) for word, each in entries.items()}
 
 
 _DEFAULTS = Kind(_defaults, form_of(DEFAULT_KEYS))
-_LIMITS = Kind(_limits, form_of(LIMIT_KEYS))
+_LIMITS = Kind(lambda value: Limits(**_fields(value.mapping(LIMIT_KEYS), LIMIT_KEYS)), form_of(LIMIT_KEYS))
 
 # The keys of a host, with the attribute of Host that each becomes.
 HOST_KEYS: Mapping[str, Key] = {
@@ -109,7 +109,7 @@ HOST_KEYS: Mapping[str, Key] = {
         f"{'; '.join(f'`{word}`: {each.meaning}' for word, each in SCHEDULER_KEYS.items())}. Case does not matter",
     ),
     "address": Key(
-        "address", host_values.ADDRESS, "the host's own name", "ada@hpc.example.org:2222",
+        "address", kinds.ADDRESS, "the host's own name", "ada@hpc.example.org:2222",
         "name, or alias of `~/.ssh/config`; `user@` and `:port` are allowed",
     ),
     "transport": Key(
@@ -122,13 +122,13 @@ HOST_KEYS: Mapping[str, Key] = {
         "another ssh configuration; a relative path starts at the folder of clusterfn.yml",
     ),
     "root": Key(
-        "root", host_values.ROOT, "`~/.clusterfn`", "$SCRATCH/clusterfn",
+        "root", kinds.ROOT, "`~/.clusterfn`", "$SCRATCH/clusterfn",
         "folder on the host for all files of clusterfn; the host expands `~` and variables. On SLURM all nodes must "
         "see it, and it may not contain `%` or `\\`. If hosts share a home directory, give hosts of the same SLURM "
         "the same root, and a machine without SLURM another one",
     ),
     "owners": Key(
-        "owners", host_values.OWNERS, "none", "[lab]",
+        "owners", kinds.OWNERS, "none", "[lab]",
         "users and groups of the host that you trust, in addition to yourself and root. clusterfn rejects a `root` "
         "or `env_root`, and environments in it, that anybody else owns or can replace. It also rejects a home "
         "directory of mode 0775, unless its group has your user name and no other members. If clusterfn rejects your "
@@ -141,7 +141,7 @@ HOST_KEYS: Mapping[str, Key] = {
         "functions",
     ),
     "environment": Key(
-        "environment", host_values.ENVIRONMENT,
+        "environment", kinds.ENVIRONMENT,
         "the host's Python of your minor version if it has what the function imports; otherwise clusterfn builds an "
         "environment for those imports", "conda:torch",
         "interpreter that runs your functions: `python:`, `venv:` or `prefix:` with a path, `conda:` [with a "
@@ -160,7 +160,7 @@ HOST_KEYS: Mapping[str, Key] = {
         "activate an environment, use `environment:` instead",
     ),
     "modules": Key(
-        "modules", host_values.MODULES, "none", "[gcc/12, cuda/12.4]",
+        "modules", kinds.MODULES, "none", "[gcc/12, cuda/12.4]",
         "environment modules, loaded in this order after `setup`; if one is missing, the job ends and the error "
         "names it",
     ),
@@ -169,19 +169,19 @@ HOST_KEYS: Mapping[str, Key] = {
         "shell lines after the modules, before Python; one that fails ends the job, as in `setup`",
     ),
     "env": Key(
-        "env", host_values.ENV, "none", "{OMP_NUM_THREADS: 4}",
+        "env", kinds.ENV, "none", "{OMP_NUM_THREADS: 4}",
         "variables of every job. Do not put secrets here, since they stay in this file and on the host; use "
         "`secrets=`",
     ),
     "secrets": Key(
-        "secrets", host_values.SECRETS, "none", "[HF_TOKEN, WANDB_*]",
+        "secrets", kinds.SECRETS, "none", "[HF_TOKEN, WANDB_*]",
         "names of variables whose values every job on this host gets if they are set in your environment; one may "
         "end with `*`. `env=` of a call takes precedence. The values are never in this file. clusterfn masks them as "
         "it does those of [`secrets=`](api.md#cluster-cluster). Of the variables that a `*` finds, it masks those "
         "whose names contain KEY, TOKEN, SECRET, PASS, CRED or AUTH",
     ),
     "notify": Key(
-        "notify", host_values.NOTIFY, "none", "{mail: ada@example.edu, after: 1h}",
+        "notify", kinds.NOTIFY, "none", "{mail: ada@example.edu, after: 1h}",
         "how the host [notifies you when a job ends](../how-to/follow-jobs.md#get-notified-when-it-ends-notify): "
         "`mail`, `webhook` (`$NAME`, a variable of your machine with its address) or `command`. `after` (`10min`) "
         "leaves out jobs that took less. `notify=` of a call takes precedence",
@@ -191,7 +191,7 @@ HOST_KEYS: Mapping[str, Key] = {
         "how jobs on a machine without a scheduler claim GPUs; `file` if jobs run in network namespaces (containers)",
     ),
     "gpus": Key(
-        "gpus_only", host_values.GPUS, "all", "{only: [3]}",
+        "gpus_only", kinds.GPUS, "all", "{only: [3]}",
         "the only GPUs that your jobs may get, by the numbers or the UUIDs that `nvidia-smi -L` shows "
         "([details](../how-to/gpu-server.md#use-only-some-gpus)). Only without a scheduler",
     ),
@@ -229,12 +229,12 @@ HOST_KEYS: Mapping[str, Key] = {
         "jobs",
     ),
     "env_root": Key(
-        "making.root", host_values.ROOT, "`root`", "/group/ab12/clusterfn",
+        "making.root", kinds.ROOT, "`root`", "/group/ab12/clusterfn",
         "folder for environments that clusterfn builds on the host, and for their packages; clusterfn never "
         "automatically removes environments that a group shares",
     ),
     "env_python": Key(
-        "making.python", host_values.ENV_PYTHON, "`standalone`", "/usr/bin/python3.11",
+        "making.python", kinds.ENV_PYTHON, "`standalone`", "/usr/bin/python3.11",
         "where the Python of environments from [project "
         "files](../how-to/environments.md#choose-where-python-comes-from) comes from: `standalone`, `host`, or the "
         "path of an interpreter of the host",
@@ -259,7 +259,7 @@ HOST_KEYS: Mapping[str, Key] = {
         "environments and restores them",
     ),
     "cuda": Key(
-        "making.cuda", host_values.CUDA, "detected", '{driver: "575.57.08", capability: "8.6"}',
+        "making.cuda", kinds.CUDA, "detected", '{driver: "575.57.08", capability: "8.6"}',
         "what you know about the GPUs before a job has seen them",
     ),
     **{word: key for each in SCHEDULER_KEYS.values() for word, key in each.keys.items()},
@@ -278,18 +278,14 @@ def file_schema() -> Form:
 
 
 def _host() -> Form:
-    rules = [
-        {
-            "if": {"properties": {"scheduler": {"const": word}}, "required": ["scheduler"]},
-            "then": {"properties": dict.fromkeys(_not_obeyed(word), False)},
-        }
-        for word in SCHEDULER_KEYS
-    ]
+    rules = []
+    of_schedulers = {key for each in SCHEDULER_KEYS.values() for key in each.keys}
+    for word, each in SCHEDULER_KEYS.items():
+        not_obeyed = (of_schedulers - each.keys.keys()) | ({"limits", "gpus"} if each.limits else set())
+        rules.append(
+            {
+                "if": {"properties": {"scheduler": {"const": word}}, "required": ["scheduler"]},
+                "then": {"properties": dict.fromkeys(sorted(not_obeyed), False)},
+            }
+        )
     return {**form_of(HOST_KEYS), "required": ["scheduler"], "allOf": rules}
-
-
-def _not_obeyed(word: str) -> list[str]:
-    """Return the keys that a host with this scheduler cannot have."""
-    own = SCHEDULER_KEYS[word].keys
-    others = {key for each in SCHEDULER_KEYS.values() for key in each.keys if key not in own}
-    return sorted(others | ({"limits", "gpus"} if SCHEDULER_KEYS[word].limits else set()))

@@ -79,13 +79,22 @@ def _folders(start: Path, script: Path | None) -> Iterator[Path]:
 
 def state_folder() -> Path:
     """Return the folder of what clusterfn remembers for this user, by the custom of the platform. It need not exist."""
+    return _own_folder("XDG_STATE_HOME", ".local/state", "Library/Application Support")
+
+
+def cache_folder() -> Path:
+    """Return the folder of what can be fetched or made again, by the custom of the platform. It need not exist."""
+    folder = _own_folder("XDG_CACHE_HOME", ".cache", "Library/Caches")
+    return folder / "cache" if sys.platform == "win32" else folder
+
+
+def _own_folder(variable: str, usual: str, of_mac: str) -> Path:
+    """Return our folder in the one that the variable names, or in the usual one below the home folder."""
     home = Path("~").expanduser()
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "clusterfn"
-    usual = home / ".local" / "state"
-    if sys.platform == "darwin":
-        usual = home / "Library" / "Application Support"
-    return Path(os.environ.get("XDG_STATE_HOME") or usual) / "clusterfn"
+    folder = home / (of_mac if sys.platform == "darwin" else usual)
+    return Path(os.environ.get(variable) or folder) / "clusterfn"
 
 
 def _is_file(path: Path) -> bool:
@@ -110,12 +119,3 @@ def reject_others(path: Path, info: os.stat_result) -> None:
     if not is_ours(info) and path != file_of_variable():
         hint = f"to use it anyway, set {VARIABLE}={path}"
         raise ConfigError(f"{path} belongs to another user, and its lines would run with your permissions", hint=hint)
-
-
-def cache_folder() -> Path:
-    """Return the folder of what can be fetched or made again, by the custom of the platform. It need not exist."""
-    home = Path("~").expanduser()
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "clusterfn" / "cache"
-    usual = home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or usual) / "clusterfn"

@@ -78,7 +78,10 @@ def unknown_option(
         allowed: The keywords that can be written there.
         checks: The keywords of `@cluster`, each with the check of its value.
     """
-    problem, meant = f"{who_has} no argument {keyword!r}", _meant_by(keyword, value)
+    problem, meant = f"{who_has} no argument {keyword!r}", ALIASES.get(keyword, keyword)
+    # `python="3.11"` asks for a package, and `python="/path"` for an environment.
+    if keyword == "python" and python_version(f"python:{value}"):
+        meant = "packages"
     elsewhere = (hint for (has, word), hint in _ELSEWHERE.items() if word == keyword and has in allowed)
     # Words of other tools come first, because their hints say more than the nearest of our own words.
     if instead := next(elsewhere, None) or _NOT_ASKED_FOR.get(keyword):
@@ -95,11 +98,6 @@ def unknown_option(
         alone = f" and call f without {who_has.partition('(')[0]}" if "host" in allowed else ""
         return ConfigError(problem, hint=f"write @cluster({meant}=…) or f.with_options({meant}=…){alone}")
     return ConfigError(f"{problem}{did_you_mean(keyword, allowed)}", hint=f"the arguments are {', '.join(allowed)}")
-
-
-def _meant_by(keyword: str, value: object) -> str:
-    """Return our word for a keyword: `python="3.11"` asks for a package, and `python="/path"` for an environment."""
-    return "packages" if keyword == "python" and python_version(f"python:{value}") else ALIASES.get(keyword, keyword)
 
 
 def _as_meant(keyword: str, meant: str, value: object, checks: Mapping[str, Check]) -> str | None:

@@ -1,6 +1,7 @@
 """The kinds of values that clusterfn.yml may have: how each is read, and the form of it that editors check.
 
-A `Key` has one of them, and its row of docs/reference/configuration.md. `host_values` has those of single keys.
+A `Key` has one of them, and its row of docs/reference/configuration.md. Those that several keys have come first.
+Nothing here reads the disk or the network.
 """
 
 from __future__ import annotations
@@ -9,8 +10,12 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from clusterfn.config import units
+from clusterfn.bridge.supervisor.eligible_gpus import GPU_ID
+from clusterfn.config import forms, units
+from clusterfn.config.notify import KEYS as NOTIFY_KEYS
+from clusterfn.config.notify import Notify, parse_notify
 from clusterfn.config.yamlfile import Value
+from clusterfn.errors import ConfigError
 
 # A JSON Schema.
 Form = Mapping[str, Any]
@@ -102,3 +107,194 @@ def _gpu_type(value: Value) -> str:
 
 
 GPU_TYPE = Kind(_gpu_type, WRITTEN)
+NEVER_READ = "never read: secrets in files leak"
+
+
+def password_error(value: Value, problem: str = f"a password in an address is {NEVER_READ}") -> ConfigError:
+    return value.error(problem, "remove it; use a key (ssh-copy-id HOST) or an ssh agent", show=False)
+
+
+def _address(value: Value) -> str:
+    text = value.as_text()
+    # The colon of `ssh://` is not one before a password.
+    if ":" in text.rpartition("@")[0].replace("://", ""):
+        raise password_error(value)
+    match = forms.ADDRESS.fullmatch(text)
+    if not match or not 0 < int(match[1] or 22) < 65536:
+        hint = "write `name`, `user@name` or `user@name:port`; for anything else add an alias to ~/.ssh/config"
+        raise value.error(f'"{text}" is not an address', hint)
+    return text
+
+
+ADDRESS = Kind(_address, TEXT)
+
+
+def _root(value: Value) -> str:
+    text = value.as_text()
+    if not text.startswith(("/", "~", "$")) or "\t" in text:
+        raise value.error(
+            f'"{text}" is not an absolute path', "start it with `/`, `~/` or a variable such as `$SCRATCH`"
+        )
+    return text
+
+
+ROOT = Kind(_root, {"type": "string", "pattern": "^[/~$]"})
+
+
+def _names(pattern: re.Pattern[str], cannot: str, hint: str) -> Kind:
+    """A list of texts that match a pattern, each as a whole."""
+
+    def read(value: Value) -> tuple[str, ...]:
+        names = value.as_lines()
+        for name in names:
+            if not pattern.fullmatch(name):
+                raise value.error(f'"{name}" {cannot}', hint)
+        return names
+
+    return Kind(read, _LINES)
+
+
+OWNERS = _names(
+    re.compile(r"[\w.@+\\][\w.@+\\-]*\$?"),
+    "cannot name a user or a group", "write a list, one name each: [alice, lab]",
+)  # fmt: skip
+MODULES = _names(forms.MODULE, "cannot name a module", "write a list, one name each: [cuda/12.4, gcc]")
+
+
+_ENVIRONMENT_NAME = re.compile(r"[A-Za-z0-9][\w-]*")
+
+
+def _environment(value: Value) -> str:
+    """Return the text, unless its form is nearly right."""
+    if value.kind == "map":
+        kinds = [(kind.text, name.text) for kind, name in value.pairs if kind.text in forms.ENVIRONMENT_KINDS]
+        example = next((f'"{kind}:{name}"' for kind, name in kinds if name), '"conda:NAME"')
+        hint = f"write `environment: {example}`"
+        raise value.error("expected a string, found a mapping", hint)
+    text = value.as_text()
+    if forms.names_a_file(text):
+        return text
+    if forms.python_version(text):
+        hint = 'write the path of an interpreter, `environment: "python:/path"`, or a file such as environment.yml'
+        raise value.error(f'"{text}" names a version of Python, not an interpreter', hint)
+    instead = forms.nearly_an_environment(text)
+    if not instead and _ENVIRONMENT_NAME.fullmatch(text) and text != "current":
+        instead = f"conda:{text}"
+    if instead:
+        raise value.error(f'"{text}" is not a kind of environment', f'write `environment: "{instead}"`')
+    return text
+
+
+ENVIRONMENT = Kind(
+    _environment,
+    {**TEXT, "examples": ["conda:NAME", "venv:~/PATH", "python:/PATH", "environment.yml", "current"]},
+)
+
+
+def _env(value: Value) -> dict[str, str]:
+    for key, _ in value.pairs:
+        if forms.is_set_by_clusterfn(key.text):
+            raise key.error(f'"{key.text}" is set by clusterfn itself', forms.ASK_FOR_GPUS)
+    return read_variables(value)
+
+
+ENV = Kind(_env, VARIABLES.form)
+
+
+def _secrets(value: Value) -> tuple[str, ...]:
+    """Return names of variables; neither the name nor the line of what may be a secret itself is shown."""
+    names = () if value.kind == "map" else value.as_lines()
+    if not names or not all(units.VARIABLE.fullmatch(name.removesuffix("*")) for name in names):
+        hint = "write a list, [HF_TOKEN, WANDB_*]; the values stay in your environment"
+        raise value.error("expected names of variables", hint, show=False)
+    return names
+
+
+SECRETS = Kind(_secrets, _LINES)
+
+
+# Without `after:`, `notify:` sends notices only about jobs that took longer than this.
+_LONG_S = 600.0
+
+
+def _notify(value: Value) -> Notify:
+    """Return the recipients of notices about ended jobs. By default, short jobs send none, because calls are many."""
+    content: Any = value.as_text() if value.kind == "str" else None
+    if content is None:
+        content = {word: below.as_written() for word, below in value.mapping(NOTIFY_KEYS).items()}
+    try:
+        notify = parse_notify(content, "notify")
+    except ConfigError as error:
+        raise value.error(error.message, error.hint, show=False) from error
+    has_delay = isinstance(content, dict) and "after" in content
+    return notify if has_delay else notify._replace(after_s=_LONG_S)
+
+
+_NOTIFY: Form = {"type": "object", "properties": dict.fromkeys(NOTIFY_KEYS, TEXT), "additionalProperties": False}
+NOTIFY = Kind(_notify, {"anyOf": [TEXT, _NOTIFY], "examples": ["ada@example.edu", "$SLACK_WEBHOOK"]})
+
+
+_COUNT_OR_ONLY = "write it below `defaults:`, as `defaults: {gpus: 1}`; to use only some, `gpus: {only: [3]}`"
+
+
+def _gpus(value: Value) -> tuple[str, ...]:
+    """Return the GPUs that jobs may get, from `{only: [3, GPU-7f3a…]}`."""
+    if value.kind != "map":
+        raise value.error(f"expected `{{only: […]}}`, found {value.written}", _COUNT_OR_ONLY)
+    only = value.mapping(["only"]).get("only")
+    if only is None or only.kind != "list" or not only.values:
+        raise (only or value).error("expected a list of GPUs below `only:`", "write `gpus: {only: [3]}`")
+    names = tuple(each.as_written() for each in only.values)
+    for each, name in zip(only.values, names):
+        if not GPU_ID.fullmatch(name):
+            raise each.error(
+                f'"{name}" names no GPU', "write the number or the UUID that `nvidia-smi -L` shows: [3] or [GPU-7f3a…]"
+            )
+    return names
+
+
+_ONLY: Form = {"type": "array", "minItems": 1, "items": {"type": ["integer", "string"]}, "examples": [[0, 1]]}
+GPUS = Kind(
+    _gpus, {"type": "object", "additionalProperties": False, "properties": {"only": _ONLY}, "required": ["only"]}
+)
+
+
+def _env_python(value: Value) -> str:
+    """Where the Python of environments from project files comes from."""
+    text = value.as_text()
+    if not forms.is_python_source(text):
+        hint = f"write {', '.join(forms.PYTHON_SOURCES)}, or the path of an interpreter such as /usr/bin/python3.11"
+        raise value.error(f'"{text}" does not say where Python comes from', hint)
+    return text
+
+
+ENV_PYTHON = Kind(
+    _env_python,
+    {
+        "anyOf": [{"enum": list(forms.PYTHON_SOURCES)}, {"type": "string", "pattern": "^(/|~/|python3)"}],
+        "examples": ["host", "/usr/bin/python3.11"],
+    },
+)
+
+
+_NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+){1,3}")
+_OF_CUDA = ("driver", "capability")
+
+
+def _cuda(value: Value) -> dict[str, Any]:
+    """Read what is known of the GPUs before a job has asked them."""
+    keys = value.mapping(_OF_CUDA)
+    facts: dict[str, Any] = {}
+    if "driver" in keys:
+        facts["driver"] = driver = keys["driver"].as_written()
+        if not _NUMBERS.fullmatch(driver):
+            raise keys["driver"].error(f'"{driver}" is not a version', 'write "575.57.08", in quotes')
+    if "capability" in keys:
+        several = [each.strip() for each in keys["capability"].as_written().split(",")]
+        facts["capabilities"] = tuple(several)
+        if not all(_NUMBERS.fullmatch(each) for each in several):
+            raise keys["capability"].error(f'"{keys["capability"].written}" is not a compute capability', 'write "8.6"')
+    return facts
+
+
+CUDA = Kind(_cuda, {"type": "object", "additionalProperties": False, "properties": dict.fromkeys(_OF_CUDA, WRITTEN)})

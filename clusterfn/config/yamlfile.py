@@ -101,8 +101,8 @@ class Value:
         """Return its keys and values, each key once and, where `allowed` is given, one of those.
 
         Args:
-            known: The keys that are allowed.
-            advice: What to do about some others, instead of a list of the known ones.
+            allowed: The keys that it may have; None for any.
+            advice: What to do about some others, instead of a list of the allowed ones.
         """
         if self.kind != "map":
             raise self.error(f"expected keys, found {self.written}", self._where_keys_belong())

@@ -18,9 +18,8 @@ from clusterfn.gpu.contexts import (
     release_memory,
     sync_model_context,
 )
-from clusterfn.gpu.cuda_errors import Fault, classify
 from clusterfn.gpu.devices import Gpu, GpuInfo, get_safe_gpu_info, get_safe_vram_usage, validate_vram_usage
-from clusterfn.gpu.guards import cuda_error_context, safe_cuda_operation
+from clusterfn.gpu.guards import Fault, classify, cuda_error_context, safe_cuda_operation
 from clusterfn.gpu.hardware import (
     Hardware,
     detect_hardware,

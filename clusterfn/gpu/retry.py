@@ -17,8 +17,7 @@ from typing import Any, TypeVar, overload
 from clusterfn.bridge.worker.cuda_table import NEW_PROCESS
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.gpu.contexts import release_memory
-from clusterfn.gpu.cuda_errors import classify
-from clusterfn.gpu.guards import annotate, first_line, is_asynchronous, log
+from clusterfn.gpu.guards import annotate, classify, first_line, is_asynchronous, log
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -8,6 +8,7 @@ conclusion counts only once the host has published it.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,6 +63,28 @@ class Answer(NamedTuple):
     err: str = ""
     pid: int | None = None
     starttime: str | int | None = ""
+
+    def without_number(self, program: str) -> str:
+        """Say how a program that submits has given no number of a job."""
+        if self.rc is None:
+            return f"{program} did not answer in time"
+        return f"{program} refused the job (status {self.rc})" if self.rc else f"{program} gave no job number"
+
+    def may_be_submitted(self, number: re.Pattern[str], refused: re.Pattern[str], silent: re.Pattern[str]) -> bool:
+        """Whether the scheduler did not answer its program, or made no sense: it may have taken the job.
+
+        What a wrapper or a plugin of the site runs after the program may fail for reasons of its own.
+
+        Args:
+            number: Finds the job's number in what the program prints.
+            refused: Finds the program's own words when it has submitted nothing.
+            silent: Finds those when the scheduler did not answer it.
+        """
+        has_number = bool(number.search(self.out))
+        if self.rc == 0:
+            return not has_number
+        failed_after = has_number and not refused.search(self.err)
+        return self.rc is None or failed_after or bool(silent.search(self.err))
 
 
 class JobState(NamedTuple):

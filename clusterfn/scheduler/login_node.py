@@ -6,7 +6,7 @@ Pure: bridge/login_shell.py answers the questions, and this module reads the ans
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from clusterfn.scheduler import kinds_of_sites
@@ -86,7 +86,11 @@ def read_signs(facts: Mapping[str, Any]) -> Signs:
         owners.append(owner)
         return f"which is of {owner}"
 
-    sentences = [f"it has {path}, {of(_owner(path))}" for path in map(str, facts.get("files", ()))]
+    sentences = []
+    for path in map(str, facts.get("files", ())):
+        # The host has found it by one of these patterns.
+        matching = (owner for pattern, owner in _files().items() if path.startswith(pattern.rstrip("*")))
+        sentences.append(f"it has {path}, {of(next(matching, 'a scheduler'))}")
     for name, value in dict(facts.get("variables", {})).items():
         if name in _CONTAINERS:
             sentences.append(f"logins run in the container {value}, where a scheduler's commands may be missing")
@@ -102,12 +106,6 @@ def read_signs(facts: Mapping[str, Any]) -> Signs:
     sentences += [f"its greeting says: {greeting[0].strip()[:120]}"] if greeting else []
     unsupported = tuple(owner for owner in _UNSUPPORTED if owner in owners)
     return Signs(tuple(sentences), int(facts.get("users", 0)), unsupported)
-
-
-def _owner(path: str) -> str:
-    """Return whose file that is, by the pattern that has found it."""
-    matching: Sequence[str] = [owner for pattern, owner in _files().items() if path.startswith(pattern.rstrip("*"))]
-    return next(iter(matching), "a scheduler")
 
 
 def _about_alias(name: str, text: str) -> str:

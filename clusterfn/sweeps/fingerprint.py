@@ -147,10 +147,6 @@ def _unordered(walk: _Walk, obj: Any) -> list[bytes]:
     return sorted(walk.all(obj))
 
 
-def _module(walk: _Walk, obj: types.ModuleType) -> list[bytes]:
-    return [walk.home(obj.__name__), str(getattr(obj, "__version__", "")).encode()]
-
-
 def _routine(walk: _Walk, obj: Any) -> list[bytes]:
     owner = getattr(obj, "__objclass__", None) or getattr(obj, "__self__", None)
     return [walk.home(str(getattr(obj, "__module__", ""))), obj.__qualname__.encode(), walk.digest(owner)]
@@ -159,30 +155,6 @@ def _routine(walk: _Walk, obj: Any) -> list[bytes]:
 def _content(walk: _Walk, obj: File | Directory) -> list[bytes]:
     item = shipment(obj)
     return [item.digest.encode(), item.name.encode()]
-
-
-def _decorated(walk: _Walk, obj: ClusterFunction[Any, Any]) -> list[bytes]:
-    return [walk.digest(obj.__wrapped__)]
-
-
-def _method(walk: _Walk, obj: types.MethodType) -> list[bytes]:
-    return walk.all([obj.__func__, obj.__self__])
-
-
-def _wrapped(walk: _Walk, obj: Any) -> list[bytes]:
-    return [type(obj).__name__.encode(), walk.digest(obj.__func__)]
-
-
-def _property(walk: _Walk, obj: property) -> list[bytes]:
-    return walk.all([obj.fget, obj.fset, obj.fdel])
-
-
-def _cached(walk: _Walk, obj: Any) -> list[bytes]:
-    return [walk.digest(obj.__wrapped__)]
-
-
-def _cached_property(walk: _Walk, obj: Any) -> list[bytes]:
-    return [walk.digest(obj.func)]
 
 
 def _function(walk: _Walk, obj: types.FunctionType) -> list[bytes]:
@@ -234,16 +206,15 @@ _EXACT: dict[int, _Compose] = {
     id(types.MappingProxyType): _mapping,
 }
 _KINDS: list[tuple[Any, _Compose]] = [
-    (ClusterFunction, _decorated),
+    ((ClusterFunction, functools._lru_cache_wrapper), lambda walk, obj: [walk.digest(obj.__wrapped__)]),
     ((File, Directory), _content),
-    (types.ModuleType, _module),
+    (types.ModuleType, lambda walk, obj: [walk.home(obj.__name__), str(getattr(obj, "__version__", "")).encode()]),
     (types.FunctionType, _function),
-    (types.MethodType, _method),
+    (types.MethodType, lambda walk, obj: walk.all([obj.__func__, obj.__self__])),
     (types.CodeType, _code),
     (_ROUTINES, _routine),
     (type, _class),
-    ((classmethod, staticmethod), _wrapped),
-    (property, _property),
-    (functools._lru_cache_wrapper, _cached),
-    (functools.cached_property, _cached_property),
+    ((classmethod, staticmethod), lambda walk, obj: [type(obj).__name__.encode(), walk.digest(obj.__func__)]),
+    (property, lambda walk, obj: walk.all([obj.fget, obj.fset, obj.fdel])),
+    (functools.cached_property, lambda walk, obj: [walk.digest(obj.func)]),
 ]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterfn.bridge.supervisor.text import format_size
+from clusterfn.bridge.supervisor.text import counted, format_size
 from clusterfn.calls import console
 from clusterfn.config import places
 from clusterfn.errors import ConfigError
@@ -91,8 +91,7 @@ class Store:
     def in_words(self) -> str:
         """Say how many values there are, how large, and where."""
         sizes = [path.stat().st_size for path in self.folder.glob(f"*{_SUFFIX}")]
-        count = f"{len(sizes)} result{'' if len(sizes) == 1 else 's'}"
-        return f"{count}, {format_size(sum(sizes))}, in {self.folder}"
+        return f"{counted(len(sizes), 'result')}, {format_size(sum(sizes))}, in {self.folder}"
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}{_SUFFIX}"

@@ -308,7 +308,7 @@ def test_the_priority_and_the_memory_of_a_job_that_waits_are_altered(here, tmp_p
         assert main(["alter", waiting[2].id, "--priority", "5", "--memory", "64MB", "--time", "2h"]) == 0
         said = capsys.readouterr().err
         with pytest.raises(ClusterfnError, match="has begun, and keeps"):
-            from clusterfn.cli import alter as altering  # the error itself, not its text
+            from clusterfn.cli import cancel as altering  # the error itself, not its text
 
             altering.alter(arguments(first.id, memory="2GB"))
         (tmp_path / "go").touch()

@@ -17,7 +17,7 @@ CONTAINER = "bridge/serialization/container.py"
 _S = "bridge/supervisor/"
 WATCH, EXIT, RUN, AFTER = (f"{_S}{name}.py" for name in ("watch", "classify_exit", "run", "conclude"))
 ENDS = "bridge/schedulers/slurm.py"
-SLURM, WORDS, BARE = "scheduler/slurm/submit.py", "scheduler/slurm/states.py", "scheduler/bare.py"
+BASE, WORDS, BARE = "scheduler/base.py", "scheduler/slurm/states.py", "scheduler/bare.py"
 OUTCOME, SEND, WITNESS, CAPACITY, BOOT = (
     "calls/outcome.py",
     "calls/submit.py",
@@ -208,8 +208,8 @@ MUTATIONS: list[Mutation] = [
         ("calls/liveness.py", "if was_silent and (seen is None or seen.phase != RUNNING):", "if was_silent:"),
         (WORDS, 'if PHASES.get(facts["JobState"]) != FINAL:', "if False:"),
     ), ["silent, and lives-slurm"]),
-    _one("sbatch's silence is a refusal", SLURM,
-         "answer.rc is None or failed_after or bool(_MAYBE_SUBMITTED.search(answer.err))", "answer.rc is None",
+    _one("sbatch's silence is a refusal", BASE,
+         "self.rc is None or failed_after or bool(silent.search(self.err))", "self.rc is None",
          "sbatch timed out-sbatch-late"),
     _one("a forgotten job is not concluded", WORDS,
          "return _forgotten(evidence) if re.search(_FORGOTTEN, evidence.answer, re.IGNORECASE) else None",

@@ -11,7 +11,7 @@ import textwrap
 from pathlib import Path
 
 from clusterfn.bridge import layout
-from clusterfn.cli.check import scheduler
+from clusterfn.cli.check import host
 from clusterfn.cli.parser import make_parser
 from clusterfn.config import config_file
 from clusterfn.config.options import CallOptions, parse_options
@@ -128,7 +128,7 @@ def test_pip_install_brings_every_folder_of_the_library():
 def test_the_readme_shows_what_check_prints_of_gpus():
     cards = SurveyedGpus(("NVIDIA RTX A6000",) * 8, 49140 << 20, "575.57.08", ("8.6",) * 8)
 
-    assert f"PASS  gpus           {scheduler.describe_gpus(cards)}" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"PASS  gpus           {host.describe_gpus(cards)}" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 BLOCK = re.compile(r"^ *```(python|yaml)\n(.*?)^ *```", re.DOTALL | re.MULTILINE)

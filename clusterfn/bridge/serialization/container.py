@@ -271,10 +271,11 @@ def loads(
         As `load`.
     """
     end = data.find(b"\n") + 1
-    return _load_body(bytes(data[:end]), memoryview(data)[end:], _no_blob, same_python, crc=crc, read=read)
+    return _load_body(bytes(data[:end]), memoryview(data)[end:], no_blob, same_python, crc=crc, read=read)
 
 
-def _no_blob(digest: str, size: int, crc: int) -> Any:
+def no_blob(digest: str, *_: object) -> Any:
+    """Reject a value that has a part in another file."""
     raise Damaged("a value refers to the blob %s, which only a payload may" % digest)
 
 

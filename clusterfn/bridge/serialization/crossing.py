@@ -287,7 +287,9 @@ def _without_statement(cls: Any, plain: tuple[Any, ...]) -> tuple[Any, ...]:
         args = (cls.__name__, cls._fields, cls._field_defaults, cls.__module__, tracker, None)
         added = factories.added(cls, {*vars(collections.namedtuple("_", ())), *cls._fields} - {"__doc__"})
         return classes.remake_class, (*key, named_tuple, args), dict(added), None, None, classes.fill_made
-    if issubclass(cls, enum.Enum) and not _MAKES_MEMBERS & {each.__name__ for each in _own_functions(cls)}:
+    if issubclass(cls, enum.Enum) and _MAKES_MEMBERS.isdisjoint(
+        each.__name__ for each in statement.functions(cls) if each.__module__ != "enum"
+    ):
         members = {name: member.value for name, member in cls.__members__.items()}
         facts = (cls.__name__, cls.__bases__[-1], members, *key, tracker, None)
         added = ((name, value) for name, value in factories.added(cls, members) if name[0] != "_" or name[:2] == "__")
@@ -298,10 +300,6 @@ def _without_statement(cls: Any, plain: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 _MAKES_MEMBERS = {"__new__", "__init__", "_generate_next_value_"}
-
-
-def _own_functions(cls: type) -> list[types.FunctionType]:
-    return [each for each in statement.functions(cls) if each.__module__ != "enum"]
 
 
 # A pickle names the functions below: they keep their names and their arguments.

@@ -100,13 +100,16 @@ def give_text(error: object, text: str) -> None:
             attempt(set_attribute, error, "args", before)
 
 
-def reduce(error: BaseException) -> Any:
-    """Reduce an exception in a value to its parts, past a constructor written in Python; else NotImplemented.
+def reduce(error: Any) -> Any:
+    """Reduce an exception in a value to its parts, past a constructor written in Python; NotImplemented for all else.
 
     Such a constructor may not take the `args` that it has set, or make another text of them. One that pickles itself
     does so, and keeps its text.
     """
+    # `isinstance` would trust `error.__class__`, which may be any object.
     cls = type(error)
+    if not issubclass(cls, BaseException):
+        return NotImplemented
     if pickles_itself(cls):
         reduction = error.__reduce_ex__(5)
         is_rebuildable = isinstance(reduction, tuple) and isinstance(cls.__str__, types.WrapperDescriptorType)

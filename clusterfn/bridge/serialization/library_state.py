@@ -18,7 +18,7 @@ import types
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
-from . import by_identity, stand_ins, standard_library
+from . import by_identity, factories, stand_ins, standard_library
 
 # For each class of the library, its name and the attributes that its constructor sets.
 Facts = tuple[tuple[str, tuple[str, ...]], ...]
@@ -49,9 +49,6 @@ def reduce(obj: Any) -> Any:
     if cls.__module__ == "traceback" and cls.__qualname__ == "TracebackException":
         return _reduce_traceback(obj)
     if cls.__module__ == "dataclasses" and cls.__qualname__ == "Field":
-        # This import is late, because the fields of dataclasses alone need it.
-        from . import factories
-
         of_class = (obj.name, obj.type, obj._field_type.name, getattr(obj, "kw_only", False)) if obj.name else None
         return field, (factories.dataclass_field(obj), of_class)
     if cls.__module__ in ("ast", "_ast") and isinstance(obj, ast.AST):

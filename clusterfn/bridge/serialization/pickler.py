@@ -150,7 +150,7 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
             # The variable goes empty: each function that has it fills it.
             return types.CellType, ()
         for reduce in (
-            _reduce_of_package, _reduce_named, _reduce_figure, _reduce_sentinel, _reduce_exception,
+            _reduce_of_package, _reduce_named, _reduce_figure, _reduce_sentinel, exception_parts.reduce,
             self._reduce_method, self._reduce_of_library, enumerations.reduce_member, constructors.reduce,
             constructors.reduce_guarded,
         ):  # fmt: skip
@@ -329,14 +329,6 @@ def _reduce_sentinel(obj: Any) -> Any:
         return NotImplemented
     homes = stand_ins.homes_of(kind, len(sys.modules)).get(id(obj))
     return NotImplemented if homes is None else (stand_ins.sentinel, (*homes[0], kind, *homes[1:4]))
-
-
-def _reduce_exception(obj: Any) -> Any:
-    """Reduce an exception to its parts where a pickle of it would call a constructor of the user's with its `args`."""
-    # `isinstance` would trust `obj.__class__`, which may be any object.
-    if not issubclass(type(obj), BaseException):
-        return NotImplemented
-    return exception_parts.reduce(obj)
 
 
 def cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> Any:

@@ -94,7 +94,7 @@ def _load(label: str, path: str, offset: int, size: int, failed: dict[str, Any] 
         message = f"{label} has no value: {failed['message']}"
         raise InputUnavailable("dependency", message, f"correct {failed['name']}, and call both again", failed)
     try:
-        return container.load(path, _no_blob, part=[offset, size], any_python=True, shared=True)
+        return container.load(path, container.no_blob, part=[offset, size], any_python=True, shared=True)
     except FileNotFoundError as error:
         raise InputUnavailable("payload", f"the value of {label} was removed: {path}", "call both again") from error
     except Exception as error:  # loading runs the user's code, which may raise anything
@@ -103,7 +103,3 @@ def _load(label: str, path: str, offset: int, size: int, failed: dict[str, Any] 
             hint = f"install the package that provides {error.name!r} in the environment"
         message = f"the value of {label} could not be loaded here: {type(error).__name__}: {error}"
         raise InputUnavailable("payload", message, hint) from error
-
-
-def _no_blob(digest: str) -> str:
-    raise container.Damaged(f"a value refers to the blob {digest}, which only a payload may")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import stand_ins
@@ -54,19 +54,11 @@ def _zone(zone: Any) -> Any:
         return zone
 
 
-def _reduce_moment(moment: Any) -> Any:
-    return NotImplemented if moment.tz is None else (moment_in_zone, (moment.asm8, _zone(moment.tz)))
-
-
 def moment_in_zone(moment: Any, zone: Any) -> Any:
     """Make a moment in a time zone."""
     import pandas
 
     return pandas.Timestamp(moment).tz_localize("UTC").tz_convert(zone)
-
-
-def _reduce_dtype_of_moments(dtype: Any) -> tuple[Any, ...]:
-    return dtype_of_moments, (dtype.unit, _zone(dtype.tz))
 
 
 def dtype_of_moments(unit: str, zone: Any) -> Any:
@@ -110,20 +102,12 @@ def index_of_moments(array: Any, name: Any, freq: Any) -> Any:
     return index
 
 
-def _reduce_periods(array: Any) -> tuple[Any, ...]:
-    return periods, (array.asi8, array.dtype.freq)
-
-
 def periods(ordinals: Any, freq: Any) -> Any:
     """Make an array of periods."""
     import pandas
 
     array = pandas.arrays.PeriodArray(ordinals.reshape(-1), dtype=pandas.PeriodDtype(freq))
     return array.reshape(ordinals.shape)
-
-
-def _reduce_categories(array: Any) -> tuple[Any, ...]:
-    return categories, (array.codes, array.categories, array.ordered)
 
 
 def categories(codes: Any, values: Any, ordered: bool) -> Any:
@@ -133,19 +117,11 @@ def categories(codes: Any, values: Any, ordered: bool) -> Any:
     return pandas.Categorical.from_codes(codes, values, ordered=ordered)
 
 
-def _reduce_intervals(array: Any) -> tuple[Any, ...]:
-    return intervals, (array.left, array.right, array.closed)
-
-
 def intervals(left: Any, right: Any, closed: str) -> Any:
     """Make an array of intervals."""
     import pandas
 
     return pandas.arrays.IntervalArray.from_arrays(left, right, closed=closed)
-
-
-def _reduce_of_numpy(array: Any) -> tuple[Any, ...]:
-    return of_numpy, (array.to_numpy(),)
 
 
 def of_numpy(values: Any) -> Any:
@@ -273,10 +249,6 @@ def dtype_of_text(storage: str | None, missing: str, natural: str) -> Any:
     raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
 
 
-def _reduce_dtype_of_text(dtype: Any) -> tuple[Any, ...]:
-    return dtype_of_text, _facts_of_text(dtype)
-
-
 def _reduce_index(index: Any) -> Any:
     # A dtype without `isbuiltin` is not numpy's.
     if not hasattr(index.dtype, "isbuiltin"):
@@ -291,10 +263,6 @@ def index_of_array(values: Any, name: Any, natural: str) -> Any:
     if natural == "object" and _are_texts(values):
         return pandas.Index(texts(values, None, "nan", "str"), name=name)
     return pandas.Index(values, dtype=values.dtype, name=name, copy=False)
-
-
-def _reduce_sparse_dtype(dtype: Any) -> tuple[Any, ...]:
-    return sparse_dtype, (dtype.subtype, dtype.fill_value)
 
 
 def sparse_dtype(subtype: Any, fill_value: Any) -> Any:
@@ -359,23 +327,22 @@ def _texts_apart(values: Any, places: Any, natural: str) -> tuple[list[tuple[Any
     return rows, (values[others], where[others]) if others else None
 
 
-_HOW = {
+_HOW: dict[str, Callable[[Any], Any]] = {
     "DatetimeArray": _reduce_moments,
     "TimedeltaArray": _reduce_moments,
-    "Timestamp": _reduce_moment,
-    "DatetimeTZDtype": _reduce_dtype_of_moments,
-    "PeriodArray": _reduce_periods,
-    "Categorical": _reduce_categories,
-    "IntervalArray": _reduce_intervals,
-    "NumpyExtensionArray": _reduce_of_numpy,
-    "PandasArray": _reduce_of_numpy,
+    "Timestamp": lambda at: NotImplemented if at.tz is None else (moment_in_zone, (at.asm8, _zone(at.tz))),
+    "DatetimeTZDtype": lambda dtype: (dtype_of_moments, (dtype.unit, _zone(dtype.tz))),
+    "PeriodArray": lambda array: (periods, (array.asi8, array.dtype.freq)),
+    "Categorical": lambda array: (categories, (array.codes, array.categories, array.ordered)),
+    "IntervalArray": lambda array: (intervals, (array.left, array.right, array.closed)),
+    **dict.fromkeys(("NumpyExtensionArray", "PandasArray"), lambda array: (of_numpy, (array.to_numpy(),))),
     "StringArray": _reduce_texts,
     "StringArrayNumpySemantics": _reduce_texts,
     "ArrowStringArray": _reduce_arrow,
     "ArrowStringArrayNumpySemantics": _reduce_arrow,
     "ArrowExtensionArray": _reduce_arrow,
-    "StringDtype": _reduce_dtype_of_text,
-    "SparseDtype": _reduce_sparse_dtype,
+    "StringDtype": lambda dtype: (dtype_of_text, _facts_of_text(dtype)),
+    "SparseDtype": lambda dtype: (sparse_dtype, (dtype.subtype, dtype.fill_value)),
     **dict.fromkeys(("Index", "Int64Index", "UInt64Index", "Float64Index"), _reduce_index),
     "DatetimeIndex": _reduce_index_of_moments,
     "TimedeltaIndex": _reduce_index_of_moments,

@@ -2,7 +2,7 @@
 
 This module runs the steps in order and prints them. Each step takes what earlier ones found, and returns a sentence or
 raises what is wrong; it prints nothing. A step is skipped if one that it needs has failed. `step` says what a step is;
-`connection`, `storage`, `scheduler` and `function` hold them.
+`host` and `function` hold them.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from clusterfn.bridge.job_states import PENDING, RUNNING
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import console
 from clusterfn.cli import screen
-from clusterfn.cli.check import connection, function, scheduler, storage
+from clusterfn.cli.check import function, host
 from clusterfn.cli.check.step import CheckState, Step, StepFailed, StepSkipped, StepWarning
 from clusterfn.errors import ClusterfnError, ConfigError
 
 # The order matters, because each step uses what earlier ones have found.
 STEPS = (
-    Step("configuration", (), connection.configuration),
-    Step("name", ("configuration",), connection.name),
-    Step("connection", ("configuration", "name"), connection.connection),
-    Step("host key", ("connection",), connection.host_key),
-    Step("login", ("connection", "host key"), connection.login),
-    Step("shell", ("login",), connection.shell),
-    Step("python", ("login",), connection.python),
-    Step("root", ("python",), storage.root),
-    Step("space", ("root",), storage.space),
-    Step("stored", ("root",), storage.stored),
-    Step("noexec", ("root",), storage.noexec),
-    Step("links", ("root",), storage.links),
-    Step("scheduler", ("root",), scheduler.scheduler),
-    Step("account", ("scheduler",), scheduler.account),
-    Step("limits", ("root",), scheduler.limits),
-    Step("gpus", ("root",), scheduler.gpus),
-    Step("lingering", ("root",), scheduler.lingering),
+    Step("configuration", (), host.configuration),
+    Step("name", ("configuration",), host.name),
+    Step("connection", ("configuration", "name"), host.connection),
+    Step("host key", ("connection",), host.host_key),
+    Step("login", ("connection", "host key"), host.login),
+    Step("shell", ("login",), host.shell),
+    Step("python", ("login",), host.python),
+    Step("root", ("python",), host.root),
+    Step("space", ("root",), host.space),
+    Step("stored", ("root",), host.stored),
+    Step("noexec", ("root",), host.noexec),
+    Step("links", ("root",), host.links),
+    Step("scheduler", ("root",), host.scheduler),
+    Step("account", ("scheduler",), host.account),
+    Step("limits", ("root",), host.limits),
+    Step("gpus", ("root",), host.gpus),
+    Step("lingering", ("root",), host.lingering),
     Step("modules", ("root",), function.modules),
     Step("environment", ("root",), function.environment),
     Step("function", ("space", "noexec", "scheduler", "account", "modules", "environment"), function.function),

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING
-from clusterfn.bridge.supervisor.text import counted, how_to_correct
+from clusterfn.bridge.supervisor.text import counted, how_to_correct, last_lines
 from clusterfn.calls import call
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.cli.check.step import CheckState, Progress, StepFailed, StepSkipped, StepWarning
@@ -80,7 +80,11 @@ def function(state: CheckState) -> str:
     except TooLate as late:
         hint = "wait longer with --timeout, or skip the function with --no-job; the job was stopped"
         raise StepFailed(str(late), hint) from late
-    _check_namespace(state, returned.net_ns)
+    agent_ns, net_ns = state.session.connection.facts.net_ns, returned.net_ns
+    # Jobs of a bare host lock GPUs by sockets, which do not cross the borders of network namespaces.
+    if not state.has_nodes and state.host.lease == "socket" and net_ns and agent_ns and net_ns != agent_ns:
+        message = f"returned, but jobs run in a network namespace of their own ({net_ns}, the agent in {agent_ns})"
+        raise StepWarning(f"{message}: two jobs could take the same GPU", f"write `lease: file` for {state.place}")
     where = f"{returned.node}, Python {returned.python}, process {returned.pid}"
     return f"returned from {where}, after {returned.seconds:.2f} s"
 
@@ -112,15 +116,7 @@ def pytorch(state: CheckState) -> str:
         raise StepFailed(f"{build} {sees} on {node}", f"run nvidia-smi in a job on {state.name}")
     if total != verify.TOTAL:
         raise StepFailed(f"{build} computes {total} instead of {verify.TOTAL} on {node}", "ask the administrator")
-    return f"{build} calculated on {node}: {count} GPU{'s' * (count != 1)}, compute capability {capability}"
-
-
-def _check_namespace(state: CheckState, net_ns: str) -> None:
-    """Warn about separate network namespaces: jobs of a bare host lock GPUs by sockets, which do not cross them."""
-    agent_ns = state.session.connection.facts.net_ns
-    if not state.has_nodes and state.host.lease == "socket" and net_ns and agent_ns and net_ns != agent_ns:
-        message = f"returned, but jobs run in a network namespace of their own ({net_ns}, the agent in {agent_ns})"
-        raise StepWarning(f"{message}: two jobs could take the same GPU", f"write `lease: file` for {state.place}")
+    return f"{build} calculated on {node}: {counted(count, 'GPU')}, compute capability {capability}"
 
 
 T = TypeVar("T")
@@ -265,7 +261,7 @@ def leave_queue(job: Job[Any], session: HostState) -> None:
         if time.monotonic() > until:
             raise ClusterfnError(
                 f"the scheduler did not answer: job {job.id} of this check may still be in its queue",
-                evidence=answer.err.decode("utf-8", "replace").splitlines()[-5:],
+                evidence=last_lines(answer.err, 5),
                 hint=f"later: clusterfn cancel {job.id} {job.host}",
             )
         time.sleep(AGAIN_S)

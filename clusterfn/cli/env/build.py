@@ -12,7 +12,8 @@ from clusterfn.bridge.supervisor.text import counted, format_size
 from clusterfn.calls import console, environment_upload
 from clusterfn.calls.build_display import BuildDisplay
 from clusterfn.cli import screen
-from clusterfn.cli.env.manage import host_state, read_ready, say, seconds
+from clusterfn.cli.env.manage import read_ready, seconds
+from clusterfn.cli.target import host_state
 from clusterfn.config import config_file
 from clusterfn.config.forms import names_a_file
 from clusterfn.config.spec import Host, Resources
@@ -86,7 +87,7 @@ def lock(args: argparse.Namespace) -> int:
     words = split_file_and_hosts(args.words)
     if args.platform:
         return _for_platform(args, words)
-    sessions = [host_state(name, "lock") for name in words.hosts or [None]]
+    sessions = [host_state(name, "env lock") for name in words.hosts or [None]]
     spec = specification(words.file, args.packages, sessions[0].host)
     if args.check:
         why_not = {
@@ -108,9 +109,9 @@ def _print_locks(as_json: bool, rows: Sequence[Sequence[str]]) -> None:
 
 def _lock_for(session: HostState, spec: Specification, gpus: int | None) -> LockedEnvironment:
     session.capacity.enough(Resources(gpus=gpus or 0))
-    locked = environment_facts.lock_environment(session, spec, _gpus_to_lock_for(session, gpus), say)
+    locked = environment_facts.lock_environment(session, spec, _gpus_to_lock_for(session, gpus), console.tell)
     if locked.why:
-        say(f"{session.host.name}: {locked.why}")
+        console.tell(f"{session.host.name}: {locked.why}")
     return locked
 
 
@@ -146,9 +147,9 @@ def _report_check(spec: Specification, kind: str, why_not: Mapping[str, str], as
     for name, why in old.items() if not as_json else ():
         words = ["clusterfn env lock", *([shlex.quote(spec.title)] if spec.file else []),
                  *(["--platform"] if kind == "platform" else []), name]  # fmt: skip
-        say(f"{name}: {why}; {' '.join(words)}")
+        console.tell(f"{name}: {why}; {' '.join(words)}")
     if not old and not as_json:
-        say(f"the lock of {spec.title} is up to date for {', '.join(why_not)}")
+        console.tell(f"the lock of {spec.title} is up to date for {', '.join(why_not)}")
     return int(bool(old))
 
 
@@ -168,7 +169,7 @@ def _for_platform(args: argparse.Namespace, words: FileAndHosts) -> int:
     if args.check:
         return _report_check(spec, "platform", {args.platform: solver.existing_lock(spec, target)[1]}, args.json)
     locked = torch_build.lock_with_torch(
-        spec, target, None, lambda: torch_build.UNKNOWN_GPUS, "a host of that platform", say
+        spec, target, None, lambda: torch_build.UNKNOWN_GPUS, "a host of that platform", console.tell
     )
     _print_locks(args.json, [_row(locked, "-", args.platform)])
     return 0
@@ -179,22 +180,22 @@ def build(args: argparse.Namespace) -> int:
     words = split_file_and_hosts(args.words)
     if len(words.hosts) > 1:
         raise ConfigError(f"several hosts are named: {', '.join(words.hosts)}", hint="name one host at a time")
-    session = host_state(words.hosts[0] if words.hosts else None, "build")
+    session = host_state(words.hosts[0] if words.hosts else None, "env build")
     spec = specification(words.file, args.packages, session.host)
     session.capacity.enough(Resources(gpus=args.gpus))
-    locked = environment_facts.lock_environment(session, spec, args.gpus, say)
+    locked = environment_facts.lock_environment(session, spec, args.gpus, console.tell)
     if locked.why:
-        say(locked.why)
+        console.tell(locked.why)
     try:
         with BuildDisplay() as display:
-            new = environment_upload.build(session, locked, say, display.show)
+            new = environment_upload.build(session, locked, console.tell, display.show)
     except KeyboardInterrupt:
         console.warn(
             f"the build keeps running on {session.host.name}, unless nothing was sent yet; "
             "run the same command to follow it"
         )
         raise
-    say(_result(session, locked, new))
+    console.tell(_result(session, locked, new))
     facts = {"id": locked.id, "host": session.host.name, "prefix": locked.prefix, "new": new}
     print(screen.as_json(facts) if args.json else locked.id)
     return 0

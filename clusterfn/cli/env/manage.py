@@ -21,7 +21,7 @@ from clusterfn.environment import resolve
 from clusterfn.errors import ClusterfnError, ConfigError, EnvironmentBuildError
 from clusterfn.hosts import environment_builder, environment_facts, remote_files
 from clusterfn.hosts.environment_builder import BuildProgress, Built
-from clusterfn.hosts.host_state import HostState, open_session
+from clusterfn.hosts.host_state import HostState
 
 # With fewer digits, a typing error could easily name another environment.
 _LEAST_DIGITS = 4
@@ -34,18 +34,8 @@ def environment_and_host(args: argparse.Namespace, command: str) -> tuple[Built,
         ConfigError: There is none, or there are several.
     """
     word, host = target.one_and_host(args.words, "ID", f"env {command}")
-    session = host_state(host, command)
+    session = target.host_state(host, f"env {command}")
     return find_environment(word, session), session
-
-
-def host_state(name: str | None, command: str) -> HostState:
-    """Connect to the host of that name, else to the one that a call would use."""
-    return open_session(target.host(name, f"env {command}")[1])
-
-
-def say(sentence: str) -> None:
-    """Write a sentence to stderr, apart from the data on stdout."""
-    console.say(f"clusterfn: {sentence}\n")
 
 
 def find_environment(word: str, session: HostState) -> Built:
@@ -64,7 +54,7 @@ def find_environment(word: str, session: HostState) -> Built:
             raise ConfigError(
                 f"{word} is not locked: {why}", hint=f"clusterfn env lock {shlex.quote(word)} {session.host.name}"
             )
-        begin = environment_facts.lock_environment(session, spec, 0, say).id
+        begin = environment_facts.lock_environment(session, spec, 0, console.tell).id
     environments = environment_builder.list_environments(session, root)
     exact = [each for each in environments if each.id == begin]
     matches = exact or [each for each in environments if each.id.startswith(begin)]
@@ -84,7 +74,7 @@ _SHOWN_JOBS = 3
 
 def list_environments(args: argparse.Namespace) -> int:
     """Print the environments of a host, the one used last first."""
-    session = host_state(args.host, "list")
+    session = target.host_state(args.host, "env list")
     environments = environment_builder.list_environments(session, environment_facts.environments_root(session))
     if args.json:
         print(screen.as_json([asdict(each) for each in environments]))
@@ -92,9 +82,9 @@ def list_environments(args: argparse.Namespace) -> int:
         print(screen.table(_LIST_HEAD, _rows(environments)))
         total = format_size(sum(each.size for each in environments))
         count = counted(len(environments), "environment")
-        say(f"{count}, {total}; files that several environments share are counted in each")
+        console.tell(f"{count}, {total}; files that several environments share are counted in each")
     else:
-        say(f"no environments on {session.host.name}")
+        console.tell(f"no environments on {session.host.name}")
     return 0
 
 
@@ -102,14 +92,11 @@ def _rows(environments: Sequence[Built]) -> Iterator[list[str]]:
     now = time.time()
     for each in environments:
         about = each.about if len(each.about) <= _ABOUT else each.about[: _ABOUT - 1] + "…"
+        users = " ".join(job[:_DIGITS] for job in each.used_by[:_SHOWN_JOBS])
+        users += f" and {len(each.used_by) - _SHOWN_JOBS} more" if len(each.used_by) > _SHOWN_JOBS else ""
         ages = [format_duration(now - each.built), format_duration(now - each.used)]
         sizes = [format_size(each.size), str(each.files)]
-        yield [each.id[:_DIGITS], about, each.python, each.cuda or "-", *sizes, *ages, _users(each.used_by)]
-
-
-def _users(jobs: Sequence[str]) -> str:
-    ids = " ".join(job[:_DIGITS] for job in jobs[:_SHOWN_JOBS])
-    return f"{ids} and {len(jobs) - _SHOWN_JOBS} more" if len(jobs) > _SHOWN_JOBS else ids
+        yield [each.id[:_DIGITS], about, each.python, each.cuda or "-", *sizes, *ages, users]
 
 
 def show_environment(args: argparse.Namespace) -> int:
@@ -209,7 +196,7 @@ def remove_environment(args: argparse.Namespace) -> int:
 
 def remove_unused(args: argparse.Namespace) -> int:
     """Remove environments that were not used for long; say which jobs hold the others."""
-    session = host_state(args.host, "gc")
+    session = target.host_state(args.host, "env gc")
     root = environment_facts.environments_root(session)
     environments = {each.id: each for each in environment_builder.list_environments(session, root)}
     outcome = environment_builder.remove_unused_environments(session, root, args.days, args.keep, dry=args.dry_run)
@@ -221,7 +208,7 @@ def remove_unused(args: argparse.Namespace) -> int:
         about = environments[env_id].about if env_id in environments else "built meanwhile"
         print(in_one_line(f"{done} {env_id} ({about})"))
     for each in outcome["kept"]:
-        say(f"{each['id']} was not removed: {each['why']} {' '.join(each['used_by'])}".rstrip())
+        console.tell(f"{each['id']} was not removed: {each['why']} {' '.join(each['used_by'])}".rstrip())
     if args.dry_run:
         of = counted(len(environments), "environment")
         print(f"{len(outcome['removed'])} of {of} would go, about {format_size(outcome['freed'])}")

@@ -20,7 +20,6 @@ from clusterfn.config.host_text import reading
 from clusterfn.config.options import parse_options
 from clusterfn.errors import EnvironmentBuildError
 from clusterfn.hosts import environment_builder, environment_facts
-from clusterfn.hosts.environment_builder import BuildProgress
 from clusterfn.hosts.host_state import HostState
 
 # The first import from a shared file system may take minutes.
@@ -101,7 +100,9 @@ def verify_environment(args: argparse.Namespace) -> int:
     lines = [f"files     {mended['files']} checked, {mended['relinked']} restored", *_modules(report)]
     if not args.json:
         print("\n".join(in_one_line(line) for line in lines))
-    problems = [*_lost_files(mended), *(f"{name} cannot be imported: {why}" for name, why in report["failed"].items())]
+    lost = mended["lost"]
+    problems = [f"{counted(len(lost), 'lost file')}: {', '.join(lost[:_MOST_LINES])}"] if lost else []
+    problems += [*(f"{name} cannot be imported: {why}" for name, why in report["failed"].items())]
     if problems:
         raise EnvironmentBuildError(
             f"the environment {built.id} does not work", host=session.host.name, stage="environment",
@@ -114,11 +115,6 @@ def verify_environment(args: argparse.Namespace) -> int:
     elif kernel is not None:
         print(in_one_line(f"gpu       {kernel}"))
     return 0
-
-
-def _lost_files(mended: BuildProgress) -> list[str]:
-    lost = mended["lost"]
-    return [f"{counted(len(lost), 'lost file')}: {', '.join(lost[:_MOST_LINES])}"] if lost else []
 
 
 def _imported(session: HostState, prefix: str, packages: list[str]) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from clusterfn.cli import check
 from clusterfn.cli.check.step import CheckState
-from clusterfn.cli.init import address, choices, login, pythons
-from clusterfn.cli.init.address import Begun
+from clusterfn.cli.init import choices
 from clusterfn.cli.init.answers import Answers, say
+from clusterfn.cli.init.host import Begun, begin, connected, say_way, with_room
 from clusterfn.cli.login import trust_hosts
 from clusterfn.config import writing
 from clusterfn.config.spec import Host
@@ -60,10 +60,10 @@ def init(args: argparse.Namespace) -> int:
 
 
 def _story(args: argparse.Namespace, answers: Answers, done: Done) -> int:
-    begun = address.begin(args.address, args.name, answers)
+    begun = begin(args.address, args.name, answers)
     if begun.is_configured:
         _reject_contradictions(begun, args)
-    address.say_way(begun.host)
+    say_way(begun.host)
     command = f"clusterfn init {begun.host.address}"
     remembered = trust_hosts(begun.host, args.fingerprint, command, replace=args.replace)
     if remembered is None:
@@ -71,7 +71,7 @@ def _story(args: argparse.Namespace, answers: Answers, done: Done) -> int:
     done.notes += [f"wrote the host's key to {path}" for path in remembered]
     if begun.is_configured:
         say(f"{begun.host.name} is already in {begun.host.source}, and is left unchanged.")
-        login.connected(begun.host, answers, args.no_key, done)
+        connected(begun.host, answers, args.no_key, done)
     else:
         _add(begun, args, answers, done)
     return check_like_command(begun.host, leave_script(begun.host, done))
@@ -104,7 +104,7 @@ def _reject_contradictions(begun: Begun, args: argparse.Namespace) -> None:
 def _add(begun: Begun, args: argparse.Namespace, answers: Answers, done: Done) -> None:
     """Survey the host, and write what was found and answered into clusterfn.yml."""
     draft = begun.host._replace(root=args.root or begun.host.root)
-    connection = login.with_room(draft, answers, args.no_key, done)
+    connection = with_room(draft, answers, args.no_key, done)
     say(f"Looking at what {draft.name} offers …")
     site = survey(connection, folder=args.scheduler_path or "")
     choices.say_site(site)
@@ -117,7 +117,7 @@ def _add(begun: Begun, args: argparse.Namespace, answers: Answers, done: Done) -
         lambda root: make_root(connection, root),
     )  # fmt: skip
     make_root(connection, keys["root"])
-    environment = pythons.environment(open_session(connection.host), args.environment, answers)
+    environment = choices.environment(open_session(connection.host), args.environment, answers)
     if keys["root"] != connection.host.root:
         # The agent that has surveyed the host made this folder, which no
         # job needs now. `rmdir` removes it only if empty.

@@ -1,6 +1,6 @@
 """Start dask on a host, and connect to it: a job for the scheduler and one for each worker, or one for all of them.
 
-    plan ← settings ← scheduler_job ← worker_job ← cluster ← block ← client
+    plan ← settings ← jobs ← cluster ← block ← client
 
 Dask does all the rest. `client` imports nothing of it before it is asked for.
 """

@@ -24,9 +24,8 @@ from distributed.security import Security
 from clusterfn.bridge.kernel.dask_program import security_of
 from clusterfn.errors import ClusterfnError
 from clusterfn.integrations.dask.cluster import AllocationCluster, ConnectedCluster, JobsCluster
-from clusterfn.integrations.dask.scheduler_job import SchedulerJob, end_job, listen_for_dask
+from clusterfn.integrations.dask.jobs import SchedulerJob, WorkerJobs, end_job, listen_for_dask
 from clusterfn.integrations.dask.settings import DaskSettings
-from clusterfn.integrations.dask.worker_job import WorkerJobs
 from clusterfn.integrations.jupyter.kernel_job import tell_why_it_waits
 from clusterfn.public_api import public_api
 

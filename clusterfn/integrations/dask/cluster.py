@@ -17,7 +17,7 @@ from distributed.security import Security
 
 from clusterfn.calls import console
 from clusterfn.errors import ClusterfnError, ConfigError
-from clusterfn.integrations.dask.worker_job import WorkerJob, WorkerJobs
+from clusterfn.integrations.dask.jobs import WorkerJob, WorkerJobs
 from clusterfn.integrations.jupyter.kernel_job import reason_of_end
 
 # So many jobs of workers may end in a row before any worker has connected; then the block fails.

@@ -8,15 +8,10 @@ from typing import Any
 
 from clusterfn.config import value_kinds as kinds
 from clusterfn.config.scheduler_keys import BATCH_JOBS, BY_GPU, OPTIONS, SchedulerKeys
-from clusterfn.config.value_kinds import WRITTEN, Form, Key, Kind
+from clusterfn.config.value_kinds import WRITTEN, Key, Kind
 from clusterfn.config.yamlfile import Value
 
 _SITE_NAME = re.compile(r"[A-Za-z_][\w.@*-]*")
-
-
-def _qsub_options(value: Value) -> dict[str, Any]:
-    """Read names of the site's own queues and resources, as qsub wants them."""
-    return {key: _OPTIONS[key].read(option) for key, option in value.mapping(_OPTIONS).items()}
 
 
 def _site_name(value: Value) -> str:
@@ -24,10 +19,6 @@ def _site_name(value: Value) -> str:
     if not _SITE_NAME.fullmatch(text):
         raise value.error(f'"{text}" cannot name anything in Grid Engine', "write one word that `qconf` lists")
     return text
-
-
-def _optional_name(value: Value) -> str | None:
-    return None if value.kind == "null" else _site_name(value)
 
 
 def _queue(value: Value) -> Any:
@@ -47,7 +38,9 @@ def _resources(value: Value) -> dict[str, str]:
     return {name: amount.as_written() for name, amount in value.mapping().items()}
 
 
-_NAME_OR_NULL = Kind(_optional_name, {"type": ["string", "number", "null"]})
+_NAME_OR_NULL = Kind(
+    lambda value: None if value.kind == "null" else _site_name(value), {"type": ["string", "number", "null"]}
+)
 _OPTIONS: Mapping[str, Kind] = {
     "queue": Kind(_queue, BY_GPU),
     "project": Kind(_site_name, WRITTEN),
@@ -57,17 +50,20 @@ _OPTIONS: Mapping[str, Kind] = {
     "per_job": kinds.LINES,
     "resources": Kind(_resources, {"type": "object", "additionalProperties": WRITTEN}),
 }
-_QSUB: Form = {
-    "type": "object",
-    "additionalProperties": False,
-    "properties": {name: kind.form for name, kind in _OPTIONS.items()},
-}
+_QSUB = Kind(
+    lambda value: {key: _OPTIONS[key].read(option) for key, option in value.mapping(_OPTIONS).items()},
+    {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {name: kind.form for name, kind in _OPTIONS.items()},
+    },
+)
 
 KEYS = SchedulerKeys(
     "clusterfn submits them with qsub",
     keys={
         "grid_engine": Key(
-            OPTIONS, Kind(_qsub_options, _QSUB), "none", "{queue: long.q, project: physics}",
+            OPTIONS, _QSUB, "none", "{queue: long.q, project: physics}",
             "names of the site for qsub, see [Grid Engine](../how-to/grid-engine.md); only with "
             "`scheduler: grid_engine`",
         ),

@@ -76,6 +76,8 @@ _ID = re.compile(
 )
 _LIMIT = re.compile(r"^(max_aj_tasks|max_aj_instances|max_u_jobs)\s+([0-9]{1,18})\s*$", re.MULTILINE)
 _MAYBE_SUBMITTED = re.compile(r"commlib error|unable to send message|send error|got no response|timeout", re.IGNORECASE)
+# qsub's own words when it has submitted nothing.
+_REFUSED = re.compile("Unable to run job")
 _SAYS_NOTHING = re.compile(r"Exiting\.$|verification: |Unable to run job: error: no suitable queues$|$")
 _LOWEST_PRIORITY = -1023
 
@@ -136,14 +138,13 @@ class GridEngine(Scheduler):
         if answer.rc == 0 and numbers:
             return str(numbers[-1])
         output = (answer.err or answer.out).strip()
-        refused = "qsub did not answer in time" if answer.rc is None else f"qsub refused the job (status {answer.rc})"
         raise SubmitError(
-            refused if answer.rc != 0 else "qsub gave no job number",
+            answer.without_number("qsub"),
             host=self.host.name,
             stage="submit",
             evidence=[line for line in dict.fromkeys(output.splitlines()) if not _SAYS_NOTHING.match(line)],
             hint=states.submit_hint(output, self.host),
-            retryable=_may_be_submitted(answer),
+            retryable=answer.may_be_submitted(_ID, _REFUSED, _MAYBE_SUBMITTED),
         )
 
     def refused_for_now(self, answer: Answer) -> str:
@@ -217,18 +218,6 @@ class GridEngine(Scheduler):
             Question(nodes, lambda text: site.read_gpu_nodes(text, name)),
             [Question(site.WAITING_COMMAND, lambda text: site.read_waiting(text, name))],
         )
-
-
-def _may_be_submitted(answer: Answer) -> bool:
-    """Whether the master did not answer, or made no sense: it may have taken the job.
-
-    What a wrapper of the site runs after qsub may fail for reasons of its own.
-    """
-    has_number = bool(_ID.search(answer.out))
-    if answer.rc == 0:
-        return not has_number
-    failed_after = has_number and "Unable to run job" not in answer.err
-    return answer.rc is None or failed_after or bool(_MAYBE_SUBMITTED.search(answer.err))
 
 
 def _read_limits(outputs: Sequence[str]) -> SchedulerLimits:

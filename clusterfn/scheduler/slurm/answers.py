@@ -136,17 +136,13 @@ def submit_hint(output: str, host: Host) -> str:
         return f"clusterfn itself adds --{added[1]}: `slurm: {{{added[1]}: null}}` leaves it out ({host.source})"
     for text, hint in _REFUSALS:
         if text in lower:
-            hint = hint.replace("{usual}", _usual_memory(host))
             unknown = _UNKNOWN_OPTION.search(lower)
             hint += did_you_mean(unknown[1], _OPTIONS) if unknown else ""
-            return f"{hint} (host {host.name}, {host.source}; slurm= of the call comes first)"
+            # The user may not know what a call without memory= asks for.
+            memory = host.defaults.memory_bytes and exact_memory(host.defaults.memory_bytes)
+            usual = f"; a call without memory= asks for {memory}, set by `defaults: {{memory: …}}`" if memory else ""
+            return f"{hint.replace('{usual}', usual)} (host {host.name}, {host.source}; slurm= of the call comes first)"
     return f"compare `slurm:` of host {host.name} ({host.source}) with the site's documentation"
-
-
-def _usual_memory(host: Host) -> str:
-    """Name what a call without memory= asks for, as its user may not know."""
-    usual = host.defaults.memory_bytes
-    return f"; a call without memory= asks for {exact_memory(usual)}, set by `defaults: {{memory: …}}`" if usual else ""
 
 
 # Where slurm.conf does not state the nodes' memory, sinfo shows 1 MB. Such a site does not track memory, and rejects

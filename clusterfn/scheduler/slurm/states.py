@@ -98,10 +98,6 @@ _LIMITS = (
 )
 
 
-def _limit_in_words(reason: str) -> str:
-    return next((words for pattern, words in _LIMITS if pattern.fullmatch(reason)), "")
-
-
 class SlurmState(JobState):
     """A job as squeue has it."""
 
@@ -127,9 +123,9 @@ class SlurmState(JobState):
         begin, _, details = self.reason.partition(", ")
         # Older versions write "ReqNodeNotAvail(Unavailable:n1)".
         begin = begin.partition("(")[0] or self.reason
-        meaning = (
-            (_WAITS.get(details) if details else "") or _WAITS.get(begin) or _never(self)[0] or _limit_in_words(begin)
-        )
+        limits = (words for pattern, words in _LIMITS if pattern.fullmatch(begin))
+        known = (_WAITS.get(details) if details else "") or _WAITS.get(begin)
+        meaning = known or _never(self)[0] or next(limits, "")
         if not meaning:
             return f"{start}SLURM says {self.reason}"
         return f"{start}{self.reason}: {meaning}" if self.reason else f"{start}{meaning}"

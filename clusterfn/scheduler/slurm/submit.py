@@ -111,7 +111,9 @@ class Slurm(Scheduler):
         return held_request(job, request, gpus, self._clusters)
 
     def notes(self, answer: Answer) -> Sequence[str]:
-        return [*held_notes(answer), *answers.notes(answer)]
+        # What `enter` has written for the user begins with a word of its own.
+        held = [line[len(_NOTE) :] for line in answer.err.splitlines() if line.startswith(_NOTE)]
+        return [*held, *answers.notes(answer)]
 
     def again(self, request: Submission, answer: Answer) -> Submission | None:
         return None if _ID.search(answer.out) else answers.again(request, answer, self._clusters)
@@ -130,11 +132,7 @@ class Slurm(Scheduler):
         if answer.rc in (0, None) and numbers:
             return str(numbers[-1])
         output = (answer.err or answer.out).strip()
-        refused = (
-            "sbatch did not answer in time" if answer.rc is None else f"sbatch refused the job (status {answer.rc})"
-        )
-        message = refused if answer.rc != 0 else "sbatch gave no job number"
-        maybe = _may_be_submitted(answer)
+        message, maybe = answer.without_number("sbatch"), answer.may_be_submitted(_ID, _REFUSED, _MAYBE_SUBMITTED)
         kind: type[ClusterfnError] = SubmitError
         if not maybe and not answers.can_be_met(output):
             kind, message = Unsatisfiable, f"{message}: SLURM on {self.host.name} can never run it"
@@ -252,18 +250,6 @@ def _listed(text: str) -> Iterator[tuple[str, JobState]]:
         yield name, slurm_states.SlurmState(phase, word, "" if reason == "None" else reason, number, nodes, start)
 
 
-def _may_be_submitted(answer: Answer) -> bool:
-    """Whether the controller did not answer, or made no sense: it may have taken the job.
-
-    What runs after sbatch, in a wrapper or a plugin of the site, may fail for reasons of its own.
-    """
-    has_number = bool(_ID.search(answer.out))
-    if answer.rc == 0:
-        return not has_number
-    failed_after = has_number and not _REFUSED.search(answer.err)
-    return answer.rc is None or failed_after or bool(_MAYBE_SUBMITTED.search(answer.err))
-
-
 _NOTE = "clusterfn: "
 # One step that takes what it asks for alone, or ends at once if others have it. Its variables are those of `enter`.
 _STEP = (
@@ -310,8 +296,3 @@ def reason_not_held(job: JobSpec) -> str:
         (bool(job.scheduler_options), "it has options of its own (slurm=)"),
     )
     return next((why for applies, why in reasons if applies), "")
-
-
-def held_notes(answer: Answer) -> Sequence[str]:
-    """Return the lines for the user in what `enter` has written."""
-    return [line[len(_NOTE) :] for line in answer.err.splitlines() if line.startswith(_NOTE)]

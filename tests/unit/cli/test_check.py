@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from clusterfn.bridge.job_states import PENDING, RUNNING
-from clusterfn.cli.check import function, scheduler, storage
+from clusterfn.cli.check import function
+from clusterfn.cli.check import host as steps
 from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWarning
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
@@ -76,7 +77,7 @@ def slurm(*partitions: Partition, accounts: tuple[Account, ...] = (), **options:
      ("mian", "there is no partition mian; did you mean main?")],
 )  # fmt: skip
 def test_a_partition_that_takes_no_jobs_fails_with_its_state(partition, said):
-    failed = rejects(scheduler.scheduler, slurm(partition=partition))
+    failed = rejects(steps.scheduler, slurm(partition=partition))
 
     assert failed.message == said
     assert "correct slurm: partition: of host cluster (clusterfn.yml:2)" in str(failed.hint)
@@ -92,9 +93,9 @@ def test_a_root_that_holds_jobs_of_another_scheduler_is_a_warning(tmp_path, sent
     (tmp_path / "jobs" / "7f29" / "spec.json").write_text(json.dumps({"scheduler": sent_to}, indent=1))
 
     if not warned:
-        assert storage.root(where) == ROOT.path
+        assert steps.root(where) == ROOT.path
         return
-    failed = fails(storage.root, where, StepWarning)
+    failed = fails(steps.root, where, StepWarning)
     assert str(failed).startswith(f"{ROOT.path} also holds jobs of a host with `scheduler: bare`")
     assert "give host cluster (clusterfn.yml:2) a root of its own" in failed.hint
 
@@ -108,7 +109,7 @@ def test_a_machine_without_slurm_says_how_many_jobs_wait_in_its_queue(tmp_path, 
         ticket.parent.mkdir(parents=True, exist_ok=True)
         ticket.write_text("{}")
 
-    assert scheduler.scheduler(where).endswith(said)
+    assert steps.scheduler(where).endswith(said)
 
 
 def on_this_machine(where, root):
@@ -132,7 +133,7 @@ def done(value):
 def test_a_default_partition_that_is_down_fails():
     only = Partition("main", True, "down", "1:00:00", 9, "(null)")
 
-    assert rejects(scheduler.scheduler, slurm(only)).message == "the partition main is down"
+    assert rejects(steps.scheduler, slurm(only)).message == "the partition main is down"
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,7 @@ def test_a_folder_of_scheduler_path_without_commands_is_a_warning(path, hint):
     login = LoginShellAnswer({"slurm": FoundCommands("by a login shell", path)}, empty=("/opt/old/bin",))
     where = found(Site((), {"slurm": SlurmSite((SHORT,))}, login=login), "slurm", scheduler_path=("/opt/old/bin",))
 
-    warned = fails(scheduler.scheduler, where, StepWarning)
+    warned = fails(steps.scheduler, where, StepWarning)
 
     assert str(warned).endswith("\n/opt/old/bin of scheduler_path: has none of SLURM's commands")
     assert warned.hint == f"remove /opt/old/bin from scheduler_path: of host cluster {hint}"
@@ -152,14 +153,12 @@ def test_a_folder_of_scheduler_path_without_commands_is_a_warning(path, hint):
 def test_a_folder_of_scheduler_path_without_commands_is_evidence_where_there_is_no_sinfo():
     where = found(Site((), login=LoginShellAnswer(empty=("/opt/old/bin",))), "slurm")
 
-    assert fails(scheduler.scheduler, where).evidence == (
-        "/opt/old/bin of scheduler_path: has none of SLURM's commands",
-    )
+    assert fails(steps.scheduler, where).evidence == ("/opt/old/bin of scheduler_path: has none of SLURM's commands",)
 
 
 def test_a_sinfo_that_fails_is_shown_with_its_words():
     silent = SlurmSite(trouble="slurm_load_partitions: Unable to contact")
-    failed = rejects(scheduler.scheduler, found(Site((), {"slurm": silent}), "slurm"))
+    failed = rejects(steps.scheduler, found(Site((), {"slurm": silent}), "slurm"))
 
     assert failed.evidence == ("slurm_load_partitions: Unable to contact",)
     assert "see what sinfo prints" in str(failed.hint)
@@ -169,7 +168,7 @@ PHYSICS = Account("physics", "", ("normal", "long"))
 
 
 def test_an_account_and_a_qos_that_slurm_knows_pass():
-    assert "physics  any  normal, long" in scheduler.account(slurm(accounts=(PHYSICS,), account="physics", qos="long"))
+    assert "physics  any  normal, long" in steps.account(slurm(accounts=(PHYSICS,), account="physics", qos="long"))
 
 
 @pytest.mark.parametrize(
@@ -180,14 +179,14 @@ def test_an_account_and_a_qos_that_slurm_knows_pass():
       "set `slurm: qos:` of host cluster (clusterfn.yml:2) to one of normal, long")],
 )  # fmt: skip
 def test_an_account_or_qos_that_slurm_does_not_give_fails(options, said, mends):
-    failed = rejects(scheduler.account, slurm(accounts=(PHYSICS,), **options))
+    failed = rejects(steps.account, slurm(accounts=(PHYSICS,), **options))
 
     assert (failed.message, failed.hint) == (said, mends)
 
 
 def test_without_accounting_nothing_is_said_of_accounts():
     with pytest.raises(StepSkipped):
-        scheduler.account(slurm(account="physics"))
+        steps.account(slurm(account="physics"))
 
 
 CARDS = SurveyedGpus(("NVIDIA A100", "NVIDIA A100"), 40 * GB, "570.1", ("8.0", "8.0"))
@@ -197,11 +196,11 @@ ROOM = "100 GB free, 1000000 files free, your quota leaves 3 GB"
 @pytest.mark.parametrize(
     ("step", "site", "said"),
     [
-        (storage.space, Site((), root=volume(quota_bytes=3 * GB)), ROOM),
-        (storage.links, Site((), root=volume(links=True)), "hard links work"),
-        (storage.links, Site((), root=volume(links=False)), "hard links do not work"),
-        (scheduler.gpus, Site((), gpus=CARDS), "2 x NVIDIA A100, 40 GB, compute capability 8.0; driver 570.1"),
-        (scheduler.lingering, Site((), lingering=True), ""), (scheduler.lingering, Site((), lingering=None), ""),
+        (steps.space, Site((), root=volume(quota_bytes=3 * GB)), ROOM),
+        (steps.links, Site((), root=volume(links=True)), "hard links work"),
+        (steps.links, Site((), root=volume(links=False)), "hard links do not work"),
+        (steps.gpus, Site((), gpus=CARDS), "2 x NVIDIA A100, 40 GB, compute capability 8.0; driver 570.1"),
+        (steps.lingering, Site((), lingering=True), ""), (steps.lingering, Site((), lingering=None), ""),
     ],
 )  # fmt: skip
 def test_what_is_in_order_is_reported(step, site, said):
@@ -212,17 +211,17 @@ def test_what_is_in_order_is_reported(step, site, said):
 
 ANOTHER = "set `root: /scratch/ann/.clusterfn` for host cluster (clusterfn.yml:2): it has the most space"
 ROOTS = [  # the step, what is known of the root, the host, and what is said
-    (storage.space, {"free_bytes": 30 * 2**20}, {}, StepWarning, "only 30 MB is left in /home/ann/.clusterfn"),
-    (storage.space, {"free_bytes": 8 * 2**20}, {}, StepFailed, "only 8 MB is left in /home/ann/.clusterfn"),
-    (storage.space, {"quota_bytes": 0}, {}, StepFailed, "only 0 bytes is left under your quota in /home/ann/.cluster"),
-    (storage.space, {"free_files": 3000}, {}, StepWarning, "only 3000 more files can be created in /home/ann/.cluster"),
-    (storage.space, {"quota_files": 12}, {}, StepFailed, "only 12 more files can be created under your quota in /home"),
-    (storage.noexec, {"noexec": True}, {"environment": "environment.yml"}, StepFailed, "it is mounted noexec"),
-    *((storage.noexec, {"noexec": True}, {"environment": each}, StepWarning, "it is mounted noexec")
+    (steps.space, {"free_bytes": 30 * 2**20}, {}, StepWarning, "only 30 MB is left in /home/ann/.clusterfn"),
+    (steps.space, {"free_bytes": 8 * 2**20}, {}, StepFailed, "only 8 MB is left in /home/ann/.clusterfn"),
+    (steps.space, {"quota_bytes": 0}, {}, StepFailed, "only 0 bytes is left under your quota in /home/ann/.cluster"),
+    (steps.space, {"free_files": 3000}, {}, StepWarning, "only 3000 more files can be created in /home/ann/.cluster"),
+    (steps.space, {"quota_files": 12}, {}, StepFailed, "only 12 more files can be created under your quota in /home"),
+    (steps.noexec, {"noexec": True}, {"environment": "environment.yml"}, StepFailed, "it is mounted noexec"),
+    *((steps.noexec, {"noexec": True}, {"environment": each}, StepWarning, "it is mounted noexec")
       for each in ("python:/opt/bin/python", "conda:ml", None)),
-    (storage.root, {"writable": False}, {}, StepFailed, "cannot be written to"),
-    (storage.root, {"kind": "tmpfs"}, {"scheduler": "slurm"}, StepFailed, "where no compute node sees it"),
-    (storage.root, None, {}, StepFailed, "the file system of /home/ann/.clusterfn does not answer"),
+    (steps.root, {"writable": False}, {}, StepFailed, "cannot be written to"),
+    (steps.root, {"kind": "tmpfs"}, {"scheduler": "slurm"}, StepFailed, "where no compute node sees it"),
+    (steps.root, None, {}, StepFailed, "the file system of /home/ann/.clusterfn does not answer"),
 ]  # fmt: skip
 
 
@@ -233,18 +232,18 @@ def test_a_root_that_cannot_serve_is_reported_with_another_one(step, root, host,
     wrong = fails(step, found(site, **host), kind)
 
     assert said in str(wrong) and "set `root: /scratch/ann/.clusterfn`" in wrong.hint
-    assert step is not storage.space or (str(wrong).startswith(said) and ANOTHER in wrong.hint)
+    assert step is not steps.space or (str(wrong).startswith(said) and ANOTHER in wrong.hint)
 
 
 FULL_HOME = Site((volume(name="$HOME", path="/home/ann"),), root=volume(free_bytes=0))
 NO_SINFO = "there is no sinfo on cluster, nor does its login shell find one"
 WRONG = [  # the step, what is found, and what is said
-    (scheduler.scheduler, found(Site(()), "slurm"), StepFailed, NO_SINFO,
+    (steps.scheduler, found(Site(()), "slurm"), StepFailed, NO_SINFO,
      ["scheduler_path:", "login node of the cluster", "scheduler: bare"]),
-    (scheduler.scheduler, found(Site((), {"slurm": SlurmSite((SHORT,))})), StepWarning, "",
+    (steps.scheduler, found(Site((), {"slurm": SlurmSite((SHORT,))})), StepWarning, "",
      ["write scheduler: slurm for host cluster (clusterfn.yml:2)"]),
-    (scheduler.lingering, found(Site((), lingering=False)), StepWarning, "", ["KillExcludeUsers=ann"]),
-    (storage.space, found(FULL_HOME), StepFailed, "", ["to a folder on another file system"]),
+    (steps.lingering, found(Site((), lingering=False)), StepWarning, "", ["KillExcludeUsers=ann"]),
+    (steps.space, found(FULL_HOME), StepFailed, "", ["to a folder on another file system"]),
 ]  # fmt: skip
 
 
@@ -266,7 +265,7 @@ def test_what_is_wrong_has_a_next_step(step, where, kind, said, hints):
     ],
 )
 def test_an_nvidia_smi_that_fails_has_its_own_remedy(trouble, silent, mends):
-    failed = fails(scheduler.gpus, found(Site((), gpus=SurveyedGpus(trouble=trouble), silent=silent)))
+    failed = fails(steps.gpus, found(Site((), gpus=SurveyedGpus(trouble=trouble), silent=silent)))
 
     assert failed.evidence == (trouble,)
     assert mends in failed.hint

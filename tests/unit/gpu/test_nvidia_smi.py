@@ -9,7 +9,7 @@ import pytest
 
 from clusterfn.bridge.supervisor import eligible_gpus, gpus, nvidia_smi
 from clusterfn.bridge.supervisor.verdict import AttemptEnded
-from clusterfn.cli.check.scheduler import describe_gpus
+from clusterfn.cli.check.host import describe_gpus
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import Unsatisfiable
 from clusterfn.gpu import get_safe_gpu_info, get_safe_vram_usage, validate_vram_usage

@@ -37,6 +37,11 @@ def test_what_jobs_of_earlier_versions_name_is_found(name):
     assert unpickler.loads(named(f"{serialization.NAME}.pickler", name)).__name__ == name
 
 
+@pytest.mark.parametrize("name", ["bit_generator", "generator", "random_state", "seed_sequence"])
+def test_what_earlier_versions_made_of_a_random_generator_is_found(name):
+    assert unpickler.loads(named(f"{serialization.NAME}.numpy_random", name)).__name__ == name
+
+
 def test_an_object_of_a_public_module_is_not_taken_for_another_of_that_name(package):
     with pytest.raises(ModuleNotFoundError):
         unpickler.loads(named("moving.models", "Foo"))

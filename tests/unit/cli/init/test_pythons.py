@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterfn.cli.init import pythons
+from clusterfn.cli.init import choices
 from clusterfn.cli.init.answers import Answers
 from clusterfn.environment.existing import CONDA_PLACES
 from clusterfn.errors import ConfigError, EnvironmentBuildError
@@ -48,22 +48,22 @@ HOMES = [place[2:] for place in CONDA_PLACES if place.startswith("~/")]
 def test_it_is_found_where_people_put_it(tmp_path, folder):
     put(tmp_path / folder / "bin" / f"python{MINOR}")
 
-    assert sys.executable in pythons.find(Here(tmp_path))
+    assert sys.executable in choices.find_pythons(Here(tmp_path))
 
 
 def test_what_conda_remembers_is_looked_at(tmp_path):
     put(tmp_path / "far away" / "bin" / "python")
     put(tmp_path / ".conda" / "environments.txt", f"{tmp_path}/far away\n{tmp_path}/gone\n")
 
-    assert pythons.find(Here(tmp_path))[0] == sys.executable
+    assert choices.find_pythons(Here(tmp_path))[0] == sys.executable
 
 
 def test_what_does_not_run_or_is_of_another_version_is_not_reported(tmp_path, monkeypatch):
-    monkeypatch.setattr(pythons, "PYTHON", "python9.9")
+    monkeypatch.setattr(choices, "PYTHON", "python9.9")
     put(tmp_path / ".local" / "bin" / "python9.9")
     put(tmp_path / "miniconda3" / "bin" / "python9.9", "#!/bin/sh\nexit 1\n")
 
-    assert pythons.find(Here(tmp_path)) == []
+    assert choices.find_pythons(Here(tmp_path)) == []
 
 
 def session(home: Path) -> SimpleNamespace:
@@ -80,27 +80,27 @@ def session(home: Path) -> SimpleNamespace:
 def test_nothing_is_written_where_the_hosts_own_will_do(tmp_path, capsys):
     put(tmp_path / "bin" / f"python{MINOR}")
 
-    assert pythons.environment(session(tmp_path), None, Answers(yes=True)) is None
+    assert choices.environment(session(tmp_path), None, Answers(yes=True)) is None
     assert f"Functions run with {sys.executable}" in capsys.readouterr().out
 
 
 def test_a_given_one_is_looked_for_at_once(tmp_path):
-    assert pythons.environment(session(tmp_path), "conda:ml", Answers(yes=True)) == "conda:ml"
+    assert choices.environment(session(tmp_path), "conda:ml", Answers(yes=True)) == "conda:ml"
     with pytest.raises(EnvironmentBuildError):
-        pythons.environment(session(tmp_path), "conda:gone", Answers(yes=True))
+        choices.environment(session(tmp_path), "conda:gone", Answers(yes=True))
 
 
 def test_the_first_that_is_found_is_proposed(tmp_path):
     put(tmp_path / ".conda" / "environments.txt", f"{put(tmp_path / 'e' / 'bin' / 'python').parents[1]}\n")
 
-    assert pythons.environment(session(tmp_path), None, Answers(yes=True)) == f"python:{sys.executable}"
-    assert pythons.environment(session(tmp_path), "none", Answers(yes=True)) is None
+    assert choices.environment(session(tmp_path), None, Answers(yes=True)) == f"python:{sys.executable}"
+    assert choices.environment(session(tmp_path), "none", Answers(yes=True)) is None
 
 
 def test_where_there_is_none_that_is_said(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(pythons, "PYTHON", "python9.9")
+    monkeypatch.setattr(choices, "PYTHON", "python9.9")
 
-    assert pythons.environment(session(tmp_path), None, Answers(yes=True)) is None
+    assert choices.environment(session(tmp_path), None, Answers(yes=True)) is None
     assert "The host has no python9.9" in capsys.readouterr().out
 
 
@@ -110,7 +110,7 @@ def test_where_there_is_none_that_is_said(tmp_path, monkeypatch, capsys):
      ("conda:ml", "conda:ml"), ("none", "none"), ("/f/environment.yml", "/f/environment.yml"), ("3", "3")],
 )  # fmt: skip
 def test_a_number_and_a_path_are_answers(typed, meant):
-    assert pythons.parse_answer(typed, ["/d/python", "/e/python"]) == meant
+    assert choices.parse_answer(typed, ["/d/python", "/e/python"]) == meant
 
 
 def test_what_is_no_environment_there_is_asked_for_again(tmp_path, monkeypatch, capsys):
@@ -121,20 +121,20 @@ def test_what_is_no_environment_there_is_asked_for_again(tmp_path, monkeypatch, 
     monkeypatch.setattr("sys.stdin", stdin)
 
     with pytest.raises(ConfigError, match="no usable answer"):
-        pythons.environment(session(tmp_path), None, Answers(yes=False))
+        choices.environment(session(tmp_path), None, Answers(yes=False))
     assert capsys.readouterr().err.count("does not name an environment") == 3
 
     stdin = io.StringIO("yes\nconda:ml\n")
     stdin.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setattr("sys.stdin", stdin)
-    assert pythons.environment(session(tmp_path), None, Answers(yes=False)) == "conda:ml"
+    assert choices.environment(session(tmp_path), None, Answers(yes=False)) == "conda:ml"
 
 
 def test_the_systems_own_is_the_last_that_is_proposed(monkeypatch):
     said = SimpleNamespace(out=b"/usr/bin/python3.9\n/opt/x/bin/python3.9\nnonsense\n/usr/bin/python3.9\n")
     reply = SimpleNamespace(result=lambda timeout: said)
 
-    assert pythons.find(SimpleNamespace(run=lambda argv, timeout_s: reply)) == [
+    assert choices.find_pythons(SimpleNamespace(run=lambda argv, timeout_s: reply)) == [
         "/opt/x/bin/python3.9", "/usr/bin/python3.9"
     ]  # fmt: skip
 

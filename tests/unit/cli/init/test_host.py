@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clusterfn.cli.init import address
 from clusterfn.cli.init.answers import Answers
+from clusterfn.cli.init.host import begin
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.transports import ssh_config_file
 from tests.programs import main
@@ -37,7 +37,7 @@ def folder(tmp_path, monkeypatch):
     ],
 )
 def test_a_name_is_proposed(folder, given, name):
-    begun = address.begin(given, None, YES)
+    begun = begin(given, None, YES)
 
     assert (begun.host.name, begun.host.address, begun.is_configured) == (name, given, False)
     assert begun.path == folder / "clusterfn.yml"
@@ -48,32 +48,32 @@ def test_a_name_is_proposed(folder, given, name):
 )
 def test_what_is_no_address_is_refused(folder, given):
     with pytest.raises(ConfigError) as caught:
-        address.begin(given, "x", YES)
+        begin(given, "x", YES)
     assert "secret" not in str(caught.value)
     assert ("password" in str(caught.value)) is ("secret" in given)
 
 
 def test_this_machine_needs_no_init_but_an_alias_of_the_same_name_can_be_added(folder):
     with pytest.raises(ConfigError, match="local is this machine") as caught:
-        address.begin("local", None, YES)
+        begin("local", None, YES)
     assert "run `clusterfn check local`" in str(caught.value.hint)
-    assert address.begin("local", "gpubox", YES).host.address == "local"
+    assert begin("local", "gpubox", YES).host.address == "local"
 
 
 def test_an_address_may_be_pasted_with_its_scheme(folder):
-    assert address.begin("ssh://ada@127.0.0.1:22028/", "x", YES).host.address == "ada@127.0.0.1:22028"
+    assert begin("ssh://ada@127.0.0.1:22028/", "x", YES).host.address == "ada@127.0.0.1:22028"
 
 
 @pytest.mark.parametrize("name", ["two words", "-x", "a/b"])
 def test_what_is_no_name_is_refused(folder, name):
     with pytest.raises(ConfigError, match="cannot name a host"):
-        address.begin("tensor01", name, YES)
+        begin("tensor01", name, YES)
 
 
 def test_a_host_that_is_in_the_file_is_recognised_by_its_address(folder):
     (folder / "clusterfn.yml").write_text("hosts:\n  mine:\n    address: ada@t1\n    scheduler: bare\n    root: /r\n")
 
-    begun = address.begin("ada@t1", None, Answers(yes=False))
+    begun = begin("ada@t1", None, Answers(yes=False))
 
     assert (begun.host.name, begun.host.root, begun.is_configured) == ("mine", "/r", True)
 
@@ -82,9 +82,9 @@ def test_a_name_that_is_taken_by_another_host_is_refused(folder):
     (folder / "clusterfn.yml").write_text("hosts:\n  t1:\n    address: ada@t1\n    scheduler: bare\n")
 
     with pytest.raises(ConfigError, match=r"t1 is at ada@t1 according to .*clusterfn.yml:2, not at ada@t2"):
-        address.begin("ada@t2", "t1", YES)
+        begin("ada@t2", "t1", YES)
     with pytest.raises(ConfigError, match=r"t1 is at ada@t1 according to .*clusterfn.yml:2, not at t1") as caught:
-        address.begin("t1", "t1", YES)
+        begin("t1", "t1", YES)
     assert caught.value.hint is not None and caught.value.hint.startswith("run `clusterfn check t1`")
 
 
@@ -98,14 +98,14 @@ def test_aliases_of_ssh_are_offered(folder, monkeypatch, capsys):
     (folder / ".ssh" / "more.d" / "lab").write_text('Match host x\nHost "slurmbox"\n')
 
     with pytest.raises(ConfigError, match="no terminal"):
-        address.begin(None, None, YES)
+        begin(None, None, YES)
     assert capsys.readouterr().out == f"{folder}/.ssh/config knows slurmbox, gpu, box, fourth\n"
 
 
 def test_a_script_of_the_users_own_is_not_overwritten(folder, capsys):
     from clusterfn.cli import init
 
-    host, done = address.begin("tensor01", None, YES).host, init.Done()
+    host, done = begin("tensor01", None, YES).host, init.Done()
 
     assert init.leave_script(host, done) == "python first.py"
     assert '@cluster(host="tensor01"' in (folder / "first.py").read_text()
@@ -124,7 +124,7 @@ def test_the_check_at_the_end_is_the_command_as_it_would_be_typed(folder, monkey
     checked = []
     monkeypatch.setattr("clusterfn.cli.check.check_host", lambda found: checked.append(found) or 0)
 
-    assert init.check_like_command(address.begin("tensor01", None, YES).host, "python first.py") == 0
+    assert init.check_like_command(begin("tensor01", None, YES).host, "python first.py") == 0
     assert check.check(make_parser().read(["check", "tensor01"])) == 0
     assert checked[0] == checked[1]
     assert checked[0].host_name == "tensor01" and "Now: python first.py" in capsys.readouterr().out
@@ -133,8 +133,8 @@ def test_the_check_at_the_end_is_the_command_as_it_would_be_typed(folder, monkey
 def test_a_script_for_another_host_is_not_what_leads_to_this_one(folder):
     from clusterfn.cli import init
 
-    init.leave_script(address.begin("tensor01", None, YES).host, init.Done())
-    second = address.begin("uni", None, YES).host
+    init.leave_script(begin("tensor01", None, YES).host, init.Done())
+    second = begin("uni", None, YES).host
 
     assert init.leave_script(second, init.Done()) == "clusterfn run uni first.py::where hello"
 
