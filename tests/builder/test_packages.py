@@ -175,7 +175,13 @@ def test_a_post_link_script_that_fails(host: Host, shelf: Path, python: dict):
     assert not os.path.lexists(host.prefix(plan)) and host.leftovers() == []
 
 
-@pytest.mark.parametrize("hangs", ["sleep 600", "while :; do echo busy; sleep 0.05; done"], ids=["idle", "busy"])
+@pytest.mark.parametrize(
+    "hangs",
+    [
+        pytest.param("sleep 600", id="idle", marks=pytest.mark.long),
+        pytest.param("while :; do echo busy; sleep 0.05; done", id="busy"),
+    ],
+)
 def test_a_post_link_script_that_hangs_is_ended_with_all_that_it_started(
     host: Host, shelf: Path, python: dict, hangs: str
 ):

@@ -219,7 +219,7 @@ def test_a_builder_goes_on_though_another_has_made_its_package_while_it_was_stop
     assert answered.rc == 0, answered.last
 
 
-@pytest.mark.parametrize("what", ["environment", "package"])
+@pytest.mark.parametrize("what", ["environment", pytest.param("package", marks=pytest.mark.long)])
 def test_a_holder_that_a_signal_has_stopped_is_named_and_its_lock_is_taken(host: Host, python: dict, what: str):
     plan = host.plan([python])
     with subprocess.Popen(["sleep", "600"]) as stopped:
