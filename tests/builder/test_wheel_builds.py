@@ -87,7 +87,7 @@ def test_an_extension_in_c_is_compiled_for_the_environments_python(
     assert host.run(plan, "python", "-c", "import quick; print(quick.two())") == "2"
 
 
-@pytest.mark.parametrize("end", ["pass", "raise SystemExit(1)"])
+@pytest.mark.parametrize("end", ["pass", pytest.param("raise SystemExit(1)", marks=pytest.mark.long)])
 def test_a_build_leaves_no_process_behind(host: Host, shelf: Path, python: dict[str, Any], tools, end: str):
     kept = shelf / "server"
     before = "import subprocess; server = subprocess.Popen(['sleep', '600'], stdout=-3, stderr=-3)\n"
@@ -100,7 +100,7 @@ def test_a_build_leaves_no_process_behind(host: Host, shelf: Path, python: dict[
     assert not process_tree.is_alive(int(kept.read_text()))
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_builder_that_is_ended_leaves_no_process_behind(
     host: Host, shelf: Path, python: dict[str, Any], tools, number: int
 ):

@@ -351,15 +351,13 @@ def test_the_number_of_workers_of_one_job_is_fixed(_whole, change):
 
 
 def test_a_scheduler_that_dies_while_dask_connects_to_it_is_named(here, monkeypatch):
-    from clusterfn.integrations.dask.cluster import ConnectedScheduler
-
     async def dies(_: object) -> None:
         for pid in pids_of(here):
             if b"\0scheduler\0" in command_of(pid):
                 os.kill(pid, signal.SIGKILL)
         raise OSError("the connection to the scheduler is closed")
 
-    monkeypatch.setattr(ConnectedScheduler, "start", dies)
+    monkeypatch.setattr("clusterfn.integrations.dask.cluster.ConnectedScheduler.start", dies)
     with (
         pytest.raises(ClusterfnError, match="dask's scheduler died: SIGKILL"),
         clusterfn.dask_client("here", workers=1, nodes=1, **SMALL),
@@ -369,13 +367,11 @@ def test_a_scheduler_that_dies_while_dask_connects_to_it_is_named(here, monkeypa
 
 
 def test_ctrl_c_while_the_reason_of_a_lost_connection_is_awaited_leaves_nothing_behind(here, monkeypatch):
-    from clusterfn.integrations.dask.cluster import ConnectedScheduler
-
     async def fails(_: object) -> None:
         threading.Timer(0.5, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT]).start()
         raise OSError("the connection to the scheduler is closed")
 
-    monkeypatch.setattr(ConnectedScheduler, "start", fails)
+    monkeypatch.setattr("clusterfn.integrations.dask.cluster.ConnectedScheduler.start", fails)
     with pytest.raises(KeyboardInterrupt), clusterfn.dask_client("here", workers=1, nodes=1, **SMALL):
         pytest.fail("it began")
     until(lambda: not pids_of(here))
@@ -622,12 +618,12 @@ def test_a_client_that_is_killed_leaves_nothing_behind_on_two_nodes(hosts, envir
     script = tmp_path / "script.py"
     script.write_text(
         "import os, time, clusterfn\n"
-        "from clusterfn.integrations.dask import scheduler_job\n"
+        "from unittest import mock\n"
         "def leave(*_):\n"
         "    os.kill(os.getpid(), 9)\n"
         "if __name__ == '__main__':\n"
         f"    if {moment!r} == 'before it connects':\n"
-        "        scheduler_job.Relay = leave\n"
+        "        mock.patch('clusterfn.integrations.dask.scheduler_job.Relay', leave).start()\n"
         f"    asked = dict(environment={environment!r}, idle='3s', memory='512MB', scheduler_memory='512MB')\n"
         "    with clusterfn.dask_client('slurm', workers=2, nodes=2, **asked) as client:\n"
         "        busy = client.map(time.sleep, [600, 601])\n"

@@ -182,6 +182,11 @@ def after(seconds: float, action: Callable[[], None]) -> None:
 
 
 def test_cells_run_in_a_job_print_return_ask_and_are_interrupted(notebook: Notebook):
+    # Else it drops output where much comes at once, or opens a debugger that others can reach.
+    settings = "get_ipython().kernel.iopub_thread.socket.sndhwm, d._is_debugpy_available"
+    assert notebook.run(f"import ipykernel.debugger as d\n{settings}") == ("ok", "(0, False)")
+    about = notebook.client.kernel_info(reply=True, timeout=WAIT_S)["content"]
+    assert "debugger" not in about.get("supported_features", [])
     assert notebook.run("print('ä'); 6 * 7") == ("ok", "ä\n42")
     assert notebook.run("input('name? ')", answer="ada") == ("ok", "'ada'")
     assert notebook.run("import os; os.getcwd()") == ("ok", repr(os.path.expanduser("~")))
@@ -245,22 +250,6 @@ def test_a_kernel_that_dies_says_why_and_starts_again_in_its_job(notebook: Noteb
     notebook.client.wait_for_ready(timeout=WAIT_S)
     assert notebook.job() == job
     assert notebook.proxy != proxy
-
-
-def test_the_kernel_drops_no_output_and_opens_no_debugger(notebook: Notebook):
-    said = notebook.run(
-        "import ipykernel.debugger as d\nget_ipython().kernel.iopub_thread.socket.sndhwm, d._is_debugpy_available"
-    )
-
-    assert said == ("ok", "(0, False)")
-    assert "debugger" not in notebook.client.kernel_info(reply=True, timeout=WAIT_S)["content"].get(
-        "supported_features", []
-    )
-
-
-def test_a_lost_connection_loses_no_output(notebook: Notebook):
-    assert notebook.print_slowly(300) == ("ok", "".join(f"{number}\n" for number in range(300)))
-    until(lambda: "the connection to the kernel is back" in notebook.log.read_text())
 
 
 def start_as_vs_code(
@@ -360,6 +349,7 @@ def test_a_kernel_runs_over_ssh_and_inside_a_job_of_slurm(
         assert said == ("error", "KeyboardInterrupt")
         assert len(notebook.run("print('x' * 20_000_000)")[1]) == 20_000_001
         assert notebook.print_slowly(300) == ("ok", "".join(f"{number}\n" for number in range(300)))
+        until(lambda: "the connection to the kernel is back" in notebook.log.read_text())
 
         notebook.manager.restart_kernel()
         notebook.client.wait_for_ready(timeout=WAIT_S)
