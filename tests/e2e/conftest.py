@@ -149,11 +149,11 @@ def _lab_bridge(lab: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def lab_root(lab: Any, _lab_bridge: Path) -> Iterator[Path]:
-    """A root of the test's own in the home of the lab's hosts, as a call before has left it."""
+    """A root of the test's own in the home of the lab's hosts, as a call before has left it; see `warm_root`."""
     root: Path = lab.home("bash") / f"e2e-{secrets.token_hex(4)}"
     root.mkdir(mode=0o700)
     give_to("cfbash", root)
-    subprocess.run(["cp", "-a", _lab_bridge, root], check=True)
+    subprocess.run(["cp", "-al", _lab_bridge, root], check=True)
     yield root
     shutil.rmtree(root, ignore_errors=True)
 

@@ -68,7 +68,9 @@ def a_file_of_the_bridge(root: Path) -> None:
 
 def bytes_of_the_bridge(root: Path) -> None:
     for main in root.glob("bridge/*/_clusterfn/bridge/worker/main.py"):
-        os.truncate(main, 10)
+        begin = main.read_bytes()[:10]
+        main.unlink()  # the roots of other tests have the file, too
+        main.write_bytes(begin)
 
 
 LOSSES = [everything, the_bridge, the_blobs, a_file_of_the_bridge, bytes_of_the_bridge]
