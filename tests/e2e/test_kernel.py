@@ -28,7 +28,7 @@ from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import KernelManager
 
 from clusterfn import cluster
-from tests.e2e.conftest import BOTH, ON_SLURM, Hosts, lab_venv
+from tests.e2e.conftest import BOTH, ON_SLURM, REPOSITORY, Hosts, lab_venv
 from tests.processes import children_of, descendants_of, environment_of
 from tests.programs import main
 from tests.waiting import WAIT_S, until
@@ -252,6 +252,11 @@ def test_a_kernel_that_dies_says_why_and_starts_again_in_its_job(notebook: Noteb
     assert notebook.proxy != proxy
 
 
+def test_a_lost_connection_loses_no_output(notebook: Notebook):
+    assert notebook.print_slowly(300) == ("ok", "".join(f"{number}\n" for number in range(300)))
+    until(lambda: "the connection to the kernel is back" in notebook.log.read_text())
+
+
 def start_as_vs_code(
     folder: Path, name: str, meanwhile: Callable[[], None] = lambda: None
 ) -> tuple[subprocess.Popen[bytes], BlockingKernelClient]:
@@ -349,7 +354,6 @@ def test_a_kernel_runs_over_ssh_and_inside_a_job_of_slurm(
         assert said == ("error", "KeyboardInterrupt")
         assert len(notebook.run("print('x' * 20_000_000)")[1]) == 20_000_001
         assert notebook.print_slowly(300) == ("ok", "".join(f"{number}\n" for number in range(300)))
-        until(lambda: "the connection to the kernel is back" in notebook.log.read_text())
 
         notebook.manager.restart_kernel()
         notebook.client.wait_for_ready(timeout=WAIT_S)
@@ -447,32 +451,9 @@ def until_there(path: str) -> None:
         time.sleep(0.02)
 
 
-_SLOW = """
-import pathlib, sys, time
-from clusterfn.calls import console
-from tests.programs import main
-from clusterfn.errors import ClusterfnError
-from clusterfn.integrations.jupyter.kernel_job import JobSearch
-
-find, go = JobSearch.run, pathlib.Path(sys.argv.pop(1))
-
-def find_slowly(search):
-    console.tell("7f3a PENDING (environment: fetch 6 of 60)")
-    while not go.exists():
-        time.sleep(0.05)
-    if go.read_text():
-        raise ClusterfnError(go.read_text())
-    return find(search)
-
-JobSearch.run = find_slowly
-sys.exit(main())
-"""
-
-
 def waits_for(jupyter: Path, go: Path) -> None:
     """Let the kernel's process look for its job only once this file is there, and fail with its text."""
-    script, spec = go.with_suffix(".py"), jupyter / "kernels" / "gpu-box" / "kernel.json"
-    script.write_text(_SLOW)
+    script, spec = REPOSITORY / "tests/fixtures/slow_kernel.py", jupyter / "kernels" / "gpu-box" / "kernel.json"
     told = json.loads(spec.read_text())
     words = told["argv"][told["argv"].index("kernel") :]
     spec.write_text(json.dumps({**told, "argv": [sys.executable, str(script), str(go), *words]}))
