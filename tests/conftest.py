@@ -7,6 +7,7 @@ import itertools
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -177,6 +178,28 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
         report.outcome = "failed"
         report.longrepr = f"skipped, although everything must run here: {report.longrepr}"
     return report
+
+
+@pytest.fixture(scope="session")
+def _bridge(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`bridge` of a root below which a call has run: its modules have been compiled."""
+    folder = tmp_path_factory.mktemp("compiled")
+    bridge = folder / "root" / "bridge"
+    if sys.platform == "win32":  # jobs cannot run there
+        bridge.mkdir(parents=True)
+        return bridge
+    host = f"{{scheduler: local, root: {folder / 'root'}, limits: {{cores: 64}}}}"  # other tests hold this machine's
+    (folder / "clusterfn.yml").write_text(f"hosts:\n  here: {host}\n")
+    env = {**os.environ, "CLUSTERFN_CONFIG": str(folder / "clusterfn.yml"), "XDG_STATE_HOME": str(folder)}
+    subprocess.run([sys.executable, "-c", "import clusterfn\nclusterfn.cluster(abs)(-1)"], env=env, check=True)
+    return bridge
+
+
+@pytest.fixture
+def warm_root(tmp_path: Path, _bridge: Path) -> Path:
+    """A root of this machine, as a call before has left it. The files of its bridge are those of other tests too."""
+    shutil.copytree(_bridge, tmp_path / "root" / "bridge", copy_function=os.link)  # copies take six times as long
+    return tmp_path / "root"
 
 
 @pytest.fixture(scope="session")

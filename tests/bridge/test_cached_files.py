@@ -117,6 +117,7 @@ def test_calls_and_maps_return_and_raise_as_everywhere(shared: Shared, capfd: py
     assert [each if isinstance(each, int) else type(each) for each in results] == [ValueError, 1, 2, ValueError, 4, 5]
 
 
+@pytest.mark.long
 def test_a_job_is_stopped_and_found_again_there(shared: Shared) -> None:
     job = clusterfn.cluster(sleeps).submit()
     until(lambda: job.state == "RUNNING")

@@ -20,8 +20,7 @@ def bench_of(bridge: Path, root: Path, host: str, python: str) -> Bench:
 ADD = "def f(a, b):\n    print('adding')\n    return a + b\n"
 
 
-@pytest.mark.parametrize("python", ["3.9", "3.11", "3.13"])
-@pytest.mark.parametrize("host", ["3.6", "3.8", "3.13"])
+@pytest.mark.parametrize(("host", "python"), [("3.6", "3.13"), ("3.8", "3.11"), ("3.13", "3.9")])
 def test_a_call_returns_its_value(bridge, tmp_path, host, python):
     bench = bench_of(bridge, tmp_path, host, python)
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
-import shutil
 import signal
-import sys
 from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge.supervisor import conclude
 from tests.bridge.host import Bench, is_running, layout_bridge
 from tests.waiting import until
 
@@ -382,17 +378,3 @@ def test_an_oom_that_only_the_scheduler_saw(bench: Bench):
 
     assert job.outcome()["kind"] == "memory"
     assert "oom-kill event" in job.outcome()["message"]
-
-
-def test_a_conclusion_that_is_late_does_not_bring_a_removed_job_back(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    """The client removes a refused job while the host still concludes it."""
-    job = bench.job("def f():\n    pass\n")
-
-    verdict = {"kind": "lost", "message": "never began", "stage": "submit"}
-    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(verdict)))
-    monkeypatch.setattr(conclude, "claim", lambda *_: shutil.rmtree(job.folder))  # right after its claim
-
-    with pytest.raises(FileNotFoundError):
-        conclude.conclude_on_request(str(job.folder))
-
-    assert not job.folder.exists()

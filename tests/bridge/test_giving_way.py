@@ -19,8 +19,8 @@ from clusterfn.bridge.queue import admission, machine, plan
 from clusterfn.bridge.supervisor.items import ElementRun
 from clusterfn.bridge.supervisor.verdict import AttemptEnded
 from tests.bridge.box import Box
+from tests.bridge.group import Group, once
 from tests.bridge.host import clean_environ
-from tests.bridge.test_groups import Group, once
 from tests.bridge.test_queue import WAITS
 from tests.waiting import until
 

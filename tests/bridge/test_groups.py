@@ -9,126 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from clusterfn.bridge.supervisor.attempt import Attempt
-from clusterfn.bridge.supervisor.group import ItemRecorder
-from clusterfn.bridge.supervisor.job import JobFolder
-from clusterfn.hosts import serialization
-from tests.bridge.host import JOB_SH, Bench, clean_environ, is_running, layout_bridge
+from tests.bridge.group import Group, once
+from tests.bridge.host import Bench, clean_environ, is_running, layout_bridge
 from tests.bridge.test_calls import bench_of
 from tests.waiting import until
-
-# Says that it began, and waits for the file `go` if it is one of those named.
-ITEM = """
-def f(x):
-    import os, time
-    with open(os.path.join({folder!r}, "began-%d" % x), "a") as file:
-        file.write("%d\\n" % os.getpid())
-    while x in {waiting!r} and not os.path.exists(os.path.join({folder!r}, "go")):
-        time.sleep(0.01)
-    if x in {failing!r}:
-        raise ValueError(x)
-    return x * x
-"""
-
-
-class Group:
-    """A group of items below a bench's root."""
-
-    def __init__(self, bench: Bench, count: int, chunk: int, waiting: tuple[int, ...] = (), **more: Any) -> None:
-        self.bench = bench
-        self.told = bench.root / f"told-{count}-{chunk}"
-        self.told.mkdir()
-        source, failing = more.pop("source", ITEM), more.pop("failing", ())
-        source = source.format(folder=str(self.told), waiting=waiting, failing=failing)
-        shared = {"count": count, "chunk": chunk, "per_element": None, "element_s": None, "aim_s": None, "elements": 1}
-        shared.update(more.pop("group", {}))
-        self.folder = bench.job(source, group=shared, **more).folder
-        container = serialization.part("container")
-        items = [b"".join(container.pack((x,)).pieces()) for x in range(count)]
-        (self.folder / "items.pkl").write_bytes(b"".join(items))
-        ends = [sum(map(len, items[: n + 1])) for n in range(count)]
-        (self.folder / "items.json").write_text(json.dumps(ends))
-
-    def start(self, number: int, **env: str) -> subprocess.Popen[bytes]:
-        """The supervisor of one element."""
-        supervise = str(self.bench.bridge / "supervise.py")
-        return self._start([self.bench.host, "-I", "-S", supervise, "run", str(self.folder_of(number))], env)
-
-    def script(self, number: int) -> subprocess.Popen[bytes]:
-        """The script of one element, which starts its supervisor and concludes for it."""
-        text = JOB_SH.format(python=self.bench.host, bridge=self.bench.bridge, job=self.folder_of(number))
-        path = self.told / f"job-{number}.sh"
-        path.write_text(text)
-        return self._start(["/bin/sh", str(path)], {})
-
-    def folder_of(self, number: int) -> Path:
-        folder = self.folder / "elements" / str(number)
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
-
-    def _start(self, argv: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
-        enter = self.bench.apart.enter if self.bench.apart is not None else None
-        started = subprocess.Popen(
-            argv, env=clean_environ(**env), start_new_session=True, stdout=subprocess.DEVNULL, preexec_fn=enter
-        )
-        self.bench.started.append(started)
-        return started
-
-    def call(
-        self, command: str, number: int, *rest: str, stdin: str = "", before: Callable[[], object] | None = None
-    ) -> int:
-        """Another of the supervisor's commands for one element; its exit code."""
-        folder = self.folder / "elements" / str(number)
-        argv = [self.bench.host, "-I", "-S", str(self.bench.bridge / "supervise.py"), command, str(folder), *rest]
-        return subprocess.run(
-            argv, input=stdin, text=True, env=clean_environ(), check=False, timeout=150, preexec_fn=before
-        ).returncode
-
-    def began(self, x: int) -> list[int]:
-        """The pids of its starts."""
-        path = self.told / f"began-{x}"
-        return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-    def go(self) -> None:
-        (self.told / "go").touch()
-
-    def ends(self) -> dict[int, list[str]]:
-        """The kinds of the lines about each item's end."""
-        found: dict[int, list[str]] = {}
-        for path in sorted(self.folder.glob("elements/*/attempts/*/journal.jsonl")):
-            for text in path.read_text().splitlines():
-                line = json.loads(text) if text.startswith("{") and text.endswith("}") else {}
-                if "index" in line:
-                    found.setdefault(line["index"], []).append(line["kind"])
-        return found
-
-    def outcome(self, number: int | None = None, attempt: int = 1) -> dict[str, Any]:
-        """Of the group, or of an element."""
-        folder = self.folder if number is None else self.folder / "elements" / str(number)
-        return json.loads((folder / "attempts" / str(attempt) / "outcome.json").read_text())
-
-    def line(self, index: int) -> dict[str, Any]:
-        """The first one that says how an item ended."""
-        paths = sorted(self.folder.glob("elements/*/attempts/*/journal.jsonl"))
-        texts = (text for path in paths for text in path.read_text().splitlines() if text.endswith("}"))
-        return next(line for line in map(json.loads, texts) if line.get("index") == index)
-
-    def value(self, number: int, index: int) -> Any:
-        """An item's value, by the journal of an element's first attempt."""
-        attempt = self.folder / "elements" / str(number) / "attempts" / "1"
-        line = self.line(index)
-        data = (attempt / "values").read_bytes()[line["at"] : line["at"] + line["value"]["size"]]
-        return serialization.part("container").loads(data)
-
-
-def once(group: Group, count: int) -> bool:
-    return [len(group.began(x)) for x in range(count)] == [1] * count
 
 
 @pytest.mark.parametrize("host", ["3.6", "3.13"])
@@ -409,36 +297,6 @@ def test_a_script_tries_again_only_where_an_item_had_begun(bench, told, kind):
     assert group.call("after", 1, "137") == (12 if told else 10)
     assert (group.folder / "elements/1/attempts/1/outcome.json").exists() is not told
     assert told or group.outcome(1)["kind"] == kind
-
-
-@pytest.mark.parametrize(("how", "times"), [("conclude", 1), ("after", 0)])
-def test_who_takes_over_waits_where_the_one_before_may_not_know_yet_that_it_is_over(bench, how, times):
-    group = Group(bench, 3, 3, waiting=(1,))
-    killed = group.start(1)
-    until(lambda: group.began(1))
-    killed.kill()
-    killed.wait(150)
-    lost = json.dumps({"kind": "lost", "message": "gone", "stage": "supervisor"})
-    group.call(how, 1, *(["143"] if how == "after" else []), stdin=lost)
-
-    teller = Counting(group, 2)
-
-    assert list(teller.pulled()) == [0] and list(teller.left(0)) == [2]
-    assert teller.waits == times
-
-
-class Counting(ItemRecorder):
-    """An element that counts how often it would wait."""
-
-    def __init__(self, group: Group, number: int) -> None:
-        job = JobFolder(str(group.folder_of(number)))
-        attempt = Attempt.new(job)
-        attempt.prepare()
-        super().__init__(job, attempt, sync=False)
-        self.waits = 0
-
-    def settle(self) -> None:
-        self.waits += 1
 
 
 def test_what_an_item_uses_while_it_runs_is_not_kept_beside_its_line(bench):

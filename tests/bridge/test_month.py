@@ -96,6 +96,7 @@ def half_sent(bench: Bench) -> list[Path]:
     return [part, folder]
 
 
+@pytest.mark.long
 @pytest.mark.fault("30 36")
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: its jobs run in a network namespace of their own")

@@ -8,8 +8,8 @@ import os
 import pytest
 
 from tests.bridge.box import Box
+from tests.bridge.group import once
 from tests.bridge.test_giving_way import Cards, cards_held
-from tests.bridge.test_groups import once
 from tests.bridge.test_queue import patient  # noqa: F401  # a fixture
 from tests.waiting import until
 

@@ -161,6 +161,7 @@ def test_a_script_that_hangs_before_it_makes_an_environment_keeps_no_other_job_w
             os.killpg(int(hangs.read_text()), signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_three_scripts_that_hang_keep_a_fourth_from_its_try_until_one_of_them_is_withdrawn(
     box: Box, environments: Environments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

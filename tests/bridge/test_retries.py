@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.bridge.cards import machine
+from tests.bridge.group import ITEM, Group
 from tests.bridge.host import Bench, Job, is_running
-from tests.bridge.test_groups import ITEM, Group
 from tests.waiting import until
 
 ECC = "CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be reported later"

@@ -38,7 +38,13 @@ def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-@pytest.mark.parametrize("source", [STOPS_ITS_SUPERVISOR, STOPS_ALL_ABOVE], ids=["supervisor", "and job.sh"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(STOPS_ITS_SUPERVISOR, id="supervisor", marks=pytest.mark.long),
+        pytest.param(STOPS_ALL_ABOVE, id="and job.sh"),
+    ],
+)
 def test_a_job_that_stops_its_own_supervisor_returns_its_value(bench: Bench, source: str):
     job, outcome = bench.run(source, 0.2)
 
@@ -118,7 +124,13 @@ def test_the_time_limit_of_a_job_whose_supervisor_hangs_holds(brief: Bench):
     assert job.tagged() == []
 
 
-@pytest.mark.parametrize("what", ["stopped", "hung", "and job.sh stopped", "hung, and job.sh killed"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        *(pytest.param(each, marks=pytest.mark.long) for each in ("stopped", "hung")),
+        "and job.sh stopped", "hung, and job.sh killed",
+    ],
+)  # fmt: skip
 def test_a_job_that_does_not_end_when_asked_to_is_ended_by_who_asks(bench: Bench, what: str):
     job = bench.job(SLEEPS, 600)
     script = job.start()

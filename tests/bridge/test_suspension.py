@@ -89,7 +89,7 @@ def test_its_limit_holds_after_a_suspension(waits):
     assert job.outcome()["usage"]["wall_s"] >= 3
 
 
-@pytest.mark.parametrize("announced", [[], [signal.SIGTSTP]])
+@pytest.mark.parametrize("announced", [pytest.param([], marks=pytest.mark.long), [signal.SIGTSTP]])
 def test_a_job_that_no_scheduler_can_suspend_gets_no_more_time(waits, announced):
     """The function can send all of these signals itself."""
     job = waits(scheduler="bare", resources={"time_s": 3.0})
@@ -101,7 +101,7 @@ def test_a_job_that_no_scheduler_can_suspend_gets_no_more_time(waits, announced)
     assert not [event for event in job.events() if event["event"] in ("suspended", "resumed")]
 
 
-@pytest.mark.parametrize("scheduler", ["slurm", "bare"])
+@pytest.mark.parametrize("scheduler", ["slurm", pytest.param("bare", marks=pytest.mark.long)])
 def test_a_function_that_stops_its_supervisor_gets_no_more_time(waits, scheduler):
     job = waits(scheduler=scheduler, resources={"time_s": 3.0})
     suspend([job.supervisor_pid()])

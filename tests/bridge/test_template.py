@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.bridge.group import Group
 from tests.bridge.host import Bench
-from tests.bridge.test_groups import Group
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux adopts orphans")

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge.builder import cleanup
-from clusterfn.bridge.builder.locks import FolderLock, LockHolder
 from tests.builder import toys
 from tests.builder.host import Host
 from tests.builder.toys import SITE
@@ -219,7 +217,7 @@ def test_a_builder_goes_on_though_another_has_made_its_package_while_it_was_stop
     assert answered.rc == 0, answered.last
 
 
-@pytest.mark.parametrize("what", ["environment", "package"])
+@pytest.mark.parametrize("what", ["environment", pytest.param("package", marks=pytest.mark.long)])
 def test_a_holder_that_a_signal_has_stopped_is_named_and_its_lock_is_taken(host: Host, python: dict, what: str):
     plan = host.plan([python])
     with subprocess.Popen(["sleep", "600"]) as stopped:
@@ -239,27 +237,6 @@ def test_a_holder_that_a_signal_has_stopped_is_named_and_its_lock_is_taken(host:
     if what == "environment":
         said = next(line["text"] for line in built.lines if line["stage"] == "wait")
         assert said == f"pid {stopped.pid} on {os.uname()[1]} ({getpass.getuser()}, stopped by a signal) builds it"
-
-
-def test_a_lock_is_free_once_it_is_released_though_its_holder_lives(tmp_path: Path):
-    with LockHolder(str(tmp_path)) as one, LockHolder(str(tmp_path)) as other:
-        first, second = (FolderLock(str(tmp_path / "lock"), each) for each in (one, other))
-        assert first.take() and not second.take()
-
-        first.release()
-
-        assert second.take() and not first.is_mine()
-
-
-def test_builders_whose_heartbeats_were_removed_take_no_turns_for_ever(tmp_path: Path):
-    with LockHolder(str(tmp_path)) as one, LockHolder(str(tmp_path)) as other:
-        first, second = (FolderLock(str(tmp_path / "builds" / "lock"), each) for each in (one, other))
-        assert first.take()
-        shutil.rmtree(tmp_path / "builds")
-
-        until(lambda: len(list((tmp_path / "builds" / ".beats").glob("*"))) == 2)
-
-        assert first.take() and not second.take() and first.is_mine()
 
 
 @pytest.mark.fault("41")
@@ -298,26 +275,6 @@ def test_the_lock_of_one_who_may_live_is_respected(host: Host, python: dict, who
     beat.unlink()
 
     assert process.answer().rc == 0
-
-
-def test_a_link_that_leads_nowhere_goes_unless_its_builder_renews_what_it_leads_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    envs, rename = tmp_path / "envs", os.rename
-    envs.mkdir()
-    for name in ("dead", "renewed"):
-        (envs / name).symlink_to(f".{name}-cafe0001")
-
-    def renewed_first(source: str, target: str) -> None:
-        if source == str(envs / "renewed"):
-            (envs / ".renewed-cafe0001").mkdir()
-        rename(source, target)
-
-    monkeypatch.setattr(os, "rename", renewed_first)
-    with LockHolder(str(tmp_path)) as me:
-        cleanup.sweep_leftovers(str(tmp_path), me)
-
-    assert sorted(os.listdir(envs)) == [".renewed-cafe0001", "renewed"]
 
 
 @pytest.mark.long

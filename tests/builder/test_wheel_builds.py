@@ -13,10 +13,7 @@ from typing import Any
 
 import pytest
 
-from clusterfn.bridge.builder.plan import parse_package
-from clusterfn.bridge.builder.wheel_builds import advice
-from clusterfn.bridge.supervisor import process_tree
-from tests.bridge.host import clean_environ
+from tests.bridge.host import clean_environ, is_running
 from tests.builder import toys
 from tests.builder.host import Answer, Host, entry
 from tests.waiting import until
@@ -87,7 +84,7 @@ def test_an_extension_in_c_is_compiled_for_the_environments_python(
     assert host.run(plan, "python", "-c", "import quick; print(quick.two())") == "2"
 
 
-@pytest.mark.parametrize("end", ["pass", "raise SystemExit(1)"])
+@pytest.mark.parametrize("end", ["pass", pytest.param("raise SystemExit(1)", marks=pytest.mark.long)])
 def test_a_build_leaves_no_process_behind(host: Host, shelf: Path, python: dict[str, Any], tools, end: str):
     kept = shelf / "server"
     before = "import subprocess; server = subprocess.Popen(['sleep', '600'], stdout=-3, stderr=-3)\n"
@@ -97,10 +94,10 @@ def test_a_build_leaves_no_process_behind(host: Host, shelf: Path, python: dict[
     answer = host.build(host.plan([python, wheel]))
 
     assert answer.rc == (0 if end == "pass" else 1), answer.last
-    assert not process_tree.is_alive(int(kept.read_text()))
+    assert not is_running(int(kept.read_text()))
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_builder_that_is_ended_leaves_no_process_behind(
     host: Host, shelf: Path, python: dict[str, Any], tools, number: int
 ):
@@ -115,7 +112,7 @@ def test_a_builder_that_is_ended_leaves_no_process_behind(
     running.process.send_signal(number)
     running.answer()
 
-    until(lambda: not any(process_tree.is_alive(int(pid)) for pid in pids))
+    until(lambda: not any(is_running(int(pid)) for pid in pids))
 
 
 def test_a_source_distribution_that_was_sent_stays_for_other_environments_until_none_has_it(
@@ -221,30 +218,3 @@ def test_a_wheel_whose_files_a_file_system_has_purged_is_built_again(
 
     assert host.call("repair", str(host.root), plan["id"]).last["mended"]["relinked"] == 1
     assert host.run(plan, "python", "-c", "import plain; print(plain.NAME)") == "plain"
-
-
-@pytest.mark.parametrize(
-    ("line", "what"),
-    [
-        ("quick.c:2:10: fatal error: Python.h: No such file or directory", "has no headers"),
-        ("src/x.c:1:10: fatal error: H5public.h: No such file or directory", "the header H5public.h is missing"),
-        ("OSError: CUDA_HOME environment variable is not set.", "modules: [cuda]"),
-        ("error: command 'gcc' failed: No such file or directory", "C and C++ compiler"),
-        ("error: command 'x86_64-linux-gnu-gcc' failed: No such file or directory", "C and C++ compiler"),
-        ("/bin/sh: 1: g++: not found", "C and C++ compiler"),
-        ("CMake Error: CMAKE_CXX_COMPILER not set, after EnableLanguage", "C and C++ compiler"),
-        ("FileNotFoundError: [Errno 2] No such file or directory: 'swig'", "it needs swig"),
-        ("/bin/sh: cmake: command not found", "it needs cmake"),
-        ("error: command 'swig' failed: No such file or directory", "it needs swig"),
-        ("unable to execute 'nasm': No such file or directory", "it needs nasm"),
-        ("/bin/sh: 1: protoc: not found", "it needs protoc"),
-        ("error: can't find Rust compiler; cargo is not installed", "it needs Rust"),
-        ("ModuleNotFoundError: No module named 'torch'", "its setup.py needs torch"),
-        ("cc1plus: fatal error: /x.s: No space left on device", "make room there"),
-        ("SyntaxError: invalid syntax", "pip wheel --no-deps toy==1.0 -w wheels"),
-    ],
-)
-def test_what_a_failed_build_says_decides_what_to_do(line: str, what: str):
-    wheel = {"name": "toy", "version": "1.0", "file": "toy-1.0-built.whl", "sha256": "0" * 64}
-
-    assert what in advice([line], parse_package(wheel))

@@ -71,11 +71,11 @@ def behind(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         yield proxy
 
 
-_LONG = [pytest.param(breaks, marks=pytest.mark.long) for breaks in (black_hole, sshd_stopped)]
+_LONG = [pytest.param(breaks, marks=pytest.mark.long) for breaks in (black_hole, socket_killed, sshd_stopped)]
 
 
 @pytest.mark.fault("27")
-@pytest.mark.parametrize("breaks", [cut, socket_killed, *_LONG])
+@pytest.mark.parametrize("breaks", [cut, *_LONG])
 @pytest.mark.parametrize("seconds", [3.0, pytest.param(20.0, marks=pytest.mark.long)])
 def test_nothing_is_lost_or_doubled(
     world: World, behind: DelayProxy, tmp_path: Path, breaks: Breaker, seconds: float

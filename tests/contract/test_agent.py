@@ -984,7 +984,7 @@ def test_a_root_with_an_unset_variable_is_refused(local_host: Host) -> None:
         connect(Host("here", "", "local", "clusterfn.yml:1", root="$NO_SUCH_VARIABLE/x"))
 
 
-@pytest.mark.parametrize("minor", [6, 13, pytest.param(11, marks=pytest.mark.long)])
+@pytest.mark.parametrize("minor", [6, *(pytest.param(each, marks=pytest.mark.long) for each in (11, 13))])
 def test_two_hundred_megabytes_each_way_take_little_memory(
     connect_to: Connect, tmp_path: Path, minor: int, record_property: Any
 ) -> None:

@@ -136,19 +136,6 @@ def local_host(root: Path, name: str = "here") -> str:
 
 
 @pytest.fixture(scope="session")
-def _bridge(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`bridge` of a root below which a call has run: its modules have been compiled."""
-    folder = tmp_path_factory.mktemp("compiled")
-    (folder / "clusterfn.yml").write_text(local_host(folder / "root"))
-    if sys.platform == "win32":  # jobs cannot run there
-        (folder / "root" / "bridge").mkdir(parents=True)
-        return folder / "root" / "bridge"
-    env = {**os.environ, "CLUSTERFN_CONFIG": str(folder / "clusterfn.yml"), "XDG_STATE_HOME": str(folder)}
-    subprocess.run([sys.executable, "-c", "import clusterfn\nclusterfn.cluster(abs)(-1)"], env=env, check=True)
-    return folder / "root" / "bridge"
-
-
-@pytest.fixture(scope="session")
 def _lab_bridge(lab: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """`bridge` of a root on the lab's hosts below which a call has run, as `_bridge` is for this machine."""
     folder, root = tmp_path_factory.mktemp("lab-bridge"), lab.home("bash") / f"e2e-{secrets.token_hex(4)}"
@@ -162,20 +149,13 @@ def _lab_bridge(lab: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def lab_root(lab: Any, _lab_bridge: Path) -> Iterator[Path]:
-    """A root of the test's own in the home of the lab's hosts, as a call before has left it."""
+    """A root of the test's own in the home of the lab's hosts, as a call before has left it; see `warm_root`."""
     root: Path = lab.home("bash") / f"e2e-{secrets.token_hex(4)}"
     root.mkdir(mode=0o700)
     give_to("cfbash", root)
-    subprocess.run(["cp", "-a", _lab_bridge, root], check=True)
+    subprocess.run(["cp", "-al", _lab_bridge, root], check=True)
     yield root
     shutil.rmtree(root, ignore_errors=True)
-
-
-@pytest.fixture
-def warm_root(tmp_path: Path, _bridge: Path) -> Path:
-    """A root of this machine, as a call before has left it."""
-    shutil.copytree(_bridge, tmp_path / "root" / "bridge")
-    return tmp_path / "root"
 
 
 @pytest.fixture

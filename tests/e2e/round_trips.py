@@ -263,10 +263,10 @@ ACTIONS = [
 
 
 @contextlib.contextmanager
-def behind(lab: Lab, one_way_s: float) -> Iterator[There]:
-    """A host so far away, for this process; what was left there is removed."""
+def behind(lab: Lab, one_way_s: float, root: str = "") -> Iterator[There]:
+    """A host so far away, for this process; what was left there is removed. `root` is in its home, else a new one."""
     folder = Path(tempfile.mkdtemp(prefix="clusterfn-trips-"))
-    root = f"trips-{secrets.token_hex(4)}"
+    root = root or f"trips-{secrets.token_hex(4)}"
     aliases = ("py36-bash", "slurm-bash")
     before = {name: os.environ.get(name) for name in ("CLUSTERFN_CONFIG", "XDG_STATE_HOME", held_connections.VARIABLE)}
     with contextlib.ExitStack() as stack:

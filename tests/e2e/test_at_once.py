@@ -86,6 +86,7 @@ def check_cards(lines, values):
         assert most_at_once([value[1:3] for value in values if uuid in value[3]]) == 1, uuid
 
 
+@pytest.mark.long
 def test_twelve_jobs_share_eight_gpus(held, journal, hosts, tmp_path):
     held.with_options(gpus=0)(0)  # the host is warm
     gate = hosts.root / f"gate-{tmp_path.name}"

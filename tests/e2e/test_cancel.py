@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +17,8 @@ _ONE_WAY_S = 0.4
 _BY_FILES = bytes(400_000)  # more than goes through the stream of a session
 
 
-def test_a_call_that_arrived_and_ran_while_it_was_cancelled_has_its_value(lab: Any) -> None:
-    with behind(lab, _ONE_WAY_S), Session("new0") as session:
+def test_a_call_that_arrived_and_ran_while_it_was_cancelled_has_its_value(lab: Any, lab_root: Path) -> None:
+    with behind(lab, _ONE_WAY_S, lab_root.name), Session("new0") as session:
         session.call(len, b"")
         job = session.submit(len, _BY_FILES)
         time.sleep(1.5 * _ONE_WAY_S)  # it is there, and the host's word of that is on its way
@@ -28,10 +29,12 @@ def test_a_call_that_arrived_and_ran_while_it_was_cancelled_has_its_value(lab: A
 
 
 @pytest.mark.parametrize("data", [b"small", _BY_FILES], ids=["streamed", "by files"])
-def test_calls_that_are_cancelled_at_any_moment_are_withdrawn_or_have_their_value(lab: Any, data: bytes) -> None:
-    with behind(lab, 0.02), Session("new0", workers=2, cores=2) as session:
+def test_calls_that_are_cancelled_at_any_moment_are_withdrawn_or_have_their_value(
+    lab: Any, lab_root: Path, data: bytes
+) -> None:
+    with behind(lab, 0.02, lab_root.name), Session("new0", workers=2, cores=2) as session:
         session.call(len, b"")
-        told = [cancelled_after(session.submit(len, data), 0.004 * number) for number in range(30)]
+        told = [cancelled_after(session.submit(len, data), 0.006 * number) for number in range(20)]
 
     assert [each for each in told if each not in ("withdrawn", "ran")] == []
 

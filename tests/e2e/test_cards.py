@@ -94,17 +94,13 @@ class Site:
         return len(self.seen)
 
 
-def _folder(lab: Any) -> Iterator[Path]:
+@pytest.fixture(scope="module")
+def _environments(lab) -> Iterator[Path]:
+    """Two builds of PyTorch, which most of these tests need, are made there once."""
     folder = lab.home("bash") / f"cards-{secrets.token_hex(4)}"
     folder.mkdir()
     yield give_to("cfbash", folder)
     shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture(scope="module")
-def _environments(lab) -> Iterator[Path]:
-    """Two builds of PyTorch, which most of these tests need, are made there once."""
-    yield from _folder(lab)
 
 
 @pytest.fixture(scope="module")
@@ -122,38 +118,37 @@ def environments(_environments, _cache, monkeypatch) -> Path:
     return _environments
 
 
-def _site(lab: Any, hosts: Hosts, channel: Any, tmp_path: Path, made: Path, host: str, cards: Path) -> Iterator[Site]:
+@pytest.fixture
+def folder(channel, tmp_path, monkeypatch) -> Path:
+    """The working directory, with an environment.yml."""
     (tmp_path / "environment.yml").write_text(
         f"channels: [{channel.url}, nodefaults]\ndependencies: [python={MINOR}, pytorch=2.7.1]\n"
     )
-    for root in _folder(lab):
-        yield Site(lab, hosts, root, root, made, host, gpubox.GpuBox(cards))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture
-def slurm(lab, hosts, channel, environments, tmp_path, monkeypatch) -> Iterator[Site]:
+def slurm(lab, hosts, folder, environments, lab_root) -> Site:
     """SLURM's nodes with cards, and an nvidia-smi of this test's own."""
-    monkeypatch.chdir(tmp_path)
-    for site in _site(lab, hosts, channel, tmp_path, environments, "slurm", tmp_path):
-        site.cards = gpubox.GpuBox(site.root / "cards.json")
-        site.cards.reset()
-        (site.root / "bin").mkdir()
-        program = Path(shutil.which("nvidia-smi", path=str(lab.root / "hosts" / "tensor01" / "bin")) or "")
-        copy = site.root / "bin" / "nvidia-smi"
-        copy.write_text(program.read_text().replace(str(gpubox.STATE_FILE), str(site.cards.path)))
-        copy.chmod(0o755)
-        site.configure()
-        yield site
+    site = Site(lab, hosts, lab_root, lab_root, environments, "slurm", gpubox.GpuBox(lab_root / "cards.json"))
+    site.cards.reset()
+    (site.root / "bin").mkdir()
+    program = Path(shutil.which("nvidia-smi", path=str(lab.root / "hosts" / "tensor01" / "bin")) or "")
+    copy = site.root / "bin" / "nvidia-smi"
+    copy.write_text(program.read_text().replace(str(gpubox.STATE_FILE), str(site.cards.path)))
+    copy.chmod(0o755)
+    site.configure()
+    return site
 
 
 @pytest.fixture
-def bare(lab, hosts, channel, environments, tmp_path, monkeypatch) -> Iterator[Site]:
+def bare(lab, hosts, folder, environments, lab_root) -> Iterator[Site]:
     """tensor01."""
-    monkeypatch.chdir(tmp_path)
-    for site in _site(lab, hosts, channel, tmp_path, environments, "tensor01", gpubox.STATE_FILE):
-        site.configure()
-        with site.cards.kept():
-            yield site
+    site = Site(lab, hosts, lab_root, lab_root, environments, "tensor01", gpubox.GpuBox(gpubox.STATE_FILE))
+    site.configure()
+    with site.cards.kept():
+        yield site
 
 
 def call(host: str, **more: Any) -> Any:

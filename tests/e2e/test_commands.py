@@ -202,7 +202,7 @@ def test_secrets_reach_a_command_and_its_evidence_does_not_show_them(here, proje
     assert "geheim1234" not in str(caught.value.evidence)
 
 
-@pytest.mark.parametrize("line", ["./long.sh", "python long.py | cat"])
+@pytest.mark.parametrize("line", ["./long.sh", pytest.param("python long.py | cat", marks=pytest.mark.long)])
 def test_the_warning_before_the_end_reaches_the_command_and_a_requeue_begins_again(here, project, line):
     (project / "long.py").write_text(
         "import os, signal, time\n"

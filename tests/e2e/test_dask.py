@@ -25,7 +25,7 @@ import pytest
 import clusterfn
 from clusterfn import ClusterfnError, ConfigError, EnvironmentBuildError
 from tests.bridge.host import command_of
-from tests.e2e.conftest import BOTH, ON_BARE, ON_SLURM, lab_venv, local_host, session_of
+from tests.e2e.conftest import BOTH, ON_SLURM, lab_venv, local_host, session_of
 from tests.waiting import WAIT_S, until
 
 pytest.importorskip("distributed", reason="dask is not installed")
@@ -151,9 +151,10 @@ def outcomes(root: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def _block(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def _block(tmp_path_factory: pytest.TempPathFactory, _bridge: Path) -> Iterator[Any]:
     """A client with two workers on this machine, and the host's root; for the tests that leave it as it was."""
     folder = tmp_path_factory.mktemp("dask")
+    shutil.copytree(_bridge, folder / "root" / "bridge")
     (folder / "clusterfn.yml").write_text(local_host(folder / "root"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CLUSTERFN_CONFIG", str(folder / "clusterfn.yml"))
@@ -269,7 +270,7 @@ def test_a_client_that_is_killed_leaves_nothing_behind(here, tmp_path, more, job
     until(lambda: not pids_of(here))
 
 
-@pytest.mark.parametrize("cores", [1, 64])
+@pytest.mark.parametrize("cores", [1, pytest.param(64, marks=pytest.mark.long)])
 def test_ctrl_c_ends_everything_while_jobs_wait_and_in_the_block(tmp_path, warm_root, cores):
     """With one core there is none left for a worker beside the scheduler, at the latest."""
     (tmp_path / "clusterfn.yml").write_text(
@@ -321,9 +322,10 @@ def test_own_modules_go_to_scheduler_and_workers(here, run_script, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def _whole(tmp_path_factory: pytest.TempPathFactory, _bridge: Path) -> Iterator[Any]:
     """As `_block`, but one job holds scheduler and workers."""
     folder = tmp_path_factory.mktemp("whole")
+    shutil.copytree(_bridge, folder / "root" / "bridge")
     (folder / "clusterfn.yml").write_text(local_host(folder / "root"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CLUSTERFN_CONFIG", str(folder / "clusterfn.yml"))
@@ -349,15 +351,13 @@ def test_the_number_of_workers_of_one_job_is_fixed(_whole, change):
 
 
 def test_a_scheduler_that_dies_while_dask_connects_to_it_is_named(here, monkeypatch):
-    from clusterfn.integrations.dask.cluster import ConnectedScheduler
-
     async def dies(_: object) -> None:
         for pid in pids_of(here):
             if b"\0scheduler\0" in command_of(pid):
                 os.kill(pid, signal.SIGKILL)
         raise OSError("the connection to the scheduler is closed")
 
-    monkeypatch.setattr(ConnectedScheduler, "start", dies)
+    monkeypatch.setattr("clusterfn.integrations.dask.cluster.ConnectedScheduler.start", dies)
     with (
         pytest.raises(ClusterfnError, match="dask's scheduler died: SIGKILL"),
         clusterfn.dask_client("here", workers=1, nodes=1, **SMALL),
@@ -367,13 +367,11 @@ def test_a_scheduler_that_dies_while_dask_connects_to_it_is_named(here, monkeypa
 
 
 def test_ctrl_c_while_the_reason_of_a_lost_connection_is_awaited_leaves_nothing_behind(here, monkeypatch):
-    from clusterfn.integrations.dask.cluster import ConnectedScheduler
-
     async def fails(_: object) -> None:
         threading.Timer(0.5, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT]).start()
         raise OSError("the connection to the scheduler is closed")
 
-    monkeypatch.setattr(ConnectedScheduler, "start", fails)
+    monkeypatch.setattr("clusterfn.integrations.dask.cluster.ConnectedScheduler.start", fails)
     with pytest.raises(KeyboardInterrupt), clusterfn.dask_client("here", workers=1, nodes=1, **SMALL):
         pytest.fail("it began")
     until(lambda: not pids_of(here))
@@ -593,6 +591,7 @@ def test_in_one_job_four_workers_have_gpus_of_their_own_and_shuffle_and_one_dies
     assert json.loads((hosts.root / "jobs" / jobs.pop() / "attempts/1/outcome.json").read_text())["kind"] == "returned"
 
 
+@pytest.mark.long
 @pytest.mark.lab
 def test_what_starts_the_workers_of_another_node_dies_and_the_block_ends_with_the_name_of_the_node(hosts, environment):
     earlier = hosts.jobs()
@@ -619,12 +618,12 @@ def test_a_client_that_is_killed_leaves_nothing_behind_on_two_nodes(hosts, envir
     script = tmp_path / "script.py"
     script.write_text(
         "import os, time, clusterfn\n"
-        "from clusterfn.integrations.dask import jobs\n"
+        "from unittest import mock\n"
         "def leave(*_):\n"
         "    os.kill(os.getpid(), 9)\n"
         "if __name__ == '__main__':\n"
         f"    if {moment!r} == 'before it connects':\n"
-        "        jobs.Relay = leave\n"
+        "        mock.patch('clusterfn.integrations.dask.jobs.Relay', leave).start()\n"
         f"    asked = dict(environment={environment!r}, idle='3s', memory='512MB', scheduler_memory='512MB')\n"
         "    with clusterfn.dask_client('slurm', workers=2, nodes=2, **asked) as client:\n"
         "        busy = client.map(time.sleep, [600, 601])\n"
@@ -641,8 +640,9 @@ def test_a_client_that_is_killed_leaves_nothing_behind_on_two_nodes(hosts, envir
     until(lambda: not pids_of(hosts.root, earlier))
 
 
+@pytest.mark.long
 @pytest.mark.lab
-@ON_BARE
+@BOTH
 @pytest.mark.parametrize("together", [False, True])
 def test_on_a_host_other_users_reach_nothing(hosts, environment, host, together):
     """On SLURM the nodes reach each other, so what listens must ask for the certificate of the block."""

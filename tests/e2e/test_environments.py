@@ -230,7 +230,8 @@ def test_a_host_without_network_is_sent_what_it_lacks(fresh, channel, lab):
         assert not list((fresh.root / "blobs").glob("*"))
 
 
-@pytest.mark.parametrize("fetch_on", ["host", pytest.param("client", marks=long)])
+@long
+@pytest.mark.parametrize("fetch_on", ["host", "client"])
 def test_who_fetches_can_be_said(fresh, channel, fetch_on):
     with channel.served() as server:
         served(fresh, channel, server.url)

@@ -134,6 +134,7 @@ def test_many_calls_here(here):
 
 
 @pytest.mark.lab
+@pytest.mark.long
 def test_many_calls_on_a_host(hosts):
     first, *others, last = run("many_calls.py", "tensor01").splitlines()
 

@@ -250,6 +250,7 @@ def test_slurm_is_found_and_every_answer_can_be_given_before(
     assert "hello from " in terminal.command("python first.py", {})
 
 
+@pytest.mark.long
 def test_a_home_that_others_may_write_to_is_reported(terminal: Terminal, newcomer: Any, address: str) -> None:
     newcomer.home.chmod(0o777)
 

@@ -14,9 +14,9 @@ from tests.e2e.test_examples import run
 
 pytestmark = [
     pytest.mark.lab,
+    pytest.mark.long,
     pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the lab's PyTorch is for Python 3.11"),
 ]
-long = pytest.mark.long
 
 
 @pytest.fixture
@@ -28,11 +28,11 @@ def torch(lab):
 @pytest.mark.parametrize(
     ("host", "nodes", "frameworks"),
     [
+        ("tensor01", 1, ["lightning"]),  # as in test_processes.py, programs start again
+        ("tensor01", 1, ["torchrun", "accelerate", "trainer"]),
+        ("slurm", 1, ["lightning"]),
         ("slurm", 2, ["torchrun"]),
-        pytest.param("tensor01", 1, ["lightning"], marks=long),  # as in test_processes.py, programs start again
-        pytest.param("tensor01", 1, ["torchrun", "accelerate", "trainer"], marks=long),
-        pytest.param("slurm", 1, ["lightning"], marks=long),
-        pytest.param("slurm", 2, ["lightning", "accelerate", "trainer"], marks=long),
+        ("slurm", 2, ["lightning", "accelerate", "trainer"]),
     ],
 )
 def test_a_framework_trains_in_all_processes(hosts, torch, host, nodes, frameworks):
@@ -110,7 +110,6 @@ for function in (fits, accelerates, accelerated):
     function.__module__ = "__main__"  # so that it travels by value
 
 
-@long
 @pytest.mark.parametrize("how", ["torchrun", "notebook_launcher"])
 def test_a_launcher_runs_the_call_in_all_its_ranks(hosts, torch, how):
     found = cluster(host="tensor01", environment=torch, cores=2, memory="4GB")(accelerates)(how)
@@ -118,23 +117,19 @@ def test_a_launcher_runs_the_call_in_all_its_ranks(hosts, torch, how):
     assert found == [("rank-0", "2"), ("rank-1", "2")]
 
 
-@long
 @pytest.mark.parametrize("host", ["tensor01", "slurm"])
 def test_lightning_forks_its_processes(hosts, torch, host):
     assert cluster(host=host, environment=torch, cores=2, memory="4GB")(fits)("ddp_fork", 2, 1) == 2
 
 
-@long
 def test_lightning_meets_on_two_nodes_without_starting_anything(hosts, torch):
     assert cluster(host="slurm", nodes=2, environment=torch, memory="3GB")(fits)("auto", 1, 2) == 2
 
 
-@long
 def test_accelerate_meets_on_two_nodes_without_a_launcher(hosts, torch):
     assert cluster(host="slurm", nodes=2, environment=torch, memory="3GB")(accelerated)() == 2
 
 
-@long
 def test_lightning_with_two_processes_on_each_of_two_nodes_says_what_to_use(hosts, torch):
     with pytest.raises(ValueError, match="number of tasks per node") as caught:
         cluster(host="slurm", nodes=2, environment=torch, memory="3GB")(fits)("auto", 2, 2)
@@ -142,7 +137,6 @@ def test_lightning_with_two_processes_on_each_of_two_nodes_says_what_to_use(host
     assert "elastic_launch" in "".join(caught.value.__notes__)
 
 
-@long
 def test_the_rank_that_failed_is_named_whatever_lightning_does_next(hosts, torch):
     error = cluster(host="tensor01", environment=torch, cores=2, memory="4GB")(fits).submit("ddp", 2, 1).exception(150)
 
@@ -150,7 +144,6 @@ def test_the_rank_that_failed_is_named_whatever_lightning_does_next(hosts, torch
     assert "look at another rank" in told and "LOCAL_RANK=1: ValueError: of rank 1" in told
 
 
-@long
 def test_lightning_finds_the_tasks_that_slurm_has_started(hosts, torch):
     options = {"nodes": 2, "tasks_per_node": 2, "cores": 1, "memory": "3GB", "time": "10min", "environment": torch}
 

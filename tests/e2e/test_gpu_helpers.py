@@ -37,9 +37,9 @@ def test_a_job_sees_the_gpus_that_it_was_given_and_helps_itself(lab):
 def test_an_explained_error_comes_home_as_itself_with_its_explanation():
     @cluster(host="tensor01", gpus=1)
     def fail():
-        from clusterfn.gpu import cuda_error_context
+        from clusterfn import gpu
 
-        with cuda_error_context("loading CLIP"):
+        with gpu.cuda_error_context("loading CLIP"):
             raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
 
     job = fail.submit()
@@ -55,8 +55,7 @@ def test_an_explained_error_comes_home_as_itself_with_its_explanation():
 def test_without_gpus_asked_for_helpers_fall_back_and_requirements_do_not():
     @cluster(host="tensor01")
     def look():
-        from clusterfn import gpu
-        from clusterfn.errors import ConfigError
+        from clusterfn import ConfigError, gpu
 
         answers = gpu.get_safe_vram_usage(), gpu.detect_hardware().why_cpu, gpu.get_optimal_providers()
         try:
@@ -121,10 +120,10 @@ def test_many_jobs_with_gpus_leave_no_process_thread_or_file_behind(tmp_path, mo
     def score(number):
         import subprocess
 
-        from clusterfn.gpu import sync_model_context
+        from clusterfn import gpu
 
         subprocess.Popen(["sleep", "150"], start_new_session=True)
-        with sync_model_context(lambda: ["weights"]):
+        with gpu.sync_model_context(lambda: ["weights"]):
             if number == 2:
                 raise RuntimeError("CUDA error: device-side assert triggered")
             return number

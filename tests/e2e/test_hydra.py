@@ -50,14 +50,14 @@ def multirun(app: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, cwd=app, capture_output=True, text=True, timeout=250, env=os.environ, check=False)
 
 
-def test_twelve_runs_are_one_group_and_their_files_come_to_hydras_folders(here: Path, app: Path):
-    done = multirun(app, "lr=0,1,2,3,4,6", "model=small,large")
+def test_six_runs_are_one_group_and_their_files_come_to_hydras_folders(here: Path, app: Path):
+    done = multirun(app, "lr=0,1,2", "model=small,large")
 
     assert done.returncode == 0, done.stderr
-    assert "12 items" in done.stderr
+    assert "6 items" in done.stderr
     assert len(list((here / "jobs").iterdir())) == 1
     found = {path.parent.name: path.read_text() for path in app.glob("runs/*/result.txt")}
-    pairs = [(lr, model) for lr in (0, 1, 2, 3, 4, 6) for model in ("small", "large")]
+    pairs = [(lr, model) for lr in (0, 1, 2) for model in ("small", "large")]
     assert found == {str(number): f"{model} {lr}" for number, (lr, model) in enumerate(pairs)}
     overrides = (app / "runs" / "3" / ".hydra" / "overrides.yaml").read_text()
     assert overrides == "- lr=1\n- model=large\n"

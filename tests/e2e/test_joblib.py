@@ -91,7 +91,7 @@ for each in (begin, begun):
     each.__module__ = "__main__"
 
 
-@pytest.mark.parametrize("given", ["Parallel", "parallel_config"])
+@pytest.mark.parametrize("given", ["Parallel", pytest.param("parallel_config", marks=pytest.mark.long)])
 def test_an_initializer_runs_in_each_process_before_its_items(here, given):
     words = {"initializer": begin, "initargs": ("warm", 3)}
     with joblib.parallel_config("clusterfn", n_jobs=2, **(words if given == "parallel_config" else {})):

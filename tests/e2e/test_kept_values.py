@@ -12,7 +12,7 @@ import pytest
 
 import clusterfn
 from clusterfn import ClusterfnError, ConfigError, ResultError, cluster
-from tests.e2e.conftest import BOTH, MINOR
+from tests.e2e.conftest import MINOR, ON_BARE
 from tests.lab.network import DelayProxy
 from tests.waiting import until
 
@@ -166,7 +166,7 @@ def test_where_a_value_cannot_be_kept_keep_is_rejected_before_anything_is_sent(h
 
 
 @pytest.mark.lab
-@BOTH
+@ON_BARE
 @pytest.mark.parametrize("size", [20 * MB, pytest.param(200 * MB, marks=pytest.mark.long)])
 def test_a_value_goes_through_three_jobs_without_passing_this_machine(host, size, hosts, lab, tmp_path, monkeypatch):
     port = lab.host(host).port

@@ -28,7 +28,7 @@ from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import KernelManager
 
 from clusterfn import cluster
-from tests.e2e.conftest import BOTH, ON_SLURM, Hosts, lab_venv
+from tests.e2e.conftest import BOTH, ON_SLURM, REPOSITORY, Hosts, lab_venv
 from tests.processes import children_of, descendants_of, environment_of
 from tests.programs import main
 from tests.waiting import WAIT_S, until
@@ -182,6 +182,11 @@ def after(seconds: float, action: Callable[[], None]) -> None:
 
 
 def test_cells_run_in_a_job_print_return_ask_and_are_interrupted(notebook: Notebook):
+    # Else it drops output where much comes at once, or opens a debugger that others can reach.
+    settings = "get_ipython().kernel.iopub_thread.socket.sndhwm, d._is_debugpy_available"
+    assert notebook.run(f"import ipykernel.debugger as d\n{settings}") == ("ok", "(0, False)")
+    about = notebook.client.kernel_info(reply=True, timeout=WAIT_S)["content"]
+    assert "debugger" not in about.get("supported_features", [])
     assert notebook.run("print('ä'); 6 * 7") == ("ok", "ä\n42")
     assert notebook.run("input('name? ')", answer="ada") == ("ok", "'ada'")
     assert notebook.run("import os; os.getcwd()") == ("ok", repr(os.path.expanduser("~")))
@@ -245,17 +250,6 @@ def test_a_kernel_that_dies_says_why_and_starts_again_in_its_job(notebook: Noteb
     notebook.client.wait_for_ready(timeout=WAIT_S)
     assert notebook.job() == job
     assert notebook.proxy != proxy
-
-
-def test_the_kernel_drops_no_output_and_opens_no_debugger(notebook: Notebook):
-    said = notebook.run(
-        "import ipykernel.debugger as d\nget_ipython().kernel.iopub_thread.socket.sndhwm, d._is_debugpy_available"
-    )
-
-    assert said == ("ok", "(0, False)")
-    assert "debugger" not in notebook.client.kernel_info(reply=True, timeout=WAIT_S)["content"].get(
-        "supported_features", []
-    )
 
 
 def test_a_lost_connection_loses_no_output(notebook: Notebook):
@@ -457,32 +451,9 @@ def until_there(path: str) -> None:
         time.sleep(0.02)
 
 
-_SLOW = """
-import pathlib, sys, time
-from clusterfn.calls import console
-from tests.programs import main
-from clusterfn.errors import ClusterfnError
-from clusterfn.integrations.jupyter.kernel_job import JobSearch
-
-find, go = JobSearch.run, pathlib.Path(sys.argv.pop(1))
-
-def find_slowly(search):
-    console.tell("7f3a PENDING (environment: fetch 6 of 60)")
-    while not go.exists():
-        time.sleep(0.05)
-    if go.read_text():
-        raise ClusterfnError(go.read_text())
-    return find(search)
-
-JobSearch.run = find_slowly
-sys.exit(main())
-"""
-
-
 def waits_for(jupyter: Path, go: Path) -> None:
     """Let the kernel's process look for its job only once this file is there, and fail with its text."""
-    script, spec = go.with_suffix(".py"), jupyter / "kernels" / "gpu-box" / "kernel.json"
-    script.write_text(_SLOW)
+    script, spec = REPOSITORY / "tests/fixtures/slow_kernel.py", jupyter / "kernels" / "gpu-box" / "kernel.json"
     told = json.loads(spec.read_text())
     words = told["argv"][told["argv"].index("kernel") :]
     spec.write_text(json.dumps({**told, "argv": [sys.executable, str(script), str(go), *words]}))

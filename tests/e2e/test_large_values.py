@@ -20,6 +20,7 @@ from tests.waiting import WAIT_S, until
 pytestmark = pytest.mark.lab
 MB = 1 << 20
 TRANSPORTS = ("paramiko", "openssh")
+ON_ONE = pytest.mark.parametrize("transport", ["paramiko", pytest.param("openssh", marks=pytest.mark.long)])
 
 
 @dataclass
@@ -85,7 +86,7 @@ def test_an_argument_continues_after_a_cut(far: Far, transport: str) -> None:
     assert far.proxy.bytes_up - before < length + 8 * MB
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@ON_ONE
 def test_a_result_continues_after_a_cut(far: Far, transport: str) -> None:
     echo, data = cluster(host=transport)(lambda data: bytes(data)), os.urandom(48 * MB)
     assert echo(data) == data
@@ -100,7 +101,7 @@ def test_a_result_continues_after_a_cut(far: Far, transport: str) -> None:
     assert far.proxy.bytes_down - before < len(data) + 18 * MB
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@ON_ONE
 def test_an_argument_that_is_there_takes_two_round_trips_at_most(far: Far, transport: str) -> None:
     size, data = cluster(host=transport)(len), os.urandom(3 * MB)
     assert size(data) == len(data)
@@ -112,7 +113,7 @@ def test_an_argument_that_is_there_takes_two_round_trips_at_most(far: Far, trans
     assert far.proxy.round_trips - trips <= 3  # one more is that of what follows unasked
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@ON_ONE
 def test_many_small_files_do_not_wait_for_each_other(far: Far, transport: str, tmp_path: Path) -> None:
     count = 900
 
@@ -139,7 +140,7 @@ def test_many_small_files_do_not_wait_for_each_other(far: Far, transport: str, t
     }
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@ON_ONE
 def test_a_slow_link_carries_large_values_compressed(
     lab: Any, lab_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: str
 ) -> None:  # fmt: skip

@@ -106,6 +106,7 @@ print(json.dumps(told))
 """
 
 
+@pytest.mark.long
 def test_a_fresh_study_gets_each_score_with_its_own_parameters(here, run_with, tmp_path):
     distributions = "SPACE_OF_STUDY = {k: v if k == 'lr' else optuna.distributions.CategoricalDistribution(v) "
     script = COMMON + distributions + "for k, v in SPACE.items()}\n" + RESUMED

@@ -180,7 +180,11 @@ def test_the_death_of_a_supervisor_ends_the_job_on_all_nodes(hosts, rank):
     ("how", "told"),
     [
         ("error on 1", "on node n2, one of 2: RuntimeError: CUDA error: uncorrectable ECC error encountered"),
-        ("supervisor of 1", "the supervisor on another node of the job (rank 1) ended without a word"),
+        pytest.param(
+            "supervisor of 1",
+            "the supervisor on another node of the job (rank 1) ended without a word",
+            marks=pytest.mark.long,
+        ),
         pytest.param(
             "supervisor of 0",
             "the supervisor of the job was ended by SIGKILL; what the function had done by then is not known",
@@ -256,7 +260,7 @@ def test_tasks_need_srun(hosts):
         call.on("tensor01").map([None])
 
 
-@pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.parametrize("tasks", [2, pytest.param(1, marks=pytest.mark.long)])
 def test_each_item_of_a_map_has_nodes_and_tasks_of_its_own(hosts, tasks):
     call = cluster(host="slurm", nodes=2, tasks_per_node=tasks, cores=2, memory="500MB", time="10min")(stands)
 

@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from clusterfn import cluster
-from tests.e2e.conftest import ON_SLURM
+from tests.e2e.conftest import BOTH
 from tests.waiting import until
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.lab, pytest.mark.long, pytest.mark.timeout(600)]
 
 
 def train_numpy(steps, pauses):
@@ -99,8 +99,8 @@ def preempted(function, lab):
     return job
 
 
-@ON_SLURM
-@pytest.mark.parametrize("train", [train_numpy, pytest.param(train_torch, marks=pytest.mark.long)])
+@BOTH
+@pytest.mark.parametrize("train", [train_numpy, train_torch])
 def test_a_training_that_is_interrupted_twice_ends_with_the_same_weights(hosts, lab, environment, host, train):
     function = cluster(host=host, environment=environment)(train)
     interrupt = preempted if host == "slurm" else interrupted_by_its_time

@@ -150,6 +150,7 @@ print(json.dumps(batches(["spawn", None])))
 
 
 @pytest.mark.lab
+@pytest.mark.long
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the lab's PyTorch is for Python 3.11")
 def test_of_a_data_loader(hosts, lab, run_script):
     assert run_script(LOADER, str(lab.torch_python)) == [[0.0, 1.0, 4.0, 9.0]] * 2

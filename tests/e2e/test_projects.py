@@ -175,6 +175,7 @@ def test_a_requirements_txt_with_hashes(project):
         cluster(host="tensor01", environment="requirements.txt")(only_six)()
 
 
+@pytest.mark.long
 def test_the_command_locks_builds_and_shows_a_project(project, capsys):
     assert main(["env", "build", "pyproject.toml[names]", "tensor01"]) == 0
     assert main(["env", "lock", "--check", "pyproject.toml[names]", "tensor01", "--gpus", "0"]) == 0

@@ -10,7 +10,7 @@ import pytest
 import clusterfn
 from clusterfn import ConfigError, TimeLimit, WorkerLost, cluster
 from clusterfn.calls.job import entry_of
-from tests.e2e.conftest import BOTH
+from tests.e2e.conftest import ON_BARE
 from tests.waiting import until
 
 pytestmark = pytest.mark.lab
@@ -55,7 +55,7 @@ for travels_by_value in (counting, saving):
 SOON = {"time": "600s", "warn_before": "595s"}
 
 
-@BOTH
+@ON_BARE
 def test_a_job_that_runs_out_of_time_begins_again_as_one_job(hosts, host, capsys):
     job = cluster(host=host, requeue={"timeout": 2}, **SOON)(counting).submit(2)
     seen = []

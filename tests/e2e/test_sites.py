@@ -217,7 +217,7 @@ WAYS = {
     by_variable_of_logins: "by a login shell",
     by_forced_command: "by a login shell",
 }
-QUICK = (by_module, by_wrapper)
+QUICK = (by_module,)
 Way = Callable[[Any], None]
 ALL = [pytest.param(way, id=way.__name__, marks=() if way in QUICK else (pytest.mark.long,)) for way in WAYS]
 

@@ -10,7 +10,7 @@ import pytest
 
 import clusterfn
 from clusterfn import ClusterfnError, ConfigError, Stalled, cluster
-from tests.e2e.conftest import ON_BARE, ON_SLURM, Hosts
+from tests.e2e.conftest import BOTH, ON_SLURM, Hosts
 from tests.fixtures.standing import waits_for
 from tests.waiting import until
 
@@ -27,7 +27,8 @@ FORKS_AND_LOCKS = """def forks_while_a_lock_is_held():
 
 
 @pytest.mark.lab
-@ON_BARE
+@pytest.mark.long
+@BOTH
 def test_a_fork_that_waits_for_a_lock_is_shown_by_the_line(hosts: Hosts, host: str, tmp_path: Path):
     """The function travels by value, and the host's user may not read the file that it stands in."""
     (tmp_path / "mine.py").write_text(FORKS_AND_LOCKS)

@@ -39,7 +39,7 @@ def run_stuck(host: str) -> clusterfn.Job[str]:
     return stops_its_supervisor.submit()
 
 
-@pytest.mark.parametrize("host", ["tensor01", "slurm", "gridengine-bash"])
+@pytest.mark.parametrize("host", ["tensor01", "slurm", pytest.param("gridengine-bash", marks=pytest.mark.long)])
 def test_a_job_that_stopped_its_supervisor_is_ended_by_cancel(
     hosts: Hosts, host: str, lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -16,7 +16,7 @@ from tests.e2e.conftest import MINOR
 from tests.programs import main
 from tests.waiting import until
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.long]
 HELD = "JobHeldUser: it is held; `scontrol release` releases it"
 
 

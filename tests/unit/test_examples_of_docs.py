@@ -42,10 +42,10 @@ def name_of(page: Path) -> str:
 
 
 @pytest.fixture
-def local(tmp_path, monkeypatch) -> Path:
+def local(tmp_path, warm_root, monkeypatch) -> Path:
     """A folder whose only host is this machine, with a root of its own."""
     path = tmp_path / "clusterfn.yml"
-    path.write_text(f"hosts:\n  local:\n    scheduler: local\n    root: {tmp_path}/root\n")
+    path.write_text(f"hosts:\n  local:\n    scheduler: local\n    root: {warm_root}\n")
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
     return tmp_path
 

@@ -185,7 +185,9 @@ def far(lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("platform", ["win32", "win32 with an ssh", pytest.param("darwin", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "platform", ["win32 with an ssh", *(pytest.param(each, marks=pytest.mark.long) for each in ("win32", "darwin"))]
+)
 def test_functions_run_on_a_host_by_ssh(far: None, run: Run, platform: str) -> None:
     told = run(platform, CALLS)
 

@@ -199,9 +199,9 @@ def test_a_file_passed_by_two_paths_has_none_that_is_the_callers(tmp_path):
     assert list(payload.pack(print, (File(paths[0]),) * 2, {}).given.values()) == [paths[0]]
 
 
-def test_results_have_the_keys_that_the_caller_knows(tmp_path, monkeypatch):
+def test_results_have_the_keys_that_the_caller_knows(tmp_path, warm_root, monkeypatch):
     config = tmp_path / "clusterfn.yml"
-    config.write_text(f"hosts:\n  {tmp_path.name}:\n    scheduler: local\n    root: {tmp_path / 'root'}\n")
+    config.write_text(f"hosts:\n  {tmp_path.name}:\n    scheduler: local\n    root: {warm_root}\n")
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
     monkeypatch.chdir(tmp_path)
     for name in ("model1.zip", "model2.zip"):

@@ -24,10 +24,10 @@ from tests.waiting import WAIT_S, until
 
 
 @pytest.fixture
-def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def sent(tmp_path: Path, warm_root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """A configuration whose only host is this machine; the numbers of the calls that went through a socket."""
     path = tmp_path / "clusterfn.yml"
-    path.write_text(f"hosts:\n  local:\n    scheduler: local\n    root: {tmp_path}/root\n    limits: {{cores: 64}}\n")
+    path.write_text(f"hosts:\n  local:\n    scheduler: local\n    root: {warm_root}\n    limits: {{cores: 64}}\n")
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
     numbers: list[int] = []
     send = session_stream.CallStream.send

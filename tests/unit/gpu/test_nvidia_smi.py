@@ -37,6 +37,11 @@ def path(tmp_path: Path, no_gpu: None, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("cell", UNKNOWN)
+def test_each_word_for_unknown_is_no_value(cell: str):
+    assert nvidia_smi.value(cell) is None
+
+
+@pytest.mark.parametrize("cell", ["[N/A]", "ERR!"])
 def test_what_a_driver_does_not_say_is_unknown_and_never_zero(path: Path, cell: str):
     driver.install(path, [{**driver.a6000(0), "memory.used": cell, "utilization.gpu": cell}])
 
@@ -45,7 +50,6 @@ def test_what_a_driver_does_not_say_is_unknown_and_never_zero(path: Path, cell: 
 
     assert (load.used_mib, load.use_percent, load.total_mib) == (None, None, 49140)
     assert (device.used_gb, device.utilization, device.free_gb, get_safe_vram_usage()) == (None, None, 0.0, 0.0)
-    assert nvidia_smi.value(cell) is None
     assert gpus.used_by_others(["GPU-0"]) == {}  # unknown is not busy
 
 
@@ -111,8 +115,7 @@ def test_memory_that_is_hidden_is_neither_the_machines_nor_enough(path: Path, ce
     assert get_safe_gpu_info().devices[0].total_gb is None
 
 
-@pytest.mark.parametrize("rc", [0, 15])
-@pytest.mark.parametrize("lost", LOST)
+@pytest.mark.parametrize(("lost", "rc"), [*((each, 15) for each in LOST), (LOST[0], 0)])
 def test_a_lost_gpu_leaves_the_others_to_use(path: Path, host: HostState, lost: dict[str, str] | str, rc: int):
     driver.install(path, [*map(driver.a6000, range(3)), lost, *map(driver.a6000, range(4, 8))], rc=rc)
 
@@ -127,8 +130,7 @@ def test_a_lost_gpu_leaves_the_others_to_use(path: Path, host: HostState, lost: 
     host.connection.close()
 
 
-@pytest.mark.parametrize("rc", [0, 14])
-@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(("first", "rc"), [(True, 0), (False, 14)])
 def test_a_warning_of_the_driver_is_no_row_and_its_exit_code_not_that_of_the_table(
     path: Path, host: HostState, first: bool, rc: int
 ):

@@ -1,7 +1,8 @@
-"""What a supervisor on another node says of its end, as the first one reads it."""
+"""What a supervisor on another node says of its end, as the first one reads it, and what launches it leaves."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,3 +36,36 @@ def test_a_job_that_was_asked_to_end_on_another_node_is_not_retried_and_may_be_r
     assert failed is not None and "n02" in failed.message
     assert retries.passes(failed) is not asked
     assert requeue.cause_of(job, failed) == (requeue.PREEMPTION if asked else "")
+
+
+# Its helper is `sleep` before it ends: a process that has just been forked still has its parent's name.
+LAUNCHER_THAT_ENDS_FIRST = """
+import os, sys, time
+from types import SimpleNamespace
+from clusterfn.bridge.supervisor import nodes, process_tree, worker_process
+
+HELPED = "sleep 150 & until grep -q sleep /proc/$!/comm; do :; done"
+folder = sys.argv[1]
+worker_process.become_subreaper()
+launches = SimpleNamespace(launch_command=lambda *_: ["sh", "-c", HELPED])
+job = SimpleNamespace(folder=folder, spec={"resources": {"cores": 1}, "bridge": folder}, scheduler=launches)
+attempt = SimpleNamespace(number=1, words_of_tasks=list, path=lambda name: os.path.join(folder, name))
+others = nodes.Others(job, attempt, [])
+others.start(1, 2)
+os.waitpid(others.launcher_pid, 0)
+print(*map(process_tree.name_of, others.processes()))
+process_tree.end(lambda: sorted(others.processes()), lambda: None)
+print(others.processes())
+"""
+
+
+def test_what_a_launcher_leaves_for_a_moment_is_not_left_behind_by_the_function(tmp_path: Path):
+    """Srun has a helper process, which ends after it."""
+    said = subprocess.run(
+        [sys.executable, "-c", LAUNCHER_THAT_ENDS_FIRST, str(tmp_path)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100,
+    )  # fmt: skip
+
+    helper, left = said.stdout.splitlines()
+    assert helper.startswith("sleep ") and len(helper.split(" (")) == 2
+    assert left == "set()"
