@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, DIED, FINAL, RETURNED, RUNNING, SHORT, STARTING, SUSPENDED, UNKNOWN
 from clusterfn.bridge.supervisor.text import format_size, in_one_line
-from clusterfn.calls import console, files, outcome
+from clusterfn.calls import console, failure_hints, files, outcome, outcome_errors
 from clusterfn.calls.arriving import RECEIVING, Arriving
 from clusterfn.calls.job_status import JobStatus
 from clusterfn.calls.live_usage import LiveUsage
@@ -122,7 +122,7 @@ class JobEntry(JobStatus):
         if published["kind"] != layout.RETURNED:
             error = self._error_of(published, value)
             if published.get("checkpoint") and published["kind"] == layout.RAISED:
-                self.tell("note", f"{self.id[:SHORT]} failed; {outcome.how_to_resume(self.id)}")
+                self.tell("note", f"{self.id[:SHORT]} failed; {failure_hints.how_to_resume(self.id)}")
             self._raise(error, FINAL.get(published["kind"], DIED), published.get("message") or "")
             return
         try:
@@ -152,7 +152,7 @@ class JobEntry(JobStatus):
             # The exception's value may be gone; the outcome also has its traceback as text.
             with contextlib.suppress(ResultError):
                 value = self._fetch_value()
-        error = outcome.exception_of(published, value, place)
+        error = outcome_errors.exception_of(published, value, place)
         if isinstance(error, DependencyFailed):
             failed = self.inputs.get((published.get("cause") or {}).get("job") or "")
             if isinstance(failed, concurrent.futures.Future):

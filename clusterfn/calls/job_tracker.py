@@ -50,7 +50,7 @@ class Tracker(Follower, JobBackend, WaitingJob):
 
     time_s: float | None = None
     _held_until = 0.0
-    _is_started = _is_wanted = False
+    _is_started = _is_wanted = _is_in_turn = False
     _through: HostConnection | None = None
 
     def __init__(
@@ -79,14 +79,16 @@ class Tracker(Follower, JobBackend, WaitingJob):
             in_turn: Only once it is one of its host's oldest, begins, or is waited for.
         """
         self._through = self.connection
-        if in_turn and not self._is_wanted and not self.session.follow_window.enter(self):
-            return
+        if in_turn and not self._is_wanted:
+            self._is_in_turn = True
+            if not self.session.follow_window.enter(self):
+                return
         super().follow()
         loop.call(self._watch_heartbeat)
 
     def skip_turn(self) -> None:
         self._is_wanted = True
-        if self.session.follow_window.hurry(self):
+        if self._is_in_turn and self.session.follow_window.hurry(self):
             loop.begin(self._take_turn())
 
     async def _take_turn(self) -> None:
@@ -235,8 +237,9 @@ class Tracker(Follower, JobBackend, WaitingJob):
     def end(self) -> None:
         """Stop following the job, and cancel the open requests."""
         super().end()
-        for each in self.session.follow_window.leave(self):
-            loop.begin(each._take_turn())
+        if self._is_in_turn:
+            for each in self.session.follow_window.leave(self):
+                loop.begin(each._take_turn())
         self.inputs = ()
         self.session.unwatch(self.scheduler_name)
         # Another program may have cancelled the job before SLURM had room for it.

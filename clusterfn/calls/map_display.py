@@ -17,7 +17,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import is_a
 from clusterfn.bridge.job_states import PENDING, SHORT
 from clusterfn.bridge.supervisor.text import shortened
-from clusterfn.calls import console, job_display, outcome
+from clusterfn.calls import console, job_display, outcome_errors
 from clusterfn.calls.pace import Pace
 from clusterfn.errors import MapError
 from clusterfn.hosts import spoken_wait
@@ -197,7 +197,7 @@ def say_how_it_ended(total: int, errors: Mapping[int, BaseException], took_s: fl
 def result_in_words(ended: ItemOutcome) -> str:
     """Return how an item ended in a few words, such as "✓ 3.2, 0.1s"."""
     if ended.error is not None:
-        return shortened(f"✗ failed: {outcome.in_a_line(ended.error)}", _CAUSE)
+        return shortened(f"✗ failed: {outcome_errors.in_a_line(ended.error)}", _CAUSE)
     value, took = ended.value, f"{ended.usage.get('wall_s', 0.0):.1f}s"
     if is_a(value, Mapping) and _is_number(value.get("score")):
         return f"✓ Score {float(value['score']):.4g}, Time {took}"
@@ -257,7 +257,7 @@ def _row(group: GroupState, index: int, taken: Collection[str]) -> dict[str, Any
         return row
     row.update(ended.usage)
     if ended.error is not None:
-        row["error"] = outcome.in_a_line(ended.error)
+        row["error"] = outcome_errors.in_a_line(ended.error)
         return row
     found = ended.value if isinstance(ended.value, dict) else {"result": ended.value}
     return {**row, **{f"result_{key}" if key in row else key: value for key, value in found.items()}}
@@ -277,7 +277,7 @@ def causes(errors: Mapping[int, BaseException], most: int, named: bool = True) -
     """
     items: dict[str, list[int]] = {}
     for index, error in sorted(errors.items()):
-        items.setdefault(outcome.in_a_line(error), []).append(index)
+        items.setdefault(outcome_errors.in_a_line(error), []).append(index)
     frequent = sorted(items.items(), key=lambda each: -len(each[1]))
     shown = [f"{len(which)} x {cause}{_items(which) if named else ''}" for cause, which in frequent[:most]]
     return shown + ([f"and {len(items) - most} other causes"] if len(items) > most else [])
