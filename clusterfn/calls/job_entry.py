@@ -1,10 +1,16 @@
-"""How a job ends: its outcome becomes the value or error of its `Job`. A kept value is fetched later."""
+"""How a job ends: its outcome becomes the value or error of its `Job`. A kept value is fetched later.
+
+Also what it uses while it runs.
+"""
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import io
+import json
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
@@ -16,13 +22,13 @@ from clusterfn.bridge.supervisor.text import format_size, in_one_line
 from clusterfn.calls import console, failure_hints, files, outcome, outcome_errors
 from clusterfn.calls.arriving import RECEIVING, Arriving
 from clusterfn.calls.job_status import JobStatus
-from clusterfn.calls.live_usage import LiveUsage
 from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError, ResultError, Unreachable
-from clusterfn.hosts import exit_flush, remote_files
+from clusterfn.hosts import exit_flush, loop, remote_files
 from clusterfn.hosts.transfer import Transfer
 
 if TYPE_CHECKING:
     from clusterfn.calls.queue_tracker import JobBackend
+    from clusterfn.hosts.connection import HostConnection, Reply
     from clusterfn.hosts.landing import Value
 
 # The result in place of a value that stays on the host.
@@ -31,6 +37,68 @@ ON_HOST: Any = object()
 _TAIL = 8192
 # A job fails at once when one that it depends on fails, so the outcome of that one may come this much later.
 _SOON_S = 2.0
+
+# The supervisor writes what a job uses every five seconds, so asking more often brings nothing new.
+_FRESH_S = 1.0
+_USAGE_S = 5.0
+_MOST_BYTES = 1 << 20
+
+
+class LiveUsage:
+    """What one running job uses, as its supervisor on the host has written it last. Read only on demand.
+
+    Args:
+        connection: Returns the connection to its host.
+        path: Returns the file that its present attempt writes.
+
+    Attributes:
+        last: What was read last; empty before its supervisor has measured anything.
+    """
+
+    def __init__(self, connection: Callable[[], HostConnection], path: Callable[[], str]) -> None:
+        self.last: Mapping[str, Any] = {}
+        self._connection = connection
+        self._path = path
+        self._asked_at = -_FRESH_S
+        self._asked: tuple[Reply[Any], io.BytesIO] | None = None
+
+    def read(self) -> Mapping[str, Any]:
+        """Return it as it is now, or as it was last known if the host does not answer soon."""
+        self.refresh()
+        # There may be no connection now, or no answer yet.
+        with contextlib.suppress(ClusterfnError):
+            if self._asked is not None and not self._connection().answers_here():
+                reply, out = self._asked
+                self._take(reply, out, _USAGE_S)
+        return self.last
+
+    def refresh(self, after_s: float = _FRESH_S) -> None:
+        """Ask for it, unless that was done within `after_s`; does not wait for the answer."""
+        if time.monotonic() < self._asked_at + after_s or (self._asked is not None and not self._asked[0].done()):
+            return
+        self._asked_at, out = time.monotonic(), io.BytesIO()
+        # There may be no connection now.
+        with contextlib.suppress(ClusterfnError):
+            reply = self._connection().get(self._path(), out.write, until=_MOST_BYTES)
+            self._asked = reply, out
+            loop.begin(self._receive(reply, out))
+
+    async def _receive(self, reply: Reply[Any], out: io.BytesIO) -> None:
+        await reply.error()
+        self._take(reply, out)
+
+    def _take(self, reply: Reply[Any], out: io.BytesIO, timeout_s: float | None = None) -> None:
+        # Without the file, nothing has been measured yet.
+        if reply.exception(timeout_s) is not None:
+            return
+        try:
+            # The supervisor overwrites the line, so the rest of a longer line may follow it.
+            usage = json.loads(out.getvalue().partition(b"\n")[0])
+        except (ValueError, RecursionError):
+            # The file is being written.
+            return
+        if isinstance(usage, dict) and outcome.is_usage(usage):
+            self.last = usage
 
 
 class JobEntry(JobStatus):

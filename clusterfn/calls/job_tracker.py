@@ -12,18 +12,16 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import FINAL, PENDING, RUNNING, STARTING, SUSPENDED
 from clusterfn.calls import remote_state, withdrawal
 from clusterfn.calls.conclusion import parse_conclusion
-from clusterfn.calls.dependencies import describe_open
 from clusterfn.calls.follower import Follower
-from clusterfn.calls.queue_tracker import JobBackend
-from clusterfn.calls.submission import PendingSubmission, WaitingJob
-from clusterfn.errors import ClusterfnError, HostError
+from clusterfn.calls.queue_tracker import JobBackend, is_from_host
+from clusterfn.calls.submission import Started, WaitingJob
+from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError
 from clusterfn.hosts import loop, spoken_wait
 from clusterfn.hosts.scheduler_watch import UNREACHABLE, Seen, Silent
 from clusterfn.scheduler import base
 from clusterfn.scheduler.base import JobState, SchedulerVerdict
 
 if TYPE_CHECKING:
-    from clusterfn.calls.dependencies import Reference
     from clusterfn.config.spec import ResultPolicy
     from clusterfn.hosts.connection import HostConnection, Reply
     from clusterfn.hosts.host_state import HostState
@@ -45,7 +43,6 @@ class Tracker(Follower, JobBackend, WaitingJob):
     Attributes:
         time_s: For how long it may run, as its call asks.
         submission: The request that starts it, if this process does so.
-        inputs: The jobs whose values it takes, as far as this process knows them.
     """
 
     time_s: float | None = None
@@ -61,7 +58,6 @@ class Tracker(Follower, JobBackend, WaitingJob):
         JobBackend.__init__(self, session, folder, scheduler_name)
         Follower.__init__(self, session, folder, scheduler_name, live, bridge, keeps, results)
         self.submission: Reply[Any] | None = None
-        self.inputs: Sequence[Reference] = ()
 
     def submissions(self) -> Sequence[Reply[Any]]:
         return [self.submission] if self.submission is not None else []
@@ -114,6 +110,28 @@ class Tracker(Follower, JobBackend, WaitingJob):
         if self._is_started and self.awaited is not None and not self.liveness.watches:
             self.liveness.watch_heartbeat()
 
+    def taken(self, started: Started) -> None:
+        """Watch the job, which was started."""
+        self.doubt = started.doubt
+        self.forget_sending()
+        self.started(started.scheduler_id)
+
+    def refused(self, error: BaseException) -> None:
+        """End it with why it was not started."""
+        refused = self.refusal(error, "job")
+        if getattr(error, "kind", "") == "skipped" and self.inputs and not isinstance(refused, Cancelled):
+            # The host skips a request whose predecessors failed, so the cause is a call whose value this job takes.
+            labels = ", ".join(each.label for each in self.inputs)
+            refused = DependencyFailed(f"{labels}: not sent, so its value will not exist", stage="submit")
+            refused.host, refused.__cause__ = self.session.host.name, error
+        self.entry.fail(refused)
+        self.end()
+        if is_from_host(error) and not isinstance(refused, Cancelled):
+            self._remove_folder()
+
+    async def script_ended(self) -> None:
+        await self.liveness.process_ended()
+
     def started(self, scheduler_id: str) -> None:
         """Watch the job, which was started, in its scheduler's queue and by its heartbeat."""
         self.scheduler_id = self.scheduler_id or scheduler_id
@@ -129,7 +147,7 @@ class Tracker(Follower, JobBackend, WaitingJob):
     def refused_for_now(self, reason: str) -> None:
         """Show why it is not in the scheduler's queue yet; its time in the queue counts from its submission here."""
         self._note_refusal(reason)
-        self._waits()
+        self.show_waiting()
 
     def queued(self) -> None:
         """Watch it in the scheduler's queue, unless its outcome has come."""
@@ -185,13 +203,12 @@ class Tracker(Follower, JobBackend, WaitingJob):
         if seen is not None:
             self.scheduler_id, self.doubt = seen.scheduler_id or self.scheduler_id, None
             if job.state == PENDING and seen.phase == base.PENDING:
-                self.queue_reason = seen.in_words
+                self.queue_reason = self.reason_in_queue(seen)
                 if seen.waits_for_jobs:
                     # The time in the queue begins when the inputs are complete, because `queue_timeout` is about the
                     # scheduler.
                     self._held_until = time.monotonic()
-                    self.queue_reason = describe_open(self.inputs) or self.queue_reason
-                self._waits()
+                self.show_waiting()
                 limit_s = self.session.host.queue_timeout_s if self.session.scheduler.knows_all else None
                 if limit_s is not None and time.monotonic() - max(job.submitted_at, self._held_until) > limit_s:
                     waited = f"the job has waited longer than the host's queue_timeout, {limit_s:g} s"
@@ -211,21 +228,14 @@ class Tracker(Follower, JobBackend, WaitingJob):
         elif not why and job.state == SUSPENDED and seen.phase == base.RUNNING:
             job.set_state(RUNNING)
 
-    def _waits(self) -> None:
+    def show_waiting(self) -> None:
         if self.entry.state == PENDING:
             self.entry.set_state(PENDING, self.waiting_reason)
-
-    def waits_for(self, what: str) -> None:
-        """Show what it waits for in addition to its turn, and how far that is; "" for nothing any more."""
-        self.other_reason = what
-        self._waits()
 
     def cannot_have(self, message: str, evidence: Sequence[str], hint: str) -> None:
         """Conclude the job, unless it has begun all the same: there will be no environment."""
         verdict = SchedulerVerdict(layout.ENVIRONMENT, message, tuple(evidence), hint, "environment", withdraw=True)
-        for submission in self.submissions():
-            if isinstance(submission, PendingSubmission):
-                submission.withdraw()
+        self.withdraw_submissions()
         loop.begin(self._conclude_when_answered(verdict))
 
     async def _conclude_when_answered(self, verdict: SchedulerVerdict) -> None:
@@ -240,11 +250,7 @@ class Tracker(Follower, JobBackend, WaitingJob):
         if self._is_in_turn:
             for each in self.session.follow_window.leave(self):
                 loop.begin(each._take_turn())
-        self.inputs = ()
-        self.session.unwatch(self.scheduler_name)
-        # Another program may have cancelled the job before SLURM had room for it.
-        if isinstance(self.submission, PendingSubmission):
-            self.submission.withdraw()
+        self.stop_waiting()
 
     def withdraw(self) -> bool:
         """Keep the job from ever starting; false if it has started."""
@@ -264,14 +270,14 @@ class Tracker(Follower, JobBackend, WaitingJob):
         The number is that of the only submission: clusterfn submits again only what has started.
         """
         argv = self.session.scheduler.withdraw_command(self.scheduler_id)
-        return bool(argv) and self._run(argv).result(_TIMEOUT_S).rc == 0
+        return bool(argv) and self.run(argv).result(_TIMEOUT_S).rc == 0
 
     def stop(self, on_left: Callable[[str], object]) -> None:
         """Withdraw the job, or end it with its whole tree; `on_left` takes the names of processes that stay."""
         if not self.withdraw():
             self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
             self._leave_queue()
-            self.end_if_stuck(lambda: self.has_outcome, on_left, self.liveness.look_until_it_ends)
+            withdrawal.end_if_stuck(self, lambda: self.has_outcome, on_left, self.liveness.look_until_it_ends)
 
     def _leave_queue(self) -> None:
         """Take the job out of the queue, and wait for that: a program that ends now must leave no waiting job."""
