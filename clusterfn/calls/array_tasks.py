@@ -21,10 +21,10 @@ from clusterfn.hosts import loop
 from clusterfn.hosts.rpc.requests import Followed
 
 if TYPE_CHECKING:
+    from clusterfn.calls.arriving import Arriving
     from clusterfn.calls.group_state import GroupState
     from clusterfn.config.job_spec import JobSpec
     from clusterfn.hosts.connection import Reply
-    from clusterfn.hosts.landing import Value
 
 
 class ArrayTaskOwner(GroupBackend):
@@ -128,7 +128,7 @@ class ArrayTask(Entry):
     def show_connection(self, trouble: str) -> None:
         self.owner.group.show_connection(trouble)
 
-    def settle(self, published: Mapping[str, Any], value: Value | None) -> None:
+    def settle(self, published: Mapping[str, Any], arriving: Arriving | None) -> None:
         self.over = True
         self.owner.ended(published)
 

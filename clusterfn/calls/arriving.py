@@ -60,6 +60,12 @@ class Arriving(MemorySink):
             return None
         return value
 
+    def take(self) -> Value | None:
+        """Return what has come, as `value`, and let go of it."""
+        value = self.value
+        self.drop()
+        return value
+
     def drop(self) -> None:
         """Let go of what has come: a request that has ended may be kept with its job."""
         self._small, self._landing, self._is_void = bytearray(), None, True

@@ -254,8 +254,7 @@ class Follower(FollowedJob):
             return None
         self.has_outcome = True
         arriving, self.arriving_outcome = self.arriving_outcome, None
-        # Loading the value runs the user's code and may take long, so it must not block the event loop.
-        exit_flush.run_in_thread(lambda: _hand_over(job, fields, arriving), "clusterfn-outcome")
+        job.settle(fields, arriving)
         return None
 
     def _open_next(self, fields: dict[str, Any]) -> Reply[bytes]:
@@ -311,19 +310,6 @@ class Follower(FollowedJob):
         # A job that was rejected has no outcome to wait for.
         if awaited is not None and not awaited.done():
             awaited.cancel()
-
-
-def _hand_over(job: Entry, fields: dict[str, Any], arriving: Arriving | None) -> None:
-    """Give the outcome to the job, and the value; this thread keeps no name for it."""
-    try:
-        value = [arriving.value if arriving is not None else None]
-    except ResultError as error:
-        job.fail(error, fields["kind"])
-        return
-    if arriving is not None:
-        arriving.drop()
-    # `pop` leaves no reference here, so the value is freed as soon as the job lets go of it.
-    job.settle(fields, value.pop())
 
 
 def _lost(error: BaseException, job: Entry) -> ClusterfnError:

@@ -167,25 +167,45 @@ class JobEntry(JobStatus):
 
     # its end
 
-    def settle(self, published: Mapping[str, Any], value: Value | None) -> None:
-        with self.settling:
-            if self.done():
-                return
-            try:
-                self._settle(published, value)
-            except BaseException as error:  # loading runs the user's code, which may raise anything
-                # This is the outermost frame of its thread: those who wait must get an error.
-                if self.done():
-                    raise
-                refused = ResultError(
-                    f"the job has ended, but its result could not be received: {type(error).__name__}: {error}",
-                    host=self.host, job=self.id, stage="result",
-                    hint=f"it stays on the host: clusterfn.attach({self.id!r}).result()",
-                )  # fmt: skip
-                refused.__cause__ = error
-                self._raise(refused, FINAL.get(published["kind"], DIED), "its result could not be received")
+    def settle(self, published: Mapping[str, Any], arriving: Arriving | None) -> None:
+        self._end_apart(lambda: self._settle(published, arriving))
 
-    def _settle(self, published: Mapping[str, Any], value: Value | None) -> None:
+    def _end_apart(self, end: Callable[[], None]) -> None:
+        """Call what ends it in a thread of its own, unless it has ended.
+
+        Loading a value runs the user's code, and callbacks may wait for the host, whose answers this thread brings.
+        """
+
+        def end_once() -> None:
+            with self.settling:
+                if not self.done():
+                    end()
+
+        exit_flush.run_in_thread(end_once, "clusterfn-ended")
+
+    def _settle(self, published: Mapping[str, Any], arriving: Arriving | None) -> None:
+        """Load the value, or make the exception, and end it with that."""
+        kind = FINAL.get(published["kind"], DIED)
+        try:
+            value = arriving.take() if arriving is not None else None
+        except ResultError as no_room:
+            self._raise(no_room, kind, no_room.message)
+            return
+        try:
+            self._end_with(published, value)
+        except BaseException as error:  # loading runs the user's code, which may raise anything
+            # This is the outermost frame of its thread: those who wait must get an error.
+            if self.done():
+                raise
+            refused = ResultError(
+                f"the job has ended, but its result could not be received: {type(error).__name__}: {error}",
+                host=self.host, job=self.id, stage="result",
+                hint=f"it stays on the host: clusterfn.attach({self.id!r}).result()",
+            )  # fmt: skip
+            refused.__cause__ = error
+            self._raise(refused, kind, "its result could not be received")
+
+    def _end_with(self, published: Mapping[str, Any], value: Value | None) -> None:
         self.published = published
         if published["kind"] != layout.RETURNED:
             error = self._error_of(published, value)
@@ -297,20 +317,14 @@ class JobEntry(JobStatus):
             return self._fetched[0]
 
     def lose(self, error: ClusterfnError) -> None:
-        self._raise_apart(error, UNKNOWN)
+        self._fail_as(error, UNKNOWN)
 
     def fail(self, error: ClusterfnError, kind: str = "") -> None:
-        self._raise_apart(error, FINAL.get(kind, DIED))
+        self._fail_as(error, FINAL.get(kind, DIED))
 
-    def _raise_apart(self, error: ClusterfnError, state: str) -> None:
-        """Fail it in a thread of its own: callbacks may wait for the host, whose answers this thread reads."""
-
-        def end() -> None:
-            with self.settling:
-                if not self.done():
-                    self._raise(error, CANCELLED if isinstance(error, Cancelled) else state, error.message)
-
-        exit_flush.run_in_thread(end, "clusterfn-ended")
+    def _fail_as(self, error: ClusterfnError, state: str) -> None:
+        state = CANCELLED if isinstance(error, Cancelled) else state
+        self._end_apart(lambda: self._raise(error, state, error.message))
 
     def _raise(self, error: BaseException, state: str, reason: str) -> None:
         self.finish(state, reason.partition("\n")[0], lambda job: job.set_exception(error))
