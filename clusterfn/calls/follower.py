@@ -58,7 +58,7 @@ class Follower(FollowedJob):
         awaited: The answer that brings the outcome of the present attempt.
     """
 
-    has_outcome = False
+    has_outcome = _is_open = False
     _lines: Lines | None = None
 
     def __init__(
@@ -87,7 +87,7 @@ class Follower(FollowedJob):
     def _open_attempt(self, attempt: int) -> Reply[bytes]:
         """Follow an attempt from its beginning: its events and what it prints; return what brings its outcome."""
         with self._choosing_attempt:
-            self.attempt = attempt
+            self.attempt, self._is_open = attempt, True
             shown_by = [*self.shown_by, *([self.entry.tell] if self.live else [])]
         self._watch_connection()
         self._lines, self.events_read = None, 0
@@ -155,8 +155,10 @@ class Follower(FollowedJob):
         with self._choosing_attempt:
             # The lock keeps an attempt from beginning between these two lines: its output would come twice.
             self.shown_by.append(on_output)
-            folder = self.attempt_folder
-        return self.connection.follow(_output_files(folder, on_output, {}), posixpath.join(folder, layout.OUTCOME))
+            folder, is_open = self.attempt_folder, self._is_open
+        # The first attempt of a job that waits for its turn to be followed brings its output once it is followed.
+        files = _output_files(folder, on_output, {}) if is_open else []
+        return self.connection.follow(files, posixpath.join(folder, layout.OUTCOME))
 
     def _watch_connection(self) -> None:
         """Report to the job while its host is not connected."""
@@ -222,9 +224,9 @@ class Follower(FollowedJob):
 
     def _take_outcome(self, data: bytes) -> Reply[bytes] | None:
         """Take the outcome of the present attempt; return what brings that of the next one, None if it is final."""
-        job = self.entry
+        job, arriving = self.entry, self.arriving_outcome
         try:
-            fields = outcome.read(data)
+            fields = (arriving.published if arriving is not None else None) or outcome.read(data)
             if fields["kind"] in layout.NOT_FINAL:
                 return self._open_next(fields)
         except ValueError as unreadable:
@@ -253,7 +255,7 @@ class Follower(FollowedJob):
             exit_flush.remove_folder(self.connection, self.folder)
             return None
         self.has_outcome = True
-        arriving, self.arriving_outcome = self.arriving_outcome, None
+        self.arriving_outcome = None
         job.settle(fields, arriving)
         return None
 
