@@ -62,12 +62,6 @@ class Tracker(Follower, JobBackend, WaitingJob):
     def submissions(self) -> Sequence[Reply[Any]]:
         return [self.submission] if self.submission is not None else []
 
-    def forget_sending(self) -> None:
-        """Drop the answers to what was sent: it has all arrived, as the job was started after it."""
-        if self.sending is not None:
-            self.sending.forget()
-        self.sending = self.laid_out = None
-
     def follow(self, in_turn: bool = False) -> None:
         """Follow it from its first attempt on. Does not wait.
 
@@ -110,12 +104,6 @@ class Tracker(Follower, JobBackend, WaitingJob):
         if self._is_started and self.awaited is not None and not self.liveness.watches:
             self.liveness.watch_heartbeat()
 
-    def taken(self, started: Started) -> None:
-        """Watch the job, which was started."""
-        self.doubt = started.doubt
-        self.forget_sending()
-        self.started(started.scheduler_id)
-
     def refused(self, error: BaseException) -> None:
         """End it with why it was not started."""
         refused = self.refusal(error, "job")
@@ -132,9 +120,13 @@ class Tracker(Follower, JobBackend, WaitingJob):
     async def script_ended(self) -> None:
         await self.liveness.process_ended()
 
-    def started(self, scheduler_id: str) -> None:
+    def taken(self, started: Started) -> None:
         """Watch the job, which was started, in its scheduler's queue and by its heartbeat."""
-        self.scheduler_id = self.scheduler_id or scheduler_id
+        if self.sending is not None:
+            self.sending.forget()
+        # The job was started after all that was sent for it, so the answers to that are not needed any more.
+        self.sending = self.laid_out = None
+        self.doubt, self.scheduler_id = started.doubt, self.scheduler_id or started.scheduler_id
         self._note_acceptance()
         # The outcome came together with this answer.
         if self.is_closed:
@@ -164,7 +156,7 @@ class Tracker(Follower, JobBackend, WaitingJob):
         """
         submission = claim.decode("ascii", "replace").strip()
         self.follow()
-        self.started(submission or _script_id(started.decode("utf-8", "replace")))
+        self.taken(Started(submission or _script_id(started.decode("utf-8", "replace"))))
         if not submission and not self.session.scheduler.knows_all:
             self.queued()
             loop.begin(self.liveness.look_until_it_begins())
