@@ -14,7 +14,7 @@ from clusterfn.calls import remote_state, withdrawal
 from clusterfn.calls.conclusion import parse_conclusion
 from clusterfn.calls.follower import Follower
 from clusterfn.calls.queue_tracker import JobBackend, is_from_host
-from clusterfn.calls.submission import Started, WaitingJob
+from clusterfn.calls.submission import PendingSubmission, Started, WaitingJob
 from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError
 from clusterfn.hosts import loop, spoken_wait
 from clusterfn.hosts.scheduler_watch import UNREACHABLE, Seen, Silent
@@ -243,6 +243,9 @@ class Tracker(Follower, JobBackend, WaitingJob):
             for each in self.session.follow_window.leave(self):
                 loop.begin(each._take_turn())
         self.stop_waiting()
+        if self.submission is not None and not isinstance(self.submission, PendingSubmission):
+            # The host has not started its script yet, and need not.
+            self.submission.cancel()
 
     def withdraw(self) -> bool:
         """Keep the job from ever starting; false if it has started."""

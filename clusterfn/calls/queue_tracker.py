@@ -250,7 +250,12 @@ class QueueTracker:
         self.withdraw_submissions()
 
     def await_submissions(self) -> None:
-        """Submit nothing again, and wait for answers that are due: a scheduler cannot cancel what it does not know."""
+        """Submit nothing again, and wait for answers that are due: a scheduler cannot cancel what it does not know.
+
+        A host without a scheduler may still have hundreds of jobs to start. A job that has an outcome is not started.
+        """
+        if not self.session.scheduler.has_nodes:
+            return
         self.withdraw_submissions()
         what = f"waiting for {self.session.host.name} to answer the submission of {self.scheduler_name}"
         for starting in list(self.starting):

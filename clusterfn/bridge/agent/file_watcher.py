@@ -29,8 +29,9 @@ POLL_IDLE_S, IDLE_SHARE = 2.0, 0.01
 _UNWATCHED = (-1, "")
 # A poll of many files stops after this time, so that other requests have their turn.
 SLICE_S = 0.02
-# The shares of a core and of this process's time that polling a slow file server may take.
-CPU_SHARE, TIME_SHARE = 0.01, 0.2
+# The shares of a core that polling may take, at rest and while files are added or change; and that of this process's
+# time, which a slow file server takes.
+CPU_SHARE, BUSY_CPU_SHARE, TIME_SHARE = 0.01, 0.05, 0.2
 
 
 class FileWatcher:
@@ -62,6 +63,8 @@ class FileWatcher:
         self.listed: "Dict[str, Optional[Set[str]]]" = {}
         # The CPU time and the elapsed time of the current poll, from which the next pause follows.
         self.used_s = self.taken_s = 0.0
+        # New files are looked at once, and make polls more frequent. A poll of thousands does not begin before this.
+        self.not_before = 0.0
 
     def add(self, request: "Watching") -> None:
         if not self.tried:
@@ -73,7 +76,7 @@ class FileWatcher:
         self.arm(request)
         self.pause = POLL_FIRST_S
         self.changed = time.monotonic()
-        self.next_poll = self.changed + self.pause
+        self.next_poll = max(self.changed + self.pause, self.not_before)
         request.look(True)
 
     def arm(self, request: "Watching") -> None:
@@ -142,9 +145,10 @@ class FileWatcher:
             self.changed = ended
         idle_s = min((ended - self.changed) * IDLE_SHARE, POLL_IDLE_S)
         slower = max(min(self.pause * 1.5, POLL_LAST_S), idle_s)
-        share_s = max(self.used_s / CPU_SHARE, self.taken_s / TIME_SHARE)
-        self.pause = max(POLL_FIRST_S if self.has_news else slower, share_s)
-        self.next_poll = ended + self.pause
+        shortest_s = max(self.used_s / BUSY_CPU_SHARE, self.taken_s / TIME_SHARE)
+        rest_s = POLL_FIRST_S if self.has_news else max(slower, self.used_s / CPU_SHARE)
+        self.pause = max(rest_s, shortest_s)
+        self.not_before, self.next_poll = ended + shortest_s, ended + self.pause
 
     def may_have_changed(self, request: "Watching", listed: "Dict[str, Optional[Set[str]]]") -> bool:
         """Whether the file is there, or a folder nearer to it than the one that is watched.

@@ -6,7 +6,7 @@ from .files import make_parent
 from .forked import ChildProgram, changed_environment, detached
 from .handler import Failure, RequestHandler, expand
 from .processes import Program
-from .starts import FILES_AT_START, FILES_OF_RUN
+from .starts import BEGINS_S, FILES_AT_START, FILES_OF_RUN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,6 +80,28 @@ class SpawnHandler(StartHandler):
     """Start a detached program: it outlives this agent, which reports its end if it still runs."""
 
     child: "Optional[ChildProgram]" = None
+    _begins = False
+
+    def start(self) -> None:
+        self.agent.job_starts.add(self.begin_job)
+
+    def begin_job(self) -> bool:
+        """Start it as one of the few jobs that begin at a time; return False if the request has ended."""
+        if not self.ended:
+            self._begins = True
+            self.agent.at(BEGINS_S, self.let_next_begin)
+            super().start()
+        return self._begins
+
+    def let_next_begin(self) -> None:
+        """Count it no longer as one that begins."""
+        if self._begins:
+            self._begins = False
+            self.agent.job_starts.has_room(1)
+
+    def release(self) -> None:
+        # A start that fails ends this request while it is counted. So the next one begins in a turn of its own.
+        self.agent.at(0.0, self.let_next_begin)
 
     def start_program(self) -> None:
         log = expand(self.header["log"])

@@ -1,6 +1,10 @@
-"""Start programs when there is room for them: a process, and descriptors of this one. Others wait in their order."""
+"""Start programs when there is room for them: a process, and descriptors of this one. Others wait in their order.
+
+Few jobs begin at a time. A loop submits hundreds, whose supervisors would take the cores from the jobs that run.
+"""
 
 import errno
+import os
 import resource
 import time
 from collections import deque
@@ -17,6 +21,22 @@ _NONE_LEFT = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 FILES_AT_START, FILES_OF_RUN = 8, 3
 _OTHER_FILES = 128
 _FEWEST, _MOST = 4, 500
+# A supervisor that finds others waiting writes a ticket and ends. One that runs for longer has its job, and lets the
+# next one begin.
+BEGINS_S = 0.5
+_BEGINNERS_OF_A_CORE = 2
+
+
+def room_for_programs() -> int:
+    """Return the descriptors of this process with which programs may start."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    most, fewest = _MOST * FILES_AT_START, _FEWEST * FILES_AT_START
+    return most if files < 0 else max(fewest, min(most, files - _OTHER_FILES))
+
+
+def room_for_beginners() -> int:
+    """Return how many jobs may begin at a time."""
+    return _BEGINNERS_OF_A_CORE * (1 + (os.cpu_count() or 1))
 
 
 class ProgramStarts:
@@ -27,14 +47,13 @@ class ProgramStarts:
 
     Args:
         at: As `Agent.at`.
+        room: What all that start may take together.
+        each: What each takes, until `has_room` says otherwise.
     """
 
-    def __init__(self, at: "Callable[[float, Callable[[], None]], object]") -> None:
+    def __init__(self, at: "Callable[[float, Callable[[], None]], object]", room: int, each: int) -> None:
         self._at = at
-        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        most, fewest = _MOST * FILES_AT_START, _FEWEST * FILES_AT_START
-        # The room is counted in descriptors of this process.
-        self._room = most if files < 0 else max(fewest, min(most, files - _OTHER_FILES))
+        self._room, self._each = room, each
         self._waiting: "Deque[Callable[[], Optional[bool]]]" = deque()
         self._is_due = False
         self._none_since: "Optional[float]" = None
@@ -44,9 +63,9 @@ class ProgramStarts:
         self._waiting.append(start)
         self._start_next()
 
-    def has_room(self, files: int) -> None:
-        """Take note that a program holds so many descriptors of this process no longer."""
-        self._room += files
+    def has_room(self, released: int) -> None:
+        """Take note that a program holds so much no longer."""
+        self._room += released
         self._start_next()
 
     def lacks_room(self, error: OSError) -> bool:
@@ -56,14 +75,14 @@ class ProgramStarts:
         return error.errno in _NONE_LEFT and now - self._none_since <= PATIENCE_S
 
     def _start_next(self) -> None:
-        while self._waiting and self._room >= FILES_AT_START:
+        while self._waiting and self._room >= self._each:
             has_started = self._waiting[0]()
             if has_started is None:
                 self._start_later()
                 return
             self._waiting.popleft()
             self._none_since = None
-            self._room -= FILES_AT_START if has_started else 0
+            self._room -= self._each if has_started else 0
 
     def _start_later(self) -> None:
         def start() -> None:

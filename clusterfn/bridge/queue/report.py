@@ -13,7 +13,7 @@ import time
 from ..layout import QUEUE_STATUS, SPEC, UNSATISFIABLE, job_dir, job_name
 from ..supervisor import gpus, publish
 from ..supervisor.eligible_gpus import describe_request
-from ..supervisor.job import DamagedFile, parse_record
+from ..supervisor.job import NUMBER, WHOLE, DamagedFile, parse_record
 from ..supervisor.text import format_size, portable
 from ..supervisor.verdict import AttemptEnded
 from . import launch, lease_names, machine, tickets
@@ -42,10 +42,15 @@ def print_queue(root: str, bridge: str) -> int:
 
 
 def waiting_jobs(root: str) -> "list[dict[str, Any]]":
-    """Return `job`, `name`, `reason`, `submitted`, `asked` of each that waits, the oldest first."""
+    """Return `job`, `name`, `reason`, `submitted`, `asked` of each that waits, the next first.
+
+    Jobs that came after the spooler's last report are behind the others. The file of each ticket holds more, and takes
+    a second of CPU time to read for ten thousand.
+    """
     waiting = Queue(root)
-    reasons = _reasons(root)
-    return [_line(ticket, reasons.get(ticket.job)) for ticket in waiting.read()]
+    names, reported = set(waiting.names()), _reported(root)
+    new = sorted(ticket for ticket in map(waiting.of, names.difference(reported)) if ticket is not None)
+    return [line for job, line in reported.items() if job in names] + [_line(ticket, None) for ticket in new]
 
 
 def _line(ticket: "Ticket", reason: "Optional[str]") -> "dict[str, Any]":
@@ -55,13 +60,20 @@ def _line(ticket: "Ticket", reason: "Optional[str]") -> "dict[str, Any]":
             "since": ticket.written}  # fmt: skip
 
 
-_STATUS_LINE = {"job": str, "reason": str}
-# The reasons that were read last, and the version of the file. A list of thousands of jobs asks for each of them.
-_last_read = (("", 0, 0), {})  # type: tuple[tuple[str, int, int], dict[str, str]]
+_STATUS_LINE = {
+    "job": str,
+    "name": str,
+    "reason": str,
+    "submitted": WHOLE,
+    "since": NUMBER,
+    "asked": {"gpus": WHOLE, "cores": WHOLE, "memory_mb": WHOLE},
+}  # type: dict[str, Any]
+# The report that was read last, and the version of the file. A list of thousands of jobs asks for each of them.
+_last_read = (("", 0, 0), {})  # type: tuple[tuple[str, int, int], dict[str, dict[str, Any]]]
 
 
-def _reasons(root: str) -> "dict[str, str]":
-    """Return why each job waits, as the spooler has written."""
+def _reported(root: str) -> "dict[str, dict[str, Any]]":
+    """Return the lines of the spooler's last report, by job."""
     global _last_read
     path = _status_file(root)
     try:
@@ -70,7 +82,7 @@ def _reasons(root: str) -> "dict[str, str]":
             version = path, status.st_mtime_ns, status.st_ino
             if _last_read[0] != version:
                 lines = [parse_record(line, _STATUS_LINE, QUEUE_STATUS) for line in file]
-                _last_read = version, {line["job"]: line["reason"] for line in lines}
+                _last_read = version, {line["job"]: line for line in lines}
     except (OSError, DamagedFile):
         # No spooler has written the file yet, or it holds something else. Then the tickets' own reasons are shown.
         return {}
@@ -90,7 +102,7 @@ def reason_of_elements(root: str, group: str) -> str:
 
 
 def _reason(root: str, ticket: "Optional[Ticket]") -> str:
-    return "" if ticket is None else str(_line(ticket, _reasons(root).get(ticket.job))["reason"])
+    return "" if ticket is None else str((_reported(root).get(ticket.job) or _line(ticket, None))["reason"])
 
 
 def write_reasons(root: str, tickets: "list[Ticket]", reasons: "dict[str, str]") -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from clusterfn.bridge.schedulers.slurm import is_standing
 from clusterfn.config.spec import Host
 from clusterfn.config.units import exact_memory
+from clusterfn.errors import did_you_mean
 from clusterfn.scheduler.base import PENDING, Answer, JobState, Submission
 from clusterfn.scheduler.slurm.states import FEWER
 
@@ -109,6 +110,20 @@ def can_be_met(output: str) -> bool:
     return not any(text in output.lower() for text in _NEVER_MET)
 
 
+_UNKNOWN_OPTION = re.compile(r"unrecognized option '--([\w-]+)")
+# Those that people write by hand most, by their long names in the manual (https://slurm.schedmd.com/sbatch.html).
+_OPTIONS = (
+    "account", "array", "begin", "chdir", "clusters", "comment", "constraint", "contiguous", "core-spec",
+    "cores-per-socket", "cpu-freq", "cpus-per-gpu", "cpus-per-task", "deadline", "dependency", "distribution",
+    "error", "exclude", "exclusive", "export", "get-user-env", "gpu-bind", "gpu-freq", "gpus", "gpus-per-node",
+    "gpus-per-socket", "gpus-per-task", "gres", "gres-flags", "hint", "hold", "job-name", "kill-on-invalid-dep",
+    "licenses", "mail-type", "mail-user", "mem", "mem-bind", "mem-per-cpu", "mem-per-gpu", "mincpus", "network",
+    "nice", "no-requeue", "nodefile", "nodelist", "nodes", "ntasks", "ntasks-per-core", "ntasks-per-gpu",
+    "ntasks-per-node", "ntasks-per-socket", "open-mode", "output", "oversubscribe", "partition", "power", "prefer",
+    "priority", "profile", "propagate", "qos", "reboot", "requeue", "reservation", "signal", "sockets-per-node",
+    "spread-job", "switches", "thread-spec", "threads-per-core", "time", "time-min", "tmp", "tres-per-task",
+    "use-min-nodes", "wckey",
+)  # fmt: skip
 # Options of sbatch that clusterfn itself adds, and that a site may not allow.
 _ADDED = re.compile(r"--(export|mem|cpus-per-task|open-mode|requeue)(?![\w-])")
 
@@ -122,6 +137,8 @@ def submit_hint(output: str, host: Host) -> str:
     for text, hint in _REFUSALS:
         if text in lower:
             hint = hint.replace("{usual}", _usual_memory(host))
+            unknown = _UNKNOWN_OPTION.search(lower)
+            hint += did_you_mean(unknown[1], _OPTIONS) if unknown else ""
             return f"{hint} (host {host.name}, {host.source}; slurm= of the call comes first)"
     return f"compare `slurm:` of host {host.name} ({host.source}) with the site's documentation"
 

@@ -283,6 +283,8 @@ def test_a_script_that_a_signal_ended_was_started(code, message):
         ("read the wiki\nBatch job submission failed: Unspecified error", "the rules of the site refused it"),
         ("ERROR: --mem is not allowed on this system", "`slurm: {mem: null}` leaves it out"),
         ("sbatch: unrecognized option '--open-mode=append'", "`slurm: {open-mode: null}` leaves it out"),
+        ("sbatch: unrecognized option '--partiton=gpu'", "that option from `slurm:`; did you mean partition?"),
+        ("sbatch: unrecognized option '--zebra'", "remove that option from `slurm:` (host"),
         ("Please do not use --export, it breaks modules", "`slurm: {export: null}` leaves it out"),
         ("use --mem-per-cpu", "compare `slurm:`"),
         ("Batch job submission failed: Required partition not available (inactive or drain)", "slurm: partition:"),

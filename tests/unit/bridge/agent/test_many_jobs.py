@@ -58,8 +58,8 @@ class Busy:
         monkeypatch.setattr(file_watcher, "names_in", names_in)
         monkeypatch.setattr(file_watcher, "new_inotify", lambda: None)
 
-    def follow(self, jobs: int) -> None:
-        for number in range(2, 2 + jobs):
+    def follow(self, jobs: int, first: int = 2) -> None:
+        for number in range(first, first + jobs):
             attempt = self.folder / "jobs" / str(number) / "attempts" / "1"
             attempt.parents[1].mkdir(parents=True, exist_ok=True)
             files = {"files": [[str(attempt / "events.jsonl"), 0]], "until": str(attempt / "outcome.json")}
@@ -143,6 +143,23 @@ def test_hundreds_of_jobs_take_their_share_of_a_core_and_no_more(busy: Busy) -> 
     busy.pass_time(60.0)
 
     assert busy.cpu_s - before <= 60.0 * 0.011
+
+
+def test_jobs_that_keep_coming_and_ending_take_a_twentieth_of_a_core(busy: Busy) -> None:
+    busy.follow(400)
+    busy.pass_time(60.0)
+    before = busy.cpu_s
+
+    for second in range(60):
+        busy.follow(5, first=1000 + 5 * second)
+        ended = busy.folder / "jobs" / str(2 + second) / "attempts" / "1"
+        ended.mkdir(parents=True)
+        (ended / "outcome.json").write_bytes(b"{}")
+        busy.pass_time(1.0)
+
+    assert 60.0 * 0.011 < busy.cpu_s - before <= 60.0 * 0.055
+    busy.pass_time(2.0)
+    assert sum(header.get("end", False) for header in busy.said()) == 60
 
 
 def test_heartbeats_of_many_jobs_are_looked_at_together(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import pytest
 
 pytest.importorskip("fcntl")
 
-from clusterfn.bridge.agent import starts
+from clusterfn.bridge.agent import runs, starts
 from tests.fakes.agent_client import Client
 from tests.waiting import until
 
@@ -135,7 +136,7 @@ def test_programs_that_run_for_long_keep_no_other_from_starting(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(starts.resource, "getrlimit", lambda _: (64, 64))  # room for four that start
-    client.agent.starts = starts.ProgramStarts(client.agent.at)
+    client.agent.starts = starts.ProgramStarts(client.agent.at, starts.room_for_programs(), starts.FILES_AT_START)
     for first in (100, 200, 300, 400):  # what one round kept would keep the last one from starting
         for number in range(first, first + 6):
             client.ask(id=number, do="run", argv=["sleep", "600"], timeout_s=900)
@@ -146,3 +147,25 @@ def test_programs_that_run_for_long_keep_no_other_from_starting(
         for number in range(first, first + 6):
             client.ask(id=number + 10, do="stop", target=number)
         until(lambda: bool(client.turns(1) or not client.agent.children))
+
+
+def test_few_jobs_begin_at_a_time_and_those_that_go_on_keep_no_other_from_it(
+    client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(runs, "BEGINS_S", 0.2)
+    client.agent.job_starts = starts.ProgramStarts(client.agent.at, 2, each=1)
+    spawned = {"do": "spawn", "cwd": "/", "log": str(tmp_path / "log")}
+    for number, argv in enumerate((["/no/such/program"], ["sleep", "600"], ["sleep", "600"], ["true"]), 1):
+        client.ask(id=number, argv=argv, **spawned)
+    client.ask(id=5, do="stop", target=4)
+    client.ask(id=6, argv=["touch", str(tmp_path / "ran")], **spawned)
+    client.ask(id=7, do="run", argv=["true"])
+    client.turns(3)
+    at_first = len(client.agent.children)
+
+    assert answer(client, 7)["rc"] == 0
+    assert at_first <= 3  # two jobs, and the program that is no job
+    until(lambda: bool(client.turns(1) or (tmp_path / "ran").exists()))
+    for number in (2, 3):
+        os.kill(answer(client, number)["pid"], signal.SIGKILL)  # type: ignore[arg-type]
+    until(lambda: bool(client.turns(1) or not client.agent.children))

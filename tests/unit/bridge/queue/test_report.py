@@ -11,6 +11,7 @@ from clusterfn.bridge.queue.lease_names import HeldNames
 from clusterfn.bridge.queue.report import GpuHolders
 from clusterfn.bridge.supervisor.gpus import GpuProcess
 
+LIMITS = machine.UserLimits._fields
 OWN, ADA, BOB = os.getuid() if hasattr(os, "getuid") else 0, 990001, 990002
 
 
@@ -41,17 +42,22 @@ def test_a_lease_without_a_holder_is_of_an_unknown_user(tmp_path):
     assert users(tmp_path, held(cards="1")) == {"1": "an unknown user"}
 
 
+def write_tickets(root, jobs):
+    queue = tickets.Queue(root)
+    for place, job in enumerate(jobs, 1):
+        queue.write({
+            "job": job, "name": "f", "folder": root, "home": root, "element": None, "submitted": place, "t": 1.0,
+            "reason": "", "asked": machine.Demand(0, 1, 0)._asdict(), "limits": dict.fromkeys(LIMITS),
+            "resources": {"gpus": 0}, "queue_timeout_s": None, "lease": "socket", "bridge": root, "env": {},
+        })  # fmt: skip
+    return queue
+
+
 @pytest.mark.skipif(not hasattr(os, "uname"), reason="hosts are no Windows machines")
 def test_the_reasons_of_many_jobs_are_read_once(tmp_path, monkeypatch):
-    queue, root = tickets.Queue(str(tmp_path)), str(tmp_path)
-    none = dict.fromkeys(machine.UserLimits._fields)
+    root = str(tmp_path)
     jobs = [f"{number:016x}" for number in range(40)]
-    for job in jobs:
-        queue.write({
-            "job": job, "name": "f", "folder": root, "home": root, "element": None, "submitted": 1, "t": 1.0,
-            "reason": "", "asked": machine.Demand(0, 1, 0)._asdict(), "limits": none, "resources": {"gpus": 0},
-            "queue_timeout_s": None, "lease": "socket", "bridge": root, "env": {},
-        })  # fmt: skip
+    queue = write_tickets(root, jobs)
     report.write_reasons(root, queue.read(), {job: f"why {job}" for job in jobs})
     read = []
     monkeypatch.setattr(report.json, "loads", lambda text, load=json.loads: read.append(text) or load(text))
@@ -61,3 +67,21 @@ def test_the_reasons_of_many_jobs_are_read_once(tmp_path, monkeypatch):
 
     report.write_reasons(root, queue.read(), {})
     assert report.reason_of(root, jobs[0]) == "its turn has come"
+
+
+@pytest.mark.skipif(not hasattr(os, "uname"), reason="hosts are no Windows machines")
+def test_a_list_of_the_queue_reads_only_the_tickets_that_the_spooler_has_not_reported(tmp_path, monkeypatch):
+    root, jobs = str(tmp_path), [f"{number:016x}" for number in range(6)]
+    reported = write_tickets(root, jobs[:4]).read()
+    report.write_reasons(root, reported, {job: f"why {job}" for job in jobs})
+    write_tickets(root, jobs[4:])
+    tickets.Queue(root).remove(jobs[1])
+    read = []
+    monkeypatch.setattr(tickets.Queue, "of", lambda self, job, of=tickets.Queue.of: read.append(job) or of(self, job))
+
+    waiting = report.waiting_jobs(root)
+
+    whys = [f"why {job}" for job in jobs]
+    assert [line["reason"] for line in waiting] == [whys[0], *whys[2:4], *["waiting for its turn"] * 2]
+    assert sorted(read) == jobs[4:]
+    assert [line["asked"]["cores"] for line in waiting] == [1] * 5
