@@ -30,8 +30,8 @@ UNPICKLES = {
     "bridge/serialization/references.py::_load": "runs in jobs alone",
     "api/in_job/training.py::_read": "reads what a function saved, where the user calls it: usually in the job",
     "sweeps/store.py::get": "reads what this machine has pickled itself, in a folder of its own",
-    "calls/outcome.py::_load": "passes `data_reader.load` with results=data",
-    "calls/outcome.py::_rebuilt": "is not called with results=data",
+    "calls/outcome.py::value_of": "passes `data_reader.load` with results=data",
+    "calls/outcome_errors.py::_rebuilt": "is not called with results=data",
 }
 _READS = {
     "loads", "load", "Unpickler", "_Unpickler", "loads_without_code", "from_records", "_loads", "read_pickle",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterfn.bridge import layout
-from clusterfn.calls import outcome, payload
+from clusterfn.calls import outcome, outcome_errors, payload
 from clusterfn.config.spec import ResultPolicy
 
 TOOLS = ("clusterfn", "cloudpickle", "dill")
@@ -57,6 +57,8 @@ class Worker:
         told = {"kind": facts.pop("done"), **facts, "value": {"size": facts.get("size", 0), "crc": facts.get("crc")}}
         data = bytearray((self._folder / layout.VALUE).read_bytes())
         place = outcome.JobLocation("there", "job", str(self._folder), ResultPolicy())
+        if told["kind"] != layout.RETURNED:
+            raise outcome_errors.exception_of(told, data, place)  # type: ignore[arg-type]
         return outcome.value_of(told, data, place)  # type: ignore[arg-type]
 
     def _call_by(self, tool: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

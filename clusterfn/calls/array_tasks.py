@@ -7,7 +7,7 @@ On SLURM an element is a task of a job array, elsewhere a process of its own. Wh
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
@@ -21,10 +21,10 @@ from clusterfn.hosts import loop
 from clusterfn.hosts.rpc.requests import Followed
 
 if TYPE_CHECKING:
+    from clusterfn.calls.arriving import Arriving
     from clusterfn.calls.group_state import GroupState
     from clusterfn.config.job_spec import JobSpec
     from clusterfn.hosts.connection import Reply
-    from clusterfn.hosts.landing import Value
 
 
 class ArrayTaskOwner(GroupBackend):
@@ -128,7 +128,7 @@ class ArrayTask(Entry):
     def show_connection(self, trouble: str) -> None:
         self.owner.group.show_connection(trouble)
 
-    def settle(self, published: Mapping[str, Any], value: Value | None) -> None:
+    def settle(self, published: Mapping[str, Any], arriving: Arriving | None) -> None:
         self.over = True
         self.owner.ended(published)
 
@@ -156,12 +156,9 @@ class ArrayTaskTracker(Follower):
         name = self.session.scheduler.element_log(self._number, self.scheduler_id)
         return posixpath.join(posixpath.dirname(posixpath.dirname(self.folder)), name)
 
-    def _open_attempt(self, attempt: int) -> Reply[bytes]:
-        """Follow an attempt from its beginning: what it reports about its items, and their values."""
-        self.attempt = attempt
-        self._watch_connection()
-        self._lines = None
-        results, stream = self._owner.item_results, ItemStream(self._number, attempt)
+    def _follow_files(self, shown_by: Sequence[Callable[[str, bytes], Any]], heard: Mapping[str, int]) -> Reply[bytes]:
+        """Follow what the present attempt reports about its items, and their values; what it prints is not shown."""
+        results, stream = self._owner.item_results, ItemStream(self._number, self.attempt)
         self._stream = stream
         if self.results.max_bytes is not None:
             stream.values = posixpath.join(self.attempt_folder, layout.VALUES)

@@ -31,10 +31,12 @@ class Arriving(MemorySink):
 
     Attributes:
         kind: Of the outcome, once that has been read; "" before.
+        published: The outcome itself, if `announce` has read it.
     """
 
     def __init__(self, place: JobLocation) -> None:
         self.kind = ""
+        self.published: dict[str, Any] | None = None
         self._place = place
         self._size = 0
         # The checksum that the outcome announces.
@@ -60,6 +62,12 @@ class Arriving(MemorySink):
             return None
         return value
 
+    def take(self) -> Value | None:
+        """Return what has come, as `value`, and let go of it."""
+        value = self.value
+        self.drop()
+        return value
+
     def drop(self) -> None:
         """Let go of what has come: a request that has ended may be kept with its job."""
         self._small, self._landing, self._is_void = bytearray(), None, True
@@ -77,10 +85,13 @@ class Arriving(MemorySink):
             ResultError: The value does not fit on this machine.
         """
         try:
-            self.expect(outcome.read(content))
+            self.published = outcome.read(content)
         except ValueError:
             # The same damage is reported when the outcome is taken.
+            self.published = None
             self._size, self._is_announced, self._is_void = 0, True, self._is_early
+        else:
+            self.expect(self.published)
 
     def expect(self, fields: Mapping[str, Any]) -> None:
         """Take the outcome itself; raises as `announce`."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import attribute
 from clusterfn.bridge.supervisor.text import format_size
-from clusterfn.calls import checkpoint, console, files, history, job_display, labels, own_modules, payload_items
+from clusterfn.calls import checkpoint, console, files, history, job_display, labels, own_modules
 from clusterfn.calls import payload as payloads
 from clusterfn.calls import submit as submission
 from clusterfn.calls.dependencies import Place
@@ -137,7 +137,7 @@ def prepare(
         function, lambda target, place: payloads.pack(function, args, kwargs, target, imports, place), options
     )
     # A command without values is labelled by its own words.
-    label = labels.labels(payload_items.rows_to_show(function, [args], kwargs))[0]
+    label = labels.labels(labels.rows_to_show(function, [args], kwargs))[0]
     arguments = label or labels.cut(str(attribute(function, "command_line", "")))
     return prepared._replace(job=prepared.job._replace(arguments=arguments))
 

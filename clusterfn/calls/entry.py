@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from clusterfn.bridge.job_states import PENDING
 
 if TYPE_CHECKING:
+    from clusterfn.calls.arriving import Arriving
     from clusterfn.errors import ClusterfnError
-    from clusterfn.hosts.landing import Value
     from clusterfn.hosts.transfer import Transfer
 
 
@@ -56,8 +56,8 @@ class Entry:
     def show_connection(self, trouble: str) -> None:
         """Show why nothing is received from its host; "" once that is connected again."""
 
-    def settle(self, published: Mapping[str, Any], value: Value | None) -> None:
-        """End it with its outcome; the thread is its own, as loading a value runs code of the user's."""
+    def settle(self, published: Mapping[str, Any], arriving: Arriving | None) -> None:
+        """End it with its outcome, and what has come of its value. Does not wait."""
 
     def fail(self, error: ClusterfnError, kind: str = "") -> None:
         """End it with the error of a job that was not accepted, or whose outcome cannot be read. Does not wait.

@@ -24,7 +24,7 @@ from clusterfn.bridge.builder.progress import in_words
 from clusterfn.bridge.supervisor.text import counted, format_size
 from clusterfn.calls import build_plan, console, submit
 from clusterfn.calls.build_display import BuildDisplay
-from clusterfn.calls.submission import WaitingJob
+from clusterfn.calls.submission import Started, WaitingJob
 from clusterfn.config.host_text import reading, shaped
 from clusterfn.environment import download
 from clusterfn.environment.project import GIT
@@ -222,29 +222,33 @@ def _start(session: HostState, environment: LockedEnvironment, plan: str, planne
     if making.build_on == "node" and session.scheduler.has_nodes:
         name = layout.job_name("environment", environment.id)
         request = session.scheduler.errand(job_script.command_line(argv), name, log, making.partition or "")
-        submission = submit.start(session, request, [planned], _WaitingBuilder())
-
-        async def see_started() -> None:
-            try:
-                await submit.await_start(session, submission)
-            except (ClusterfnError, concurrent.futures.CancelledError) as error:
-                # Jobs wait for the builder, so they must learn that it never starts.
-                build.refused(error)
-                return
-            # Its end is seen in its log, too.
-            build.watch_job(name)
-
-        loop.begin(see_started())
+        waiting = _WaitingBuilder(build, name)
+        loop.begin(submit.see_started(session, submit.start(session, request, [planned], waiting), waiting))
     else:
         build.spawn(argv, environment.root, [planned])
     return build
 
 
 class _WaitingBuilder(WaitingJob):
-    """A builder that runs as a batch job, while the scheduler does not take it."""
+    """A builder that runs as a batch job, until the scheduler takes it.
+
+    Args:
+        name: Its name in the scheduler's queue.
+    """
+
+    def __init__(self, build: RemoteBuild, name: str) -> None:
+        self._build, self._name = build, name
 
     def refused_for_now(self, reason: str) -> None:
         console.tell(f"the environment is not being built yet: {reason}")
+
+    def taken(self, started: Started) -> None:
+        # Its end is seen in its log, too.
+        self._build.watch_job(self._name)
+
+    def refused(self, error: BaseException) -> None:
+        # Jobs wait for the builder, so they must learn that it never starts.
+        self._build.refused(error)
 
 
 def tell_download(

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from clusterfn.bridge import layout
-from clusterfn.calls import outcome
+from clusterfn.calls import outcome_errors
 from clusterfn.errors import ConfigError, MapError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def causes(errors: Mapping[int, BaseException], most: int, named: bool = True) -
     """
     items: dict[str, list[int]] = {}
     for index, error in sorted(errors.items()):
-        items.setdefault(outcome.in_a_line(error), []).append(index)
+        items.setdefault(outcome_errors.in_a_line(error), []).append(index)
     frequent = sorted(items.items(), key=lambda each: -len(each[1]))
     shown = [f"{len(which)} x {cause}{_items(which) if named else ''}" for cause, which in frequent[:most]]
     return shown + ([f"and {len(items) - most} other causes"] if len(items) > most else [])

@@ -27,7 +27,7 @@ from clusterfn.calls.liveness import LivenessMonitor
 from clusterfn.calls.queue_tracker import FollowedJob
 from clusterfn.config.host_text import Lines
 from clusterfn.errors import ClusterfnError, HostDiskFull, HostError, JobError, ResultError, Unreachable
-from clusterfn.hosts import exit_flush, loop, remote_files
+from clusterfn.hosts import loop, remote_files
 from clusterfn.hosts.rpc.link import ConnectionState, describe_trouble
 from clusterfn.hosts.rpc.requests import Followed
 from clusterfn.hosts.transfer import Transfer
@@ -58,7 +58,7 @@ class Follower(FollowedJob):
         awaited: The answer that brings the outcome of the present attempt.
     """
 
-    has_outcome = False
+    has_outcome = _is_open = False
     _lines: Lines | None = None
 
     def __init__(
@@ -87,7 +87,7 @@ class Follower(FollowedJob):
     def _open_attempt(self, attempt: int) -> Reply[bytes]:
         """Follow an attempt from its beginning: its events and what it prints; return what brings its outcome."""
         with self._choosing_attempt:
-            self.attempt = attempt
+            self.attempt, self._is_open = attempt, True
             shown_by = [*self.shown_by, *([self.entry.tell] if self.live else [])]
         self._watch_connection()
         self._lines, self.events_read = None, 0
@@ -155,8 +155,10 @@ class Follower(FollowedJob):
         with self._choosing_attempt:
             # The lock keeps an attempt from beginning between these two lines: its output would come twice.
             self.shown_by.append(on_output)
-            folder = self.attempt_folder
-        return self.connection.follow(_output_files(folder, on_output, {}), posixpath.join(folder, layout.OUTCOME))
+            folder, is_open = self.attempt_folder, self._is_open
+        # The first attempt of a job that waits for its turn to be followed brings its output once it is followed.
+        files = _output_files(folder, on_output, {}) if is_open else []
+        return self.connection.follow(files, posixpath.join(folder, layout.OUTCOME))
 
     def _watch_connection(self) -> None:
         """Report to the job while its host is not connected."""
@@ -222,9 +224,9 @@ class Follower(FollowedJob):
 
     def _take_outcome(self, data: bytes) -> Reply[bytes] | None:
         """Take the outcome of the present attempt; return what brings that of the next one, None if it is final."""
-        job = self.entry
+        job, arriving = self.entry, self.arriving_outcome
         try:
-            fields = outcome.read(data)
+            fields = (arriving.published if arriving is not None else None) or outcome.read(data)
             if fields["kind"] in layout.NOT_FINAL:
                 return self._open_next(fields)
         except ValueError as unreadable:
@@ -253,9 +255,8 @@ class Follower(FollowedJob):
             remote_files.remove_folder(self.connection, self.folder)
             return None
         self.has_outcome = True
-        arriving, self.arriving_outcome = self.arriving_outcome, None
-        # Loading the value runs the user's code and may take long, so it must not block the event loop.
-        exit_flush.run_in_thread(lambda: _hand_over(job, fields, arriving), "clusterfn-outcome")
+        self.arriving_outcome = None
+        job.settle(fields, arriving)
         return None
 
     def _open_next(self, fields: dict[str, Any]) -> Reply[bytes]:
@@ -311,19 +312,6 @@ class Follower(FollowedJob):
         # A job that was rejected has no outcome to wait for.
         if awaited is not None and not awaited.done():
             awaited.cancel()
-
-
-def _hand_over(job: Entry, fields: dict[str, Any], arriving: Arriving | None) -> None:
-    """Give the outcome to the job, and the value; this thread keeps no name for it."""
-    try:
-        value = [arriving.value if arriving is not None else None]
-    except ResultError as error:
-        job.fail(error, fields["kind"])
-        return
-    if arriving is not None:
-        arriving.drop()
-    # `pop` leaves no reference here, so the value is freed as soon as the job lets go of it.
-    job.settle(fields, value.pop())
 
 
 def _lost(error: BaseException, job: Entry) -> ClusterfnError:

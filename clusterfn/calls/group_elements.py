@@ -6,7 +6,6 @@ thread, so they never wait.
 
 from __future__ import annotations
 
-import concurrent.futures
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -16,10 +15,9 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING
 from clusterfn.calls import conclusion, liveness, submit
 from clusterfn.calls.array_tasks import ArrayTask, ArrayTaskOwner
-from clusterfn.calls.dependencies import describe_open
 from clusterfn.calls.submission import PendingSubmission, Started, WaitingJob
 from clusterfn.config.job_spec import Group, JobSpec
-from clusterfn.errors import ClusterfnError, SubmitError
+from clusterfn.errors import SubmitError
 from clusterfn.hosts import exit_flush, loop
 from clusterfn.hosts.connection import SpawnReply
 from clusterfn.hosts.scheduler_watch import LookCounter, Seen, Silent
@@ -27,7 +25,6 @@ from clusterfn.scheduler import base
 from clusterfn.scheduler.base import JobState, SchedulerLimits, SchedulerVerdict, Submission
 
 if TYPE_CHECKING:
-    from clusterfn.calls.dependencies import Reference
     from clusterfn.calls.group_state import GroupState
     from clusterfn.hosts.connection import Reply
     from clusterfn.hosts.host_state import HostState
@@ -47,7 +44,6 @@ class GroupElements(ArrayTaskOwner):
 
     Attributes:
         element_tasks: The elements by their numbers.
-        inputs: The jobs whose values its items take, as far as this process knows them.
     """
 
     # With either of these, no more elements are to begin.
@@ -59,7 +55,6 @@ class GroupElements(ArrayTaskOwner):
         self.spec = cast(Group, job.group)
         self.group = group
         self.limits = limits
-        self.inputs: Sequence[Reference] = ()
         self.element_tasks: dict[int, ArrayTask] = {}
         self._submissions: list[Reply[Any]] = []
         self._scheduler_ids: set[str] = set()
@@ -123,7 +118,7 @@ class GroupElements(ArrayTaskOwner):
 
     def _see(self, elements: _WaitingElements, submission: Reply[Any]) -> None:
         self._submissions.append(submission)
-        starting = loop.start(elements.see_started(submission))
+        starting = loop.start(submit.see_started(self.session, submission, elements))
         self.starting.append(starting)
         if isinstance(submission, SpawnReply):
             exit_flush.await_at_exit(starting)
@@ -152,15 +147,13 @@ class GroupElements(ArrayTaskOwner):
         """Show why none of its elements is in the scheduler's queue, if those that are left wait in this program."""
         if self._refusal and self._unsubmitted and not self._is_refused and not self._started():
             self._note_refusal(self._refusal)
-            self.group.set_state(PENDING, self.waiting_reason)
+            self.show_waiting()
 
     def queued(self) -> None:
         """Watch the elements that wait in the scheduler's queue."""
         self.session.watch.add(self.scheduler_name, self.on_scheduler, self.spec.element_s)
 
-    def waits_for(self, what: str) -> None:
-        """Show what it waits for in addition to its turn; "" for nothing any more."""
-        self.other_reason = what
+    def show_waiting(self) -> None:
         self.group.set_state(PENDING, self.waiting_reason)
 
     def cannot_have(self, message: str, evidence: Sequence[str], hint: str) -> None:
@@ -172,19 +165,17 @@ class GroupElements(ArrayTaskOwner):
         """Take what the scheduler said of all elements at one look."""
         if isinstance(seen, Silent):
             self.queue_reason = seen.in_words
-            self.group.set_state(PENDING, self.waiting_reason)
+            self.show_waiting()
             return
         self._note_if_all_wait_here()
         # The scheduler cannot know any of them.
         if self._is_refused:
             return
-        waits = seen is not None and seen.phase == base.PENDING
-        self.queue_reason = seen.in_words if seen is not None and waits else ""
+        self.queue_reason = ""
         if seen is not None:
-            self.queue_reason = self.queue_reason or seen.suspended
-        if seen is not None and seen.waits_for_jobs:
-            self.queue_reason = describe_open(self.inputs) or self.queue_reason
-        self.group.set_state(PENDING, self.waiting_reason)
+            waits = seen.phase == base.PENDING
+            self.queue_reason = (self.reason_in_queue(seen) if waits else "") or seen.suspended
+        self.show_waiting()
         # The scheduler may know what is being sent, or not yet.
         if any(_is_being_sent(submission) for submission in self._submissions):
             return
@@ -252,33 +243,24 @@ class _WaitingElements(WaitingJob):
     def __init__(self, group: GroupElements, some: range, numbers: range, after: Sequence[Reply[Any]]) -> None:
         self._group, self._some, self._numbers, self._after = group, some, numbers, after
 
-    async def see_started(self, submission: Reply[Any]) -> None:
-        """Await their start, and the end of their script where that is seen."""
-        group = self._group
-        try:
-            started = await submit.await_start(group.session, submission)
-        except (ClusterfnError, concurrent.futures.CancelledError) as error:
-            none = any(reply.done() and reply.exception(0) is not None for reply in self._after)
-            group.refused(self._numbers if none else self._some, error)
-            return
-        if started is not None and isinstance(submission, SpawnReply):
-            self.taken(started)
-            loop.begin(self._see_script(submission))
-
-    async def _see_script(self, spawned: SpawnReply) -> None:
-        ended = await submit.await_script(self._group.session, spawned)
-        element = self._group.element_tasks.get(self._some[0])
-        if ended.waits:
-            self._group.queued()
-        # An element that was refused is gone from the table, and has ended.
-        if ended.is_over and element is not None:
-            await element.tracker.liveness.process_ended()
-
     def refused_for_now(self, reason: str) -> None:
         self._group.refused_for_now(reason)
 
     def taken(self, started: Started) -> None:
         self._group.submitted(self._some, started.scheduler_id, started.doubt)
+
+    def refused(self, error: BaseException) -> None:
+        none = any(reply.done() and reply.exception(0) is not None for reply in self._after)
+        self._group.refused(self._numbers if none else self._some, error)
+
+    def queued(self) -> None:
+        self._group.queued()
+
+    async def script_ended(self) -> None:
+        # An element that was refused is gone from the table, and has ended.
+        element = self._group.element_tasks.get(self._some[0])
+        if element is not None:
+            await element.tracker.liveness.process_ended()
 
     @property
     def refusal_note(self) -> str:

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
-from clusterfn.calls import conclusion, console, job_display, liveness, outcome, remote_state, submit
+from clusterfn.calls import conclusion, console, job_display, liveness, outcome, remote_state, withdrawal
 from clusterfn.calls.array_tasks import ArrayTask
 from clusterfn.calls.group_elements import GroupElements
 from clusterfn.calls.item_results import ItemResults
-from clusterfn.calls.submission import PendingSubmission
+from clusterfn.calls.queue_tracker import is_from_host
 from clusterfn.config.job_spec import JobSpec
-from clusterfn.errors import ClusterfnError, HostError, Unreachable
+from clusterfn.errors import ClusterfnError, Unreachable
 from clusterfn.hosts import loop, remote_files
 from clusterfn.scheduler.base import SchedulerLimits, SchedulerVerdict
 
@@ -109,7 +109,7 @@ class GroupTracker(GroupElements):
         numbers = [number for number in numbers if number in self.element_tasks]
         if not numbers:
             return
-        refused = submit.refusal_of(error, self.session.host.name, self.sending, "group")
+        refused = self.refusal(error, "group")
         self._unsubmitted.difference_update(numbers)
         for number in numbers:
             self.element_tasks.pop(number).tracker.end()
@@ -117,14 +117,12 @@ class GroupTracker(GroupElements):
             console.warn(f"{refused.message}; {len(self.element_tasks)} elements take over all of the work")
             loop.begin(self._continue_or_conclude())
             return
-        if submit.is_from_host(error):
+        if is_from_host(error):
             job_display.forget_going(self.group)
         self.group.fail(refused)
         self._end()
-        if submit.is_from_host(error):
-            # The connection was closed.
-            with contextlib.suppress(HostError):
-                remote_files.remove_folder(self.connection, self.folder)
+        if is_from_host(error):
+            self._remove_folder()
 
     def follow(self, numbers: Iterable[int]) -> None:
         """Follow these elements as soon as they begin."""
@@ -325,7 +323,7 @@ class GroupTracker(GroupElements):
                 if element.begun and not element.over:
                     loop.begin(element.tracker.liveness.look_until_it_ends())
 
-        self.end_if_stuck(self.group.done, lambda left: self.group.set_state(self.group.state, left), look)
+        withdrawal.end_if_stuck(self, self.group.done, lambda left: self.group.set_state(self.group.state, left), look)
         # The host continues without an answer.
         with contextlib.suppress(Unreachable):
             self._await_failed(self._verdict())
@@ -342,14 +340,11 @@ class GroupTracker(GroupElements):
         loop.result(self.conclude_rest(verdict), what, _TIMEOUT_S)
 
     def _end(self) -> None:
-        self._over, self.inputs = True, ()
+        self._over = True
         self.item_results.close()
-        self.session.unwatch(self.scheduler_name)
+        self.stop_waiting()
         for watch in (self._complete, self._folder_watch):
             if watch is not None:
                 watch.cancel()
-        for submission in list(self._submissions):
-            if isinstance(submission, PendingSubmission):
-                submission.withdraw()
         for element in list(self.element_tasks.values()):
             element.tracker.end()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import DIED, FINAL, RETURNED
-from clusterfn.calls import console, files, outcome
+from clusterfn.calls import console, files, outcome, outcome_errors
 from clusterfn.calls.arriving import Arriving
 from clusterfn.calls.group_items import GroupItems, ItemOutcome
 from clusterfn.calls.item_loader import ItemLoader, ItemRecord
@@ -201,7 +201,9 @@ class ItemResults:
             self._group.end_item(index, ItemOutcome(RETURNED, None, error, usage))
             return
         self._on_ended(index, line["kind"])
-        failure = None if line["kind"] == layout.RETURNED else outcome.exception_of(published, record.value, place)
+        failure = None
+        if line["kind"] != layout.RETURNED:
+            failure = outcome_errors.exception_of(published, record.value, place)
         self._group.end_item(index, ItemOutcome(FINAL.get(line["kind"], DIED), value, failure, usage, line["kind"]))
 
     def _give_up(self, record: ItemRecord, error: Exception) -> None:

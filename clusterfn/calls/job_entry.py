@@ -1,10 +1,16 @@
-"""How a job ends: its outcome becomes the value or error of its `Job`. A kept value is fetched later."""
+"""How a job ends: its outcome becomes the value or error of its `Job`. A kept value is fetched later.
+
+Also what it uses while it runs.
+"""
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import io
+import json
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
@@ -13,16 +19,16 @@ from typing import TYPE_CHECKING, Any
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, DIED, FINAL, RETURNED, RUNNING, SHORT, STARTING, SUSPENDED, UNKNOWN
 from clusterfn.bridge.supervisor.text import format_size, in_one_line
-from clusterfn.calls import console, files, outcome
+from clusterfn.calls import console, failure_hints, files, outcome, outcome_errors
 from clusterfn.calls.arriving import RECEIVING, Arriving
 from clusterfn.calls.job_status import JobStatus
-from clusterfn.calls.live_usage import LiveUsage
 from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError, ResultError, Unreachable
-from clusterfn.hosts import exit_flush, remote_files
+from clusterfn.hosts import exit_flush, loop, remote_files
 from clusterfn.hosts.transfer import Transfer
 
 if TYPE_CHECKING:
     from clusterfn.calls.queue_tracker import JobBackend
+    from clusterfn.hosts.connection import HostConnection, Reply
     from clusterfn.hosts.landing import Value
 
 # The result in place of a value that stays on the host.
@@ -31,6 +37,68 @@ ON_HOST: Any = object()
 _TAIL = 8192
 # A job fails at once when one that it depends on fails, so the outcome of that one may come this much later.
 _SOON_S = 2.0
+
+# The supervisor writes what a job uses every five seconds, so asking more often brings nothing new.
+_FRESH_S = 1.0
+_USAGE_S = 5.0
+_MOST_BYTES = 1 << 20
+
+
+class LiveUsage:
+    """What one running job uses, as its supervisor on the host has written it last. Read only on demand.
+
+    Args:
+        connection: Returns the connection to its host.
+        path: Returns the file that its present attempt writes.
+
+    Attributes:
+        last: What was read last; empty before its supervisor has measured anything.
+    """
+
+    def __init__(self, connection: Callable[[], HostConnection], path: Callable[[], str]) -> None:
+        self.last: Mapping[str, Any] = {}
+        self._connection = connection
+        self._path = path
+        self._asked_at = -_FRESH_S
+        self._asked: tuple[Reply[Any], io.BytesIO] | None = None
+
+    def read(self) -> Mapping[str, Any]:
+        """Return it as it is now, or as it was last known if the host does not answer soon."""
+        self.refresh()
+        # There may be no connection now, or no answer yet.
+        with contextlib.suppress(ClusterfnError):
+            if self._asked is not None and not self._connection().answers_here():
+                reply, out = self._asked
+                self._take(reply, out, _USAGE_S)
+        return self.last
+
+    def refresh(self, after_s: float = _FRESH_S) -> None:
+        """Ask for it, unless that was done within `after_s`; does not wait for the answer."""
+        if time.monotonic() < self._asked_at + after_s or (self._asked is not None and not self._asked[0].done()):
+            return
+        self._asked_at, out = time.monotonic(), io.BytesIO()
+        # There may be no connection now.
+        with contextlib.suppress(ClusterfnError):
+            reply = self._connection().get(self._path(), out.write, until=_MOST_BYTES)
+            self._asked = reply, out
+            loop.begin(self._receive(reply, out))
+
+    async def _receive(self, reply: Reply[Any], out: io.BytesIO) -> None:
+        await reply.error()
+        self._take(reply, out)
+
+    def _take(self, reply: Reply[Any], out: io.BytesIO, timeout_s: float | None = None) -> None:
+        # Without the file, nothing has been measured yet.
+        if reply.exception(timeout_s) is not None:
+            return
+        try:
+            # The supervisor overwrites the line, so the rest of a longer line may follow it.
+            usage = json.loads(out.getvalue().partition(b"\n")[0])
+        except (ValueError, RecursionError):
+            # The file is being written.
+            return
+        if isinstance(usage, dict) and outcome.is_usage(usage):
+            self.last = usage
 
 
 class JobEntry(JobStatus):
@@ -99,30 +167,50 @@ class JobEntry(JobStatus):
 
     # its end
 
-    def settle(self, published: Mapping[str, Any], value: Value | None) -> None:
-        with self.settling:
-            if self.done():
-                return
-            try:
-                self._settle(published, value)
-            except BaseException as error:  # loading runs the user's code, which may raise anything
-                # This is the outermost frame of its thread: those who wait must get an error.
-                if self.done():
-                    raise
-                refused = ResultError(
-                    f"the job has ended, but its result could not be received: {type(error).__name__}: {error}",
-                    host=self.host, job=self.id, stage="result",
-                    hint=f"it stays on the host: clusterfn.attach({self.id!r}).result()",
-                )  # fmt: skip
-                refused.__cause__ = error
-                self._raise(refused, FINAL.get(published["kind"], DIED), "its result could not be received")
+    def settle(self, published: Mapping[str, Any], arriving: Arriving | None) -> None:
+        self._end_apart(lambda: self._settle(published, arriving))
 
-    def _settle(self, published: Mapping[str, Any], value: Value | None) -> None:
+    def _end_apart(self, end: Callable[[], None]) -> None:
+        """Call what ends it in a thread of its own, unless it has ended.
+
+        Loading a value runs the user's code, and callbacks may wait for the host, whose answers this thread brings.
+        """
+
+        def end_once() -> None:
+            with self.settling:
+                if not self.done():
+                    end()
+
+        exit_flush.run_in_thread(end_once, "clusterfn-ended")
+
+    def _settle(self, published: Mapping[str, Any], arriving: Arriving | None) -> None:
+        """Load the value, or make the exception, and end it with that."""
+        kind = FINAL.get(published["kind"], DIED)
+        try:
+            value = arriving.take() if arriving is not None else None
+        except ResultError as no_room:
+            self._raise(no_room, kind, no_room.message)
+            return
+        try:
+            self._end_with(published, value)
+        except BaseException as error:  # loading runs the user's code, which may raise anything
+            # This is the outermost frame of its thread: those who wait must get an error.
+            if self.done():
+                raise
+            refused = ResultError(
+                f"the job has ended, but its result could not be received: {type(error).__name__}: {error}",
+                host=self.host, job=self.id, stage="result",
+                hint=f"it stays on the host: clusterfn.attach({self.id!r}).result()",
+            )  # fmt: skip
+            refused.__cause__ = error
+            self._raise(refused, kind, "its result could not be received")
+
+    def _end_with(self, published: Mapping[str, Any], value: Value | None) -> None:
         self.published = published
         if published["kind"] != layout.RETURNED:
             error = self._error_of(published, value)
             if published.get("checkpoint") and published["kind"] == layout.RAISED:
-                self.tell("note", f"{self.id[:SHORT]} failed; {outcome.how_to_resume(self.id)}")
+                self.tell("note", f"{self.id[:SHORT]} failed; {failure_hints.how_to_resume(self.id)}")
             self._raise(error, FINAL.get(published["kind"], DIED), published.get("message") or "")
             return
         try:
@@ -152,7 +240,7 @@ class JobEntry(JobStatus):
             # The exception's value may be gone; the outcome also has its traceback as text.
             with contextlib.suppress(ResultError):
                 value = self._fetch_value()
-        error = outcome.exception_of(published, value, place)
+        error = outcome_errors.exception_of(published, value, place)
         if isinstance(error, DependencyFailed):
             failed = self.inputs.get((published.get("cause") or {}).get("job") or "")
             if isinstance(failed, concurrent.futures.Future):
@@ -229,20 +317,14 @@ class JobEntry(JobStatus):
             return self._fetched[0]
 
     def lose(self, error: ClusterfnError) -> None:
-        self._raise_apart(error, UNKNOWN)
+        self._fail_as(error, UNKNOWN)
 
     def fail(self, error: ClusterfnError, kind: str = "") -> None:
-        self._raise_apart(error, FINAL.get(kind, DIED))
+        self._fail_as(error, FINAL.get(kind, DIED))
 
-    def _raise_apart(self, error: ClusterfnError, state: str) -> None:
-        """Fail it in a thread of its own: callbacks may wait for the host, whose answers this thread reads."""
-
-        def end() -> None:
-            with self.settling:
-                if not self.done():
-                    self._raise(error, CANCELLED if isinstance(error, Cancelled) else state, error.message)
-
-        exit_flush.run_in_thread(end, "clusterfn-ended")
+    def _fail_as(self, error: ClusterfnError, state: str) -> None:
+        state = CANCELLED if isinstance(error, Cancelled) else state
+        self._end_apart(lambda: self._raise(error, state, error.message))
 
     def _raise(self, error: BaseException, state: str, reason: str) -> None:
         self.finish(state, reason.partition("\n")[0], lambda job: job.set_exception(error))

@@ -12,18 +12,16 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import FINAL, PENDING, RUNNING, STARTING, SUSPENDED
 from clusterfn.calls import remote_state, withdrawal
 from clusterfn.calls.conclusion import parse_conclusion
-from clusterfn.calls.dependencies import describe_open
 from clusterfn.calls.follower import Follower
-from clusterfn.calls.queue_tracker import JobBackend
-from clusterfn.calls.submission import PendingSubmission, WaitingJob
-from clusterfn.errors import ClusterfnError, HostError
+from clusterfn.calls.queue_tracker import JobBackend, is_from_host
+from clusterfn.calls.submission import PendingSubmission, Started, WaitingJob
+from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError
 from clusterfn.hosts import loop
 from clusterfn.hosts.scheduler_watch import UNREACHABLE, Seen, Silent
 from clusterfn.scheduler import base
 from clusterfn.scheduler.base import JobState, SchedulerVerdict
 
 if TYPE_CHECKING:
-    from clusterfn.calls.dependencies import Reference
     from clusterfn.config.spec import ResultPolicy
     from clusterfn.hosts.connection import HostConnection, Reply
     from clusterfn.hosts.host_state import HostState
@@ -45,12 +43,11 @@ class Tracker(Follower, JobBackend, WaitingJob):
     Attributes:
         time_s: For how long it may run, as its call asks.
         submission: The request that starts it, if this process does so.
-        inputs: The jobs whose values it takes, as far as this process knows them.
     """
 
     time_s: float | None = None
     _held_until = 0.0
-    _is_started = _is_wanted = False
+    _is_started = _is_wanted = _is_in_turn = False
     _through: HostConnection | None = None
 
     def __init__(
@@ -61,16 +58,9 @@ class Tracker(Follower, JobBackend, WaitingJob):
         JobBackend.__init__(self, session, folder, scheduler_name)
         Follower.__init__(self, session, folder, scheduler_name, live, bridge, keeps, results)
         self.submission: Reply[Any] | None = None
-        self.inputs: Sequence[Reference] = ()
 
     def submissions(self) -> Sequence[Reply[Any]]:
         return [self.submission] if self.submission is not None else []
-
-    def forget_sending(self) -> None:
-        """Drop the answers to what was sent: it has all arrived, as the job was started after it."""
-        if self.sending is not None:
-            self.sending.forget()
-        self.sending = self.laid_out = None
 
     def follow(self, in_turn: bool = False) -> None:
         """Follow it from its first attempt on. Does not wait.
@@ -79,14 +69,16 @@ class Tracker(Follower, JobBackend, WaitingJob):
             in_turn: Only once it is one of its host's oldest, begins, or is waited for.
         """
         self._through = self.connection
-        if in_turn and not self._is_wanted and not self.session.follow_window.enter(self):
-            return
+        if in_turn and not self._is_wanted:
+            self._is_in_turn = True
+            if not self.session.follow_window.enter(self):
+                return
         super().follow()
         loop.call(self._watch_heartbeat)
 
     def skip_turn(self) -> None:
         self._is_wanted = True
-        if self.session.follow_window.hurry(self):
+        if self._is_in_turn and self.session.follow_window.hurry(self):
             loop.begin(self._take_turn())
 
     async def _take_turn(self) -> None:
@@ -112,9 +104,29 @@ class Tracker(Follower, JobBackend, WaitingJob):
         if self._is_started and self.awaited is not None and not self.liveness.watches:
             self.liveness.watch_heartbeat()
 
-    def started(self, scheduler_id: str) -> None:
+    def refused(self, error: BaseException) -> None:
+        """End it with why it was not started."""
+        refused = self.refusal(error, "job")
+        if getattr(error, "kind", "") == "skipped" and self.inputs and not isinstance(refused, Cancelled):
+            # The host skips a request whose predecessors failed, so the cause is a call whose value this job takes.
+            labels = ", ".join(each.label for each in self.inputs)
+            refused = DependencyFailed(f"{labels}: not sent, so its value will not exist", stage="submit")
+            refused.host, refused.__cause__ = self.session.host.name, error
+        self.entry.fail(refused)
+        self.end()
+        if is_from_host(error) and not isinstance(refused, Cancelled):
+            self._remove_folder()
+
+    async def script_ended(self) -> None:
+        await self.liveness.process_ended()
+
+    def taken(self, started: Started) -> None:
         """Watch the job, which was started, in its scheduler's queue and by its heartbeat."""
-        self.scheduler_id = self.scheduler_id or scheduler_id
+        if self.sending is not None:
+            self.sending.forget()
+        # The job was started after all that was sent for it, so the answers to that are not needed any more.
+        self.sending = self.laid_out = None
+        self.doubt, self.scheduler_id = started.doubt, self.scheduler_id or started.scheduler_id
         self._note_acceptance()
         # The outcome came together with this answer.
         if self.is_closed:
@@ -127,7 +139,7 @@ class Tracker(Follower, JobBackend, WaitingJob):
     def refused_for_now(self, reason: str) -> None:
         """Show why it is not in the scheduler's queue yet; its time in the queue counts from its submission here."""
         self._note_refusal(reason)
-        self._waits()
+        self.show_waiting()
 
     def queued(self) -> None:
         """Watch it in the scheduler's queue, unless its outcome has come."""
@@ -144,7 +156,7 @@ class Tracker(Follower, JobBackend, WaitingJob):
         """
         submission = claim.decode("ascii", "replace").strip()
         self.follow()
-        self.started(submission or _script_id(started.decode("utf-8", "replace")))
+        self.taken(Started(submission or _script_id(started.decode("utf-8", "replace"))))
         if not submission and not self.session.scheduler.knows_all:
             self.queued()
             loop.begin(self.liveness.look_until_it_begins())
@@ -183,13 +195,12 @@ class Tracker(Follower, JobBackend, WaitingJob):
         if seen is not None:
             self.scheduler_id, self.doubt = seen.scheduler_id or self.scheduler_id, None
             if job.state == PENDING and seen.phase == base.PENDING:
-                self.queue_reason = seen.in_words
+                self.queue_reason = self.reason_in_queue(seen)
                 if seen.waits_for_jobs:
                     # The time in the queue begins when the inputs are complete, because `queue_timeout` is about the
                     # scheduler.
                     self._held_until = time.monotonic()
-                    self.queue_reason = describe_open(self.inputs) or self.queue_reason
-                self._waits()
+                self.show_waiting()
                 limit_s = self.session.host.queue_timeout_s if self.session.scheduler.knows_all else None
                 if limit_s is not None and time.monotonic() - max(job.submitted_at, self._held_until) > limit_s:
                     waited = f"the job has waited longer than the host's queue_timeout, {limit_s:g} s"
@@ -209,21 +220,14 @@ class Tracker(Follower, JobBackend, WaitingJob):
         elif not why and job.state == SUSPENDED and seen.phase == base.RUNNING:
             job.set_state(RUNNING)
 
-    def _waits(self) -> None:
+    def show_waiting(self) -> None:
         if self.entry.state == PENDING:
             self.entry.set_state(PENDING, self.waiting_reason)
-
-    def waits_for(self, what: str) -> None:
-        """Show what it waits for in addition to its turn, and how far that is; "" for nothing any more."""
-        self.other_reason = what
-        self._waits()
 
     def cannot_have(self, message: str, evidence: Sequence[str], hint: str) -> None:
         """Conclude the job, unless it has begun all the same: there will be no environment."""
         verdict = SchedulerVerdict(layout.ENVIRONMENT, message, tuple(evidence), hint, "environment", withdraw=True)
-        for submission in self.submissions():
-            if isinstance(submission, PendingSubmission):
-                submission.withdraw()
+        self.withdraw_submissions()
         loop.begin(self._conclude_when_answered(verdict))
 
     async def _conclude_when_answered(self, verdict: SchedulerVerdict) -> None:
@@ -235,14 +239,11 @@ class Tracker(Follower, JobBackend, WaitingJob):
     def end(self) -> None:
         """Stop following the job, and cancel the open requests."""
         super().end()
-        for each in self.session.follow_window.leave(self):
-            loop.begin(each._take_turn())
-        self.inputs = ()
-        self.session.unwatch(self.scheduler_name)
-        # Another program may have cancelled the job before SLURM had room for it.
-        if isinstance(self.submission, PendingSubmission):
-            self.submission.withdraw()
-        elif self.submission is not None:
+        if self._is_in_turn:
+            for each in self.session.follow_window.leave(self):
+                loop.begin(each._take_turn())
+        self.stop_waiting()
+        if self.submission is not None and not isinstance(self.submission, PendingSubmission):
             # The host has not started its script yet, and need not.
             self.submission.cancel()
 
@@ -264,14 +265,14 @@ class Tracker(Follower, JobBackend, WaitingJob):
         The number is that of the only submission: clusterfn submits again only what has started.
         """
         argv = self.session.scheduler.withdraw_command(self.scheduler_id)
-        return bool(argv) and self._run(argv).result(_TIMEOUT_S).rc == 0
+        return bool(argv) and self.run(argv).result(_TIMEOUT_S).rc == 0
 
     def stop(self, on_left: Callable[[str], object]) -> None:
         """Withdraw the job, or end it with its whole tree; `on_left` takes the names of processes that stay."""
         if not self.withdraw():
             self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
             self._leave_queue()
-            self.end_if_stuck(lambda: self.has_outcome, on_left, self.liveness.look_until_it_ends)
+            withdrawal.end_if_stuck(self, lambda: self.has_outcome, on_left, self.liveness.look_until_it_ends)
 
     def _leave_queue(self) -> None:
         """Take the job out of the queue, and wait for that: a program that ends now must leave no waiting job."""

@@ -1,6 +1,6 @@
 """Short texts of values, for lines, tables and errors: they say which of many calls is meant.
 
-`shown` is the text of one value, `labels` are those of many calls, and `columns` is what a table has of an argument.
+`shown` is the text of one value, and `labels` are those of many calls, whose arguments `rows_to_show` names.
 Values come from users, so nothing here may fail, and nothing may take long: large values show their kind and size.
 """
 
@@ -16,21 +16,20 @@ import numbers
 import os.path
 import re
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import PurePath
 from typing import Any
 
-from clusterfn.bridge.attributes import attribute, is_a
+from clusterfn.bridge.attributes import attribute, is_a, signature_of
 from clusterfn.bridge.supervisor.text import in_one_line, shortened, width
 from clusterfn.calls.dependencies import JobArgument, reference_of
 
 ROOM = 40  # columns of a terminal for a label
-_DEPTH = 4  # values inside values that are shown
+DEPTH = 4  # values inside values that are shown
 _MEMBERS = 6  # of a list or an array
 _FIELDS = 24  # of a configuration
-_LONG = 200  # characters of a string
-_LONG_IN_TABLE = 1000
+LONG = 200  # characters of a string
 _ALIKE = 8  # characters with which all texts begin, and which say nothing
 _SECRETS = "token|secret|password|passwd|passphrase|credentials?|(?:api|access|private|secret)[_-]?key"
 _SECRET = re.compile(f"(?:^|[_-])(?:{_SECRETS})$", re.IGNORECASE)
@@ -78,7 +77,7 @@ def labels(rows: Sequence[Row], most: int = ROOM) -> list[str]:
         >>> labels([[("", 0.1), ("", "adam")], [("", 0.2), ("", "adam")]])
         ["0.1, 'adam'", "0.2, 'adam'"]
     """
-    whole = [", ".join(_with_word(word, _text(_open(word, value))) for word, value in row) for row in rows]
+    whole = [", ".join(_with_word(word, _text(open_value(word, value))) for word, value in row) for row in rows]
     if all(width(text) <= most for text in whole):
         return whole
     parts = [{(at, *part): text for at, each in enumerate(row) for part, text in _parts(*each)} for row in rows]
@@ -90,6 +89,30 @@ def labels(rows: Sequence[Row], most: int = ROOM) -> list[str]:
         _leave_out_beginning(key, parts, most // len(differing))
     words = [[_with_word(key[1], each[key]) for key in differing if key in each] for each in parts]
     return [shortened(", ".join(texts), most) for texts in words]
+
+
+def rows_to_show(
+    function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], kwargs: Mapping[str, Any] | None = None
+) -> list[Row]:
+    """Return the arguments of each call as `labels` takes them, with *** in place of secrets."""
+    return [row_of(function, opened(row), kwargs) for row in named_arguments(function, calls)]
+
+
+def named_arguments(
+    function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]
+) -> list[list[tuple[str, Any]]]:  # fmt: skip
+    """Return the positional arguments of each call with the names of their parameters."""
+    names = _parameter_names(function, max(map(len, calls), default=0))
+    return [list(zip(names, args)) for args in calls]
+
+
+def _parameter_names(function: Callable[..., Any], count: int) -> list[str]:
+    """Name the first positional arguments: those of `*xs` are xs_0, xs_1 and so on."""
+    signature = signature_of(function)
+    parameters = list(signature.parameters.values()) if signature else []
+    names = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    more = next((each.name for each in parameters if each.kind is each.VAR_POSITIONAL), "argument")
+    return [*names, *(f"{more}_{number}" for number in range(count - len(names)))][:count]
 
 
 def row_of(function: object, args: Iterable[Any], kwargs: Mapping[str, Any] | None = None) -> Row:
@@ -137,64 +160,17 @@ def cut(text: str, most: int = ROOM) -> str:
     return shortened(" ".join(text.split()), most)
 
 
-def columns(name: str, value: object) -> dict[str, Any]:
-    """Return what a table has of an argument: a number, string, bool or None as it is, of others a text.
-
-    What has named fields, such as a dict or a dataclass, has a column for each of them, too.
-
-    Example:
-        >>> columns("cfg", {"lr": 0.1, "data": PurePath("a/b")})
-        {'cfg': "{'lr': 0.1, 'data': a/b}", 'cfg.lr': 0.1, 'cfg.data': 'a/b'}
-    """
-    parts = {key: plain(_open(key, part)) for key, part in _leaves(name, value) if key != name}
-    return {name: plain(_open(name, value)), **parts}
-
-
 def leaves(name: str, value: object) -> dict[str, Any]:
     """Return the named fields of a value, and of those in it; a value without any is its own."""
     return dict(_leaves(name, value))
 
 
-def plain(value: Any) -> Any:
-    """Return a number, string, bool or None as JSON has it; of others, a short text."""
-    if value is None or issubclass(type(value), bool):
-        return value
-    if issubclass(type(value), str) and not issubclass(type(value), Enum) and len(value) < _LONG_IN_TABLE:
-        return str(value)
-    if issubclass(type(value), Enum) or not is_a(value, numbers.Number):
-        return shown(value, _LONG)
-    # This includes integers of numpy.
-    if is_a(value, numbers.Integral):
-        return int(value)
-    if is_a(value, numbers.Real) and not is_a(value, numbers.Rational):
-        return float(value)
-    return shown(value, _LONG)
-
-
-def is_small(value: object) -> bool:
-    """Whether a value takes so little memory that it can be kept: no arrays, no long texts, few members."""
-    return _count(value, _DEPTH) <= _LONG
-
-
-def _count(value: Any, depth: int) -> float:
-    if value is None or issubclass(type(value), (bool, int, float, complex, Enum, PurePath, type, types.FunctionType)):
-        return 1
-    if issubclass(type(value), str):
-        return 1 if len(value) <= _LONG else math.inf
-    members: Any = _fields(value)
-    if members is None and issubclass(type(value), (list, tuple, set, frozenset)):
-        members = dict(enumerate(value)) if len(value) <= _LONG else None
-    if members is None:
-        return 1 if is_a(value, numbers.Number) else math.inf
-    return 1 + sum(_count(each, depth - 1) for each in members.values()) if depth else math.inf
-
-
 def opened(row: Row) -> list[Any]:
     """Return the values of named arguments, with *** in place of those whose names say that they are secrets."""
-    return [_open(name, value) for name, value in row]
+    return [open_value(name, value) for name, value in row]
 
 
-def _open(name: str, value: Any) -> Any:
+def open_value(name: str, value: Any) -> Any:
     """Return a value that may be shown: labels are written into files, lists and messages, and a secret is not."""
     is_secret = issubclass(type(value), (str, bytes)) and _SECRET.search(name.rpartition(".")[2])
     return "***" if is_secret else value
@@ -207,11 +183,11 @@ def _with_word(word: str, text: str) -> str:
 def _parts(word: str, value: object) -> Iterable[tuple[tuple[str], str]]:
     """Yield the words and texts of an argument's fields; without a word of its own, theirs say enough."""
     for key, part in _leaves(word, value):
-        yield (key.lstrip("."),), _text(_open(key, part))
+        yield (key.lstrip("."),), _text(open_value(key, part))
 
 
-def _leaves(name: str, value: object, depth: int = _DEPTH) -> Iterable[tuple[str, Any]]:
-    fields = _fields(value) if depth else None
+def _leaves(name: str, value: object, depth: int = DEPTH) -> Iterable[tuple[str, Any]]:
+    fields = fields_of(value) if depth else None
     if not fields:
         yield name, value
         return
@@ -231,7 +207,7 @@ def _leave_out_beginning(key: tuple[int, str], parts: Sequence[dict[Any, str]], 
 
 def _text(value: object) -> str:
     try:
-        return in_one_line(_described(value, _DEPTH))
+        return in_one_line(_described(value, DEPTH))
     except Exception:  # noqa: BLE001 - the user's `__repr__` or property may raise anything
         return type(value).__name__
 
@@ -245,16 +221,16 @@ def _described(value: Any, depth: int) -> str:
     if issubclass(type(value), Enum):
         return f"{kind.__name__}.{value.name}"
     if issubclass(type(value), CommandWord):
-        return str(value[: _LONG + 1])
+        return str(value[: LONG + 1])
     if issubclass(type(value), (str, bytes, bytearray)):
-        cut = value[: _LONG + 1]
+        cut = value[: LONG + 1]
         return repr(str(cut) if issubclass(type(value), str) else cut)
     if issubclass(type(value), PurePath) or is_a(value, numbers.Number) or kind.__module__ in _BY_STR:
         return str(value)
     if issubclass(type(value), functools.partial):
         arguments = [_described(each, depth - 1) for each in value.args] if depth else []
         named = value.keywords.items() if depth else ()
-        arguments += [f"{key}={_described(_open(key, each), depth - 1)}" for key, each in named]
+        arguments += [f"{key}={_described(open_value(key, each), depth - 1)}" for key, each in named]
         return f"{_described(value.func, 1)}({', '.join(arguments)})"
     if callable(value) and isinstance(getattr(value, "__name__", None), str):
         return str(value.__name__)
@@ -262,15 +238,15 @@ def _described(value: Any, depth: int) -> str:
         return _array(value, depth)
     if depth <= 0:
         return kind.__name__
-    fields = _fields(value)
+    fields = fields_of(value)
     if fields is not None:
-        texts = {key: _described(_open(key, each), depth - 1) for key, each in fields.items()}
+        texts = {key: _described(open_value(key, each), depth - 1) for key, each in fields.items()}
         if is_a(value, Mapping):
             return f"{{{', '.join(f'{key!r}: {text}' for key, text in texts.items())}}}"
         return f"{kind.__name__}({', '.join(f'{key}={text}' for key, text in texts.items())})"
     if issubclass(type(value), (list, tuple, set, frozenset, collections.deque)) or is_a(value, Mapping):
         return _members(value, depth)
-    shown_text = repr(value)[: 4 * _LONG] if _has_repr(kind) else kind.__name__
+    shown_text = repr(value)[: 4 * LONG] if _has_repr(kind) else kind.__name__
     return kind.__name__ if " at 0x" in shown_text else " ".join(shown_text.split())
 
 
@@ -297,7 +273,7 @@ def _members(value: Any, depth: int) -> str:
     return f"[{', '.join(texts)}{left}]"
 
 
-def _fields(value: Any) -> dict[str, Any] | None:
+def fields_of(value: Any) -> dict[str, Any] | None:
     """Return the named fields of a configuration; None for what has none, or more than a person reads."""
     kind = type(value)
     names: Iterable[Any] | None = None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from clusterfn.bridge.attributes import is_a
 from clusterfn.bridge.job_states import PENDING, SHORT
 from clusterfn.bridge.supervisor.text import shortened
-from clusterfn.calls import console, failed_items, job_display, outcome
+from clusterfn.calls import console, failed_items, job_display, outcome_errors
 from clusterfn.calls.pace import Pace
 from clusterfn.hosts import spoken_wait
 
@@ -193,7 +193,7 @@ def say_how_it_ended(total: int, errors: Mapping[int, BaseException], took_s: fl
 def result_in_words(ended: ItemOutcome) -> str:
     """Return how an item ended in a few words, such as "✓ 3.2, 0.1s"."""
     if ended.error is not None:
-        return shortened(f"✗ failed: {outcome.in_a_line(ended.error)}", _CAUSE)
+        return shortened(f"✗ failed: {outcome_errors.in_a_line(ended.error)}", _CAUSE)
     value, took = ended.value, f"{ended.usage.get('wall_s', 0.0):.1f}s"
     if is_a(value, Mapping) and _is_number(value.get("score")):
         return f"✓ Score {float(value['score']):.4g}, Time {took}"
@@ -253,7 +253,7 @@ def _row(group: GroupState, index: int, taken: Collection[str]) -> dict[str, Any
         return row
     row.update(ended.usage)
     if ended.error is not None:
-        row["error"] = outcome.in_a_line(ended.error)
+        row["error"] = outcome_errors.in_a_line(ended.error)
         return row
     found = ended.value if isinstance(ended.value, dict) else {"result": ended.value}
     return {**row, **{f"result_{key}" if key in row else key: value for key, value in found.items()}}

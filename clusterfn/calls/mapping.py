@@ -71,7 +71,7 @@ def run(
     calls = _calls_of(iterables, name, how.strict)
     payload_items.check_calls(function, calls, constants or {})
     name = options.name or job_name(name)
-    names = caller.labels or labels.labels(payload_items.rows_to_show(function, calls))
+    names = caller.labels or labels.labels(labels.rows_to_show(function, calls))
     if not calls:
         return JobGroup(GroupState("", name, "", "", 0))
     one, packed = _prepare(function, calls, constants, options)

@@ -1,26 +1,21 @@
-"""An outcome that a host published, as a value or an exception.
+"""An outcome that a host published: checks it, and loads its value. `outcome_errors` has its exception.
 
-The only place that knows which kind of outcome is which class of error. Reads no file and asks no host.
+Reads no file and asks no host. The function itself may have written anything.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
-import os
-import posixpath
+import json
+import re
+import reprlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn import errors
 from clusterfn.bridge import layout
-from clusterfn.bridge.attributes import attribute
-from clusterfn.bridge.supervisor.text import format_size, in_one_line, printable
-from clusterfn.calls import failure_hints, traceback_files
-from clusterfn.calls.failure_hints import how_to_resume as how_to_resume
-from clusterfn.calls.outcome_check import checked as checked
-from clusterfn.calls.outcome_check import is_usage as is_usage
-from clusterfn.calls.outcome_check import read as read
+from clusterfn.bridge.supervisor.text import format_size
+from clusterfn.calls import failure_hints
 from clusterfn.config import units
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.hosts import serialization
@@ -29,34 +24,24 @@ if TYPE_CHECKING:
     from clusterfn.calls.data_reader import NotData
     from clusterfn.hosts.landing import Value
 
-ERRORS: Mapping[str, type[errors.ClusterfnError]] = {
-    layout.COMMAND: errors.CommandFailed,
-    layout.RESULT: errors.ResultError,
-    layout.PAYLOAD_BROKEN: errors.PayloadError,
-    layout.ENVIRONMENT: errors.EnvironmentBuildError,
-    layout.EXITED: errors.ExitedEarly,
-    layout.SIGNAL: errors.KilledBySignal,
-    layout.MEMORY: errors.OutOfMemory,
-    layout.TIME: errors.TimeLimit,
-    layout.STALLED: errors.Stalled,
-    layout.NODE: errors.NodeFailed,
-    layout.DISK: errors.DiskFull,
-    layout.HOST_DISK: errors.HostDiskFull,
-    layout.LOST: errors.WorkerLost,
-    layout.ACTOR_LOST: errors.ActorLost,
-    layout.CANCELLED: errors.Cancelled,
-    layout.UNSATISFIABLE: errors.Unsatisfiable,
-    layout.PREEMPTED: errors.Preempted,
-    layout.DEPENDENCY: errors.DependencyFailed,
-}
-# Raised as themselves, these would end a loop, an event loop or the interpreter on this machine.
-_NOT_RAISED_HERE = (
-    SystemExit,
-    KeyboardInterrupt,
-    GeneratorExit,
-    StopIteration,
-    StopAsyncIteration,
-)
+_TEXTS = (list, str)
+# The type of each field that is read, and of the entries of a list. All but `kind` may be null, or missing.
+_TYPES: Mapping[str, tuple[type, type | None]] = {
+    "kind": (str, None), "stage": (str, None), "message": (str, None), "signal": (str, None), "hint": (str, None),
+    "node": (str, None), "code": (int, None), "attempt": (int, None), "superseded_by": (int, None),
+    "exception": (dict, str), "value": (dict, int), "usage": (dict, None), "retried": (dict, None),
+    "checkpoint": (bool, None), "cause": (dict, None),
+    "evidence": _TEXTS, "notes": _TEXTS, "earlier": _TEXTS, "left": (list, list),
+}  # fmt: skip
+_USED = ("wall_s", "cpu_s", "peak_memory_bytes", "items", "longest_s")
+_USED_OF_GPU = ("peak_memory_bytes", "mean_use_percent")
+_USED_NOW, _USED_NOW_OF_GPU = ("cores", "memory_bytes"), ("memory_bytes", "use_percent")
+_DEEPEST_CAUSE = 20
+# A larger number is no count, and cannot be divided or shown as a time.
+_MOST = 1 << 63
+# Modules that were sent are in a folder named by a hash of their content, which says nothing to a reader.
+_SENT_SOURCES = re.compile(rf'File "[^"]*/{layout.SOURCES}/[0-9a-f]{{64}}/')
+_NAMED_FILE = re.compile(r'File "([^"\n]+)"(?=, line \d)')
 
 
 class JobLocation(NamedTuple):
@@ -75,15 +60,124 @@ class JobLocation(NamedTuple):
     results: ResultPolicy
 
 
-class RemoteTraceback(Exception):
-    """The traceback on the host, as text, at the end of the chain of the user's exception."""
+# its check
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
 
-    def __str__(self) -> str:
-        return "\n" + printable(self.text)
+def read(data: bytes) -> dict[str, Any]:
+    """Parse the content of outcome.json.
+
+    Raises:
+        ValueError: It is damaged; the message says how.
+    """
+    try:
+        return checked(json.loads(data))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def checked(fields: Any) -> dict[str, Any]:
+    """Check the type of every field of an outcome, which the function itself may have written.
+
+    Raises:
+        ValueError: One has another; the message names it.
+    """
+    if not isinstance(fields, dict) or fields.get("kind") is None:
+        raise ValueError("it has no valid kind of outcome")
+    for name, (expected, each) in _TYPES.items():
+        value = fields.get(name)
+        if value is not None and not (
+            _is(value, expected) and all(_entry_is(*entry, each) for entry in _entries(value))
+        ):
+            raise ValueError(f"its {name!r} is {_shown(value)}")
+    for name, value in [*fields.items(), *(fields.get("value") or {}).items()]:
+        if isinstance(value, (int, float)) and not -_MOST < value < _MOST:
+            raise ValueError(f"its {name!r} is {_shown(value)}")
+    if not is_usage(fields.get("usage") or {}):
+        raise ValueError(f"its 'usage' is {_shown(fields['usage'])}")
+    if (fields.get("value") or {}).get("size", 0) < 0:
+        raise ValueError("its value has a negative size")
+    cause, depth = fields.get("cause"), 0
+    while isinstance(cause, dict):
+        cause, depth = cause.get("cause"), depth + 1
+        if depth > _DEEPEST_CAUSE:
+            raise ValueError("its causes are nested too deeply")
+    return fields
+
+
+def _shown(value: Any) -> str:
+    # `reprlib` limits the depth: a value from the host may be nested deeply enough to exhaust the stack of `repr`.
+    return reprlib.repr(value).encode("ascii", "backslashreplace").decode()[:80]
+
+
+def is_usage(usage: Any) -> bool:
+    """Whether what a job used, or uses now, is in numbers, for which people and tables take it."""
+    return _has_numbers(usage, _USED, _USED_OF_GPU) and _has_numbers(
+        usage.get("now") or {}, _USED_NOW, _USED_NOW_OF_GPU
+    )
+
+
+def _has_numbers(usage: Any, names: Sequence[str], names_of_gpu: Sequence[str]) -> bool:
+    gpus = (usage.get("gpus") or []) if isinstance(usage, dict) else None
+    if not (isinstance(gpus, list) and all(isinstance(each, dict) for each in gpus)):
+        return False
+    used = [usage.get(name) for name in names] + [each.get(name) for each in gpus for name in names_of_gpu]
+    return all(each is None or (type(each) in (int, float) and -_MOST < each < _MOST) for each in used)
+
+
+def _entries(value: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(value, dict):
+        return value.items()
+    return enumerate(value) if isinstance(value, list) else ()
+
+
+def _is(value: Any, expected: type) -> bool:
+    return isinstance(value, expected) and not (expected is int and isinstance(value, bool))
+
+
+def _entry_is(name: Any, value: Any, expected: type | None) -> bool:
+    # A list here is the name and size of a file.
+    if expected is list:
+        return isinstance(value, list) and len(value) == 2
+    return expected is None or name == "missing" or _is(value, expected)
+
+
+# its place and its files
+
+
+def where_of(outcome: Mapping[str, Any], place: JobLocation) -> str:
+    """Return the host, and the machine of the job where that is another one."""
+    node = outcome.get("node")
+    return place.host if not node or node == place.host else f"{place.host} ({node})"
+
+
+def facts_of(outcome: Mapping[str, Any], place: JobLocation) -> dict[str, Any]:
+    """Return what every error of this outcome says of it, by the names of `ClusterfnError`."""
+    attempt = outcome.get("attempt") or 1
+    return {
+        "host": where_of(outcome, place),
+        "job": place.job,
+        "stage": outcome.get("stage"),
+        "evidence": [name_files_as_here(line) for line in outcome.get("evidence") or ()],
+        "hint": outcome.get("hint"),
+        "log": f"{place.host}:{layout.attempt_dir(place.folder, attempt)}",
+        "retryable": outcome["kind"] in (layout.NODE, layout.LOST),
+    }
+
+
+def name_files_as_here(text: str) -> str:
+    """Return `text` with the user's own modules and notebook cells named as on this machine."""
+    return _NAMED_FILE.sub(_as_cell, _SENT_SOURCES.sub('File "', text))
+
+
+def _as_cell(named: re.Match[str]) -> str:
+    """Return `Cell In[6]`, as IPython's tracebacks name the file of a cell."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    name_of = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    label, number = (name_of(named[1]) if name_of else None) or ("", "")
+    return f"{label} {number}" if number else named[0]
+
+
+# its value
 
 
 def is_too_large(outcome: Mapping[str, Any], results: ResultPolicy) -> bool:
@@ -101,7 +195,7 @@ def too_large(outcome: Mapping[str, Any], place: JobLocation, how: str = "") -> 
     if not is_too_large(outcome, place.results):
         return None
     size, most = outcome["value"]["size"], place.results.max_bytes or 0
-    facts = _facts(outcome, place)
+    facts = facts_of(outcome, place)
     # A call of a session cannot be attached to: only its Job can fetch the value.
     by_id = "job" if "/" in place.job else f"clusterfn.attach({place.job!r})"
     how = f"{how or by_id + '.result('}max_result={_rounded_up(size)!r})"
@@ -132,91 +226,13 @@ def value_of(outcome: Mapping[str, Any], value: Value | None, place: JobLocation
     """Load the value of a job that returned.
 
     Args:
-        outcome: The content of outcome.json, of a final kind.
+        outcome: The content of outcome.json.
         value: The content of value.pkl, if there is one.
         place: Where the job ran.
 
     Raises:
-        The function's own exception, or one of `clusterfn.errors`.
+        ResultError: It cannot be loaded on this machine.
     """
-    if outcome["kind"] == layout.RETURNED:
-        return _load(outcome, value, place)
-    raise exception_of(outcome, value, place)
-
-
-def exception_of(outcome: Mapping[str, Any], value: Value | None, place: JobLocation) -> BaseException:
-    """Return the exception for an outcome of any other kind than `returned`."""
-    if outcome["kind"] == layout.RAISED:
-        return _raised(outcome, value, place)
-    cls = ERRORS.get(outcome["kind"], errors.JobError)
-    message, facts = outcome.get("message") or f"the job ended as {outcome['kind']!r}", _facts(outcome, place)
-    if outcome.get("earlier"):
-        message = f"{message}; {_count(outcome)}"
-        facts["evidence"] = [*outcome["earlier"], *facts["evidence"]]
-    error = cls(message, **facts)
-    if isinstance(error, errors.DependencyFailed):
-        error.__cause__ = _cause_of(outcome, value, place)
-    elif isinstance(error, errors.DiskFull) and outcome.get("exception"):
-        cause = error.__cause__ = _raised({**outcome, "kind": layout.RAISED}, value, place)
-        if isinstance(cause, OSError):
-            error.errno, error.strerror, error.filename = cause.errno or error.errno, cause.strerror, cause.filename
-    elif isinstance(error, errors.CommandFailed):
-        error.exit_status, error.signal = outcome.get("code") or error.exit_status, outcome.get("signal") or ""
-    elif isinstance(error, errors.ExitedEarly):
-        error.code = outcome.get("code")
-    elif isinstance(error, errors.KilledBySignal):
-        error.signal = outcome.get("signal") or ""
-    missing = failure_hints.about_missing_module(outcome, place.host)
-    if missing:
-        error.hint = missing
-    if outcome.get("checkpoint"):
-        error.hint = "; ".join(filter(None, [error.hint, how_to_resume(place.job)]))
-    return error
-
-
-def _cause_of(outcome: Mapping[str, Any], value: Value | None, place: JobLocation) -> BaseException | None:
-    """Return the exception of the job that was to give the value: its file was copied into this job's."""
-    try:
-        cause = checked(outcome.get("cause"))
-    except ValueError:
-        return None
-    job = str(cause.get("job"))
-    folder = posixpath.join(posixpath.dirname(place.folder), job)
-    failed = {**cause, "value": outcome.get("value")}
-    return exception_of(failed, value, JobLocation(place.host, job, folder, place.results))
-
-
-def in_a_line(error: BaseException) -> str:
-    """Return type and message in one line, also for an exception whose `__str__` raises."""
-    text = (
-        error.message if isinstance(error, errors.ClusterfnError) else serialization.part("exceptions").text_of(error)
-    )
-    return in_one_line(f"{type(error).__name__}: {text}".partition("\n")[0])
-
-
-def _count(outcome: Mapping[str, Any]) -> str:
-    return f"this was the last of {len(outcome['earlier']) + 1} attempts"
-
-
-def _where(outcome: Mapping[str, Any], place: JobLocation) -> str:
-    node = outcome.get("node")
-    return place.host if not node or node == place.host else f"{place.host} ({node})"
-
-
-def _facts(outcome: Mapping[str, Any], place: JobLocation) -> dict[str, Any]:
-    attempt = outcome.get("attempt") or 1
-    return {
-        "host": _where(outcome, place),
-        "job": place.job,
-        "stage": outcome.get("stage"),
-        "evidence": [traceback_files.name_files_as_here(line) for line in outcome.get("evidence") or ()],
-        "hint": outcome.get("hint"),
-        "log": f"{place.host}:{layout.attempt_dir(place.folder, attempt)}",
-        "retryable": outcome["kind"] in (layout.NODE, layout.LOST),
-    }
-
-
-def _load(outcome: Mapping[str, Any], value: Value | None, place: JobLocation) -> Any:
     container = serialization.part("container")
     read: Callable[..., Any] | None = None
     other: tuple[type[NotData], ...] = ()
@@ -227,7 +243,7 @@ def _load(outcome: Mapping[str, Any], value: Value | None, place: JobLocation) -
 
         read, other, damaged = data_reader.load, (data_reader.NotData,), (*damaged, data_reader.DamagedPickle)
     try:
-        whole = _whole(outcome, value, container)
+        whole = whole_value(outcome, value, container)
         return container.loads(whole, read=read, crc=getattr(whole, "crc", None))
     except other as error:
         raise _result_error(
@@ -284,7 +300,12 @@ def _instead_of_loading(error: BaseException, failure: Any) -> str:
     return f"return the data that {failure.name or 'the value'} is made from, as plain data or arrays"
 
 
-def _whole(outcome: Mapping[str, Any], value: Value | None, container: Any) -> Value:
+def whole_value(outcome: Mapping[str, Any], value: Value | None, container: Any) -> Value:
+    """Return the value.
+
+    Raises:
+        Damaged: It is not as long as the outcome says.
+    """
     size = (outcome.get("value") or {}).get("size")
     if value is None or len(value) != size:
         raise container.Damaged(f"{0 if value is None else len(value)} bytes arrived, {size} were written")
@@ -292,79 +313,6 @@ def _whole(outcome: Mapping[str, Any], value: Value | None, container: Any) -> V
 
 
 def _result_error(message: str, outcome: Mapping[str, Any], place: JobLocation, hint: str) -> errors.ResultError:
-    facts = _facts(outcome, place)
+    facts = facts_of(outcome, place)
     facts.update(stage="result", hint=hint)
     return errors.ResultError(message, **facts)
-
-
-def _raised(outcome: Mapping[str, Any], value: Value | None, place: JobLocation) -> BaseException:
-    what = {"type": "an exception", "message": outcome.get("message") or "", "traceback": ""}
-    what.update(outcome.get("exception") or {})
-    what["traceback"] = traceback_files.name_files_as_here(what["traceback"].rstrip())
-    error = None if place.results.data_only else _rebuilt(outcome, value)
-    facts = _facts(outcome, place)
-    facts["hint"] = facts["hint"] or failure_hints.about_gpus(outcome, place.host)
-    if place.results.data_only:
-        as_text = f'exceptions of {place.host} arrive as text (results="data"); error.type_name has the class'
-        facts["hint"] = "; ".join(filter(None, [facts["hint"], as_text]))
-    # An error of asyncio can come only if asyncio is imported, and the import takes time.
-    cancelled = getattr(sys.modules.get("asyncio"), "CancelledError", ())
-    ends = isinstance(error, (_NOT_RAISED_HERE, cancelled)) or type(error) is concurrent.futures.CancelledError
-    if error is None or ends:
-        return _function_error(what, facts)
-    _, broken = serialization.part("exceptions").attempt(_equip, error, what["traceback"], outcome, place)
-    return _function_error(what, facts) if broken else error
-
-
-def _equip(error: BaseException, traceback: str, outcome: Mapping[str, Any], place: JobLocation) -> None:
-    """Add notes and the remote traceback to an exception, whose class may have properties that raise anything."""
-    # A path in the home directory of this machine's user means nothing on another machine.
-    home = os.path.join(os.path.expanduser("~"), "")
-    file = attribute(error, "filename")
-    if isinstance(error, FileNotFoundError) or (
-        isinstance(error, PermissionError) and isinstance(file, str) and file.startswith(home)
-    ):
-        failure_hints.hint_at_file(error, file, place.host)
-    earlier = [*outcome["earlier"], _count(outcome)] if outcome.get("earlier") else []
-    note = printable("\n".join(filter(None, [*earlier, failure_hints.note_on(error, outcome, place.host)])))
-    # Before Python 3.11 a traceback shows no notes, so this one gets them as text.
-    text = f"{traceback}\n{note}" if note and sys.version_info < (3, 11) else traceback
-    remote = RemoteTraceback(f'"""on {_where(outcome, place)}, job {place.job}\n{text}\n"""')
-    if note:
-        notes = [*getattr(error, "__notes__", ()), note]
-        object.__setattr__(error, "__notes__", notes)
-    # `object.__setattr__` does not call the user's own `__setattr__`.
-    object.__setattr__(_end_of_chain(error), "__cause__", remote)
-
-
-def _rebuilt(outcome: Mapping[str, Any], value: Value | None) -> BaseException | None:
-    container, exceptions = serialization.part("container"), serialization.part("exceptions")
-    try:
-        records = container.loads(_whole(outcome, value, container), same_python=False)
-        error: BaseException = exceptions.from_records(records)
-    except (exceptions.CannotRebuild, container.Damaged):
-        return None
-    return error
-
-
-def _function_error(what: Mapping[str, str], facts: dict[str, Any]) -> errors.FunctionError:
-    """Make an error with the remote traceback as its evidence; as a cause it would be shown twice."""
-    facts["evidence"] = what["traceback"].splitlines()
-    if what["type"] == "SystemExit":
-        facts["hint"] = facts.get("hint") or "return to end the function early; raise an exception to report a failure"
-    message = f": {what['message']}" if what["message"] else ""
-    error = errors.FunctionError(f"the function raised {what['type']}{message}", **facts)
-    error.type_name, error.traceback = what["type"], what["traceback"]
-    return error
-
-
-def _end_of_chain(error: BaseException) -> BaseException:
-    seen = {id(error)}
-    while True:
-        following = error.__cause__
-        if following is None and not error.__suppress_context__:
-            following = error.__context__
-        if following is None or id(following) in seen:
-            return error
-        seen.add(id(following))
-        error = following

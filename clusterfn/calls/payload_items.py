@@ -1,24 +1,33 @@
 """Many calls of one function as bytes: the function once, the arguments of each call apart, large buffers once for all.
 
-What cannot travel is named by the index of its item before anything is sent. Sends nothing.
+What cannot travel is named by the index of its item before anything is sent. Sends nothing. Also their arguments as a
+table has them: a column for each parameter, and for each named field of its value.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import math
+import numbers
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import PurePath
 from typing import Any
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.attributes import attribute, signature_of
-from clusterfn.calls import labels
+from clusterfn.bridge.attributes import attribute, is_a
 from clusterfn.calls.dependencies import JobArgument, Place
+from clusterfn.calls.labels import DEPTH, LONG, fields_of, leaves, named_arguments, open_value, shown
 from clusterfn.calls.payload import Large, Needs, Payload, keep_registrations, name_of, pack_object
 from clusterfn.errors import PayloadError
 from clusterfn.hosts import serialization
 from clusterfn.public_api import check_arguments
+
+# Characters of a string in a table.
+_LONGEST = 1000
 
 
 @dataclass(frozen=True)
@@ -155,6 +164,9 @@ class _Packing:
         return self._digests[key][1]
 
 
+# their arguments as a table
+
+
 def argument_table(
     function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], constants: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
@@ -169,7 +181,36 @@ def argument_table(
 
 
 def _all_columns(row: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    return {key: part for name, value in row for key, part in labels.columns(name, value).items()}
+    return {key: part for name, value in row for key, part in columns(name, value).items()}
+
+
+def columns(name: str, value: object) -> dict[str, Any]:
+    """Return what a table has of an argument: a number, string, bool or None as it is, of others a text.
+
+    What has named fields, such as a dict or a dataclass, has a column for each of them, too.
+
+    Example:
+        >>> columns("cfg", {"lr": 0.1, "data": PurePath("a/b")})
+        {'cfg': "{'lr': 0.1, 'data': a/b}", 'cfg.lr': 0.1, 'cfg.data': 'a/b'}
+    """
+    parts = {key: plain(open_value(key, part)) for key, part in leaves(name, value).items() if key != name}
+    return {name: plain(open_value(name, value)), **parts}
+
+
+def plain(value: Any) -> Any:
+    """Return a number, string, bool or None as JSON has it; of others, a short text."""
+    if value is None or issubclass(type(value), bool):
+        return value
+    if issubclass(type(value), str) and not issubclass(type(value), Enum) and len(value) < _LONGEST:
+        return str(value)
+    if issubclass(type(value), Enum) or not is_a(value, numbers.Number):
+        return shown(value, LONG)
+    # This includes integers of numpy.
+    if is_a(value, numbers.Integral):
+        return int(value)
+    if is_a(value, numbers.Real) and not is_a(value, numbers.Rational):
+        return float(value)
+    return shown(value, LONG)
 
 
 def kept_arguments(
@@ -183,28 +224,22 @@ def kept_arguments(
 
 
 def _is_kept(value: object) -> bool:
-    return not issubclass(type(value), (bool, int, float, str, JobArgument, type(None))) and labels.is_small(value)
+    return not issubclass(type(value), (bool, int, float, str, JobArgument, type(None))) and is_small(value)
 
 
-def rows_to_show(
-    function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], kwargs: Mapping[str, Any] | None = None
-) -> list[labels.Row]:
-    """Return the arguments of each call as `labels.labels` takes them, with *** in place of secrets."""
-    return [labels.row_of(function, labels.opened(row), kwargs) for row in named_arguments(function, calls)]
+def is_small(value: object) -> bool:
+    """Whether a value takes so little memory that it can be kept: no arrays, no long texts, few members."""
+    return _count(value, DEPTH) <= LONG
 
 
-def named_arguments(
-    function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]
-) -> list[list[tuple[str, Any]]]:  # fmt: skip
-    """Return the positional arguments of each call with the names of their parameters."""
-    names = _parameter_names(function, max(map(len, calls), default=0))
-    return [list(zip(names, args)) for args in calls]
-
-
-def _parameter_names(function: Callable[..., Any], count: int) -> list[str]:
-    """Name the first positional arguments: those of `*xs` are xs_0, xs_1 and so on."""
-    signature = signature_of(function)
-    parameters = list(signature.parameters.values()) if signature else []
-    names = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    more = next((each.name for each in parameters if each.kind is each.VAR_POSITIONAL), "argument")
-    return [*names, *(f"{more}_{number}" for number in range(count - len(names)))][:count]
+def _count(value: Any, depth: int) -> float:
+    if value is None or issubclass(type(value), (bool, int, float, complex, Enum, PurePath, type, types.FunctionType)):
+        return 1
+    if issubclass(type(value), str):
+        return 1 if len(value) <= LONG else math.inf
+    members: Any = fields_of(value)
+    if members is None and issubclass(type(value), (list, tuple, set, frozenset)):
+        members = dict(enumerate(value)) if len(value) <= LONG else None
+    if members is None:
+        return 1 if is_a(value, numbers.Number) else math.inf
+    return 1 + sum(_count(each, depth - 1) for each in members.values()) if depth else math.inf

@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import contextlib
-import json
 import os
 import posixpath
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.supervisor.text import printable
 from clusterfn.calls import outcome
+from clusterfn.calls.dependencies import describe_open
 from clusterfn.calls.entry import ENDED, Entry
 from clusterfn.calls.submission import PendingSubmission
-from clusterfn.errors import ClusterfnError, ConfigError, HostError, SubmitError
-from clusterfn.hosts import exit_flush, loop
+from clusterfn.errors import Cancelled, ClusterfnError, ConfigError, HostError, SubmitError, Unsatisfiable
+from clusterfn.hosts import exit_flush, loop, remote_files
 from clusterfn.hosts.transfer import Sending
 
 if TYPE_CHECKING:
+    from clusterfn.calls.dependencies import Reference
     from clusterfn.calls.item_results import ItemResults
     from clusterfn.config.job_spec import Group
     from clusterfn.config.spec import ResultPolicy
     from clusterfn.hosts.connection import Completed, HostConnection, Reply
     from clusterfn.hosts.host_state import HostState
+    from clusterfn.scheduler.base import JobState
 
 _TIMEOUT_S = 60.0
 _DROP_S = 15.0
-# After a request to stop, a job gets the first time to end itself. It gets the second under a scheduler, which takes
-# some seconds of its own.
-_ENDS_ITSELF_S, _KILLED_AFTER_S = 3.0, 8.0
 # Most hosts and schedulers take a job sooner, so that no note about it is needed.
 _TAKES_S = 3.0
 
@@ -136,8 +133,10 @@ class QueueTracker:
         laid_out: The answer to the sending of its folder, if this process has sent it.
         starting: What sees its submissions through.
         queue_reason, other_reason: Why it waits for its turn, and what it waits for in addition; "" for nothing.
+        inputs: The jobs whose values it takes, as far as this process knows them.
     """
 
+    inputs: Sequence[Reference] = ()
     _is_refused = False
     _unsent: tuple[Callable[[], bool], str] | None = None
 
@@ -174,6 +173,19 @@ class QueueTracker:
         reason = "; ".join(filter(None, [self.queue_reason, self.other_reason]))
         return _naming_this_program(reason) if self.session.host.is_this_machine else reason
 
+    def show_waiting(self) -> None:
+        """Show why it waits."""
+        raise NotImplementedError
+
+    def waits_for(self, what: str) -> None:
+        """Show what it waits for in addition to its turn, and how far that is; "" for nothing any more."""
+        self.other_reason = what
+        self.show_waiting()
+
+    def reason_in_queue(self, seen: JobState) -> str:
+        """Return why the scheduler lets it wait: for jobs whose values it takes, or for its turn."""
+        return (describe_open(self.inputs) if seen.waits_for_jobs else "") or seen.in_words
+
     def submissions(self) -> Sequence[Reply[Any]]:
         """Return the requests that start it by itself."""
         return ()
@@ -208,6 +220,35 @@ class QueueTracker:
             # Other programs believe the note, so it must go as soon as the scheduler has the job.
             self.connection.run(["rm", "-f", posixpath.join(self.folder, layout.REFUSED)])
 
+    def refusal(self, error: BaseException, what: str) -> ClusterfnError:
+        """Return the error of what was not started, with its place; `Cancelled` if it was stopped while it was sent."""
+        host = self.session.host.name
+        if self.sending is not None and self.sending.dropped:
+            message = f"the {what} was stopped while it was being sent: nothing ran on {host}"
+            return Cancelled(message, host=host, stage="submit")
+        refused = error if isinstance(error, ClusterfnError) else SubmitError(str(error), stage="submit")
+        refused.host, refused.stage = host, refused.stage or "submit"
+        return refused
+
+    def _remove_folder(self) -> None:
+        # The connection was closed.
+        with contextlib.suppress(HostError):
+            remote_files.remove_folder(self.connection, self.folder)
+
+    def withdraw_submissions(self) -> None:
+        """Submit nothing again: in the queue after it was cancelled, it would run all the same."""
+        for each in list(self.submissions()):
+            if isinstance(each, PendingSubmission):
+                each.withdraw()
+
+    def stop_waiting(self) -> None:
+        """Take note that it has ended: nothing of it waits any more."""
+        if self.inputs:
+            self.inputs = ()
+        self.session.unwatch(self.scheduler_name)
+        # Another program may have cancelled it before its scheduler had room for it.
+        self.withdraw_submissions()
+
     def await_submissions(self) -> None:
         """Submit nothing again, and wait for answers that are due: a scheduler cannot cancel what it does not know.
 
@@ -215,10 +256,7 @@ class QueueTracker:
         """
         if not self.session.scheduler.has_nodes:
             return
-        for each in list(self.submissions()):
-            if isinstance(each, PendingSubmission):
-                # Submitted again in the meantime, the job would be in the queue after it was cancelled.
-                each.withdraw()
+        self.withdraw_submissions()
         what = f"waiting for {self.session.host.name} to answer the submission of {self.scheduler_name}"
         for starting in list(self.starting):
             loop.result(starting, what, _TIMEOUT_S)
@@ -253,47 +291,13 @@ class QueueTracker:
         argv = self.session.scheduler.cancel_command(self.scheduler_name)
         if not argv:
             return None
-        reply = self._run(argv)
+        reply = self.run(argv)
         exit_flush.await_at_exit(reply)
         return reply
 
-    def _run(self, argv: Sequence[str]) -> Reply[Completed]:
+    def run(self, argv: Sequence[str]) -> Reply[Completed]:
+        """Run a command of the scheduler."""
         return self.connection.run(argv, unset=self.session.scheduler.unset)
-
-    def end_if_stuck(
-        self, is_over: Callable[[], bool], on_left: Callable[[str], object], look: Callable[[], Awaitable[None]]
-    ) -> None:  # fmt: skip
-        """Have the host end it, some seconds after it was asked to stop, if its own processes have not done so.
-
-        Args:
-            is_over: Whether it has ended.
-            on_left: Takes the names of processes that cannot be ended.
-            look: Awaited once a scheduler was asked to kill it: nothing of it may be left that could say how it ended.
-        """
-        loop.begin(self._end_if_stuck(is_over, on_left, look))
-
-    async def _end_if_stuck(
-        self, is_over: Callable[[], bool], on_left: Callable[[str], object], look: Callable[[], Awaitable[None]]
-    ) -> None:  # fmt: skip
-        kill = self.session.scheduler.cancel_command(self.scheduler_name, kill=True)
-        await asyncio.sleep(_KILLED_AFTER_S if kill else _ENDS_ITSELF_S)
-        if is_over():
-            return
-        try:
-            if kill:
-                await self._run(kill)
-                left = []
-            else:
-                left = _left_by(await self.session.bridge.supervise("end", self.folder))
-        except (ClusterfnError, concurrent.futures.CancelledError) as error:
-            # The host cannot be asked any more.
-            if not self.session.is_connected:
-                return
-            left = [] if kill else [error.message if isinstance(error, ClusterfnError) else str(error)]
-        if kill:
-            await look()
-        if left:
-            on_left(f"could not be ended: {', '.join(left)}")
 
     def _stop_sending(self) -> bool:
         """Stop sending it; false if all of it is on the host."""
@@ -356,10 +360,6 @@ class GroupBackend(QueueTracker):
         raise NotImplementedError
 
 
-def _left_by(answer: Completed) -> list[str]:
-    """Return the processes that `supervise.py end` could not end."""
-    try:
-        return [printable(str(name)) for name in json.loads(answer.out.splitlines()[-1])["left"]]
-    except (ValueError, IndexError, KeyError, TypeError):
-        # The program may not have begun, for example because the disk is full.
-        return []
+def is_from_host(error: BaseException) -> bool:
+    """Whether the host itself refused: one that can no longer be asked may have started the job."""
+    return isinstance(error, (SubmitError, Unsatisfiable)) or (isinstance(error, HostError) and bool(error.kind))

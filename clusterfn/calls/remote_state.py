@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import last_lines, number, printable
-from clusterfn.calls.traceback_files import name_files_as_here
+from clusterfn.calls.outcome import name_files_as_here
 from clusterfn.config.host_text import reading, shaped
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import spoken_wait

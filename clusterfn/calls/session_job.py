@@ -293,7 +293,7 @@ class SessionJob:
     def _refuse(self, call: SessionCallJob[Any], error: BaseException) -> None:
         if not self.job.done():
             self._skips.add(call.tracker.taken)
-            entry_of(call).fail(submit.refusal_of(error, call.host, call.tracker.sending, "call"))
+            entry_of(call).fail(call.tracker.refusal(error, "call"))
 
     def _note_job_change(self, kind: str, _: object) -> None:
         if kind == "done":

@@ -193,6 +193,7 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
         """
         self._send_files = send_files
         with self._choosing_attempt:
+            self._is_open = True
             self._hearing = [*self.shown_by, *([self.entry.tell] if self.live else [])]
         self._watch_connection()
         self._lines, self.events_read = None, 0

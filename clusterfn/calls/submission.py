@@ -54,13 +54,22 @@ class Started(NamedTuple):
 
 
 class WaitingJob:
-    """What a submission asks, while it waits, of what it submits: one job, or elements that are started together."""
+    """What is submitted: one job, or elements that are started together. It is told what becomes of that."""
 
     def refused_for_now(self, reason: str) -> None:
         """Take why it waits in this program; called again when that changes."""
 
     def taken(self, started: Started) -> None:
-        """Take note that the scheduler has it, before another one is asked whether it is wanted now."""
+        """Take note that it was started, before another one is asked whether it is wanted now."""
+
+    def refused(self, error: BaseException) -> None:
+        """Take why it was not started."""
+
+    def queued(self) -> None:
+        """Take note that it waits in the queue of its host."""
+
+    async def script_ended(self) -> None:
+        """Take note that its script has ended, on a host without a scheduler."""
 
     @property
     def refusal_note(self) -> str:

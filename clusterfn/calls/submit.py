@@ -7,7 +7,6 @@ calls, the elements of a group and the calls of a session all go this way. `desc
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import functools
 import json
 import os
@@ -23,11 +22,10 @@ from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.calls import console
 from clusterfn.calls.files import FileUpload
 from clusterfn.calls.submission import PendingSubmission, Started, WaitingJob
-from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError, SubmitError, Unsatisfiable
+from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.hosts import bridge_bundle, loop
 from clusterfn.hosts.connection import Needed, Reply, SpawnReply, TreeFile
 from clusterfn.hosts.exit_flush import await_at_exit
-from clusterfn.hosts.remote_files import remove_folder
 from clusterfn.hosts.transfer import Sending
 from clusterfn.scheduler import job_script
 from clusterfn.scheduler.base import Answer, Submission
@@ -65,9 +63,14 @@ def submit_job(
     """Put the job's folder and its start on the stream, after what it needs; its entry gets a refusal later."""
     folder = send_folder(session, tracker, tracker.entry, job_files(spec, payload), needs, inputs)
     tracker.submission = start(session, submission_of(session, spec), [folder], tracker)
-    tracker.starting = [starting := loop.start(see_started(tracker, tracker.submission))]
+    tracker.starting = [starting := loop.start(_see_answered(tracker, tracker.submission))]
     if isinstance(tracker.submission, SpawnReply):
         await_at_exit(starting)
+
+
+async def _see_answered(tracker: Tracker, submission: Reply[Any]) -> None:
+    await see_started(tracker.session, submission, tracker)
+    tracker.submission, tracker.starting = None, []
 
 
 def submission_of(session: HostState, spec: JobSpec) -> Submission:
@@ -83,48 +86,8 @@ def submission_of(session: HostState, spec: JobSpec) -> Submission:
     return held
 
 
-async def see_started(tracker: Tracker, submission: Reply[Any]) -> None:
-    """Await the start of a job; watch it from then on, or end it with what was said instead."""
-    try:
-        started = await await_start(tracker.session, submission)
-    except (ClusterfnError, concurrent.futures.CancelledError) as error:
-        _end_refused(tracker, error)
-        started = None
-    if started is not None:
-        tracker.doubt = started.doubt
-        tracker.forget_sending()
-        tracker.started(started.scheduler_id)
-        if isinstance(submission, SpawnReply):
-            loop.begin(_see_script(tracker, submission))
-    tracker.submission, tracker.starting = None, []
-
-
-def _end_refused(tracker: Tracker, error: BaseException) -> None:
-    refused = refusal_of(error, tracker.session.host.name, tracker.sending, "job")
-    if getattr(error, "kind", "") == "skipped" and tracker.inputs and not isinstance(refused, Cancelled):
-        # The host skips a request whose predecessors failed, so the cause is a call whose value this job takes.
-        labels = ", ".join(each.label for each in tracker.inputs)
-        refused = DependencyFailed(f"{labels}: not sent, so its value will not exist", stage="submit")
-        refused.host, refused.__cause__ = tracker.session.host.name, error
-    tracker.entry.fail(refused)
-    tracker.end()
-    if is_from_host(error) and not isinstance(refused, Cancelled):
-        # The connection was closed.
-        with contextlib.suppress(HostError):
-            remove_folder(tracker.connection, tracker.folder)
-
-
-async def _see_script(tracker: Tracker, spawned: SpawnReply) -> None:
-    """Await the end of a job's script, on a host without a scheduler."""
-    ended = await await_script(tracker.session, spawned)
-    if ended.waits:
-        tracker.queued()
-    if ended.is_over:
-        await tracker.liveness.process_ended()
-
-
 def start(session: HostState, request: Submission, after: Sequence[Reply[Any]], job: WaitingJob) -> Reply[Any]:
-    """Submit to the scheduler, or spawn on a host without one, once `after` has succeeded; `await_start` awaits that.
+    """Submit to the scheduler, or spawn on a host without one, once `after` has succeeded; `see_started` awaits that.
 
     A script may end right after this: Python waits at its exit until the host has answered what is submitted to a
     scheduler; the caller sees to that for a process, with what awaits its start.
@@ -136,55 +99,35 @@ def start(session: HostState, request: Submission, after: Sequence[Reply[Any]], 
     return submission
 
 
-async def await_start(session: HostState, submission: Reply[Any]) -> Started | None:
-    """Await the start of what `start` has submitted; None if it was withdrawn.
-
-    Raises:
-        ClusterfnError, concurrent.futures.CancelledError: It was refused, or not all that it needs has arrived.
-    """
-    started = await submission
-    if started is None or isinstance(started, Started):
-        return started
-    return Started(session.scheduler.submitted(Answer(pid=started.pid, starttime=started.starttime)))
-
-
-class ScriptEnd(NamedTuple):
-    """How the script of a job has ended; both are set if the host's agent no longer knows it.
-
-    Attributes:
-        waits: Whether the job waits in the host's own queue.
-        is_over: Whether nothing of it may run any more.
-    """
-
-    waits: bool
-    is_over: bool
+async def see_started(session: HostState, submission: Reply[Any], job: WaitingJob) -> None:
+    """Await the answer to what `start` has submitted, for the job: its start, or why not, and the end of its script."""
+    try:
+        answer = await submission
+        # A submission to a scheduler has told its job itself, or was withdrawn.
+        if not isinstance(submission, SpawnReply):
+            return
+        started = Started(session.scheduler.submitted(Answer(pid=answer.pid, starttime=answer.starttime)))
+    except (ClusterfnError, concurrent.futures.CancelledError) as error:
+        # It was refused, or not all that it needs has arrived.
+        job.refused(error)
+        return
+    job.taken(started)
+    loop.begin(_see_script(session, submission, job))
 
 
-async def await_script(session: HostState, spawned: SpawnReply) -> ScriptEnd:
+async def _see_script(session: HostState, spawned: SpawnReply, job: WaitingJob) -> None:
     """Await the end of a script that was spawned."""
     try:
         status = await spawned.exited
     except (ClusterfnError, concurrent.futures.CancelledError):
         # A connection that was closed on purpose must not be opened again to ask.
-        return ScriptEnd(False, False)
-    # Without a status, the script ends or waits without any further report.
+        return
+    # Without a status, the host's agent no longer knows the script, which ends or waits without any further report.
     waits = status is not None and status == session.scheduler.queued_status
-    return ScriptEnd(status is None or waits, not waits)
-
-
-def refusal_of(error: BaseException, host: str, sending: Sending | None, what: str) -> ClusterfnError:
-    """Return the error of what was not started, with its place; `Cancelled` if it was stopped while it was sent."""
-    if sending is not None and sending.dropped:
-        message = f"the {what} was stopped while it was being sent: nothing ran on {host}"
-        return Cancelled(message, host=host, stage="submit")
-    refused = error if isinstance(error, ClusterfnError) else SubmitError(str(error), stage="submit")
-    refused.host, refused.stage = host, refused.stage or "submit"
-    return refused
-
-
-def is_from_host(error: BaseException) -> bool:
-    """Whether the host itself refused: one that can no longer be asked may have started the job."""
-    return isinstance(error, (SubmitError, Unsatisfiable)) or (isinstance(error, HostError) and bool(error.kind))
+    if status is None or waits:
+        job.queued()
+    if not waits:
+        await job.script_ended()
 
 
 # what is sent

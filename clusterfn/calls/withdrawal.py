@@ -1,4 +1,4 @@
-"""Withdraw many jobs of one host that have not started, fifty in each request.
+"""Withdraw many jobs of one host that have not started, fifty in each request; end what does not end on request.
 
 Their scheduler is asked to remove as many with one command. What is withdrawn here ends as by `Job.cancel`; any job
 about which there is more to say is left to that.
@@ -6,17 +6,21 @@ about which there is more to say is left to that.
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.supervisor.text import printable
 from clusterfn.config.host_text import reading, shaped
 from clusterfn.errors import ClusterfnError, SubmitError
-from clusterfn.hosts import exit_flush
+from clusterfn.hosts import exit_flush, loop
 from clusterfn.scheduler.base import SchedulerVerdict
 
 if TYPE_CHECKING:
+    from clusterfn.calls.queue_tracker import QueueTracker
     from clusterfn.hosts.connection import Completed, Reply
     from clusterfn.hosts.host_state import HostState
 
@@ -28,6 +32,9 @@ _LOOK_S = 5.0
 _TIMEOUT_S = 60.0
 # A shared file system may need seconds for each job.
 _WITHDRAWAL_S = 300.0
+# After a request to stop, a job gets the first time to end itself. It gets the second under a scheduler, which takes
+# some seconds of its own.
+_ENDS_ITSELF_S, _KILLED_AFTER_S = 3.0, 8.0
 _WITHDRAWN_JOBS = [{"id": str, "name": str}]
 
 
@@ -130,3 +137,56 @@ def check_removed(session: HostState, scheduler_name: str, answer: Completed) ->
             evidence=answer.err.decode("utf-8", "replace").splitlines(),
             hint=f"try again, or run on the host: {session.scheduler.cancel_by_hand(scheduler_name)}",
         )
+
+
+def end_if_stuck(
+    tracker: QueueTracker,
+    is_over: Callable[[], bool],
+    on_left: Callable[[str], object],
+    look: Callable[[], Awaitable[None]],
+) -> None:
+    """Have the host end a job or group, some seconds after it was asked to stop, if its own processes have not done so.
+
+    Args:
+        tracker: What follows it.
+        is_over: Whether it has ended.
+        on_left: Takes the names of processes that cannot be ended.
+        look: Awaited once a scheduler was asked to kill it: nothing of it may be left that could say how it ended.
+    """
+    loop.begin(_end_if_stuck(tracker, is_over, on_left, look))
+
+
+async def _end_if_stuck(
+    tracker: QueueTracker,
+    is_over: Callable[[], bool],
+    on_left: Callable[[str], object],
+    look: Callable[[], Awaitable[None]],
+) -> None:
+    kill = tracker.session.scheduler.cancel_command(tracker.scheduler_name, kill=True)
+    await asyncio.sleep(_KILLED_AFTER_S if kill else _ENDS_ITSELF_S)
+    if is_over():
+        return
+    try:
+        if kill:
+            await tracker.run(kill)
+            left = []
+        else:
+            left = _left_by(await tracker.session.bridge.supervise("end", tracker.folder))
+    except (ClusterfnError, concurrent.futures.CancelledError) as error:
+        # The host cannot be asked any more.
+        if not tracker.session.is_connected:
+            return
+        left = [] if kill else [error.message if isinstance(error, ClusterfnError) else str(error)]
+    if kill:
+        await look()
+    if left:
+        on_left(f"could not be ended: {', '.join(left)}")
+
+
+def _left_by(answer: Completed) -> list[str]:
+    """Return the processes that `supervise.py end` could not end."""
+    try:
+        return [printable(str(name)) for name in json.loads(answer.out.splitlines()[-1])["left"]]
+    except (ValueError, IndexError, KeyError, TypeError):
+        # The program may not have begun, for example because the disk is full.
+        return []

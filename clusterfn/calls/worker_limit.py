@@ -42,9 +42,8 @@ class WorkerLimit:
         self._pid = os.getpid()
         self._going: set[Job[Any]] = set()
         self._waiting: collections.OrderedDict[Job[Any], tuple[Tracker, Send]] = collections.OrderedDict()
-        # A thread holds it while it sends a call, so that the calls keep their order.
-        self._order = threading.Lock()
         self._changed = threading.Condition()
+        # Whether a thread sends a call: the others wait for that, so that the calls keep their order.
         self._is_sending = False
         self._has_thread = False
         self._awaits_exit = False
@@ -56,20 +55,32 @@ class WorkerLimit:
             self._begin()
         entry_of(job).set_state(PENDING, f"not sent yet: {_calls(self.most)} in progress (max_workers={self.most})")
         job.add_done_callback(self._ended)
-        with self._order:
-            with self._changed:
-                # Calls keep their order: even with room, a call waits behind those that already wait.
-                if self._waiting or len(self._going) >= self.most:
-                    self._hold(job, tracker, send)
-                    return
-                self._going.add(job)
-            try:
-                entry_of(job).set_state(PENDING)
-                send()
-            except BaseException:  # a handler of a signal may raise anything
-                # After Ctrl-C too, the place of the call would stay taken.
-                self._ended(job)
-                raise
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_sending)
+            # Calls keep their order: even with room, a call waits behind those that already wait.
+            if self._waiting or len(self._going) >= self.most:
+                self._hold(job, tracker, send)
+                return
+            self._begin_sending(job)
+        try:
+            entry_of(job).set_state(PENDING)
+            send()
+        except BaseException:  # a handler of a signal may raise anything
+            # After Ctrl-C too, the place of the call would stay taken.
+            self._ended(job)
+            raise
+        finally:
+            self._end_sending()
+
+    def _begin_sending(self, job: Job[Any]) -> None:
+        """Take a place for a call that this thread sends; `_changed` must be held."""
+        self._going.add(job)
+        self._is_sending = True
+
+    def _end_sending(self) -> None:
+        with self._changed:
+            self._is_sending = False
+            self._changed.notify_all()
 
     def _hold(self, job: Job[Any], tracker: Tracker, send: Send) -> None:
         self._waiting[job] = tracker, send
@@ -114,31 +125,23 @@ class WorkerLimit:
             ends_thread: Whether the caller ends if none waits: the next one that waits needs another thread.
         """
         with self._changed:
-            self._changed.wait_for(lambda: not self._waiting or len(self._going) < self.most)
+            self._changed.wait_for(lambda: not self._waiting or (len(self._going) < self.most and not self._is_sending))
             if not self._waiting:
                 self._has_thread = self._has_thread and not ends_thread
                 return False
-        with self._order:
-            with self._changed:
-                # Another thread was faster.
-                if not self._waiting or len(self._going) >= self.most:
-                    return True
-                job, (tracker, send) = self._waiting.popitem(last=False)
-                self._going.add(job)
-                self._is_sending = True
-            try:
-                entry_of(job).set_state(PENDING)
-                send()
-            except BaseException as error:  # `send` may raise anything
-                # The caller has continued, so the error belongs to the call.
-                self._refuse(job, error)
-                if not isinstance(error, Exception):
-                    raise
-            finally:
-                tracker.release()
-                with self._changed:
-                    self._is_sending = False
-                    self._changed.notify_all()
+            job, (tracker, send) = self._waiting.popitem(last=False)
+            self._begin_sending(job)
+        try:
+            entry_of(job).set_state(PENDING)
+            send()
+        except BaseException as error:  # `send` may raise anything
+            # The caller has continued, so the error belongs to the call.
+            self._refuse(job, error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            tracker.release()
+            self._end_sending()
         return True
 
     def _refuse(self, job: Job[Any], error: BaseException) -> None:
@@ -149,8 +152,9 @@ class WorkerLimit:
 
     def _withdraw(self, job: Job[Any]) -> bool:
         """Take a call out of those that wait; false if it has been sent."""
-        # With this lock, a call that is being sent counts as sent, and is withdrawn as such.
-        with self._order, self._changed:
+        with self._changed:
+            # A call that is being sent counts as sent, and is withdrawn as such.
+            self._changed.wait_for(lambda: not self._is_sending)
             if self._waiting.pop(job, None) is None:
                 return False
             self._changed.notify_all()
@@ -159,7 +163,6 @@ class WorkerLimit:
 
     def _ended(self, job: Any) -> None:
         with self._changed:
-            # Only `_changed` is taken here: a thread that sends a call holds `_order`, and may hold it for long.
             self._going.discard(job)
             self._changed.notify_all()
 

@@ -63,7 +63,7 @@ def error_facts(error: BaseException) -> dict[str, Any]:
 def _remote_traceback(error: BaseException) -> str | None:
     """Return the traceback from the host for what the function itself raised; None if it came from no job."""
     # Imported late, because it takes time, and `clusterfn --help` must be fast.
-    from clusterfn.calls.outcome import RemoteTraceback
+    from clusterfn.calls.outcome_errors import RemoteTraceback
 
     seen: set[int] = set()
     following: BaseException | None = error

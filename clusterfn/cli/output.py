@@ -21,7 +21,7 @@ from clusterfn.calls.at_once import at_once
 from clusterfn.calls.attach import attach as find
 from clusterfn.calls.group import JobGroup, state_of_group
 from clusterfn.calls.job import Job, entry_of
-from clusterfn.calls.outcome import in_a_line
+from clusterfn.calls.outcome_errors import in_a_line
 from clusterfn.cli import screen
 from clusterfn.cli.complaint import describe_error, error_facts
 from clusterfn.cli.run import written

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from clusterfn.bridge.supervisor import text
-from clusterfn.calls import console, failed_items, labels, map_display, outcome
+from clusterfn.calls import console, failed_items, labels, map_display, outcome_errors
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.map_display import CallProgress
 from clusterfn.calls.notebook_display import NotebookDisplay
@@ -225,7 +225,7 @@ def number(score: float | None) -> str:
 
 def cause(error: BaseException) -> str:
     """Return an error in one line."""
-    return outcome.in_a_line(error)[:160]
+    return outcome_errors.in_a_line(error)[:160]
 
 
 def show_line(text: str) -> None:

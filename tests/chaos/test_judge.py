@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clusterfn.bridge import layout
-from clusterfn.calls import outcome
+from clusterfn.calls import outcome_errors
 from tests.chaos.judge import CLASSES, INVENTED, LOST, REFUSED, TWICE, Ask, Fate, Wrong, as_table, judged, judged_groups
 from tests.chaos.orders import BARE, SLURM, orders
 
@@ -68,7 +68,7 @@ def test_a_map_may_lose_as_many_items_as_processes_were_killed() -> None:
 
 
 def test_kinds_and_classes_are_those_that_users_see() -> None:
-    theirs = {kind: error.__name__ for kind, error in outcome.ERRORS.items()} | {layout.RAISED: "ValueError"}
+    theirs = {kind: error.__name__ for kind, error in outcome_errors.ERRORS.items()} | {layout.RAISED: "ValueError"}
     assert {kind: theirs[kind] for kind in CLASSES} == CLASSES
 
 

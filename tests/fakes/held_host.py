@@ -20,7 +20,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from clusterfn.calls import submit
+from clusterfn.calls import submit, withdrawal
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.payload import pack
@@ -236,7 +236,7 @@ class World:
         loop.begin(self.tracker.liveness.look_until_it_begins())
 
     def _stop(self) -> None:
-        self.tracker.end_if_stuck(self.job.done, lambda _: None, self.tracker.liveness.look_until_it_ends)
+        withdrawal.end_if_stuck(self.tracker, self.job.done, lambda _: None, self.tracker.liveness.look_until_it_ends)
 
     def _answers(self, request: Request) -> Sequence[Any]:
         if request.what in ("follow", "still"):

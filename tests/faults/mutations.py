@@ -18,8 +18,9 @@ _S = "bridge/supervisor/"
 WATCH, EXIT, RUN, AFTER = (f"{_S}{name}.py" for name in ("watch", "classify_exit", "run", "conclude"))
 ENDS = "bridge/schedulers/slurm.py"
 BASE, WORDS, BARE = "scheduler/base.py", "scheduler/slurm/states.py", "scheduler/bare.py"
-OUTCOME, SEND, WITNESS, CAPACITY, BOOT = (
+OUTCOME, FAILURE, SEND, WITNESS, CAPACITY, BOOT = (
     "calls/outcome.py",
+    "calls/outcome_errors.py",
     "calls/submit.py",
     "calls/liveness.py",
     "hosts/host_capacity.py",
@@ -112,14 +113,14 @@ MUTATIONS: list[Mutation] = [
          "with_files=[(posixpath.join(folder, layout.VALUE), arriving)],",
          "with_files=[],", "20 MB back-bare", "300 MB back-bare"),
     # the client
-    _one("the remote traceback takes the cause's place", OUTCOME, "object.__setattr__(_end_of_chain(error),",
+    _one("the remote traceback takes the cause's place", FAILURE, "object.__setattr__(_end_of_chain(error),",
          "object.__setattr__(error,", "chained cause-bare"),
-    _one("StopIteration is raised here", OUTCOME, "    StopIteration,\n", "", "StopIteration-bare"),
-    _one("SystemExit is raised here", OUTCOME, "    SystemExit,\n", "", "sys.exit(2)-bare", "sys.exit('x')-bare"),
-    _one("a foreign exception has no error", OUTCOME, "        return _function_error(what, facts)\n    _, broken",
+    _one("StopIteration is raised here", FAILURE, "    StopIteration,\n", "", "StopIteration-bare"),
+    _one("SystemExit is raised here", FAILURE, "    SystemExit,\n", "", "sys.exit(2)-bare", "sys.exit('x')-bare"),
+    _one("a foreign exception has no error", FAILURE, "        return _function_error(what, facts)\n    _, broken",
          "        return RuntimeError()\n    _, broken", "foreign exception-bare"),
-    _one("no exit code", OUTCOME, 'error.code = outcome.get("code")', "pass", "os._exit(3)-bare"),
-    _one("no signal", OUTCOME, 'error.signal = outcome.get("signal") or ""', "pass", "worker killed-bare",
+    _one("no exit code", FAILURE, 'error.code = outcome.get("code")', "pass", "os._exit(3)-bare"),
+    _one("no signal", FAILURE, 'error.signal = outcome.get("signal") or ""', "pass", "worker killed-bare",
          "worker and job.sh killed-bare"),
     _one("a missing module is not named", OUTCOME, "except ModuleNotFoundError as error:",
          "except ZeroDivisionError as error:",
@@ -218,9 +219,9 @@ MUTATIONS: list[Mutation] = [
          "table.get(state.reason, ", "held after a failed launch-held"),
     _one("a large request is waited for", WORDS, '    "PartitionConfig": (', '    "x": (', "too many cores-never"),
     _one("a long request is waited for", WORDS, '    "PartitionTimeLimit": (', '    "x": (', "too much time-never"),
-    _one("what was refused stays there", SEND,
-         "        remove_folder(tracker.connection, tracker.folder)\n",
-         "        pass\n",
+    _one("what was refused stays there", "calls/job_tracker.py",
+         "            self._remove_folder()\n",
+         "            pass\n",
          "too many GPUs-slurm", "too much memory-slurm", "no such partition-bad-partition"),
     _one("cards are not counted", CAPACITY, "self.gpus if request.gpus", "self.gpus if False",
          "too many GPUs, bare-bare"),

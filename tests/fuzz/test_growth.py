@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from clusterfn.bridge.supervisor.text import in_one_line, printable
 from clusterfn.bridge.worker import cuda_table
-from clusterfn.calls import data_reader, outcome, traceback_files
+from clusterfn.calls import data_reader, outcome, outcome_errors
 from clusterfn.calls.outcome import JobLocation
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.errors import ClusterfnError
@@ -84,7 +84,7 @@ TRACEBACKS = [
 @fuzzed(0.4, text=grown(TRACEBACKS))
 def test_a_traceback_at_length_is_shown_in_a_moment(text: str) -> None:
     with in_a_moment():
-        in_one_line(printable(traceback_files.name_files_as_here(text)))
+        in_one_line(printable(outcome.name_files_as_here(text)))
         cuda_table.find_known_error(text)
 
 
@@ -116,7 +116,10 @@ def test_no_hostile_outcome_takes_long_or_raises_what_is_no_error_of_ours(publis
         if told["kind"] == "returned":
             told["value"] = {"size": len(value)}
         try:
-            outcome.value_of(told, value, PLACE)
+            if told["kind"] == "returned":
+                outcome.value_of(told, value, PLACE)
+            else:
+                raise outcome_errors.exception_of(told, value, PLACE)
         except ClusterfnError as error:
             assert len(str(error)) < 1_000_000 and "\x1b" not in str(error)
 

@@ -116,7 +116,7 @@ OUTCOME: list[Edit] = [
         '\n\nclass TemporaryFailure(WorkerLost):\n    """The function could not run now."""\n',
     ),
     (
-        "clusterfn/calls/outcome.py",
+        "clusterfn/calls/outcome_errors.py",
         "    layout.TIME: errors.TimeLimit,\n",
         "    layout.BUSY: errors.TemporaryFailure,\n",
     ),

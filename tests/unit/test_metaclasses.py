@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clusterfn.bridge.attributes import has_method, is_a
-from clusterfn.calls import labels, map_display
+from clusterfn.calls import labels, map_display, payload_items
 from clusterfn.calls.dependencies import as_lists
 from clusterfn.calls.group_items import ItemOutcome
 from clusterfn.sweeps import report, scoring, space
@@ -58,10 +58,10 @@ def test_its_label_is_that_of_the_base(below: Any):
 
 
 def test_a_table_and_a_small_value_know_it(below: Any):
-    assert labels.columns("x", below(dict)(a=1)) == {"x": "{'a': 1}", "x.a": 1}
-    assert labels.plain(below(int)(3)) == 3
-    assert labels.plain(below(float)(0.5)) == 0.5
-    assert labels.is_small(below(dict)(a=1))
+    assert payload_items.columns("x", below(dict)(a=1)) == {"x": "{'a': 1}", "x.a": 1}
+    assert payload_items.plain(below(int)(3)) == 3
+    assert payload_items.plain(below(float)(0.5)) == 0.5
+    assert payload_items.is_small(below(dict)(a=1))
 
 
 def test_its_score_is_found(below: Any):

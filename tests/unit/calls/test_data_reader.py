@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn import errors
-from clusterfn.calls import data_reader, data_types, outcome
+from clusterfn.calls import data_reader, data_types, outcome, outcome_errors
 from clusterfn.calls.data_reader import DamagedPickle, NotData
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.hosts import serialization
@@ -349,7 +349,7 @@ def test_an_exception_arrives_as_text_and_none_of_its_bytes_is_loaded(tmp_path, 
     about, data = written(exceptions.to_records(error))
     summary = {"type": "there.Unkind", "message": "no access", "traceback": "Traceback …\nthere.Unkind: no access"}
 
-    found = outcome.exception_of({"kind": "raised", "value": about, "exception": summary}, data, PLACE)
+    found = outcome_errors.exception_of({"kind": "raised", "value": about, "exception": summary}, data, PLACE)
 
     assert type(found) is errors.FunctionError and list(tmp_path.iterdir()) == []
     assert found.message == "the function raised there.Unkind: no access" and found.type_name == "there.Unkind"
@@ -362,7 +362,7 @@ def test_the_cause_of_a_dependency_arrives_as_text_too(tmp_path, monkeypatch):
     about, data = written(exceptions.to_records(Unkind("no access")))
     cause = {"kind": "raised", "job": "1234", "exception": {"type": "there.Unkind", "message": "m", "traceback": "t"}}
 
-    found = outcome.exception_of({"kind": "dependency", "value": about, "cause": cause}, data, PLACE)
+    found = outcome_errors.exception_of({"kind": "dependency", "value": about, "cause": cause}, data, PLACE)
 
     assert type(found.__cause__) is errors.FunctionError and list(tmp_path.iterdir()) == []
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import operator
-import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -66,8 +66,9 @@ def test_a_job_whose_value_cannot_be_pickled_has_returned_and_not_died() -> None
 
     entry_of(job).settle({"kind": "result", "message": "its value cannot be pickled: result.lock"}, None)
 
-    assert job.status == "RETURNED (its value cannot be pickled: result.lock)"
+    concurrent.futures.wait([job], WAIT_S)
     assert isinstance(job.exception(0), ResultError)
+    assert job.status == "RETURNED (its value cannot be pickled: result.lock)"
 
 
 def test_who_follows_a_job_learns_that_another_thread_has_withdrawn_it() -> None:
@@ -107,10 +108,9 @@ def test_a_dependent_and_the_failed_job_have_one_exception_whichever_outcome_com
     entry_of(dependent).inputs = {failed.id: failed}
     cause = {"kind": "walltime", "message": "over its time"}
     published = {"kind": "dependency", "message": "a failed", "cause": {**cause, "job": failed.id}}
-    first = threading.Thread(target=entry_of(dependent).settle, args=(published, None))
-    first.start()
+    entry_of(dependent).settle(published, None)
     time.sleep(0.1)
     entry_of(failed).settle(cause, None)
-    first.join(WAIT_S)
+    concurrent.futures.wait([dependent], WAIT_S)
 
     assert dependent.exception(0).__cause__ is failed.exception(0) is not None  # type: ignore[union-attr]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from clusterfn.bridge import layout
-from clusterfn.calls import attach, outcome, remote_state
+from clusterfn.calls import attach, outcome, outcome_errors, remote_state
 from clusterfn.cli import clean, gpus
 from clusterfn.config.host_text import module_name, reading, shell_word
 from clusterfn.config.job_spec import read_spec
@@ -28,7 +28,7 @@ def raised(module: object, python: object = "/usr/bin/python3") -> PayloadError:
     """The error for a payload that needs a module, as its host says."""
     missing = {"module": module, "python": python}
     told = {"kind": layout.PAYLOAD_BROKEN, "message": "m", "exception": {"missing": missing}}
-    error = outcome.exception_of(told, None, PLACE)
+    error = outcome_errors.exception_of(told, None, PLACE)
     assert isinstance(error, PayloadError)
     return error
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import clusterfn
-from clusterfn.calls import labels
+from clusterfn.calls import labels, payload_items
 
 numpy = pytest.importorskip("numpy")
 attrs = pytest.importorskip("attrs")
@@ -130,8 +130,8 @@ def test_a_value_whose_own_code_raises_is_one_all_the_same(make: Any):
     assert labels.opened(row)[0] is value
     assert len(labels.labels([row, [("x", 1)]])) == 2
     assert labels.leaves("x", value)
-    assert labels.plain(value)
-    labels.is_small(value)
+    assert payload_items.plain(value)
+    payload_items.is_small(value)
 
 
 def test_a_number_of_too_many_digits_is_shown_by_its_type():
@@ -177,12 +177,13 @@ def test_what_is_short_is_shown_whole():
 
 
 def test_a_table_has_a_column_for_each_field():
-    assert labels.columns("cfg", Config(0.1)) == {
+    assert payload_items.columns("cfg", Config(0.1)) == {
         "cfg": "Config(lr=0.1, depth=3, optimizer=Optimizer(name='adam', lr=0.1))",
         "cfg.lr": 0.1, "cfg.depth": 3, "cfg.optimizer.name": "adam", "cfg.optimizer.lr": 0.1,
     }  # fmt: skip
-    assert labels.columns("x", numpy.float64(0.5)) == {"x": 0.5} and labels.columns("x", None) == {"x": None}
-    assert labels.columns("x", [1, 2]) == {"x": "[1, 2]"}
+    assert payload_items.columns("x", numpy.float64(0.5)) == {"x": 0.5}
+    assert payload_items.columns("x", None) == {"x": None}
+    assert payload_items.columns("x", [1, 2]) == {"x": "[1, 2]"}
 
 
 @pytest.mark.parametrize(
@@ -191,7 +192,7 @@ def test_a_table_has_a_column_for_each_field():
      ([1] * 999, False), ({"a": b"x"}, False), (object(), False)],
 )  # fmt: skip
 def test_only_small_values_are_kept(value: object, small: bool):
-    assert labels.is_small(value) is small
+    assert payload_items.is_small(value) is small
 
 
 def test_the_text_of_a_secret_is_in_no_label():
@@ -200,8 +201,8 @@ def test_the_text_of_a_secret_is_in_no_label():
     for text in (labels.label((), given), *labels.labels([list(given.items()), [("token", "geheim2")]], most=20)):
         assert "geheim" not in text
     assert labels.label((), given, 200) == "token='***', cfg={'api_key': '***', 'max_tokens': 5, 'tokenizer': 'bpe'}"
-    assert labels.columns("password", "geheim") == {"password": "***"}
-    assert "geheim" not in str(labels.columns("cfg", given["cfg"]))
+    assert payload_items.columns("password", "geheim") == {"password": "***"}
+    assert "geheim" not in str(payload_items.columns("cfg", given["cfg"]))
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,11 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -22,13 +24,16 @@ from clusterfn import Executor
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config import config_file
+from clusterfn.config.spec import ResultPolicy
 from clusterfn.errors import ClusterfnError
-from clusterfn.hosts import follow_window
+from clusterfn.hosts import follow_window, loop
+from clusterfn.hosts.connection import Reply
 from clusterfn.hosts.host_state import open_session
+from clusterfn.hosts.rpc.requests import Followed
 from clusterfn.scheduler.slurm.submit import Slurm
 from tests.fakes.growth import grow
 from tests.fakes.slurm_hosts import SlurmHosts, slurm_hosts
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 REPOSITORY = Path(__file__).parents[3]
 SENT = ("put", "chunk", "sbatch", "follow", "still")
@@ -199,6 +204,31 @@ def test_a_turn_comes_only_by_the_connection_by_which_the_job_was_sent(
 
     assert isinstance(job.exception(60), ClusterfnError)
     assert node.asked["follow"] == 0
+
+
+def test_what_a_job_prints_comes_once_to_a_display_that_began_before_the_turn_of_the_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(follow_window, "MOST", 1)
+    session = Mock(root="/root", host=Mock(result_policy=ResultPolicy), follow_window=follow_window.FollowWindow())
+    files: list[Followed] = []
+    session.connection.follow.side_effect = lambda some, *_, **__: files.extend(some) or Reply(lambda: None)
+    tracker = Tracker(session, "7f3a000011112222", "train")
+    job: Job[int] = Job("7f3a", "train", "tensor01", tracker.folder, tracker)
+    tracker.entry = entry_of(job)
+    session.follow_window.enter("another")
+    tracker.follow(in_turn=True)
+    is_shown, shown = threading.Event(), Mock()
+    loop.call(is_shown.wait, WAIT_S)  # the turn of the job comes after that
+
+    tracker.watch_output(shown)
+    is_shown.set()
+
+    until(lambda: session.connection.follow.call_count == 2)
+    for each in files:
+        if each.path.endswith("/stdout"):
+            each.on_data(b"epoch 1")
+    shown.assert_called_once_with("stdout", b"epoch 1")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

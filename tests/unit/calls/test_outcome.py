@@ -17,7 +17,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from clusterfn import errors
 from clusterfn.bridge import layout
-from clusterfn.calls import module_sources, outcome, traceback_files
+from clusterfn.calls import module_sources, outcome, outcome_errors
 from clusterfn.config import units
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.hosts import serialization
@@ -44,7 +44,7 @@ def returned(value: object, **facts):
 def raised(error: BaseException) -> BaseException:
     about, data = written(exceptions.to_records(error))
     published = {"kind": "raised", "value": about, "exception": exceptions.summary(error), "stage": "function"}
-    return outcome.exception_of(published, data, PLACE)
+    return outcome_errors.exception_of(published, data, PLACE)
 
 
 def thrown(error: BaseException) -> BaseException:
@@ -94,7 +94,7 @@ def test_an_exception_whose_own_code_fails_arrives_as_its_type(odd):
 
     assert type(found) is type(odd) and found.args == odd.args
     assert "Odd" in found.__cause__.text and "str() failed" in found.__cause__.text
-    assert outcome.in_a_line(Odd()) == "Odd: <no message: its __str__ raised AttributeError>"
+    assert outcome_errors.in_a_line(Odd()) == "Odd: <no message: its __str__ raised AttributeError>"
 
 
 class Abandoned(concurrent.futures.CancelledError):
@@ -112,24 +112,23 @@ def test_each_kind_of_end_has_its_class_and_keeps_its_facts(kind):
         "kind": kind, "message": "it ended", "stage": "function", "evidence": ["e"], "hint": "h", "attempt": 2,
         "node": "n1", "code": 3, "signal": "SIGSEGV",
     }  # fmt: skip
-    with pytest.raises(errors.ClusterfnError, match="it ended") as caught:
-        outcome.value_of(published, None, PLACE)
 
-    error = caught.value
-    assert type(error) is outcome.ERRORS.get(kind, errors.JobError)
+    error = outcome_errors.exception_of(published, None, PLACE)
+
+    assert type(error) is outcome_errors.ERRORS.get(kind, errors.JobError) and "it ended" in str(error)
     assert (error.host, error.job, error.stage) == ("tensor01 (n1)", "7f3a", "function")
     assert (error.evidence, error.hint) == (("e",), "h")
     assert error.log == "tensor01:/root/jobs/7f3a/attempts/2"
 
 
 def test_every_final_kind_but_value_and_exception_is_in_the_table():
-    assert set(outcome.ERRORS) >= set(DIED) - {layout.SUPERSEDED}
-    assert set(outcome.ERRORS) <= layout.KINDS
+    assert set(outcome_errors.ERRORS) >= set(DIED) - {layout.SUPERSEDED}
+    assert set(outcome_errors.ERRORS) <= layout.KINDS
 
 
 @pytest.mark.parametrize("message", ["the moon was full", None])
 def test_a_kind_of_a_later_version_is_a_job_error(message):
-    error = outcome.exception_of({"kind": "moonstruck", "message": message}, None, PLACE)
+    error = outcome_errors.exception_of({"kind": "moonstruck", "message": message}, None, PLACE)
 
     assert type(error) is errors.JobError and (message or "moonstruck") in str(error)
 
@@ -190,7 +189,7 @@ def test_neither_the_remote_traceback_nor_a_note_obeys_the_host_on_the_terminal(
     about, data = written(exceptions.to_records(ValueError("boom")))
     told = {"type": "ValueError", "message": "boom", "traceback": "Traceback\x1b]0;PWNED\x07\n\tx\x1b[2J\r"}
     published = {"kind": "raised", "value": about, "exception": told, "earlier": ["lost\x1b[2J a card"]}
-    shown = "".join(traceback.format_exception(outcome.exception_of(published, data, PLACE)))
+    shown = "".join(traceback.format_exception(outcome_errors.exception_of(published, data, PLACE)))
 
     assert "Traceback\n\tx\n" in shown and "lost a card" in shown
     assert not {*shown} & {*"\x1b\x07\r"}
@@ -297,7 +296,7 @@ def test_an_error_of_cuda_comes_with_what_to_do_about_it(said, advice):
 def test_an_error_of_cuda_that_cannot_be_rebuilt_has_the_advice_as_its_hint():
     facts = {**exceptions.summary(RuntimeError("CUDA out of memory")), "type": "torch.OutOfMemoryError"}
 
-    error = outcome.exception_of({"kind": "raised", "exception": facts, "stage": "function"}, None, PLACE)
+    error = outcome_errors.exception_of({"kind": "raised", "exception": facts, "stage": "function"}, None, PLACE)
 
     assert type(error) is errors.FunctionError and "a smaller batch" in error.hint
 
@@ -307,7 +306,7 @@ def test_a_job_that_had_gpus_is_not_advised_to_ask_for_one():
     about, data = written(exceptions.to_records(error))
     facts = {"kind": "raised", "value": about, "exception": exceptions.summary(error)}
 
-    told = outcome.exception_of({**facts, "usage": {"gpus": [{"uuid": "GPU-1"}]}}, data, PLACE)
+    told = outcome_errors.exception_of({**facts, "usage": {"gpus": [{"uuid": "GPU-1"}]}}, data, PLACE)
 
     assert told.__notes__ == ["the job had GPUs: `clusterfn check tensor01 --gpus 1` shows why PyTorch cannot use them"]
 
@@ -367,7 +366,7 @@ def test_the_last_error_of_several_attempts_names_those_before_it():
     published, value = written(RuntimeError("CUDA error: uncorrectable ECC error encountered"))
     published = {**published, "kind": layout.LOST, "message": "the supervisor died", "earlier": earlier}
 
-    error = outcome.exception_of(published, value, PLACE)
+    error = outcome_errors.exception_of(published, value, PLACE)
 
     assert error.message == "the supervisor died; this was the last of 2 attempts"
     assert list(error.evidence)[:1] == earlier
@@ -388,7 +387,7 @@ def test_the_hint_at_a_file_beside_the_script_names_the_jobs_own_folder(tmp_path
 @pytest.mark.parametrize("facts", [{}, {"exception": None}, {"exception": {"type": "mod.Odd"}}])
 @pytest.mark.parametrize("value", [None, bytearray(), bytearray(b"nonsense")])
 def test_an_exception_of_which_little_is_left_is_a_function_error(facts, value):
-    got = outcome.exception_of({"kind": "raised", "message": "mod.Odd: text", **facts}, value, PLACE)
+    got = outcome_errors.exception_of({"kind": "raised", "message": "mod.Odd: text", **facts}, value, PLACE)
 
     assert type(got) is errors.FunctionError and "the function raised" in str(got)
 
@@ -406,7 +405,7 @@ def test_a_remote_traceback_names_the_cell_of_the_notebook():
         file = shell.compile.cache("def f(): 1 / 0", 6)
         text = f'Traceback:\n  File "{file}", line 2, in f\n  File "/opt/x.py", line 3, in g\n'
 
-        told = traceback_files.name_files_as_here(text)
+        told = outcome.name_files_as_here(text)
     finally:
         InteractiveShell.clear_instance()
     assert told == 'Traceback:\n  Cell In[6], line 2, in f\n  File "/opt/x.py", line 3, in g\n'
@@ -423,7 +422,7 @@ def missing(
     error = thrown(error or ModuleNotFoundError(f"No module named {module!r}", name=module))
     about, data = written(exceptions.to_records(error))
     facts = {**exceptions.summary(error), "missing": {"module": module, "python": python, "version": version}}
-    return outcome.exception_of({"kind": kind, "value": about, "exception": facts, "message": "m"}, data, PLACE)
+    return outcome_errors.exception_of({"kind": kind, "value": about, "exception": facts, "message": "m"}, data, PLACE)
 
 
 def printed(error: BaseException) -> str:
@@ -456,7 +455,7 @@ def test_missing_metadata_of_a_package_is_not_reported_as_a_missing_module():
     refused = PackageNotFoundError("mypkg")
     facts = {**exceptions.summary(refused), "missing": {"module": "mypkg", "python": "/p/python", "metadata": True}}
 
-    error = outcome.exception_of({"kind": "payload", "exception": facts, "message": "m"}, None, PLACE)
+    error = outcome_errors.exception_of({"kind": "payload", "exception": facts, "message": "m"}, None, PLACE)
 
     assert error.hint.startswith("/p/python on tensor01 has no metadata of mypkg: install mypkg there")
     assert "pip install -e ." in error.hint

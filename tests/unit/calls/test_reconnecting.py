@@ -28,6 +28,7 @@ from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.session_stream import CallStream
 from clusterfn.calls.session_tracker import SessionCallJob, SessionCallTracker
+from clusterfn.calls.submission import Started
 from clusterfn.config.job_spec import Group, JobSpec
 from clusterfn.config.spec import Host, Interpreter, Resources
 from clusterfn.errors import (
@@ -214,7 +215,7 @@ def followed(session: HostState, job_id: str = "7f3a" * 4) -> Job[Any]:
     job: Job[Any] = Job(job_id, "train", session.host.name, tracker.folder, tracker)
     tracker.entry = entry_of(job)
     tracker.follow()
-    tracker.started("b0:1:2")
+    tracker.taken(Started("b0:1:2"))
     tracker.queued()
     entry_of(job).set_state(RUNNING)
     return job

@@ -10,7 +10,6 @@ from unittest.mock import Mock
 import pytest
 
 from clusterfn.calls import payload, submit
-from clusterfn.calls.entry import ENDED
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.submission import WaitingJob
 from clusterfn.errors import HostError, SubmitError, Unreachable, Unsatisfiable
@@ -65,46 +64,48 @@ def test_a_file_that_is_gone_here_when_the_host_needs_it_again_ends_its_job(tmp_
 def refuse(tracker, error):
     refused = Reply(lambda: None)
     refused.reject(error)
-    loop.begin(submit.see_started(tracker, refused))
+    loop.begin(submit.see_started(tracker.session, refused, tracker))
 
 
 @pytest.fixture
-def tracker():
-    removal = Request()
+def removal():
+    return Request()
+
+
+@pytest.fixture
+def tracker(removal):
     connection = SimpleNamespace(run=lambda argv: removal)
-    session = SimpleNamespace(host=SimpleNamespace(name="cluster"))
-    known = {"connection": connection, "session": session, "folder": "/root/jobs/x", "sending": None, "entry": ENDED}
-    return SimpleNamespace(**known, removal=removal, end=lambda: None)
+    return Tracker(Mock(root="/root", connection=connection, host=SimpleNamespace(name="cluster")), "7f3a", "train")
 
 
 @pytest.mark.parametrize("kind", [SubmitError, Unsatisfiable])
-def test_the_folder_of_a_refused_job_is_gone_before_the_program_ends(tracker, kind):
+def test_the_folder_of_a_refused_job_is_gone_before_the_program_ends(tracker, removal, kind):
     refuse(tracker, kind("sbatch refused"))
 
     exit_flush.finish_all()
 
-    assert 0 < tracker.removal.waited_s <= 5
+    assert 0 < removal.waited_s <= 5
     assert exit_flush.unanswered == {}
 
 
-def test_so_is_that_of_one_that_is_refused_while_the_program_ends(tracker):
+def test_so_is_that_of_one_that_is_refused_while_the_program_ends(tracker, removal):
     submission = Request()
     submission.add_done_callback(lambda _: refuse(tracker, SubmitError("sbatch refused")))
     exit_flush.await_at_exit(submission)
 
     exit_flush.finish_all()
 
-    assert tracker.removal.waited_s is not None
+    assert removal.waited_s is not None
     assert exit_flush.unanswered == {}
 
 
 @pytest.mark.parametrize("error", [Unreachable("it cannot be asked any more"), HostError("the connection is closed")])
-def test_the_folder_of_a_job_that_may_run_stays(tracker, error):
+def test_the_folder_of_a_job_that_may_run_stays(tracker, removal, error):
     refuse(tracker, error)
 
     exit_flush.finish_all()
 
-    assert tracker.removal.waited_s is None
+    assert removal.waited_s is None
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import attach, console, history
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.job import Job, entry_of
-from clusterfn.calls.outcome import RemoteTraceback
+from clusterfn.calls.outcome_errors import RemoteTraceback
 from clusterfn.cli import environment_parser, jobs, main, output, parser, screen, selection, target, usage
 from clusterfn.cli.check import function as check_function
 from clusterfn.cli.complaint import describe_error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import re
 
@@ -18,7 +19,7 @@ from clusterfn.config.spec import Resources, ResultPolicy
 from clusterfn.errors import HostError, JobError
 from clusterfn.hosts.rpc.reply import Reply
 from tests.fakes.taken import Taken
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 EVIL = "<script>alert('x')</script>&\x1b[31m"
 SAFE = "&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt;&amp;"
@@ -78,6 +79,7 @@ def a_job(backend=None):
 
 def ends(job, kind="raised", **told):
     entry_of(job).settle({"kind": kind, "usage": USED, **told}, None)
+    concurrent.futures.wait([job], WAIT_S)
 
 
 def test_a_job_that_has_ended_shows_state_duration_memory_and_gpus():

@@ -1,0 +1,191 @@
+"""The exception of an outcome that a host published.
+
+The only place that knows which kind of outcome is which class of error. Reads no file and asks no host.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import posixpath
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from clusterfn import errors
+from clusterfn.bridge import layout
+from clusterfn.bridge.attributes import attribute
+from clusterfn.bridge.supervisor.text import in_one_line, printable
+from clusterfn.calls import failure_hints
+from clusterfn.calls.outcome import JobLocation, checked, facts_of, name_files_as_here, where_of, whole_value
+from clusterfn.hosts import serialization
+
+if TYPE_CHECKING:
+    from clusterfn.hosts.landing import Value
+
+ERRORS: Mapping[str, type[errors.ClusterfnError]] = {
+    layout.COMMAND: errors.CommandFailed,
+    layout.RESULT: errors.ResultError,
+    layout.PAYLOAD_BROKEN: errors.PayloadError,
+    layout.ENVIRONMENT: errors.EnvironmentBuildError,
+    layout.EXITED: errors.ExitedEarly,
+    layout.SIGNAL: errors.KilledBySignal,
+    layout.MEMORY: errors.OutOfMemory,
+    layout.TIME: errors.TimeLimit,
+    layout.STALLED: errors.Stalled,
+    layout.NODE: errors.NodeFailed,
+    layout.DISK: errors.DiskFull,
+    layout.HOST_DISK: errors.HostDiskFull,
+    layout.LOST: errors.WorkerLost,
+    layout.ACTOR_LOST: errors.ActorLost,
+    layout.CANCELLED: errors.Cancelled,
+    layout.UNSATISFIABLE: errors.Unsatisfiable,
+    layout.PREEMPTED: errors.Preempted,
+    layout.DEPENDENCY: errors.DependencyFailed,
+}
+# Raised as themselves, these would end a loop, an event loop or the interpreter on this machine.
+_NOT_RAISED_HERE = (
+    SystemExit,
+    KeyboardInterrupt,
+    GeneratorExit,
+    StopIteration,
+    StopAsyncIteration,
+)
+
+
+class RemoteTraceback(Exception):
+    """The traceback on the host, as text, at the end of the chain of the user's exception."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return "\n" + printable(self.text)
+
+
+def exception_of(outcome: Mapping[str, Any], value: Value | None, place: JobLocation) -> BaseException:
+    """Return the exception for an outcome of any other kind than `returned`."""
+    if outcome["kind"] == layout.RAISED:
+        return _raised(outcome, value, place)
+    cls = ERRORS.get(outcome["kind"], errors.JobError)
+    message, facts = outcome.get("message") or f"the job ended as {outcome['kind']!r}", facts_of(outcome, place)
+    if outcome.get("earlier"):
+        message = f"{message}; {_count(outcome)}"
+        facts["evidence"] = [*outcome["earlier"], *facts["evidence"]]
+    error = cls(message, **facts)
+    if isinstance(error, errors.DependencyFailed):
+        error.__cause__ = _cause_of(outcome, value, place)
+    elif isinstance(error, errors.DiskFull) and outcome.get("exception"):
+        cause = error.__cause__ = _raised({**outcome, "kind": layout.RAISED}, value, place)
+        if isinstance(cause, OSError):
+            error.errno, error.strerror, error.filename = cause.errno or error.errno, cause.strerror, cause.filename
+    elif isinstance(error, errors.CommandFailed):
+        error.exit_status, error.signal = outcome.get("code") or error.exit_status, outcome.get("signal") or ""
+    elif isinstance(error, errors.ExitedEarly):
+        error.code = outcome.get("code")
+    elif isinstance(error, errors.KilledBySignal):
+        error.signal = outcome.get("signal") or ""
+    missing = failure_hints.about_missing_module(outcome, place.host)
+    if missing:
+        error.hint = missing
+    if outcome.get("checkpoint"):
+        error.hint = "; ".join(filter(None, [error.hint, failure_hints.how_to_resume(place.job)]))
+    return error
+
+
+def _cause_of(outcome: Mapping[str, Any], value: Value | None, place: JobLocation) -> BaseException | None:
+    """Return the exception of the job that was to give the value: its file was copied into this job's."""
+    try:
+        cause = checked(outcome.get("cause"))
+    except ValueError:
+        return None
+    job = str(cause.get("job"))
+    folder = posixpath.join(posixpath.dirname(place.folder), job)
+    failed = {**cause, "value": outcome.get("value")}
+    return exception_of(failed, value, JobLocation(place.host, job, folder, place.results))
+
+
+def in_a_line(error: BaseException) -> str:
+    """Return type and message in one line, also for an exception whose `__str__` raises."""
+    text = (
+        error.message if isinstance(error, errors.ClusterfnError) else serialization.part("exceptions").text_of(error)
+    )
+    return in_one_line(f"{type(error).__name__}: {text}".partition("\n")[0])
+
+
+def _count(outcome: Mapping[str, Any]) -> str:
+    return f"this was the last of {len(outcome['earlier']) + 1} attempts"
+
+
+def _raised(outcome: Mapping[str, Any], value: Value | None, place: JobLocation) -> BaseException:
+    what = {"type": "an exception", "message": outcome.get("message") or "", "traceback": ""}
+    what.update(outcome.get("exception") or {})
+    what["traceback"] = name_files_as_here(what["traceback"].rstrip())
+    error = None if place.results.data_only else _rebuilt(outcome, value)
+    facts = facts_of(outcome, place)
+    facts["hint"] = facts["hint"] or failure_hints.about_gpus(outcome, place.host)
+    if place.results.data_only:
+        as_text = f'exceptions of {place.host} arrive as text (results="data"); error.type_name has the class'
+        facts["hint"] = "; ".join(filter(None, [facts["hint"], as_text]))
+    # An error of asyncio can come only if asyncio is imported, and the import takes time.
+    cancelled = getattr(sys.modules.get("asyncio"), "CancelledError", ())
+    ends = isinstance(error, (_NOT_RAISED_HERE, cancelled)) or type(error) is concurrent.futures.CancelledError
+    if error is None or ends:
+        return _function_error(what, facts)
+    _, broken = serialization.part("exceptions").attempt(_equip, error, what["traceback"], outcome, place)
+    return _function_error(what, facts) if broken else error
+
+
+def _equip(error: BaseException, traceback: str, outcome: Mapping[str, Any], place: JobLocation) -> None:
+    """Add notes and the remote traceback to an exception, whose class may have properties that raise anything."""
+    # A path in the home directory of this machine's user means nothing on another machine.
+    home = os.path.join(os.path.expanduser("~"), "")
+    file = attribute(error, "filename")
+    if isinstance(error, FileNotFoundError) or (
+        isinstance(error, PermissionError) and isinstance(file, str) and file.startswith(home)
+    ):
+        failure_hints.hint_at_file(error, file, place.host)
+    earlier = [*outcome["earlier"], _count(outcome)] if outcome.get("earlier") else []
+    note = printable("\n".join(filter(None, [*earlier, failure_hints.note_on(error, outcome, place.host)])))
+    # Before Python 3.11 a traceback shows no notes, so this one gets them as text.
+    text = f"{traceback}\n{note}" if note and sys.version_info < (3, 11) else traceback
+    remote = RemoteTraceback(f'"""on {where_of(outcome, place)}, job {place.job}\n{text}\n"""')
+    if note:
+        notes = [*getattr(error, "__notes__", ()), note]
+        object.__setattr__(error, "__notes__", notes)
+    # `object.__setattr__` does not call the user's own `__setattr__`.
+    object.__setattr__(_end_of_chain(error), "__cause__", remote)
+
+
+def _rebuilt(outcome: Mapping[str, Any], value: Value | None) -> BaseException | None:
+    container, exceptions = serialization.part("container"), serialization.part("exceptions")
+    try:
+        records = container.loads(whole_value(outcome, value, container), same_python=False)
+        error: BaseException = exceptions.from_records(records)
+    except (exceptions.CannotRebuild, container.Damaged):
+        return None
+    return error
+
+
+def _function_error(what: Mapping[str, str], facts: dict[str, Any]) -> errors.FunctionError:
+    """Make an error with the remote traceback as its evidence; as a cause it would be shown twice."""
+    facts["evidence"] = what["traceback"].splitlines()
+    if what["type"] == "SystemExit":
+        facts["hint"] = facts.get("hint") or "return to end the function early; raise an exception to report a failure"
+    message = f": {what['message']}" if what["message"] else ""
+    error = errors.FunctionError(f"the function raised {what['type']}{message}", **facts)
+    error.type_name, error.traceback = what["type"], what["traceback"]
+    return error
+
+
+def _end_of_chain(error: BaseException) -> BaseException:
+    seen = {id(error)}
+    while True:
+        following = error.__cause__
+        if following is None and not error.__suppress_context__:
+            following = error.__context__
+        if following is None or id(following) in seen:
+            return error
+        seen.add(id(following))
+        error = following
