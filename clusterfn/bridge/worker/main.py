@@ -15,7 +15,6 @@ import _socket
 import contextlib
 import faulthandler
 import gc
-import importlib.util
 import json
 import os
 import sys
@@ -137,7 +136,10 @@ def _run_job(job: str, rest: list[str], discards: bool, report: Report, value_fd
 
 
 def _require_module(name: str) -> None:
-    if importlib.util.find_spec(name) is None:
+    # This import is late, because few jobs need a module by name.
+    from importlib.util import find_spec
+
+    if find_spec(name) is None:
         raise CallRejected(
             "environment",
             "the environment %s has no %s, which this job needs" % (sys.prefix, name),
