@@ -117,7 +117,7 @@ def printable(text: str) -> str:
         >>> printable("a\\x1b[2Jb\\x1b]0;title\\x07")
         'ab'
     """
-    # This import is late, because a job whose output nobody is shown here needs no `re`, which takes 4 ms.
+    # This import is late, because a job that returns its value needs no `re`, which takes 4 ms.
     import re
 
     return re.sub(_ESCAPES, "", text).encode("utf-8", "backslashreplace").decode("utf-8")
