@@ -71,6 +71,7 @@ def _sections(place: Place, wanted: dict[str, tuple[float, float]]) -> dict[str,
     latency: dict[str, Callable[[], list[Row]]] = {
         "Import": lambda: costs.imports(place),
         "Calls and what they cannot do without": lambda: calls.bare(place, lab),
+        "CPU of a job on its host": lambda: costs.on_host(place),
         "Output": lambda: costs.printing(place, lab),
         "Many calls": lambda: calls.at_once(place, lab),
         "Sessions": lambda: calls.sessions(place, lab),

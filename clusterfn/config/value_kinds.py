@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from clusterfn.bridge.supervisor.eligible_gpus import GPU_ID
+from clusterfn.bridge.supervisor.eligible_gpus import is_gpu_id
 from clusterfn.config import forms, units
 from clusterfn.config.notify import KEYS as NOTIFY_KEYS
 from clusterfn.config.notify import Notify, parse_notify
@@ -246,7 +246,7 @@ def _gpus(value: Value) -> tuple[str, ...]:
         raise (only or value).error("expected a list of GPUs below `only:`", "write `gpus: {only: [3]}`")
     names = tuple(each.as_written() for each in only.values)
     for each, name in zip(only.values, names):
-        if not GPU_ID.fullmatch(name):
+        if not is_gpu_id(name):
             raise each.error(
                 f'"{name}" names no GPU', "write the number or the UUID that `nvidia-smi -L` shows: [3] or [GPU-7f3a…]"
             )

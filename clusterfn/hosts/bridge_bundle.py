@@ -57,7 +57,7 @@ _NEEDED_BY_THE_REST = (
 _OF_THE_AGENT = tuple(
     f"agent/{name}.py" for name in ("__init__", "frames", "inotify", "libc", "pipes", "site_rules", "trusted")
 )
-_SINGLE_FILES = ("layout.py", "job_states.py", "attributes.py", "removal.py", *_OF_THE_AGENT)
+_SINGLE_FILES = ("layout.py", "job_states.py", "attributes.py", "fast_start.py", "removal.py", *_OF_THE_AGENT)
 
 
 class FileBundle(NamedTuple):

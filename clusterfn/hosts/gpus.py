@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from clusterfn.bridge.supervisor import nvidia_smi
 from clusterfn.bridge.supervisor.eligible_gpus import (
-    GPU_ID,
     GpuInfo,
     allowed_gpus,
     describe_gpus,
@@ -21,6 +20,7 @@ from clusterfn.bridge.supervisor.eligible_gpus import (
     eligible_gpus,
     gpus_in,
     is_called,
+    is_gpu_id,
     is_gpu_type,
     suggest_gpus,
 )
@@ -117,7 +117,7 @@ def hides_some(setting: str, there: int) -> bool:
 
 def _named(setting: str) -> list[str]:
     value = setting.partition("=")[2]
-    return [name for name in re.split("[, ]+", value) if GPU_ID.fullmatch(name)]
+    return [name for name in re.split("[, ]+", value) if is_gpu_id(name)]
 
 
 def about_visible(setting: str, host: str) -> str:

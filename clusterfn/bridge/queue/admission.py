@@ -9,9 +9,8 @@ import sys
 import time
 
 from ..layout import CLAIM, ENVIRONMENT, EXIT_QUEUED, EXIT_RETURNED, OUTCOME, TURN, attempt_dir
-from ..supervisor import gpus, publish
+from ..supervisor import publish
 from ..supervisor.eligible_gpus import name_gpus
-from ..supervisor.gpus import candidates
 from ..supervisor.job import HeldResources
 from ..supervisor.verdict import EXIT_LEFT_TO_AFTER, AttemptEnded
 from . import arrivals, launch, lease_names, machine, plan, tickets
@@ -297,6 +296,9 @@ class AdmissionRequest:
 
     def _meets_unleased(self, held: "dict[str, Lease]") -> bool:
         """Look for processes without a lease on GPUs that are held: one may have come at any time before."""
+        # This import is late here and below, because many jobs ask for no GPU.
+        from ..supervisor import gpus
+
         try:
             users = gpus.used_by_others(held)
         except BaseException:  # no other process releases these leases when a signal handler raises here
@@ -388,7 +390,7 @@ class AdmissionRequest:
     def _others_wait(self) -> bool:
         """Return whether another job in the queue may start. One that waits for an input takes no turn."""
         queue, with_inputs = self._ticket.queue, []
-        for job in queue.names():
+        for job in queue.each_name():
             ticket = queue.of(job)
             if ticket is not None and ticket.after:
                 with_inputs.append(ticket)
@@ -434,7 +436,7 @@ class AdmissionRequest:
         if first is not None:
             until = time.monotonic() + _NAMED_S
             # No job may pass this one before a spooler that runs already has named it too.
-            while not started and time.monotonic() < until and job in queue.names():
+            while not started and time.monotonic() < until and queue.has(job):
                 names = {lease_names.plain(name) for name in self._look.held_names().waits}
                 if any("/%s/" % job in name for name in names - {lease_names.plain(first.name)}):
                     break
@@ -466,12 +468,16 @@ class MachineLook:
         Raises:
             AttemptEnded: nvidia-smi fails.
         """
+        from ..supervisor import gpus
+
         self.gpus = gpus.list_gpus()
-        self.every = candidates(self.gpus, self._ticket.job.spec["resources"])
+        self.every = gpus.candidates(self.gpus, self._ticket.job.spec["resources"])
 
     def find_unleased(self) -> None:
         """Ask who uses GPUs without a lease, if others wait for some, or such a process was met before."""
         if self.every and (self.unleased or any(other.asked.gpus for other in self.held_names().waiting)):
+            from ..supervisor import gpus
+
             self.unleased = gpus.used_by_others(gpu.uuid for gpu in self.gpus)
 
     def held_names(self) -> lease_names.HeldNames:

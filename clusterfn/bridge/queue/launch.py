@@ -1,16 +1,13 @@
 """Start the spooler of a queue, wake it, or replace one that hangs; requeue the jobs that a restart has interrupted."""
 
-import contextlib
 import errno
 import os
-import signal
 import sys
 import time
-from collections import namedtuple
 
+from ..fast_start import namedtuple, signal, suppress
 from ..layout import INTERRUPTED, SUPERVISE
 from ..supervisor import process_tree
-from ..supervisor.attempt import final_attempt, release_claim
 from ..supervisor.job import DamagedFile, JobFolder
 from ..supervisor.process_tree import boot_id
 from ..supervisor.verdict import say
@@ -39,10 +36,13 @@ _RESTARTED = "the machine was restarted"
 
 def spool_name(queue: "Queue") -> str:
     """Return the name that the spooler of this queue holds."""
-    # This import is late, because only a job that waits needs it.
-    import hashlib
-
-    return lease_names.spool(os.getuid(), hashlib.sha1(os.fsencode(queue.folder)).hexdigest()[:16])
+    # This import is late, because only a job that waits needs it. `hashlib` would load OpenSSL for 5 ms.
+    try:
+        from _sha1 import sha1  # type: ignore[import-not-found]
+    except ImportError:
+        from hashlib import sha1
+    digest: str = sha1(os.fsencode(queue.folder)).hexdigest()
+    return lease_names.spool(os.getuid(), digest[:16])
 
 
 def ensure_spooler(queue: "Queue", lease: str, bridge: str, first: "Optional[FirstInLine]" = None) -> bool:
@@ -109,7 +109,7 @@ def _replace_hung_spooler(queue: "Queue", lease: str, leases: "Leases") -> "Opti
     name = spool_name(queue)
     pids = [pid for pid in _spoolers(queue, lease, name, leases) if _is_stopped_or_hangs(pid, name, leases)]
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
+        with suppress(ProcessLookupError):
             # The spooler has just ended.
             os.kill(pid, signal.SIGKILL)
     until = time.monotonic() + _DIES_S
@@ -147,7 +147,7 @@ def revive_spooler(root: str, bridge: str) -> None:
     """Queue what a restart of the machine has interrupted; start a spooler if tickets are left and none runs."""
     requeue_interrupted(root)
     queue = tickets.Queue(root)
-    ticket = next(filter(None, map(queue.of, queue.names())), None)
+    ticket = next(filter(None, map(queue.of, queue.each_name())), None)
     if ticket is not None or queue.damaged():
         lease = "socket" if ticket is None else ticket.lease
         ensure_spooler(queue, lease, bridge)
@@ -193,6 +193,9 @@ def requeue_interrupted(root: str) -> bool:
 
 
 def _requeue(root: str, fields: "dict[str, Any]") -> None:
+    # This import is late, because machines are seldom restarted.
+    from ..supervisor.attempt import final_attempt, release_claim
+
     job = JobFolder(fields["folder"])
     if job.cancelled() or final_attempt(job) is not None:
         return

@@ -16,8 +16,7 @@ root, has bound it. Whose name another user has bound holds it with a random end
 Older bridges take all behind a `~` for a part of the job's id.
 """
 
-import re
-
+from ..supervisor.text import DIGITS
 from .machine import ANY, Demand, Kind, Running, Used, Waiting
 
 TYPE_CHECKING = False
@@ -32,10 +31,9 @@ VALID_S = 60
 _NO_END_S = str(1 << 62)
 # An abstract socket's name takes 107 bytes. The prefix of lease.py takes 10 of them, and an ending takes 10.
 _LONGEST = 87
-# ASCII digits only: `int` reads digits of other scripts too, and a user could name other users by them.
-_NUMBER = re.compile("[0-9]{1,20}$")
-_ENDING = re.compile("~[^/]*")
-_CLAIMS = re.compile("(?:run|wait|spool|turn)/([0-9]+)/")
+# A user could name other users by digits of other scripts, so only `DIGITS` count.
+_LONGEST_NUMBER = 20
+_CLAIMING = frozenset(["run", "wait", "spool", "turn"])
 # Of one user: a spooler names the first job of each line, and those that are about to start.
 _MOST_WAITING = 256
 _TIME_SHARED = "t"
@@ -115,13 +113,14 @@ def _the_first_of_each(waiting: "list[Waiting]") -> "list[Waiting]":
 
 def claimed_by(name: str) -> "Optional[int]":
     """Return the uid that a name says; None if it says none, as that of a GPU."""
-    claim = _CLAIMS.match(name)
-    return int(claim.group(1)) if claim else None
+    parts = name.split("/", 2)
+    claims = len(parts) == 3 and parts[0] in _CLAIMING and parts[1] and DIGITS.issuperset(parts[1])
+    return int(parts[1]) if claims else None
 
 
 def plain(name: str) -> str:
     """Return a name without its ending."""
-    return _ENDING.sub("", name)
+    return "/".join(part.partition("~")[0] for part in name.split("/")) if "~" in name else name
 
 
 def with_ending(name: str, ending: str) -> str:
@@ -210,4 +209,8 @@ def _job_of(field: str) -> "tuple[str, str]":
 
 def _numbers(words: "list[str]") -> "list[int]":
     """Parse numbers; return an empty list if a word is not one: clusterfn did not make that name."""
-    return [int(word) for word in words] if all(map(_NUMBER.match, words)) else []
+    return [int(word) for word in words] if all(map(_is_number, words)) else []
+
+
+def _is_number(word: str) -> bool:
+    return 0 < len(word) <= _LONGEST_NUMBER and DIGITS.issuperset(word)

@@ -4,11 +4,10 @@ GPUs are counted by UUID, everything else by amount. Jobs are admitted and reser
 """
 
 import os
-import re
 import sys
 import time
-from collections import namedtuple
 
+from ..fast_start import namedtuple
 from ..layout import MACHINES
 from ..supervisor.eligible_gpus import allowed_gpus, eligible_gpus, only_of, squeezed
 from ..supervisor.process_tree import read_proc
@@ -25,8 +24,7 @@ _BOOTTIME = 7
 Demand = namedtuple("Demand", ("gpus", "cores", "memory_mb"))
 # Which GPUs are suitable. type: as `squeezed` writes it, "" for any. memory_mb: the size of each, 0 for any. only: the
 # GPUs that the user's clusterfn.yml permits, () for all; the names of leases do not say this.
-Kind = namedtuple("Kind", ("type", "memory_mb", "only"))
-Kind.__new__.__defaults__ = ((),)
+Kind = namedtuple("Kind", ("type", "memory_mb", "only"), defaults=((),))
 # What all running jobs of one user may take together; None for all there is.
 UserLimits = namedtuple("UserLimits", ("gpus", "cores", "memory_mb", "jobs"))
 # A job that runs. shared: whether it shares the cores in time with all other programs, so that no other user waits for
@@ -40,6 +38,7 @@ Used = namedtuple("Used", ("ms", "step_ms", "more"))
 Waiting = namedtuple("Waiting", ("ms", "uid", "job", "asked", "kind", "used"))
 
 ANY = Kind("", 0, ())
+_OF_NAMES = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 # A spooler publishes no more than this many further jobs that could start at once.
 _MANY = 64
 # On one's own machine, the jobs together may ask for this many times its cores.
@@ -49,7 +48,7 @@ _TIMES_SHARED = 4
 def name() -> str:
     """Return <machine-id>-<hostname>: cloned images share the first, a home may be shared by machines."""
     number = _first_line("/etc/machine-id") or _first_line("/var/lib/dbus/machine-id") or "unknown"
-    return re.sub(r"[^A-Za-z0-9._-]", "_", "%s-%s" % (number, os.uname()[1]))
+    return "".join(sign if sign in _OF_NAMES else "_" for sign in "%s-%s" % (number, os.uname()[1]))
 
 
 def folder(root: str) -> str:

@@ -12,7 +12,7 @@ process without a lease on a GPU takes another GPU, which the next job must not 
 
 import os
 
-from ..supervisor.gpus import user_name
+from ..supervisor.process_tree import user_name
 from .machine import CORES, GPUS, MEMORY, OWN, RemainingResources, Usage
 
 TYPE_CHECKING = False

@@ -6,7 +6,7 @@ Some machines give each user, each login (pam_namespace) or a service (systemd's
 import functools
 import os
 
-from ..supervisor.gpus import user_name
+from ..supervisor.process_tree import user_name
 
 MOUNTS = "/proc/self/mountinfo"
 _OF_SYSTEMD, _OF_PAM = "systemd-private-", "tmp-inst"

@@ -5,9 +5,9 @@ in the queue of a listener, as a connection would.
 """
 
 import _socket
-import re
 import struct
-from collections import namedtuple
+
+from ..fast_start import namedtuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,8 +18,9 @@ Binding = namedtuple("Binding", ("uid", "inode"))
 
 TABLE = "/proc/net/unix"
 # The flags and the type are those of stream sockets that are not connected, as /proc shows them.
-_LISTED = re.compile(rb": \w+ \w+ \w+ 0001 01 +(\d+) @([^\s@]+)\n")
-_NAME = re.compile(rb"\0([!-?A-~]+)\Z")
+_LISTED = rb": \w+ \w+ \w+ 0001 01 +(\d+) @([^\s@]+)\n"
+# Of names: ASCII without blanks, and without the sign by which /proc shows the zero byte that begins them.
+_SIGNS = bytes(number for number in range(33, 127) if number != ord("@"))
 
 # Constants from <linux/netlink.h>, <linux/sock_diag.h> and <linux/unix_diag.h>.
 SOCK_DIAG, _BY_FAMILY, _DUMP = 4, 20, 0x301
@@ -48,13 +49,16 @@ def bound_names(prefix: str) -> "dict[str, Binding]":
 
 
 def _read_table() -> "dict[bytes, Binding]":
+    # This import is late, because most kernels answer, and it takes 4 ms.
+    import re
+
     try:
         with open(TABLE, "rb") as file:
-            listed = _LISTED.findall(file.read())
+            listed = re.findall(_LISTED, file.read())
     except (FileNotFoundError, PermissionError):
         # A sandbox shows no table. Then nothing is listed, but the kernel still lets only one process bind a name.
         return {}
-    return {name: Binding(None, int(inode)) for inode, name in listed if _NAME.match(b"\0" + name)}
+    return {name: Binding(None, int(inode)) for inode, name in listed if _is_plain(name)}
 
 
 def _ask_kernel() -> "dict[bytes, Binding]":
@@ -100,6 +104,9 @@ def _read_socket(data: bytes, bindings: "dict[bytes, Binding]") -> None:
         elif kind == _UID_ATTRIBUTE:
             uid = struct.unpack_from("=I", data, start + 4)[0]
         start += length + 3 & ~3
-    abstract = _NAME.match(name)
-    if abstract:
-        bindings[abstract.group(1)] = Binding(None if uid == _NOBODY else uid, inode)
+    if name.startswith(b"\0") and _is_plain(name[1:]):
+        bindings[name[1:]] = Binding(None if uid == _NOBODY else uid, inode)
+
+
+def _is_plain(name: bytes) -> bool:
+    return bool(name) and not name.translate(None, _SIGNS)

@@ -6,14 +6,11 @@ docs/reference/job-directory.md describes them. It is for people and for tests t
 full disk does not end a job.
 """
 
-import contextlib
-import json
 import os
-import re
 import stat
 import time
-from collections import namedtuple
 
+from ..fast_start import dumps, namedtuple, suppress
 from ..layout import (
     CANCEL,
     CLAIM,
@@ -28,13 +25,14 @@ from ..layout import (
     environment_dir,
 )
 from ..supervisor import process_tree, publish
-from ..supervisor.job import NAME, NUMBER, WHOLE, DamagedFile, checked, dependencies_of, parse_record
+from ..supervisor.job import NAME, NUMBER, WHOLE, DamagedFile, checked, dependencies_of, is_job_id, parse_record
+from ..supervisor.text import DIGITS
 from . import machine
 from .machine import Demand, UserLimits, kind_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Optional
+    from typing import Any, Iterator, Optional
 
     from ..supervisor.job import JobFolder
 
@@ -67,7 +65,6 @@ TICKET_STATES = {
 }
 # The limit of each amount: a larger number does not fit into the name of a job.
 _MOST = 1 << 40
-_JOB = re.compile(r"([0-9a-f]{16})(?:\.([0-9]+))?\Z")
 
 
 class Queue:
@@ -82,10 +79,21 @@ class Queue:
 
     def names(self) -> "list[str]":
         """List the ids of the waiting jobs."""
+        return list(self.each_name())
+
+    def each_name(self) -> "Iterator[str]":
+        """Yield the same, for callers that seldom need all: the queue may hold thousands."""
         try:
-            return [name for name in os.listdir(self.folder) if not name.startswith(".")]
+            with os.scandir(self.folder) as entries:
+                for entry in entries:
+                    if not entry.name.startswith("."):
+                        yield entry.name
         except FileNotFoundError:
-            return []
+            return
+
+    def has(self, job: str) -> bool:
+        """Whether a job has a ticket, which may be damaged."""
+        return os.path.exists(os.path.join(self.folder, job))
 
     def read(self) -> "list[Ticket]":
         """Read all tickets in the order in which they start: by priority, then the oldest first."""
@@ -131,7 +139,7 @@ class Queue:
 
     def damaged(self) -> "dict[str, str]":
         """Return the tickets that were damaged when last read, and what is wrong with each."""
-        return {job: why for job, why in self._damaged.items() if _JOB.match(job)}
+        return {job: why for job, why in self._damaged.items() if _is_job(job)}
 
     def waits(self, job: str) -> bool:
         """Return whether a job has a ticket; the spooler gives the job of a damaged one an outcome."""
@@ -155,7 +163,7 @@ class Queue:
     def write(self, fields: "dict[str, Any]") -> None:
         """Write the ticket of a job: it waits from now on."""
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
-        publish.replace(os.path.join(self.folder, fields["job"]), json.dumps(dict(fields, boot=self._boot)).encode())
+        publish.replace(os.path.join(self.folder, fields["job"]), dumps(dict(fields, boot=self._boot)).encode())
 
     def remove(self, job: str) -> None:
         """Remove a ticket: its job waits no longer."""
@@ -219,11 +227,17 @@ def _checked(fields: "dict[str, Any]", job: str) -> "dict[str, Any]":
     counts = [(value, _MOST) for value in fields["asked"].values()] + [(fields["submitted"], _MOST * 10**9)]
     if not all(0 <= value < most for value, most in counts):
         raise DamagedFile("the ticket: a number is too large, or negative")
-    if not all(map(_JOB.match, fields.get("after") or ())):
+    if not all(map(_is_job, fields.get("after") or ())):
         raise DamagedFile("the ticket: after names what is no job")
     if any("=" in name or not name for name in fields["env"]):
         raise DamagedFile("the ticket: env holds what is not the name of a variable")
     return fields
+
+
+def _is_job(name: str) -> bool:
+    """Whether this is the id of a job, or of an element."""
+    whole, dot, element = name.partition(".")
+    return is_job_id(whole) and (not dot or bool(element) and DIGITS.issuperset(element))
 
 
 def is_claimed(ticket: Ticket) -> bool:
@@ -316,17 +330,17 @@ class JobTicket:
             self.submitted = machine.now_ns()
         claim, aside = (os.path.join(self.job.folder, name) for name in (CLAIM, "." + CLAIM))
         # The function may have removed the claim: it may do anything in the job's folder.
-        with contextlib.suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
             # A ticket counts only while there is no claim. The claim is renamed, because a full disk may have no room
             # for a new one.
             os.rename(claim, aside)
         try:
             self.queue.write(dict(self._fields(reason), queue_timeout_s=None))
         except OSError:
-            with contextlib.suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):
                 os.rename(aside, claim)
             raise
-        with contextlib.suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
             os.unlink(aside)
 
     def keep_for_restart(self) -> None:
@@ -376,7 +390,7 @@ def record_event(root: str, event: str, job: str, **facts: "Any") -> None:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            os.write(fd, (json.dumps(line) + "\n").encode())
+            os.write(fd, (dumps(line) + "\n").encode())
             large = os.fstat(fd).st_size > _LARGEST
         finally:
             os.close(fd)

@@ -7,7 +7,7 @@ Everybody can read those names, so it needs no rights. `supervise.py users` prin
 import json
 import sys
 
-from ..supervisor.gpus import user_name
+from ..supervisor.process_tree import user_name
 from ..supervisor.text import format_duration, format_size
 from . import lease_names, machine
 from .lease import leases_of_kind

@@ -1,7 +1,6 @@
 """SLURM inside a job, by its SLURM_ variables, and outside it, by scontrol, squeue and scancel; srun starts nodes."""
 
 import os
-import re
 
 from ..layout import CANCELLED, LOST, PREEMPTED, STEP, TIME
 from ..supervisor import error_texts
@@ -20,9 +19,8 @@ STANDING = (
     "|pars(e|ing) error|[a-z]+[.]conf|getaddrinfo|unable to resolve|control machine address|duplicated? node"
     "|nodenames?=|plugin_load|plugin_peek|dlopen|spank:|cli_filter[:/]|munged is up"
 )
-_STANDING = re.compile(STANDING, re.IGNORECASE)
 # While a job ends, scontrol says COMPLETING whatever the reason; only slurmstepd's own line names it.
-_ENDS = re.compile(rb"slurmstepd.*\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+?))? \*\*\*")
+_ENDS = rb"slurmstepd.*\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+?))? \*\*\*"
 _STATES = {b"": "CANCELLED", b"TIME LIMIT": "TIMEOUT", b"PREEMPTION": "PREEMPTED"}
 _OOM_WORDS = (b"oom-kill", b"exceeded memory limit", b"Out Of Memory", b"OUT_OF_MEMORY")
 _OBEYED, _KEPT = ("SLURM_", "SQUEUE_", "SCANCEL_", "SCONTROL_", "SINFO_"), ("SLURM_CONF", "SLURM_JWT")
@@ -171,10 +169,13 @@ def _end_of_held(number: str, state: str) -> "Optional[Verdict]":
 
 def _state_by_log(log: str) -> str:
     """Return the state that a job which SLURM is ending will have; "" if its log does not say."""
+    # This import is late here and below, because few jobs need `re`, which takes 4 ms.
+    import re
+
     try:
         with open(log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL))
-            reasons = _ENDS.findall(file.read())
+            reasons = re.findall(_ENDS, file.read())
     except OSError:
         return ""
     return _STATES.get(reasons[-1], "") if reasons else ""
@@ -182,7 +183,9 @@ def _state_by_log(log: str) -> str:
 
 def is_standing(line: str) -> bool:
     """Whether every command on that machine says this, and its answer can be believed."""
-    return bool(_STANDING.search(line))
+    import re
+
+    return bool(re.search(STANDING, line, re.IGNORECASE))
 
 
 def complaints(errors: str) -> "list[str]":

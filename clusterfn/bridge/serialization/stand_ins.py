@@ -9,13 +9,15 @@ import contextlib
 import functools
 import importlib
 import os
-import pathlib
 import sys
 import types
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import by_identity
+
+if TYPE_CHECKING:
+    import pathlib
 
 
 def by_name(module: str, qualname: str) -> Any:
@@ -265,4 +267,7 @@ class Inside:
 
 def path_of(digest: str, name: str) -> pathlib.Path:
     """Return the path, inside a job, of a File or Directory that the caller passed."""
+    # This import is late, because few calls have files, and it takes 3 ms.
+    import pathlib
+
     return pathlib.Path(os.environ["CLUSTERFN_FILES"], digest, name)

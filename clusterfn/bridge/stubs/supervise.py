@@ -7,4 +7,4 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from _clusterfn.bridge.supervisor import program  # type: ignore[import-not-found]
 
-sys.exit(program.main(sys.argv[1:]))
+program.leave(program.main(sys.argv[1:]))

@@ -1,7 +1,11 @@
 """Starts the worker. A script is never byte-compiled, so it only imports a module that is."""
 
+import gc
 import os
 import sys
+
+# What is loaded here stays to the end: `main` turns the collector of garbage on again.
+gc.disable()
 
 here = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, here)

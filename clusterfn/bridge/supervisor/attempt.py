@@ -5,13 +5,12 @@ used so far, and uses now. It is rewritten in place and not synced, less and les
 the supervisor dies, the process that concludes the attempt publishes it.
 """
 
-import contextlib
 import errno
-import json
 import os
 import stat
 import time
 
+from ..fast_start import dumps, suppress
 from ..layout import (
     ATTEMPTS,
     BEGUN,
@@ -80,11 +79,11 @@ class AttemptNews:
             return
         self._said += 1
         record = dict(portable(facts), n=self._said, event=name, t=round(time.time(), 3))
-        line = (json.dumps(record) + "\n").encode()
+        line = (dumps(record) + "\n").encode()
         try:
             os.write(self._events, line)
         except OSError as error:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 if self._has_reopened(error):
                     os.write(self._events, line)
 
@@ -96,7 +95,7 @@ class AttemptNews:
             os.fsync(self._heart)
         except OSError as error:
             # The disk is full or its server is away. The reader waits for two beats and asks the scheduler.
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 self._has_reopened(error)
 
     def _has_reopened(self, error: OSError) -> bool:
@@ -291,7 +290,7 @@ class Attempt(WholeAttempt):
             os.makedirs(self.folder, mode=0o700, exist_ok=True)
         make_folder(self.job.path(ATTEMPTS))
         make_folder(self.folder)
-        data = (json.dumps(outcome) + "\n").encode()
+        data = (dumps(outcome) + "\n").encode()
         won = publish.publish(self.folder, OUTCOME, data, self.reserve)
         if won:
             self.event("ended", kind=outcome["kind"])
@@ -461,7 +460,7 @@ class UsageFile:
             return
         try:
             # The rest of a longer line may follow it.
-            os.pwrite(file, (json.dumps(usage) + "\n").encode(), 0)
+            os.pwrite(file, (dumps(usage) + "\n").encode(), 0)
         except OSError:
             return
         finally:

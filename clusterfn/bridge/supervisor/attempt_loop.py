@@ -1,15 +1,19 @@
 """Run an attempt and, after a failure that passes, the next one: the only loop over attempts that `retries=` allows.
 
-A job and an item of a group differ in what is written of an attempt, and where: `JobLoop` of `main` publishes outcomes,
-`ItemLoop` of `items` writes lines of a journal.
+A job and an item of a group differ in what is written of an attempt, and where: `JobLoop` publishes outcomes, and
+`ItemLoop` of `items` writes lines of a journal. Imports within functions are of what a plain job does without.
 """
 
 import os
+import time
 
-from ..layout import HOST_DISK
+from ..layout import HOST_DISK, SUPERSEDED
+from .attempt import Attempt, claim
+from .classify_exit import lost_supervisor
 from .publish import FULL
 from .run import AttemptRun, run_through
-from .verdict import AttemptEnded, Verdict, concluded_by_another
+from .verdict import AttemptEnded, Verdict, concluded_by_another, exit_code, print_state, say
+from .watch import EndWatch, SupervisorWatchdog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,9 +21,12 @@ if TYPE_CHECKING:
 
     from .attempt import WholeAttempt
     from .job import JobFolder
-    from .watch import EndWatch
+    from .watch import Signals
 
     T = TypeVar("T")
+
+# A process looks every second whether it is fenced.
+_SETTLE_S = 2.0
 
 
 class AttemptLoop:
@@ -134,3 +141,140 @@ def nothing_can_be_written(error: OSError, folder: str) -> Verdict:
     )  # fmt: skip
     hint = "make room there and call again, or point root: to another file system"
     return Verdict(HOST_DISK, message, stage="start", hint=hint)
+
+
+class JobLoop(AttemptLoop):
+    """The attempts of a job, each in a folder of its own, until one has an outcome that is final."""
+
+    attempt: Attempt
+
+    def __init__(self, job: "JobFolder", attempt: Attempt, watch: EndWatch) -> None:
+        super().__init__(job, watch)
+        self.attempt = attempt
+
+    def see_through(self) -> int:
+        """Run the job to its outcome, or until it waits to be started again; return the exit code of the process."""
+        self.job.failed_gpus = _suspect_gpus(self.attempt)
+        verdict, alive = self.run()
+        if self.work is not None and self.job.spec.get("requeue"):
+            status = self._requeue(self.work, verdict, alive)
+            if status is not None:
+                return status
+        return self._conclude(verdict, alive)
+
+    def follow(self, work: AttemptRun, verdict: Verdict) -> "Optional[Attempt]":
+        """Begin the next attempt, then publish that it follows: a process that dies in between can be concluded."""
+        following = self.attempt.following()
+        if following is None:
+            return None
+        # This import is late, as in the loop, which has decided that another attempt follows.
+        from . import retries
+
+        message = self.describe(self.attempt.number, verdict)
+        self.attempt.event("note", message=message)
+        if work.publish(retries.superseding(verdict, message, following.number, self.job.held.uuids)):
+            return following
+        standing = self.attempt.outcome() or {}
+        following.supersede(self.attempt.number if standing.get("final") else standing["superseded_by"])
+        return None
+
+    def turn_to(self, following: "WholeAttempt") -> None:
+        """Go on with the next attempt, for which this process then looks and beats."""
+        super().turn_to(following)
+        self.watch = self.watch.of(following)
+
+    def _requeue(self, work: AttemptRun, verdict: Verdict, alive: bool) -> "Optional[int]":
+        """End an attempt after which the job is started again, by its scheduler or its queue; return the exit code.
+
+        None if `requeue=` does not name what ended it. The scheduler or the queue is asked before the attempt says so:
+        the next process takes over from one that dies in between.
+        """
+        # This import is late, because few jobs have `requeue=`.
+        from . import requeue
+
+        job, attempt = self.job, self.attempt
+        cause = requeue.cause_of(job, verdict)
+        if not cause:
+            return None
+        count, of = 1 + requeue.used(attempt, cause), requeue.allowed(job, cause)
+        if count > of:
+            return self._conclude(requeue.exhausted(verdict, cause, of), alive)
+        requeued = requeue.superseding(attempt.number, verdict, cause, count, of)
+        work.end_tree()
+        try:
+            status = requeue.start_again(job, verdict, requeued.message)
+        except requeue.Refused as refused:
+            work.notes.append("the job was not requeued: %s" % refused)
+            return self._conclude(verdict, alive)
+        attempt.event("note", message=requeued.message)
+        won = self.end(work, requeued, alive=False)
+        print_state(attempt.number, (attempt.outcome() or {}).get("kind"), won)
+        return status
+
+    def _conclude(self, verdict: Verdict, alive: bool) -> int:
+        """Publish the verdict; if it is the worker's own report, before what it left is ended."""
+        work, attempt = self.work, self.attempt
+        if verdict.kind is None:
+            if work is not None:
+                work.release()
+            say(verdict.message)
+            return exit_code(verdict, False)
+        if work is None:
+            won = attempt.publish(verdict.replace(by="supervisor", node=self.job.node))
+        else:
+            won = self.end(work, verdict, alive)
+        print_state(attempt.number, verdict.kind if won else (attempt.outcome() or {}).get("kind"), won)
+        return exit_code(verdict, won)
+
+
+def _suspect_gpus(attempt: Attempt) -> "list[str]":
+    """Return the GPUs on which the job failed before this attempt, for a cause that may be theirs."""
+    retried = [outcome.get("retried") or {} for outcome in attempt.outcomes_before()]
+    return [uuid for each in retried for uuid in each.get("cards") or ()]
+
+
+def begin_attempt(
+    job: "JobFolder", status: "Optional[str]", signals: "Signals"
+) -> "Optional[tuple[Attempt, EndWatch]]":  # fmt: skip
+    """Claim a job that is admitted, and begin its next attempt; None if another process has the job, or had it.
+
+    Args:
+        status: Of the supervisor before this one, as for `main.run`.
+    """
+    holder = claim(job)
+    job.held.confirm()
+    if holder is not None:
+        say("the job is claimed by submission %s; this is %s: nothing to do" % (holder, job.submission))
+        print_state(None, None, False)
+        return None
+    attempt = Attempt.new(job)
+    by = attempt.fence(_lost(job, attempt, status) if status is not None else _lost_with_node(job, attempt))
+    if by is not None:
+        attempt.supersede(by)
+        print_state(by, None, False)
+        return None
+    if attempt.overtook and job.element is None:
+        time.sleep(_SETTLE_S)
+    watchdog = None if job.scheduler.has_nodes else SupervisorWatchdog()
+    return attempt, EndWatch(job, attempt, signals, watchdog=watchdog)
+
+
+def _lost(job: "JobFolder", attempt: Attempt, status: str) -> Verdict:
+    verdict = lost_supervisor(status)
+    # Items count their own tries.
+    if job.element is not None:
+        return Verdict(SUPERSEDED, verdict.message, by="after")
+    # This import is late, because few supervisors die.
+    from . import retries
+
+    used = 1 + attempt.retries_used()
+    return retries.lost(attempt.number - 1, verdict, used, retries.allowed(job))
+
+
+def _lost_with_node(job: "JobFolder", attempt: Attempt) -> "Optional[Verdict]":
+    if not job.spec.get("requeue"):
+        return None
+    # This import is late, because few jobs have `requeue=`.
+    from . import requeue
+
+    return requeue.conclude_loss(job, attempt)

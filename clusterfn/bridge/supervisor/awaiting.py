@@ -3,9 +3,9 @@
 A job that waits here may hold an allocation. So it begins only when its scheduler, or the queue, takes them for ended.
 """
 
-import json
 import time
 
+from ..fast_start import dumps
 from ..layout import DEPENDENCY, INPUTS, STALE_AFTER_S, VALUE
 from . import publish
 from .dependencies import Dependencies, ended_by_scheduler, keep_exception, last_beat
@@ -70,4 +70,4 @@ def await_values(
             failed = ended_by_scheduler(open_ones[0], describe_waiting(open_ones))
         if failed is not None:
             raise AttemptEnded(keep_exception(failed, attempt.path(VALUE)))
-    publish.replace(attempt.path(INPUTS), json.dumps(portable(found.places(wanted))).encode())
+    publish.replace(attempt.path(INPUTS), dumps(portable(found.places(wanted))).encode())

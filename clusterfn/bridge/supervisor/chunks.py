@@ -9,9 +9,9 @@ Where items start as their inputs end, claims are not one after another. Then ch
 `n * block` on, in whatever order blocks are claimed."""
 
 import errno
-import json
 import os
 
+from ..fast_start import loads
 from ..layout import ATTEMPTS, CLAIMS, DONE, ITEMS_INDEX, OUTCOME, element_dir, item_usage
 from . import publish
 from .attempt import read_usage
@@ -190,7 +190,7 @@ class Chunks:
     def ends(self) -> "list[int]":
         """Return where the arguments of each item end in items.pkl."""
         with open(os.path.join(self.home, ITEMS_INDEX)) as file:
-            return list(json.load(file))
+            return list(loads(file.read()))
 
 
 def unclaimed(home: str, blocks: "Sequence[int]") -> "list[int]":

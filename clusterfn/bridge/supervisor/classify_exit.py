@@ -3,12 +3,10 @@
 It reads only the disk, and leaves nothing there.
 """
 
-import contextlib
 import errno
-import json
 import os
-import signal
 
+from ..fast_start import loads, signal, suppress
 from ..layout import DISK, ENVIRONMENT, EXITED, FAILED_RANK, LOST, MEMORY, RAISED, RETURNED, SIGNAL
 from .text import format_size
 from .verdict import Verdict
@@ -52,7 +50,7 @@ def parse_report_line(line: bytes) -> "dict[str, Any]":
     The function's own code can reach the pipe, and must not be able to bring the supervisor down.
     """
     try:
-        said = json.loads(line.decode("utf-8", "replace"))
+        said = loads(line.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return {}
     if not isinstance(said, dict) or _is_deeper(said, 4):
@@ -213,14 +211,17 @@ def quota_is_used_up(folder: str) -> bool:
     except OSError as error:
         return error.errno == errno.EDQUOT
     finally:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.unlink(path)
     return False
 
 
 def describe_signal(number: int) -> str:
     """Return the signal's name, such as SIGKILL."""
+    # This import is late, because few jobs are killed, and it takes 4 ms.
+    from signal import Signals
+
     try:
-        return signal.Signals(number).name
+        return Signals(number).name
     except ValueError:
         return "signal %d" % number

@@ -5,11 +5,10 @@ become of them is decided here alone, by their outcomes. A scheduler may call a 
 one that it has forgotten for one that succeeded.
 """
 
-import json
 import os
 import time
-from collections import namedtuple
 
+from ..fast_start import loads, namedtuple
 from ..layout import (
     ATTEMPTS,
     CANCELLED,
@@ -355,7 +354,7 @@ def _heartbeats(folder: str) -> "list[str]":
 def _read(folder: str, name: str) -> "Optional[dict[str, Any]]":
     try:
         data = publish.read(folder, name)
-        return None if data is None else dict(native(json.loads(data.decode())))
+        return None if data is None else dict(native(loads(data.decode())))
     except (OSError, ValueError, TypeError):
         # A function has damaged its file, which counts as no value.
         return None

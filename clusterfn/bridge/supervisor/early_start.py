@@ -6,6 +6,7 @@ and ends with this process. Until it is started, this imports nothing that takes
 
 import os
 
+from ..fast_start import loads
 from ..layout import (
     ATTEMPTS,
     CLAIM,
@@ -78,8 +79,16 @@ def _will_wait(job: "_SentJob") -> bool:
     if TURN in os.environ:
         return False
     machines = os.path.join(job.spec["root"], MACHINES)
-    queues = (os.path.join(machines, name, QUEUE) for name in names_in(machines))
-    return any(not name.startswith(".") for queue in queues for name in names_in(queue))
+    return any(_holds_tickets(os.path.join(machines, name, QUEUE)) for name in names_in(machines))
+
+
+def _holds_tickets(queue: str) -> bool:
+    """Whether there is a ticket: a queue of thousands is not listed to its end."""
+    try:
+        with os.scandir(queue) as entries:
+            return any(not entry.name.startswith(".") for entry in entries)
+    except OSError:
+        return False
 
 
 class _SentJob(DescribedJob):
@@ -122,23 +131,13 @@ def _has_environment(job: _SentJob) -> bool:
     return ready is not None
 
 
-class _JsonRules:
-    """The settings of `json.loads`, as the C half of json asks for them."""
-
-    strict = True
-    object_hook = object_pairs_hook = None
-    parse_int, parse_float, parse_constant = int, float, float
-
-
 def _read(path: str) -> "Optional[dict[str, Any]]":
-    """Read a file of JSON by the C half of json alone; None if it is not plain ASCII, or not to be had."""
+    """Read a file of JSON; None if it is not plain ASCII, or not to be had."""
     try:
-        from _json import make_scanner
-
         with open(path, "rb") as file:
             text = file.read().decode("ascii")
-        found = None if "\\u" in text else make_scanner(_JsonRules)(text, 0)[0]  # type: ignore[arg-type]
+        found = None if "\\u" in text else loads(text)
         return found if isinstance(found, dict) else None
-    except (ImportError, OSError, ValueError, StopIteration):
+    except (OSError, ValueError):
         # The supervisor says later what is wrong.
         return None

@@ -3,9 +3,7 @@
 Pure: the library decides the same before anything is sent, on every platform.
 """
 
-import re
-from collections import namedtuple
-
+from ..fast_start import namedtuple
 from .text import format_size
 
 TYPE_CHECKING = False
@@ -14,10 +12,7 @@ if TYPE_CHECKING:
 
 # index as nvidia-smi counts, uuid, name such as "NVIDIA RTX A6000", total_mib: all of its memory, None if unknown,
 # unified: whether that is the machine's own memory, as on a GB10
-GpuInfo = namedtuple("GpuInfo", ("index", "uuid", "name", "total_mib", "unified"))
-GpuInfo.__new__.__defaults__ = (False,)
-# A number as nvidia-smi counts, or a UUID or its beginning.
-GPU_ID = re.compile(r"[0-9]{1,3}|(GPU|MIG)-[0-9A-Za-z-]{4,60}")
+GpuInfo = namedtuple("GpuInfo", ("index", "uuid", "name", "total_mib", "unified"), defaults=(False,))
 # A GPU sold as 48 GB shows 45 to 48: its driver keeps up to a fifteenth for error correction and its own use.
 _OF_ITS_NAME = 0.93
 
@@ -47,6 +42,14 @@ def allowed_gpus(gpus: "Iterable[GpuInfo]", only: "Sequence[str]") -> "list[GpuI
         only: Numbers as nvidia-smi counts, or UUIDs or their beginnings.
     """
     return [gpu for gpu in gpus if not only or any(is_called(gpu, name) for name in only)]
+
+
+def is_gpu_id(name: str) -> bool:
+    """Whether this is a number as nvidia-smi counts, or a UUID or its beginning."""
+    # This import is late here and below, because a job without GPUs needs no `re`, which takes 4 ms.
+    import re
+
+    return re.fullmatch("[0-9]{1,3}|(GPU|MIG)-[0-9A-Za-z-]{4,60}", name) is not None
 
 
 def is_called(gpu: GpuInfo, name: str) -> bool:
@@ -93,6 +96,10 @@ def large_enough(size_bytes: int, asked_bytes: int) -> bool:
 
 
 def _words_of(text: str) -> "list[str]":
+    if not text:
+        return []
+    import re
+
     return re.findall("[a-z0-9]+", text.lower())
 
 

@@ -5,11 +5,9 @@ waited for, and none again after one hangs. A job has its GPUs to itself, so wha
 cannot be known stays None; where there is no nvidia-smi nothing is said of it."""
 
 import os
-import re
-import signal
 import time
-from collections import namedtuple
 
+from ..fast_start import namedtuple, signal
 from ..layout import ENVIRONMENT, UNSATISFIABLE
 from . import process_tree
 from .eligible_gpus import (
@@ -24,6 +22,7 @@ from .eligible_gpus import (
     suggest_gpus,
 )
 from .process_tree import PROC, is_hidden
+from .process_tree import user_name as user_name
 from .text import format_size, last_lines, number, printable
 from .verdict import AttemptEnded, Verdict
 
@@ -44,7 +43,7 @@ _PROCESSES = "compute-apps"
 _HIDDEN, _UNNAMED = "another user", "a process"
 # The first namespace of pids, which is the machine's, has this inode.
 _MACHINES_PIDS = 0xEFFFFFFC
-_ROW = re.compile(r"(GPU|MIG)-[\w-]+,[^,]+,")
+_ROW = r"(GPU|MIG)-[\w-]+,[^,]+,"
 # A driver itself uses less. More use without a visible process is that of a container.
 QUIET_MIB = 300
 
@@ -175,16 +174,6 @@ def user_of(pid: str) -> str:
     return "outside this container" if outside else "which has just ended"
 
 
-def user_name(uid: int) -> str:
-    """Return the name of a user, or the number."""
-    import pwd
-
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
 def query_nvidia_smi(*fields: str, of: str = "gpu") -> "Table":
     """What nvidia-smi answers, with at least one row or nothing said of a GPU.
 
@@ -205,11 +194,13 @@ def query_nvidia_smi(*fields: str, of: str = "gpu") -> "Table":
 
 def _joined(text: str) -> str:
     """A line for each row: the name of a process may hold line ends, and its row continues after them."""
+    import re
+
     from . import nvidia_smi
 
     lines = []  # type: list[str]
     for line in filter(str.strip, nvidia_smi.without_notices(text).split("\n")):
-        if lines and not _ROW.match(line):
+        if lines and not re.match(_ROW, line):
             lines[-1] += " " + line
         else:
             lines.append(line)

@@ -6,9 +6,9 @@ nodes is told for each element once to start it. So element k of m starts when k
 before it have taken at most the parts before, and the last finds all that is left.
 """
 
-import json
 import os
 
+from ..fast_start import dumps
 from ..layout import INPUTS, ITEM_INPUTS
 from . import publish
 from .chunks import Chunks, unclaimed
@@ -110,7 +110,7 @@ class ItemInputs:
         if not all(map(self.values.has_ended, wanted)):
             # Another element has seen the input end.
             self.look_again()
-        publish.replace(attempt.path(INPUTS), json.dumps(portable(self.values.places(wanted))).encode())
+        publish.replace(attempt.path(INPUTS), dumps(portable(self.values.places(wanted))).encode())
 
     def _has_ended(self, block: int) -> bool:
         return all(map(self.values.has_ended, self._merged(self._of_block(block))))

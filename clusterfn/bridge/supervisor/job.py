@@ -2,11 +2,9 @@
 
 Names and reads; writes nothing."""
 
-import json
 import os
-import re
-from collections import namedtuple
 
+from ..fast_start import loads, namedtuple
 from ..layout import (
     ABOUT,
     ATTEMPTS,
@@ -41,14 +39,14 @@ if TYPE_CHECKING:
 
 # A job whose value another takes; items: indices of a group's items; None for the value of a job, or of all items.
 Dependency = namedtuple("Dependency", ("job", "name", "items"))
-_IS_ID = re.compile(r"[0-9a-f]{16}\Z")
+_ID_DIGITS, _ID_LENGTH = frozenset("0123456789abcdef"), 16
 
-# The shapes of JSON that is read from a job's folder: a type, a pattern, a list with the shape of each, or fields by
-# name. "?" is one that may be missing or null, "*" is each. What only the job itself looks at may be anything.
+# The shape of a text that can be the name of a file. It has no half of a character, for one.
+NAME = object()
+# The shapes of JSON that is read from a job's folder: a type, `NAME`, a list with the shape of each, or fields by name.
+# "?" is one that may be missing or null, "*" is each. What only the job itself looks at may be anything.
 _LARGEST = 1 << 62
 NUMBER, WHOLE = (int, float), (int,)
-# The name of a file, for one, has no half of a character.
-NAME = re.compile("[^\0\ud800-\udc7f\udd00-\udfff]*\\Z")
 USAGE = {
     "wall_s?": NUMBER,
     "cpu_s?": NUMBER,
@@ -127,11 +125,20 @@ def checked(value: "Any", shape: "Any", what: str) -> "Any":
         for each in _of_type(value, (list,), what):
             checked(each, shape[0], what)
     elif shape is NAME:
-        if not NAME.match(_of_type(value, (str,), what)):
+        if not _can_be_name(_of_type(value, (str,), what)):
             raise DamagedFile("%s holds a zero byte, or half of a character" % what)
     else:
         _of_type(value, shape, what)
     return value
+
+
+def _can_be_name(text: str) -> bool:
+    """Whether a text can be the name of a file: it has no zero byte, and no half of a character."""
+    if "\0" in text:
+        return False
+    # Nearly all texts are plain. The range within holds the bytes of names that are not UTF-8.
+    is_plain = max(text, default="") < "\ud800"
+    return is_plain or not any("\ud800" <= sign <= "\udfff" and not "\udc80" <= sign <= "\udcff" for sign in text)
 
 
 def _of_type(value: "Any", kinds: "Any", what: str) -> "Any":
@@ -153,7 +160,7 @@ def parse_record(data: "Optional[bytes]", shape: "Any", what: str) -> "dict[str,
         DamagedFile: It holds something else.
     """
     try:
-        found = json.loads((data or b"").decode())
+        found = loads((data or b"").decode())
     except (ValueError, RecursionError) as error:
         raise DamagedFile("%s is no JSON: %s" % (what, error)) from error
     return dict(checked(found, shape, what))
@@ -312,7 +319,7 @@ class JobFolder(DescribedJob):
         """Return the secret variables and their values; none once the job is final."""
         try:
             with open(self.path(SECRETS), encoding="utf-8") as file:
-                return dict(native(json.load(file)))
+                return dict(native(loads(file.read())))
         except FileNotFoundError:
             return {}
 
@@ -331,11 +338,16 @@ class JobFolder(DescribedJob):
         return self.scheduler.node_name()
 
 
+def is_job_id(name: str) -> bool:
+    """Whether a name is that of a job's folder."""
+    return len(name) == _ID_LENGTH and _ID_DIGITS.issuperset(name)
+
+
 def job_folders(root: str) -> "list[str]":
     """The folders of all jobs below a root, and not what an upload or a removal left half done."""
     folder = os.path.join(root, JOBS)
     names = os.listdir(folder) if os.path.isdir(folder) else []
-    return [os.path.join(folder, name) for name in sorted(names) if _IS_ID.match(name)]
+    return [os.path.join(folder, name) for name in sorted(names) if is_job_id(name)]
 
 
 def dependencies_of(spec: "Mapping[str, Any]") -> "list[Dependency]":

@@ -4,10 +4,10 @@ Each attempt of an element writes its own journal: a line when an item begins, a
 in a file next to it. All journals together say what has become of a group.
 """
 
-import json
 import os
 import time
 
+from ..fast_start import dumps, loads
 from ..layout import ATTEMPTS, ELEMENTS, JOURNAL, LOST, VALUES, element_dir
 from . import publish
 from .job import ITEM_LINE, JOURNAL_LINE, checked
@@ -80,7 +80,7 @@ class ItemJournal:
         return began
 
     def _line(self, record: "dict[str, Any]") -> None:
-        line = json.dumps(dict(portable(record), t=round(time.time(), 3))) + "\n"
+        line = dumps(dict(portable(record), t=round(time.time(), 3))) + "\n"
         # A line of which a part was written would otherwise take this one with it.
         data = ("\n" + line if self._is_torn else line).encode()
         self._is_torn = True
@@ -168,7 +168,7 @@ class ItemEnds:
 def journal_line(line: bytes) -> "Optional[dict[str, Any]]":
     """Return a line of a journal; None if a crash has cut it short; the lines after it are whole."""
     try:
-        found = json.loads(line.decode())
+        found = loads(line.decode())
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

@@ -5,12 +5,11 @@ attempt ends its launcher, and the other nodes see within a second that it has e
 each puts its outcome into the attempt's folder, where the first one reads it.
 """
 
-import json
 import os
-import signal
 import sys
 import time
 
+from ..fast_start import dumps, loads, signal
 from ..layout import (
     EXIT_RETURNED,
     INDEX_VARIABLE,
@@ -198,7 +197,7 @@ class Others:
                 continue
             data = publish.read(folder, OUTCOME)
             if data is not None:
-                self._ended[rank] = json.loads(data.decode())
+                self._ended[rank] = loads(data.decode())
 
     def _folder(self, rank: int) -> str:
         return os.path.join(self._nodes, str(rank))
@@ -336,7 +335,7 @@ class NodeAttempt(RunnableAttempt):
         """Inform the supervisor on the first node, with the time by the clock of this one."""
         outcome = document(self._job.id, self.number, verdict)
         outcome.update(t=time.time(), transient=portable(verdict.transient), asked=verdict.asked)
-        return publish.publish(self.folder, OUTCOME, (json.dumps(outcome) + "\n").encode())
+        return publish.publish(self.folder, OUTCOME, (dumps(outcome) + "\n").encode())
 
 
 def run_on_node(folder: str, attempt: str, *item: str) -> int:

@@ -6,9 +6,9 @@ both a clean environment and a session of its own. Never touches another user's 
 """
 
 import os
-import signal
 import time
 
+from ..fast_start import signal
 from ..layout import TAG
 
 TYPE_CHECKING = False
@@ -252,6 +252,16 @@ def carrying(variable: str) -> "list[int]":
     """Living processes of this user whose last exec carried exactly this variable, "NAME=value"."""
     entry = variable.encode()
     return [pid for pid in of_user() if entry in read_proc(pid, "environ").split(b"\0") and is_alive(pid)]
+
+
+def user_name(uid: int) -> str:
+    """Return the name of a user, or the number."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def of_user() -> "list[int]":

@@ -1,9 +1,14 @@
 """The program `supervise.py`: run one command, and import only what that one needs, as calls wait for most of them."""
 
 import errno
+import gc
 import os
+import sys
 
 EXIT_NO_ROOM = 28
+# How many containers a job's supervisor may make before the collector of garbage looks at them: all that it loads for a
+# plain job, so that a short job has none, and a long one few.
+_CONTAINERS = 20000
 # Not the stack, whose limit is also the size of each thread's, core dumps, nor open files: old programs close every
 # descriptor that they may have open.
 _RAISED = (
@@ -25,11 +30,26 @@ def main(argv: "list[str]") -> int:
         return EXIT_NO_ROOM
 
 
+def leave(status: int) -> None:
+    """End this process without taking its interpreter down, which takes 3 ms and frees what the kernel frees anyway."""
+    # What loads one of these may have something to do at the end.
+    if not {"threading", "atexit"}.intersection(sys.modules):
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+        except (OSError, ValueError, AttributeError):
+            # The interpreter itself says that a stream is full or closed.
+            pass
+    sys.exit(status)
+
+
 def _run_command(argv: "list[str]") -> int:
     command, count = "".join(argv[:1]), len(argv)
     if command in ("run", "node"):
         raise_limits()
     if command == "run" and count in (2, 3):
+        gc.set_threshold(_CONTAINERS)
         early = None
         if count == 2:
             from .early_start import start_worker

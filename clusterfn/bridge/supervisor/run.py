@@ -6,9 +6,9 @@ decided by `classify_exit`, what ends a job from outside by `watch`.
 
 import os
 import select
-import signal
 import time
 
+from ..fast_start import signal
 from ..layout import (
     CANCELLED,
     COMMAND,
@@ -27,7 +27,7 @@ from ..layout import (
     WORKER,
 )  # fmt: skip
 from ..schedulers.registry import given_gpus
-from . import classify_exit, environ, gpus, limits, process_tree, worker_process
+from . import classify_exit, environ, limits, process_tree, worker_process
 from .attempt import UsageFile, restore_owner_permissions
 from .job import describe_place
 from .limits import clock
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from typing import Any, Optional
 
     from .attempt import RunnableAttempt
+    from .gpus import GpuUsageMonitor
     from .job import JobFolder
     from .stacks import Stacks
     from .watch import EndWatch
@@ -92,7 +93,8 @@ class AttemptRun:
         self._secrets = list(job.secrets().values())
         self._next_request = 0.0
         self._suspension = limits.Suspension(watch.signals.came, job.scheduler.has_nodes, attempt.event)
-        self._gpus = gpus.GpuUsageMonitor([], self.notes)
+        # None as long as there are no GPUs to look at.
+        self._gpus: "Optional[GpuUsageMonitor]" = None
         self._cores: "Optional[worker_process.Cores]" = None
         self.notes += self._stall.note()
         self._value = os.open(attempt.path(VALUE), os.O_RDWR | os.O_CREAT, 0o600)
@@ -125,8 +127,12 @@ class AttemptRun:
         env.update(self.attempt.variables())
         self.notes += environ.redirect_caches(spec, env)
         check_gpu_kernel(self.job, env)
-        monitored = gpus.monitored_gpus(uuids, spec["resources"]["gpus"], given_gpus(env))
-        self._gpus = gpus.GpuUsageMonitor(monitored, self.notes)
+        wanted = spec["resources"]["gpus"]
+        if wanted:
+            # This import is late, because many jobs ask for no GPU.
+            from . import gpus
+
+            self._gpus = gpus.GpuUsageMonitor(gpus.monitored_gpus(uuids, wanted, given_gpus(env)), self.notes)
         self.watch.look()
         if not self.attempt.begin():
             raise AttemptEnded(Verdict(CANCELLED, "the job was withdrawn before it started", stage="lease"))
@@ -156,6 +162,8 @@ class AttemptRun:
         if not wanted:
             return None
         if self.job.scheduler.has_nodes:
+            from . import gpus
+
             return self.job.scheduler.find_gpus(wanted, lambda: len(gpus.list_gpus()))
         self.stage = "lease"
         uuids = self.job.held.gpu_uuids(self.job.failed_gpus)
@@ -218,7 +226,8 @@ class AttemptRun:
         self._read_report()
         self.processes.reap()
         self._sample()
-        self._gpus.look()
+        if self._gpus is not None:
+            self._gpus.look()
         # Ten looks a second for hours would take a noticeable part of a core for each job of a machine.
         is_busy = bool(events) or self._sampler.is_changing
         self._tick_ms = _TICK_MS if is_busy else min(self._tick_ms * 1.5, _QUIET_TICK_MS)
@@ -273,7 +282,7 @@ class AttemptRun:
         if quiet is not None:
             self.attempt.event("quiet" if quiet else "active", reason=self._quiet.in_words() if quiet else "")
         if self._done is None and self._usage_file.due():
-            now = {"memory_bytes": self._sampler.used, "gpus": self._gpus.load()}
+            now = {"memory_bytes": self._sampler.used, "gpus": [] if self._gpus is None else self._gpus.load()}
             self._usage_file.keep_with_now(self._usage(pids), now)
 
     def _load_stacks(self) -> "Optional[Stacks]":
@@ -386,7 +395,7 @@ class AttemptRun:
             "wall_s": round(clock.now() - self._started, 3),
             "cpu_s": round(said.get("cpu_s", self.processes.cpu_s_with(living)), 3),
             "peak_memory_bytes": max(self._sampler.peak, self.processes.peak()),
-            "gpus": self._gpus.usage(),
+            "gpus": [] if self._gpus is None else self._gpus.usage(),
         }
 
     def _restore(self) -> None:
@@ -428,7 +437,8 @@ class AttemptRun:
 
     def release(self) -> None:
         """Release what only the worker used."""
-        self._gpus.close()
+        if self._gpus is not None:
+            self._gpus.close()
         if self._cores is not None:
             self._cores.release()
 

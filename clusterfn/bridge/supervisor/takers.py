@@ -5,9 +5,9 @@ elements, they wait by its own option until all inputs have ended. The process t
 inputs end lets an element start earlier, once. If the scheduler refuses, the element starts as without it.
 """
 
-import json
 import os
 
+from ..fast_start import dumps
 from ..layout import CANCEL, OUTCOME, RELEASED, TAKERS, attempt_dir, job_dir
 from . import publish
 from .dependencies import Dependencies
@@ -43,7 +43,7 @@ def register(root: str, group: str, producers: "list[str]", array: "Optional[dic
             # The job is not on the host or the disk is full. The group starts when all have ended.
             continue
         try:
-            publish.replace(os.path.join(folder, name), json.dumps(array or {}).encode())
+            publish.replace(os.path.join(folder, name), dumps(array or {}).encode())
         except OSError:
             continue
 

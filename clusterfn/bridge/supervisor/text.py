@@ -6,18 +6,18 @@ that, on hosts and in the library. Python 3.6 under LANG=C cannot encode a path 
 """
 
 import os
-import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
-_ESCAPES = re.compile(
+_ESCAPES = (
     "\x1b(?:\\[[0-9;?]*[ -/]*[@-~]|[]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\\\))"  # whole sequences, with what they say
     # what is left of others, and signs that are not seen but turn the text around
     "|[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
 )
-_COUNT = re.compile(r"[0-9]{1,18}\Z")
+# ASCII digits only: `int` reads digits of other scripts too.
+DIGITS, _LONGEST_COUNT = frozenset("0123456789"), 18
 _EVIDENCE_LINES = 20
 _LINE_LENGTH = 500
 
@@ -100,7 +100,7 @@ def how_to_correct(line: str, code: str, place: str) -> str:
 
 def number(text: str) -> "Optional[int]":
     """A count as programs write it; None for anything else, such as what is too long to be one."""
-    return int(text) if _COUNT.match(text) else None
+    return int(text) if 0 < len(text) <= _LONGEST_COUNT and DIGITS.issuperset(text) else None
 
 
 def last_lines(raw: bytes, count: int = _EVIDENCE_LINES) -> "list[str]":
@@ -117,7 +117,10 @@ def printable(text: str) -> str:
         >>> printable("a\\x1b[2Jb\\x1b]0;title\\x07")
         'ab'
     """
-    return _ESCAPES.sub("", text).encode("utf-8", "backslashreplace").decode("utf-8")
+    # This import is late, because a job that returns its value needs no `re`, which takes 4 ms.
+    import re
+
+    return re.sub(_ESCAPES, "", text).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def in_one_line(text: str) -> str:

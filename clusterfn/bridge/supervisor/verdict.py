@@ -2,10 +2,10 @@
 
 Printing may fail, as on a full disk, and that does not matter."""
 
-import json
 import os
 import time
 
+from ..fast_start import dumps
 from ..layout import EXIT_PUBLISHED, EXIT_RETURNED, FORMAT, KINDS, LOST, NOT_FINAL, RETURNED
 from .text import portable
 
@@ -127,7 +127,7 @@ def say(message: str) -> None:
 
 def print_state(attempt: "Optional[int]", kind: "Optional[str]", won: bool) -> None:
     """Print what is published now, for the client that asked and for scheduler.log."""
-    _write(1, json.dumps({"attempt": attempt, "kind": kind, "won": won}))
+    _write(1, dumps({"attempt": attempt, "kind": kind, "won": won}))
 
 
 def print_disk_full(error: OSError, folder: str) -> None:
@@ -141,7 +141,7 @@ def print_disk_full(error: OSError, folder: str) -> None:
     except OSError:
         # The folder is gone, or cannot be read.
         pass
-    _write(1, json.dumps({"attempt": None, "kind": None, "won": False, "full": full}))
+    _write(1, dumps({"attempt": None, "kind": None, "won": False, "full": full}))
 
 
 def _write(fd: int, line: str) -> None:

@@ -7,12 +7,13 @@ Without a scheduler a job gets as many CPUs as it asked for, other jobs' left al
 by an abstract unix socket, seen by every user of the machine and gone with its holder. With too few free ones, jobs
 share."""
 
-import _signal as signal  # type: ignore[import-not-found] # the C halves alone: `signal` and `socket` cost 4 ms each
+# The C half alone, because `socket` costs 4 ms.
 import _socket
 import os
 import sys
 
 from ..agent.libc import libc_function
+from ..fast_start import dumps, signal
 from .environ import LATE
 
 TYPE_CHECKING = False
@@ -70,13 +71,11 @@ class WorkerProcess:
         Returns:
             The variables that it gets only now; None for one that it loses.
         """
-        import json
-
         from .text import portable
 
         late = {name: env.get(name) for name in changed_names(self._env, env)}
         line = {"cwd": portable(cwd), "env": portable(late), "cpus": sorted(cpus or ())}
-        self.order((json.dumps(line) + "\n").encode(), keep)
+        self.order((dumps(line) + "\n").encode(), keep)
         self._control.close()
         return late
 
@@ -246,9 +245,7 @@ def _become(
             os.set_inheritable(fd, True)
         os.execve(argv[0], [*argv, str(report), str(begins)], env)
     except BaseException as error:  # noqa: BLE001 - after a fork nothing may run on; the reason goes to the supervisor
-        import json
-
-        os.write(report, (json.dumps(_not_started(argv[0], cwd, error)) + "\n").encode())
+        os.write(report, (dumps(_not_started(argv[0], cwd, error)) + "\n").encode())
     finally:
         os._exit(127)
 

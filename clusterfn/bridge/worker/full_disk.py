@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
+import sys
 from typing import NamedTuple
 
 from ..supervisor.text import format_size
@@ -53,8 +53,15 @@ def _folders(error: OSError) -> list[tuple[str, str]]:
     if isinstance(named, (str, bytes)):
         path = os.fsdecode(named)
         return [("the file system of %s" % path, os.path.dirname(os.path.abspath(path)))]
-    places = [("the working folder", "."), ("the folder of temporary files", tempfile.gettempdir())]
+    places = [("the working folder", "."), ("the folder of temporary files", _temporary_folder())]
     return [*places, ("the home folder", os.path.expanduser("~")), ("shared memory", "/dev/shm")]
+
+
+def _temporary_folder() -> str:
+    """Return what `tempfile` has found, if the function used it; else where it looks first. To load it takes 3 ms."""
+    found = getattr(sys.modules.get("tempfile"), "tempdir", None)
+    named = map(os.environ.get, ("TMPDIR", "TEMP", "TMP"))
+    return os.fsdecode(found) if found else next((path for path in named if path and os.path.isdir(path)), "/tmp")
 
 
 def _disk(what: str, path: str) -> _Disk | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import _socket
 import contextlib
 import faulthandler
-import importlib.util
+import gc
 import json
 import os
 import sys
@@ -30,6 +30,9 @@ from .report import Report, receive_order
 
 def main(argv: list[str]) -> None:
     """Run the call of one attempt and report; as a template, fork processes that do."""
+    # Modules are no garbage. To look at all of them again and again would take a tenth of the time that loading takes.
+    gc.freeze()
+    gc.enable()
     supervisor = 0
     if argv[1] == TEMPLATE:
         # This import is late, because only elements of groups have a template.
@@ -133,7 +136,10 @@ def _run_job(job: str, rest: list[str], discards: bool, report: Report, value_fd
 
 
 def _require_module(name: str) -> None:
-    if importlib.util.find_spec(name) is None:
+    # This import is late, because few jobs need a module by name.
+    from importlib.util import find_spec
+
+    if find_spec(name) is None:
         raise CallRejected(
             "environment",
             "the environment %s has no %s, which this job needs" % (sys.prefix, name),

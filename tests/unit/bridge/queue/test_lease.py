@@ -17,7 +17,7 @@ pytest.importorskip("fcntl")
 
 from clusterfn.bridge.queue import lease, lease_names, private_tmp, socket_table
 from clusterfn.bridge.queue.arrivals import KEPT_S, AdmissionLock
-from clusterfn.bridge.supervisor.gpus import user_name
+from clusterfn.bridge.supervisor.process_tree import user_name
 from clusterfn.bridge.supervisor.verdict import AttemptEnded
 
 BOB = 64_001  # nobody has this number
