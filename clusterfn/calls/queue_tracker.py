@@ -252,8 +252,11 @@ class QueueTracker:
     def await_submissions(self) -> None:
         """Submit nothing again, and wait for answers that are due: a scheduler cannot cancel what it does not know.
 
-        A host without a scheduler may still have hundreds of jobs to start. A job that has an outcome is not started.
+        A host without a scheduler may still have hundreds of jobs to start, so only the folder is awaited. A job that
+        has an outcome there is not started.
         """
+        if self.laid_out is not None:
+            self.laid_out.exception(_TIMEOUT_S)
         if not self.session.scheduler.has_nodes:
             return
         self.withdraw_submissions()
