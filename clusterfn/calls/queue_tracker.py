@@ -255,8 +255,10 @@ class QueueTracker:
         A host without a scheduler may still have hundreds of jobs to start, so only the folder is awaited. A job that
         has an outcome there is not started.
         """
-        if self.laid_out is not None:
-            self.laid_out.exception(_TIMEOUT_S)
+        # Another thread forgets the request once the host has answered.
+        laid_out = self.laid_out
+        if laid_out is not None:
+            laid_out.exception(_TIMEOUT_S)
         if not self.session.scheduler.has_nodes:
             return
         self.withdraw_submissions()

@@ -54,7 +54,7 @@ class Started(NamedTuple):
 
 
 class WaitingJob:
-    """What is submitted: one job, or elements that are started together. It is told what becomes of that."""
+    """A job, or elements that start together, and what its submission tells it."""
 
     def refused_for_now(self, reason: str) -> None:
         """Take why it waits in this program; called again when that changes."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from clusterfn.config.environment_kinds import ENVIRONMENT_KINDS as ENVIRONMENT_KINDS
-from clusterfn.config.environment_kinds import NAME_ENVIRONMENT
+from clusterfn.config.environment_kinds import ENVIRONMENT_KINDS, NAME_ENVIRONMENT
 from clusterfn.errors import nearest_word
 
 # No address may begin with a hyphen, because ssh would take it for an option. The same is true of modules.

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from clusterfn.bridge.supervisor.eligible_gpus import is_gpu_id
 from clusterfn.config import forms, units
+from clusterfn.config.environment_kinds import ENVIRONMENT_KINDS
 from clusterfn.config.notify import KEYS as NOTIFY_KEYS
 from clusterfn.config.notify import Notify, parse_notify
 from clusterfn.config.yamlfile import Value
@@ -167,7 +168,7 @@ _ENVIRONMENT_NAME = re.compile(r"[A-Za-z0-9][\w-]*")
 def _environment(value: Value) -> str:
     """Return the text, unless its form is nearly right."""
     if value.kind == "map":
-        kinds = [(kind.text, name.text) for kind, name in value.pairs if kind.text in forms.ENVIRONMENT_KINDS]
+        kinds = [(kind.text, name.text) for kind, name in value.pairs if kind.text in ENVIRONMENT_KINDS]
         example = next((f'"{kind}:{name}"' for kind, name in kinds if name), '"conda:NAME"')
         hint = f"write `environment: {example}`"
         raise value.error("expected a string, found a mapping", hint)

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from clusterfn.bridge import layout
 from clusterfn.config import environment_kinds
-from clusterfn.config.environment_kinds import CONDA_PLACES as CONDA_PLACES
 from clusterfn.config.environment_kinds import ENVIRONMENT_KINDS, NAME_ENVIRONMENT
 from clusterfn.config.forms import CHOOSE_ENVIRONMENT
 from clusterfn.config.host_text import reading, shaped

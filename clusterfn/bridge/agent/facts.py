@@ -11,6 +11,7 @@ import time
 from .files import record_use
 from .handler import Failure, RequestHandler, expand
 from .site_rules import read_rules
+from .starts import usable_cores
 from .trusted import Trusted, read_text, user_name
 
 TYPE_CHECKING = False
@@ -102,7 +103,7 @@ def describe_host(agent: "AgentServices") -> "Header":
         "umask": agent.umask,
         "pid": os.getpid(),
         "now": time.time(),
-        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "cpus": usable_cores(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "net_ns": net_ns,
         "glibc": glibc_version(),

@@ -21,10 +21,10 @@ _NONE_LEFT = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 FILES_AT_START, FILES_OF_RUN = 8, 3
 _OTHER_FILES = 128
 _FEWEST, _MOST = 4, 500
-# A supervisor that finds others waiting writes a ticket and ends. One that runs for longer has its job, and lets the
-# next one begin.
+# A supervisor that finds others waiting writes a ticket and ends. One that runs for longer has its job, so the next job
+# may begin.
 BEGINS_S = 0.5
-_BEGINNERS_OF_A_CORE = 2
+_BEGIN_PER_CORE = 2
 
 
 def room_for_programs() -> int:
@@ -34,9 +34,14 @@ def room_for_programs() -> int:
     return most if files < 0 else max(fewest, min(most, files - _OTHER_FILES))
 
 
-def room_for_beginners() -> int:
+def usable_cores() -> int:
+    """Return on how many cores the processes of this agent may run."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def jobs_at_a_time() -> int:
     """Return how many jobs may begin at a time."""
-    return _BEGINNERS_OF_A_CORE * (1 + (os.cpu_count() or 1))
+    return _BEGIN_PER_CORE * (1 + usable_cores())
 
 
 class ProgramStarts:
@@ -64,7 +69,7 @@ class ProgramStarts:
         self._start_next()
 
     def has_room(self, released: int) -> None:
-        """Take note that a program holds so much no longer."""
+        """Take note that a program no longer holds so much."""
         self._room += released
         self._start_next()
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.cli.init.answers import Answers, say
+from clusterfn.config.environment_kinds import CONDA_PLACES
 from clusterfn.config.forms import names_a_file, split_file
 from clusterfn.environment import existing
 from clusterfn.environment.existing import CALLER
@@ -261,7 +262,7 @@ def _try(session: HostState, text: str) -> None:
 
 def find_pythons(connection: HostConnection) -> list[str]:
     """Return the paths of these Pythons, each once; the system's own last, because users cannot install into it."""
-    argv = ["/bin/sh", "-c", _LOOK, "sh", PYTHON, PYTHON.removeprefix("python"), *existing.CONDA_PLACES]
+    argv = ["/bin/sh", "-c", _LOOK, "sh", PYTHON, PYTHON.removeprefix("python"), *CONDA_PLACES]
     answer = connection.run(argv, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
     lines = answer.out.decode("utf-8", "replace").splitlines()
     paths = dict.fromkeys(line for line in lines if line.startswith("/"))

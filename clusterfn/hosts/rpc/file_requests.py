@@ -1,4 +1,4 @@
-"""Requests that send files, or bring them: after a reconnect, each goes on from where it broke off."""
+"""Requests that upload and download files. After a reconnect, each resumes where it stopped."""
 
 from __future__ import annotations
 

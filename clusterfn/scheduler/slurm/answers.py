@@ -111,7 +111,7 @@ def can_be_met(output: str) -> bool:
 
 
 _UNKNOWN_OPTION = re.compile(r"unrecognized option '--([\w-]+)")
-# Those that people write by hand most, by their long names in the manual (https://slurm.schedmd.com/sbatch.html).
+# The options of sbatch that people write most, by their long names (https://slurm.schedmd.com/sbatch.html).
 _OPTIONS = (
     "account", "array", "begin", "chdir", "clusters", "comment", "constraint", "contiguous", "core-spec",
     "cores-per-socket", "cpu-freq", "cpus-per-gpu", "cpus-per-task", "deadline", "dependency", "distribution",

@@ -149,23 +149,51 @@ def test_programs_that_run_for_long_keep_no_other_from_starting(
         until(lambda: bool(client.turns(1) or not client.agent.children))
 
 
-def test_few_jobs_begin_at_a_time_and_those_that_go_on_keep_no_other_from_it(
+def spawn(client: Client, number: int, log: Path, *argv: str) -> None:
+    """Ask for the start of a job."""
+    client.ask(id=number, do="spawn", argv=argv, cwd="/", log=str(log))
+
+
+def end_all(client: Client) -> None:
+    """End the processes of all jobs that have begun."""
+    while client.agent.children:
+        for pid in list(client.agent.children):
+            os.kill(pid, signal.SIGKILL)
+        client.turns()
+
+
+def test_few_jobs_begin_at_a_time_and_one_that_ends_lets_the_next_begin(
     client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(runs, "BEGINS_S", 0.2)
+    monkeypatch.setattr(runs, "BEGINS_S", 600.0)
     client.agent.job_starts = starts.ProgramStarts(client.agent.at, 2, each=1)
-    spawned = {"do": "spawn", "cwd": "/", "log": str(tmp_path / "log")}
-    for number, argv in enumerate((["/no/such/program"], ["sleep", "600"], ["sleep", "600"], ["true"]), 1):
-        client.ask(id=number, argv=argv, **spawned)
-    client.ask(id=5, do="stop", target=4)
-    client.ask(id=6, argv=["touch", str(tmp_path / "ran")], **spawned)
-    client.ask(id=7, do="run", argv=["true"])
-    client.turns(3)
-    at_first = len(client.agent.children)
+    log = tmp_path / "log"
+    first, second, waits, last = 2, 3, 4, 5
+    spawn(client, first, log, "sleep", "600")
+    spawn(client, second, log, "sleep", "600")
+    spawn(client, waits, log, "touch", str(tmp_path / "ran"))
+    spawn(client, last, log, "sleep", "600")
+    client.turns()
 
-    assert answer(client, 7)["rc"] == 0
-    assert at_first <= 3  # two jobs, and the program that is no job
+    assert len(client.agent.children) == 2
+    client.ask(id=100, do="run", argv=["true"])
+    assert answer(client, 100)["rc"] == 0, "a program that is no job does not wait for jobs"
+    client.ask(id=101, do="stop", target=waits)
+    os.kill(answer(client, first)["pid"], signal.SIGKILL)  # type: ignore[arg-type]
+    until(lambda: bool(client.turns() or client.listen() or any(each["id"] == last for each in client.heard)))
+
+    assert len(client.agent.children) == 2 and not (tmp_path / "ran").exists()
+    end_all(client)
+
+
+def test_a_job_that_cannot_start_or_goes_on_lets_the_next_begin(
+    client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(runs, "BEGINS_S", 0.05)
+    client.agent.job_starts = starts.ProgramStarts(client.agent.at, 1, each=1)
+    spawn(client, 2, tmp_path / "log", "/no/such/program")
+    spawn(client, 3, tmp_path / "log", "sleep", "600")
+    spawn(client, 4, tmp_path / "log", "touch", str(tmp_path / "ran"))
+
     until(lambda: bool(client.turns(1) or (tmp_path / "ran").exists()))
-    for number in (2, 3):
-        os.kill(answer(client, number)["pid"], signal.SIGKILL)  # type: ignore[arg-type]
-    until(lambda: bool(client.turns(1) or not client.agent.children))
+    end_all(client)
