@@ -20,7 +20,7 @@ import time
 from typing import NamedTuple
 
 from ..agent.trusted import user_name
-from ..layout import BUILDS
+from ..layout import BEATS, BUILDS
 from ..supervisor import publish
 from ..supervisor.process_tree import STOPPED, boot_id, is_hidden, start_time, state_of
 
@@ -139,7 +139,7 @@ def try_unlink(path: str) -> None:
 
 def beats_folder(root: str) -> str:
     """Return the folder of all builders' heartbeats."""
-    return os.path.join(root, BUILDS, ".beats")
+    return os.path.join(root, BUILDS, BEATS)
 
 
 def identify_process() -> "dict[str, Any]":

@@ -12,7 +12,7 @@ import json
 import os
 import re
 
-from ..layout import package_dir
+from ..layout import PACKAGE_FILES, package_dir
 from ..supervisor.text import native, portable
 from .bytecode import CACHE
 from .errors import BuildFailed
@@ -182,7 +182,7 @@ def _placed(file: PackageFile, path: str, folder: str) -> TargetFile:
     """Return where a file goes that may be a link, or hold the prefix."""
     if file.link is not None:
         return TargetFile(path, SYMLINK, folder, content=os.fsencode(file.link))
-    source = os.path.join(folder, "files", file.path)
+    source = os.path.join(folder, PACKAGE_FILES, file.path)
     how = file.mode if file.placeholder and file.mode else LINK
     return TargetFile(path, how, folder, source, file.size, file.executable, file.placeholder or "")
 
