@@ -82,6 +82,11 @@ class SpawnHandler(StartHandler):
     child: "Optional[ChildProgram]" = None
     _begins = False
 
+    @property
+    def waits(self) -> bool:
+        """Whether all that it needs is there, and it is still to be started."""
+        return not self.after and not self.ended and self.child is None
+
     def start(self) -> None:
         self.agent.job_starts.add(self.begin_job)
 

@@ -29,6 +29,21 @@ print(sum(reply.result(60).out == b"x\\n" for reply in ran), sum(reply.result(60
 here.close()
 """
 
+LEAVES = """
+import os, signal, sys
+from clusterfn.config.spec import Host
+from clusterfn.hosts.connection import connect
+os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1])  # four jobs begin at a time
+root, way = sys.argv[1:]
+here = connect(Host("here", "", "local", "clusterfn.yml:1", root=root))
+jobs = [here.spawn(["sh", "-c", f"echo >begun-{number}; exec sleep 1"], root, f"{root}/log") for number in range(12)]
+jobs[6].cancel()
+here.run(["true"]).result(60)
+if way == "is killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+here.close()
+"""
+
 
 @pytest.fixture(autouse=True)
 def tries_soon(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,3 +212,14 @@ def test_a_job_that_cannot_start_or_goes_on_lets_the_next_begin(
 
     until(lambda: bool(client.turns(1) or (tmp_path / "ran").exists()))
     end_all(client)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="how many begin at a time is not known")
+@pytest.mark.parametrize("way", ["is killed", "ends"])
+def test_jobs_that_wait_for_their_turn_begin_although_their_client_has_gone(tmp_path: Path, way: str) -> None:
+    wanted = {f"begun-{number}" for number in range(12) if number != 6}
+
+    subprocess.run([sys.executable, "-c", LEAVES, str(tmp_path), way], timeout=100, check=False)
+
+    until(lambda: {path.name for path in tmp_path.glob("begun-*")} >= wanted)
+    assert not (tmp_path / "begun-6").exists(), "it was canceled while it waited"
