@@ -1,5 +1,6 @@
 """Start programs for the client: run one to its end, or detach one."""
 
+import os
 import signal
 
 from .files import make_parent
@@ -109,6 +110,8 @@ class SpawnHandler(StartHandler):
         self.agent.at(0.0, self.let_next_begin)
 
     def start_program(self) -> None:
+        # A job's log is in its folder. If that was removed while the start waited, it must not come back.
+        os.stat(expand(self.header.get("cwd") or "/"))
         log = expand(self.header["log"])
         make_parent(log)
         env = changed_environment(self.header)

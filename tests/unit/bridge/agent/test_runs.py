@@ -214,6 +214,21 @@ def test_a_job_that_cannot_start_or_goes_on_lets_the_next_begin(
     end_all(client)
 
 
+def test_the_folder_of_a_job_that_was_removed_before_its_turn_does_not_come_back(
+    client: Client, tmp_path: Path
+) -> None:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    client.agent.job_starts = starts.ProgramStarts(client.agent.at, 0, each=1)
+    client.ask(id=2, do="spawn", argv=["true"], cwd=str(folder), log=str(folder / "log"))
+    client.turns()
+    folder.rmdir()
+    client.agent.job_starts.has_room(1)
+
+    assert answer(client, 2)["error"]["path"] == str(folder)  # type: ignore[index]
+    assert not folder.exists()
+
+
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="how many begin at a time is not known")
 @pytest.mark.parametrize("way", ["is killed", "ends"])
 def test_jobs_that_wait_for_their_turn_begin_although_their_client_has_gone(tmp_path: Path, way: str) -> None:
