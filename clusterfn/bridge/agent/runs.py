@@ -89,7 +89,10 @@ class SpawnHandler(StartHandler):
         return not self.after and not self.ended and self.child is None
 
     def start(self) -> None:
-        self.agent.job_starts.add(self.begin_job)
+        agent = self.agent
+        agent.job_starts.add(self.begin_job)
+        if agent.root:
+            agent.waiting_note.keep(os.path.join(agent.root, "machines", agent.machine, "starting"))
 
     def begin_job(self) -> bool:
         """Start it as one of the few jobs that begin at a time; return False if the request has ended."""

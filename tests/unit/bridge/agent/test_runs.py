@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 pytest.importorskip("fcntl")
 
+from clusterfn.bridge import layout
 from clusterfn.bridge.agent import runs, starts
 from tests.fakes.agent_client import Client
 from tests.waiting import until
@@ -227,6 +229,34 @@ def test_the_folder_of_a_job_that_was_removed_before_its_turn_does_not_come_back
 
     assert answer(client, 2)["error"]["path"] == str(folder)  # type: ignore[index]
     assert not folder.exists()
+
+
+def test_other_programs_can_see_that_jobs_wait_for_their_turn(
+    client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(starts, "RENEW_S", 0.01)
+    monkeypatch.setattr(runs, "BEGINS_S", 600.0)
+    client.agent.root, client.agent.machine = str(tmp_path), "m-1"
+    first, waits = 2, 3
+    note = tmp_path / "machines" / "m-1" / layout.STARTING
+    client.agent.job_starts = starts.ProgramStarts(client.agent.at, 1, each=1)
+    client.agent.waiting_note = starts.WaitingNote(client.agent.at, client.agent.job_starts)
+    spawn(client, first, tmp_path / "log", "sleep", "600")
+    client.turns()
+    assert not note.exists()
+
+    spawn(client, waits, tmp_path / "log", "sleep", "600")
+    until(lambda: client.turns(1) or note.exists())
+    os.utime(note, (0, 0))
+    until(lambda: client.turns(1) or time.time() - note.stat().st_mtime < layout.STARTING_FOR_S)
+    client.agent.job_starts.has_room(1)
+    assert len(client.agent.children) == 2
+    os.utime(note, (0, 0))
+    time.sleep(0.05)
+    client.turns()
+
+    assert note.stat().st_mtime == 0, "no job waits any more"
+    end_all(client)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="how many begin at a time is not known")
