@@ -57,6 +57,8 @@ HOLDS = "holds.jsonl"
 SPOOLER_LOG = "spooler.log"
 # Why each of these jobs waits.
 QUEUE_STATUS = "queue.jsonl"
+# Its date says when jobs last waited in an agent for their turn to begin.
+STARTING = "starting"
 
 # -- Names below pkgs/<sha256>
 
@@ -210,6 +212,8 @@ HEARTBEAT_S = 5.0
 STALE_AFTER_S = 90.0
 # A note that was not renewed for this long no longer means that a client will submit the job.
 REFUSED_FOR_S = 900.0
+# The same for an agent and the jobs that it will start: it renews that date.
+STARTING_FOR_S = 120.0
 # After this long without output and use of a CPU, a waiting call reports that the job is silent.
 QUIET_S = 600.0
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn import Executor
+from clusterfn.calls import queue_tracker
 from clusterfn.hosts.rpc.frames import Header
 from tests.fakes.slurm_hosts import LoginNode, slurm_hosts
 from tests.waiting import until
@@ -47,6 +48,9 @@ def test_a_job_that_is_not_started_yet_is_canceled_at_once_and_never_started(
             jobs = [executor.submit(abs, number) for number in range(3)]
             until(lambda: len(node.spawns) == 3)
 
+            monkeypatch.setattr(queue_tracker, "TAKES_S", 0.0)
+            until(lambda: jobs[0].reason)
+            assert jobs[0].reason.startswith("node7000 has not started it for ")
             assert all(job.cancel() for job in jobs)
             node.end_all()
 
