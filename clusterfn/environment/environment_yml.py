@@ -13,13 +13,15 @@ from pathlib import Path
 
 from clusterfn.config.yamlfile import Value, parse
 from clusterfn.environment import package_sources
-from clusterfn.environment.project import is_project_file, refuse_parts
+from clusterfn.environment.project import PYPROJECT, UV_LOCK
 from clusterfn.environment.requirement_lines import RequirementLines
 from clusterfn.environment.specification import WITH_EXTRAS, Requirement, Specification, conda_requirement
 from clusterfn.errors import ConfigError, did_you_mean
 
 SUFFIXES = (".yml", ".yaml")
 LOCK_SUFFIXES = ("conda-lock.yml", "conda-lock.yaml")
+# PEP 751 names these files.
+_PYLOCK = re.compile(r"pylock(?:\.[^.]+)?\.toml")
 _KEYS = (
     "name", "channels", "dependencies", "platforms", "prefix", "category", "pip-repositories", "allow-pypi-requests",
 )  # fmt: skip
@@ -58,22 +60,20 @@ def locate_file(text: str, folders: Sequence[Path]) -> Path:
 
 
 def read_file(path: Path, parts: Sequence[str] = ()) -> Specification:
-    """Read the specification in a file, or accept the lock that it is.
+    """Read the specification in a file, or accept the lock that it is; raise ConfigError with the line that is wrong.
 
     Args:
         parts: The extras and groups of a project that are wanted: "gpu", "group:dev".
-
-    Raises:
-        ConfigError: It is not understood; with its line.
     """
-    if path.suffix.lower() == ".txt" or not is_project_file(path):
-        refuse_parts(path, parts)
-    if is_project_file(path):
+    is_toml = path.name in (PYPROJECT, UV_LOCK) or bool(_PYLOCK.fullmatch(path.name))
+    if parts and not is_toml:
+        hint = f'write environment="{path.name}", or name a pyproject.toml or its uv.lock'
+        raise ConfigError(f"{path.name} has no extras and no groups, but {', '.join(parts)} is named", hint=hint)
+    if is_toml or path.suffix.lower() == ".txt":
         # Most calls name no such file, so they need not wait for this import.
         from clusterfn.environment import project_files
 
         return project_files.read_project(path, parts)
-
     if path.name.lower().endswith(LOCK_SUFFIXES):
         return Specification(path.name, file=path, given_lock=path)
     if path.suffix.lower() not in SUFFIXES:

@@ -48,11 +48,7 @@ def local_packages(folder: Path, uv: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def workspace_root(folder: Path) -> Path:
-    """Return the folder whose [tool.uv] counts for a project: that of its workspace if it is a member, else its own.
-
-    Raises:
-        ConfigError: A file above it is no TOML.
-    """
+    """Return the folder whose [tool.uv] counts for a project: that of its workspace if it is a member, else its own."""
     root, workspace = _workspace(folder)
     named, excluded = ({each.resolve() for each in _matches(root, workspace, key)} for key in ("members", "exclude"))
     return root if folder.resolve() in named - excluded else folder

@@ -25,13 +25,9 @@ _POETRY = "poetry and pdm write a file that pip reads: `poetry export > requirem
 
 
 def read_project(path: Path, parts: Sequence[str] = ()) -> Specification:
-    """Read the specification in such a file.
+    """Read the specification in such a file, with the extras and groups that are wanted: "gpu", "group:dev".
 
-    Args:
-        parts: The extras and groups that are wanted: "gpu", "group:dev".
-
-    Raises:
-        ConfigError: It is not understood, or has no such extra or group.
+    Raise ConfigError if it is not understood, or has no such extra or group.
     """
     if path.suffix.lower() != ".txt":
         return {PYPROJECT: _read_pyproject, UV_LOCK: _read_uv_lock}.get(path.name, _read_pylock)(path, parts)

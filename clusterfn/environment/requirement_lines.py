@@ -193,12 +193,7 @@ class RequirementLines:
 
 
 def _options(line: str, place: str) -> list[tuple[str, str]]:
-    """Return the options of a line with their values, as pip reads them; one that is "" for a line of a requirement.
-
-    Example:
-        >>> _options("-i https://a.example --pre", ""), _options("-rmore.txt", ""), _options("numpy>=2", "")
-        ([('-i', 'https://a.example'), ('--pre', '')], [('-r', 'more.txt')], [('', '')])
-    """
+    """Return the options of a line with their values, as pip reads them; one that is "" for a line of a requirement."""
     if not line.startswith("-"):
         requirement, *binary = re.split(r"\s+(?=--(?:no|only)-binary)", line, maxsplit=1)
         # pip heeds these options alone behind a requirement.

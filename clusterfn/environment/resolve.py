@@ -111,11 +111,7 @@ class LockedEnvironment:
 
 
 def read_specification(text: str | None, packages: Sequence[str]) -> Specification:
-    """Read the specification that a call names, or its packages.
-
-    Raises:
-        ConfigError: Both are given, or neither is understood, or the file is missing.
-    """
+    """Read the specification that a call names, or its packages; raise ConfigError for both, or for none to read."""
     if packages and text:
         hint = "add the packages to the file, or leave one out"
         raise ConfigError(f"environment={text!r} and packages= are both given", hint=hint)
@@ -176,11 +172,7 @@ def resolve_environment(
 def why_stale(
     spec: Specification, host: Host, facts: Mapping[str, str], gpus: GpuCapabilities | None, caller: tuple[int, int]
 ) -> str:
-    """Say why `resolve_environment` would solve again, or could not use the given lock; "" if the lock is up to date.
-
-    Raises:
-        LockError: What is there cannot be read.
-    """
+    """Say why `resolve_environment` would solve again, or could not use the given lock; "" if it is up to date."""
     target = torch_build.needed_target(_target(spec, host, facts, caller), gpus)
     lock, why_not = solver.existing_lock(spec, target)
     torch = torch_build.find_torch(lock.on(target.platform)) if lock else None

@@ -114,12 +114,7 @@ def prefer_wheels(first: Found, solve: Solve, platform: str, minor: str) -> tupl
 
 
 def failed_build(text: str) -> str:
-    """Return the package that uv could not build here, to read what it depends on; "" if it says nothing of the kind.
-
-    Example:
-        >>> failed_build("error: Failed to build `gym==0.21.0`")
-        'gym==0.21.0'
-    """
+    """Return the package that uv could not build here, "gym==0.21.0", to read what it depends on; "" if none."""
     found = _FAILED.search(text)
     return "==".join(filter(None, found.groups())) if found else ""
 
