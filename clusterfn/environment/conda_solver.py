@@ -151,11 +151,10 @@ def machine_of(platform: str) -> str:
 
 def virtual_packages(target: SolveTarget) -> dict[str, str]:
     """Return what is assumed to be on the host."""
-    found = {
+    return {
         "__archspec": f"1 {machine_of(target.platform)}", "__unix": "0", "__linux": "5.10",
-        "__glibc": target.glibc or OLDEST_GLIBC,
+        "__glibc": target.glibc or OLDEST_GLIBC, **({"__cuda": target.cuda} if target.cuda else {}),
     }  # fmt: skip
-    return {**found, "__cuda": target.cuda} if target.cuda else found
 
 
 def unreachable(title: str, what: str, lines: Sequence[str], spec: Specification) -> LockError:

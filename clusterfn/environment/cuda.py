@@ -158,8 +158,7 @@ def choose_build(
         host: For messages.
         built_for: The only version of CUDA that may be chosen; "" for any.
 
-    Raises:
-        EnvironmentBuildError: No build fits; it names the numbers and what would work.
+    Raise EnvironmentBuildError, with the numbers and what would work, if no build fits.
     """
     known = load_table()
     wanted = [minor for minor in known.minors() if admits(versions, minor)]

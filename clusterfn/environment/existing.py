@@ -235,8 +235,9 @@ def _explain_absence(kind: str, value: str, printed: str) -> EnvironmentBuildErr
              for mark in (_WHY, _HOME, _THERE)}  # fmt: skip
     # Without the caller's version of Python, others may do.
     of, like = ("python", f"/usr/bin/{_CALLERS_PYTHON}") if kind == "found" else (kind, value)
+    home = next(iter(found[_HOME]), "")
     # As users name them, those like the value first.
-    words = dict.fromkeys(_as_written(of, program, *found[_HOME][:1]) for program in found[_THERE])
+    words = dict.fromkeys(_as_written(of, program, home) for program in found[_THERE])
     names = sorted(filter(None, words), key=lambda each: -_likeness(each, like))
     some, more = ", ".join(f"{of}:{each}" for each in names[:MOST_LISTED]), len(names) - MOST_LISTED
     listed = f"there {'are' if len(names) > 1 else 'is'} {some}{f' and {more} more' if more > 0 else ''}"
@@ -264,7 +265,7 @@ def _explain_absence(kind: str, value: str, printed: str) -> EnvironmentBuildErr
     return EnvironmentBuildError(message, evidence=evidence, stage="environment", hint=hint)
 
 
-def _as_written(kind: str, program: str, home: str = "") -> str:
+def _as_written(kind: str, program: str, home: str) -> str:
     """Return how a user names an interpreter that exists, behind the colon; "" if it is of another kind."""
     path = program if kind == "python" else program.removesuffix("/bin/python")
     short = f"~{path[len(home) :]}" if home and path.startswith(f"{home}/") else path

@@ -1,7 +1,7 @@
 """A project's own file of dependencies, as one value: pyproject.toml, uv.lock, pylock.toml or requirements.txt.
 
-`project_files` reads it, `wheels` finds its wheels with uv. Here is also what all readers of such files need: TOML, and
-names and versions as pip compares them.
+`environment_files` reads it, `wheels` finds its wheels with uv. Here is also what all readers of such files need: TOML,
+and names and versions as pip compares them.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ class ProjectFile:
 
     Attributes:
         kind: One of the names above.
-        extras: Of its optional dependencies.
-        groups: Of its dependency groups.
+        extras, groups: Of its optional dependencies, and of its dependency groups.
         requires_python: Such as ">=3.10"; "" for any.
         hashes: The SHA-256 that the user allows for each project; without any, none is compared.
         indexes: (name, address) of the package indexes that it names; uv has variables with their passwords. Of a

@@ -86,7 +86,6 @@ def lock_for(
     # A lock that is of no use must not replace one that is.
     check(lock)
     write_lock(path, data)
-
     changes = f": {differences(before, lock, target.platform, named=is_verbose())}" if before else ""
     say(f"wrote {path} ({counted(len(lock.on(target.platform)), 'package')} for {target.platform}){changes}")
     return replace(lock, written=path.stat().st_mtime_ns)

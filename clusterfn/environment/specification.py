@@ -1,7 +1,7 @@
 """What a user wants in an environment, as one value.
 
-Pure, no I/O. `environment_yml` reads it from a file, `packages` from `packages=[…]` or from what a function imports,
-`project_files` from what uv and pip know; `solver` makes a lock of it.
+Pure, no I/O. `environment_files` reads it from a file, `packages` from `packages=[…]` or from what a function imports;
+`solver` makes a lock of it.
 """
 
 from __future__ import annotations

@@ -25,21 +25,14 @@ from clusterfn.errors import LockError
 
 _MANYLINUX = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}
 SUBDIRECTORY = "#subdirectory="
-_WHEEL = ".whl"
 # Only such a version of conda's is one of an index's, too.
 PEP_440 = re.compile(r"\d+(?:\.\d+)*(?:(?:a|b|rc)\d+)?(?:\.post\d+)?(?:\.dev\d+)?")
 
 
 def packages_for(tree: Mapping[str, Any], project: ProjectFile, python: str, platform: str) -> list[Mapping[str, Any]]:
-    """Return the packages of a pylock.toml that are for a host.
+    """Return the packages of a pylock.toml that are for a Python, "3.11.7", and a platform, as uv names it.
 
-    Args:
-        python: A version of Python, "3.11.7".
-        platform: The host's, as uv names it.
-
-    Raises:
-        Unsolved: It is for other hosts.
-        LockError: A marker cannot be read.
+    Raise Unsolved if it is for other hosts, and LockError if a marker cannot be read.
     """
     host: dict[str, Any] = {
         "implementation_name": "cpython", "implementation_version": python, "os_name": "posix", "extra": "",
@@ -136,7 +129,7 @@ def without_password(url: str) -> str:
 def version_of(file: str) -> str:
     """Return the version that a file's name has: "1.0" of my-toy-1.0.tar.gz, and of my_toy-1.0-py3-none-any.whl."""
     bare = re.sub(r"(\.tar\.\w+|\.zip|\.whl)$", "", file)
-    return bare.split("-")[1] if file.endswith(_WHEEL) else bare.rpartition("-")[2]
+    return bare.split("-")[1] if file.endswith(".whl") else bare.rpartition("-")[2]
 
 
 def write_placeholders(provided: Mapping[str, str], folder: Path) -> list[str]:
@@ -156,9 +149,7 @@ def write_placeholders(provided: Mapping[str, str], folder: Path) -> list[str]:
 
 def check_hashes(wheels: Sequence[LockedPackage], project: ProjectFile) -> None:
     """Raise LockError if the user names hashes, and a wheel has none of them: uv does not compare them here."""
-    if not project.hashes:
-        return
-    for wheel in wheels:
+    for wheel in wheels if project.hashes else ():
         if wheel.name not in project.hashes:
             what = f"{project.path.name} has hashes, but none for {wheel.name} {wheel.version}"
             hint = f"add {wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}"
