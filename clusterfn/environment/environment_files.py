@@ -23,8 +23,6 @@ from clusterfn.environment.requirement_lines import RequirementLines
 from clusterfn.environment.specification import WITH_EXTRAS, Requirement, Specification, conda_requirement
 from clusterfn.errors import ConfigError, did_you_mean
 
-_SUFFIXES = (".yml", ".yaml")
-_LOCK_SUFFIXES = ("conda-lock.yml", "conda-lock.yaml")
 # PEP 751 names these files.
 _PYLOCK = re.compile(r"pylock(?:\.[^.]+)?\.toml")
 _KEYS = (
@@ -87,9 +85,9 @@ def read_file(path: Path, parts: Sequence[str] = ()) -> Specification:
         if lines.is_empty:
             raise ConfigError(f"{path} lists no packages", hint="write one per line, such as numpy>=2")
         return lines.added_to(_specification(lines.project(path), (), lines.wishes()))
-    if path.name.lower().endswith(_LOCK_SUFFIXES):
+    if path.name.lower().endswith(("conda-lock.yml", "conda-lock.yaml")):
         return Specification(path.name, file=path, given_lock=path)
-    if path.suffix.lower() not in _SUFFIXES:
+    if path.suffix.lower() not in (".yml", ".yaml"):
         hint = "name an environment.yml, pyproject.toml, uv.lock, pylock.toml or requirements.txt, or packages=[…]"
         raise ConfigError(f"{path} is not an environment.yml", hint=hint)
     data = path.read_bytes()
