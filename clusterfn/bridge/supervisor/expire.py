@@ -15,25 +15,7 @@ import os
 import sys
 import time
 
-from ..layout import (
-    ATTEMPTS,
-    BLOBS,
-    BRIDGE,
-    CLAIM,
-    ELEMENTS,
-    FILES,
-    HEARTBEAT,
-    INTERRUPTED,
-    JOBS,
-    MACHINES,
-    OUTCOME,
-    QUEUE,
-    REMOVED,
-    SHIMS,
-    SOURCES,
-    SPEC,
-    STARTED,
-)
+from .. import layout
 from ..removal import DAY_S, RELIED_S, STARTS_S, CleanupReport, date_of, is_due, paths_in, sweep
 from .attempt import final_attempt
 from .job import DamagedFile, JobFolder, describe_damage, job_folders
@@ -44,7 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
-STORED = (BLOBS, FILES, SOURCES, SHIMS, BRIDGE)
+STORED = (layout.BLOBS, layout.FILES, layout.SOURCES, layout.SHIMS, layout.BRIDGE)
 
 
 def clean(root: str, keep_s: str, older_s: str, dry: str) -> int:
@@ -78,8 +60,8 @@ def tidy(
         measure: Measure everything.
     """
     # These are removals that were cut short.
-    for kind in ("", JOBS, *STORED):
-        sweep(os.path.join(root, kind), lambda path: os.path.basename(path).startswith(REMOVED))
+    for kind in ("", layout.JOBS, *STORED):
+        sweep(os.path.join(root, kind), lambda path: os.path.basename(path).startswith(layout.REMOVED))
     found, living = CleanupReport(dry, measure), LivingJobs(root)
     relied_on = [when]
     needed: "dict[str, str]" = {}
@@ -90,19 +72,21 @@ def tidy(
             kept_s = job.spec["keep_days"] * DAY_S if older_s is None else older_s
             modules[folder] = job.spec.get("sys_path") or []
             lives, final = living.has(job), final_attempt(job)
-            over = _last_sign(job) if final is None else date_of(final.path(OUTCOME))
-            relied_on += [os.stat(job.path(SPEC)).st_mtime] if lives else []
+            over = _last_sign(job) if final is None else date_of(final.path(layout.OUTCOME))
+            relied_on += [os.stat(job.path(layout.SPEC)).st_mtime] if lives else []
         except (OSError, DamagedFile) as error:
             is_hollow = longest_s is None and is_due(_hollow_since(folder), DAY_S, when)
             if not is_hollow:
                 say("%s is damaged, and is kept: %s" % (folder, describe_damage(error)))
-            found.add(JOBS, folder, is_hollow)
+            found.add(layout.JOBS, folder, is_hollow)
             continue
         if lives:
             found.summary["waiting"].append(job.id)
-            found.add(JOBS, folder, False)
+            found.add(layout.JOBS, folder, False)
             needed.update(needed_by(job))
-        elif not job.scheduler.has_nodes and not any(_each(job, name) for name in (STARTED, CLAIM, ATTEMPTS)):
+        elif not job.scheduler.has_nodes and not any(
+            _each(job, name) for name in (layout.STARTED, layout.CLAIM, layout.ATTEMPTS)
+        ):
             kept_s = min(kept_s, STARTS_S) if older_s is None else max(older_s, STARTS_S)
         keep_s = max(keep_s, kept_s) if older_s is None else older_s
         if not lives:
@@ -110,7 +94,7 @@ def tidy(
     # It is known only now whose checkpoints and values other jobs will read.
     for folder, goes in ended:
         goes = goes and os.path.basename(folder) not in needed
-        found.add(JOBS, folder, goes)
+        found.add(layout.JOBS, folder, goes)
         if goes:
             del modules[folder]
     if longest_s is None or keep_s < longest_s:
@@ -133,7 +117,10 @@ class LivingJobs:
     """Which jobs wait or run."""
 
     def __init__(self, root: str) -> None:
-        folders = [os.path.join(glob.escape(root), MACHINES, "*", name, "*") for name in (QUEUE, INTERRUPTED)]
+        folders = [
+            os.path.join(glob.escape(root), layout.MACHINES, "*", name, "*")
+            for name in (layout.QUEUE, layout.INTERRUPTED)
+        ]
         tickets = [path for folder in folders for path in glob.glob(folder)]
         self._queued = {os.path.basename(path).partition(".")[0] for path in tickets}
         self._looks: "dict[tuple[str, str, int], Optional[set[str]]]" = {}
@@ -148,7 +135,7 @@ class LivingJobs:
         if job.id in self._queued or time.time() - _last_sign(job) < silent_s:
             return True
         if not has_nodes:
-            return any(map(script_runs, _each(job, STARTED)))
+            return any(map(script_runs, _each(job, layout.STARTED)))
         if not self._is_listed(job):
             return False
         # The date protects the job from a later look at which the scheduler misses it.
@@ -179,14 +166,14 @@ def needed_by(job: JobFolder) -> "dict[str, str]":
 def _each(job: JobFolder, *names: str) -> "list[str]":
     """Return the files of that name of a job, and of the elements of a group."""
     home = glob.escape(job.home)
-    patterns = (os.path.join(home, *names), os.path.join(home, ELEMENTS, "*", *names))
+    patterns = (os.path.join(home, *names), os.path.join(home, layout.ELEMENTS, "*", *names))
     return [path for pattern in patterns for path in glob.glob(pattern)]
 
 
 def _last_sign(job: JobFolder) -> float:
     """Return when a job last wrote something."""
-    paths = [job.home, job.path(SPEC)] + _each(job, STARTED) + _each(job, ATTEMPTS, "*")
-    paths += _each(job, ATTEMPTS, "*", HEARTBEAT) + _each(job, ATTEMPTS, "*", OUTCOME)
+    paths = [job.home, job.path(layout.SPEC)] + _each(job, layout.STARTED) + _each(job, layout.ATTEMPTS, "*")
+    paths += _each(job, layout.ATTEMPTS, "*", layout.HEARTBEAT) + _each(job, layout.ATTEMPTS, "*", layout.OUTCOME)
     return max(date_of(path) or 0.0 for path in paths)
 
 

@@ -4,24 +4,8 @@ Names and reads; writes nothing."""
 
 import os
 
+from .. import layout
 from ..fast_start import loads, namedtuple
-from ..layout import (
-    ABOUT,
-    ATTEMPTS,
-    CANCEL,
-    CHECKPOINT,
-    ELEMENTS,
-    JOBS,
-    PAYLOAD,
-    PLAN,
-    SCHEDULER_LOG,
-    SCRIPT,
-    SECRETS,
-    SITE_RULES,
-    SPEC,
-    element_log,
-    environment_dir,
-)
 from ..schedulers.registry import scheduler_named
 from .environ import DescribedJob
 from .process_tree import boot_id, start_time
@@ -173,8 +157,8 @@ def read_spec(folder: str) -> "Spec":
         DamagedFile: It holds something else.
         OSError: It cannot be read.
     """
-    with open(os.path.join(folder, SPEC), "rb") as file:
-        spec: "Spec" = native(parse_record(file.read(), JOB_SPEC, SPEC))
+    with open(os.path.join(folder, layout.SPEC), "rb") as file:
+        spec: "Spec" = native(parse_record(file.read(), JOB_SPEC, layout.SPEC))
     return spec
 
 
@@ -228,7 +212,7 @@ class HeldResources:
 
 
 # What the elements of a group have in common.
-_SHARED = frozenset([SPEC, PAYLOAD, SCRIPT, CANCEL, SECRETS, CHECKPOINT])
+_SHARED = frozenset([layout.SPEC, layout.PAYLOAD, layout.SCRIPT, layout.CANCEL, layout.SECRETS, layout.CHECKPOINT])
 
 
 class JobFolder(DescribedJob):
@@ -251,7 +235,7 @@ class JobFolder(DescribedJob):
     def __init__(self, folder: str, spec: "Optional[Spec]" = None) -> None:
         folder = os.path.abspath(folder)
         above, name = os.path.split(folder)
-        is_element = os.path.basename(above) == ELEMENTS
+        is_element = os.path.basename(above) == layout.ELEMENTS
         self.home = os.path.dirname(above) if is_element else folder
         self.element: "Optional[int]" = int(name) if is_element else None
         self.spec: "Spec" = read_spec(self.home) if spec is None else spec
@@ -259,7 +243,7 @@ class JobFolder(DescribedJob):
         super().__init__(whole if self.element is None else "%s.%d" % (whole, self.element), folder, self.spec)
         self.root: "str" = self.spec["root"]
         self.scheduler = scheduler_named(self.spec["scheduler"])
-        if not self.scheduler.has_nodes and os.path.exists(SITE_RULES):
+        if not self.scheduler.has_nodes and os.path.exists(layout.SITE_RULES):
             # This import is late, because most machines have no such file.
             from ..agent import site_rules
 
@@ -286,31 +270,33 @@ class JobFolder(DescribedJob):
 
     def path(self, *names: str) -> str:
         """Return a path below the job's folder, or below the group's for what its elements share."""
-        if names[0] == SCHEDULER_LOG and self.element is not None:
-            return os.path.join(self.home, element_log(self.scheduler.element_log(self.element, self.submission)))
+        if names[0] == layout.SCHEDULER_LOG and self.element is not None:
+            return os.path.join(
+                self.home, layout.element_log(self.scheduler.element_log(self.element, self.submission))
+            )
         return os.path.join(self.home if names[0] in _SHARED else self.folder, *names)
 
     def attempts(self) -> "list[int]":
         """Return the numbers of the attempts that exist, in order."""
         try:
-            names = os.listdir(self.path(ATTEMPTS))
+            names = os.listdir(self.path(layout.ATTEMPTS))
         except FileNotFoundError:
             return []
         return sorted(int(name) for name in names if name.isdecimal())
 
     def elements(self) -> "list[JobFolder]":
         """Return the elements of a group that have a folder, in order."""
-        folder = os.path.join(self.home, ELEMENTS)
+        folder = os.path.join(self.home, layout.ELEMENTS)
         return [JobFolder(os.path.join(folder, str(number))) for number in numbers_in(folder)]
 
     def cancelled(self) -> bool:
         """Whether it was asked to end."""
-        return os.path.exists(self.path(CANCEL))
+        return os.path.exists(self.path(layout.CANCEL))
 
     def has_checkpoint(self) -> bool:
         """Whether the function has left a checkpoint."""
         try:
-            return bool(os.listdir(self.path(CHECKPOINT)))
+            return bool(os.listdir(self.path(layout.CHECKPOINT)))
         except OSError:
             # The job has not begun, or the function has removed the folder.
             return False
@@ -318,7 +304,7 @@ class JobFolder(DescribedJob):
     def secrets(self) -> "dict[str, str]":
         """Return the secret variables and their values; none once the job is final."""
         try:
-            with open(self.path(SECRETS), encoding="utf-8") as file:
+            with open(self.path(layout.SECRETS), encoding="utf-8") as file:
                 return dict(native(loads(file.read())))
         except FileNotFoundError:
             return {}
@@ -328,7 +314,7 @@ class JobFolder(DescribedJob):
         if self.element is not None:
             return
         try:
-            os.unlink(self.path(SECRETS))
+            os.unlink(self.path(layout.SECRETS))
         except FileNotFoundError:
             return
 
@@ -345,7 +331,7 @@ def is_job_id(name: str) -> bool:
 
 def job_folders(root: str) -> "list[str]":
     """The folders of all jobs below a root, and not what an upload or a removal left half done."""
-    folder = os.path.join(root, JOBS)
+    folder = os.path.join(root, layout.JOBS)
     names = os.listdir(folder) if os.path.isdir(folder) else []
     return [os.path.join(folder, name) for name in sorted(names) if is_job_id(name)]
 
@@ -394,7 +380,9 @@ def describe_place(job: "JobFolder") -> "dict[str, Any]":
         "driver": _driver(),
         "python": job.spec["python"],
         "environment": made["id"] if made else None,
-        "lock": "/".join((environment_dir(made["root"], made["id"]), ABOUT, PLAN)) if made else None,
+        "lock": "/".join((layout.environment_dir(made["root"], made["id"]), layout.ABOUT, layout.PLAN))
+        if made
+        else None,
     }
 
 
