@@ -253,10 +253,6 @@ class CallRun(AttemptRun):
             # Only its own process can say it while it exits: without an exec, wait4 does not.
             self.processes.reported_peak = said["peak"] or 0
 
-    def _daemons(self) -> list[str]:
-        # What a call leaves behind is ended without a note.
-        return []
-
     def _completed(self, verdict: Verdict) -> Verdict:
         return super()._completed(verdict).replace(left=None)
 
@@ -294,9 +290,8 @@ def take_call(attempt: CallAttempt, folder: str) -> bool:
         pass
     try:
         if is_withdrawn(folder):
-            attempt.publish_without_run(
-                Verdict(layout.CANCELLED, "the call was withdrawn before it started", stage="queue")
-            )
+            withdrawn = Verdict(layout.CANCELLED, "the call was withdrawn before it started", stage="queue")
+            attempt.publish_without_run(withdrawn)
         elif publish.read(attempt.folder, layout.OUTCOME) is None:
             attempt.publish_without_run(Verdict(layout.LOST, RESTARTED + " while the call ran", hint="call again"))
     except OSError as error:

@@ -16,7 +16,16 @@ from .. import layout
 from ..queue import launch, lease_names, tickets
 from ..queue.lease import leases_of_kind
 from . import classify_exit, dependencies, error_texts, notify, process_tree, retries, watch
-from .attempt import Attempt, claim, final_attempt, read_events, read_usage, restore_owner_permissions, script_of
+from .attempt import (
+    Attempt,
+    claim,
+    final_attempt,
+    final_outcome,
+    read_events,
+    read_usage,
+    restore_owner_permissions,
+    script_of,
+)
 from .job import DamagedFile, JobFolder, dependencies_of
 from .publish import last_bytes
 from .text import how_to_correct, last_lines, masked, native, portable, shortened
@@ -78,7 +87,6 @@ def conclude_for_dead(folder: str, status: str) -> int:
 
 
 def _has_begun_items(attempt: Attempt) -> bool:
-    """Whether an item of the element began in this attempt."""
     try:
         return os.stat(attempt.path(layout.JOURNAL)).st_size > 0
     except FileNotFoundError:
@@ -114,9 +122,8 @@ def _why(job: JobFolder, status: str) -> Verdict:
         message, hint = error_texts.job_killed_for_memory(oom)
         return Verdict(layout.MEMORY, message, hint=hint)
     if status == str(errno.ENOSPC) or classify_exit.disk_is_full(job.folder):
-        return Verdict(
-            layout.HOST_DISK, "the disk of the host is full", hint="make room there, or point root: elsewhere"
-        )
+        hint = "make room there, or point root: elsewhere"
+        return Verdict(layout.HOST_DISK, "the disk of the host is full", hint=hint)
     return classify_exit.lost_supervisor(status)
 
 
@@ -135,9 +142,8 @@ def _too_long(job: JobFolder, attempt: Attempt) -> "Optional[Verdict]":
 def _not_set_up(what: str, which: str) -> Verdict:
     if what == "module":
         message = "the environment module %s could not be loaded on the machine that runs the job" % which
-        return Verdict(
-            layout.ENVIRONMENT, message, stage="environment", hint="look at `module avail` there; correct modules="
-        )
+        hint = "look at `module avail` there; correct modules="
+        return Verdict(layout.ENVIRONMENT, message, stage="environment", hint=hint)
     code, _, line = which.partition(":")
     lines = line.strip().splitlines()
     at = " at the line `%s%s`" % (shortened(lines[0], _SHOWN), " …" if len(lines) > 1 else "") if lines else ""
@@ -194,7 +200,12 @@ def conclude_by(job: JobFolder, asked: Verdict, withdraw: bool = False) -> "tupl
     if withdraw and holder is not None and not _withdrawn(job):
         return None, False
     if is_gone and holder is None and tickets.WAITS.encode() in last_bytes(job.path(layout.SCHEDULER_LOG)):
-        asked = asked.replace(**_lost_ticket(job))
+        # It was left to the queue, and neither waits there nor has begun.
+        asked = asked.replace(
+            message="the job has lost its place in the queue of this machine: its ticket was removed", stage="queue",
+            evidence=["there is no %s" % os.path.join(tickets.Queue(job.root).folder, job.id)],
+            hint="call again: nothing of it has run",
+        )  # fmt: skip
     attempt = _open_attempt(job)
     won = False
     if attempt.outcome() is None:
@@ -215,16 +226,6 @@ def conclude_by(job: JobFolder, asked: Verdict, withdraw: bool = False) -> "tupl
         # The job never began, and its supervisor, another client or this one has already said so.
         won = (attempt.outcome() or {}).get("kind") == asked.kind
     return attempt, won
-
-
-def _lost_ticket(job: JobFolder) -> "dict[str, Any]":
-    """Return what to say of a job that was left to the queue, and neither waits there nor has begun."""
-    return {
-        "message": "the job has lost its place in the queue of this machine: its ticket was removed",
-        "evidence": ["there is no %s" % os.path.join(tickets.Queue(job.root).folder, job.id)],
-        "stage": "queue",
-        "hint": "call again: nothing of it has run",
-    }
 
 
 def _waits(job: JobFolder) -> bool:
@@ -302,6 +303,5 @@ def _is_for(job: JobFolder, job_id: str, host: str, bridge: str) -> bool:
 
 def _has_ended_otherwise(job: JobFolder) -> bool:
     """Whether it has ended otherwise than by such a request."""
-    final = final_attempt(job)
-    outcome = final.outcome() if final is not None else None
+    outcome = final_outcome(job)
     return outcome is not None and (outcome.get("kind"), outcome.get("by")) != (layout.CANCELLED, "conclude")

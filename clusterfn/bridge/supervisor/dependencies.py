@@ -12,7 +12,7 @@ from .. import layout
 from ..fast_start import loads, namedtuple
 from ..schedulers.registry import scheduler_named
 from . import publish
-from .job import ITEM_LINE, JOB_OUTCOME, DamagedFile, Dependency, checked, describe_waiting, read_spec
+from .job import ITEM_LINE, JOB_OUTCOME, DamagedFile, Dependency, checked, describe_waiting, each_folder, read_spec
 from .journal import ItemEnds
 from .process_tree import boot_id, script_runs
 from .publish import names_in, numbers_in
@@ -187,9 +187,8 @@ class Dependencies:
         ends = self._ends_of(wanted.job)
         if ends.damage:
             raise DamagedFile(ends.damage)
-        nothing = _Place(
-            "", 0, 0, _cause(wanted, {"kind": layout.LOST, "message": "the item has no line in any journal"})
-        )
+        missing = {"kind": layout.LOST, "message": "the item has no line in any journal"}
+        nothing = _Place("", 0, 0, _cause(wanted, missing))
         home, found = layout.job_dir(self.root, wanted.job), {}
         for index in range(count) if wanted.items is None else wanted.items:
             line = ends.lines.get(index)
@@ -250,10 +249,8 @@ class Dependencies:
             if any(ticket is not None and ticket.get("boot") != boot_id() for ticket in kept):
                 # A restart has interrupted the job, and the next process that looks at that queue requeues it.
                 return False
-        elements = [
-            os.path.join(folder, layout.ELEMENTS, name) for name in names_in(os.path.join(folder, layout.ELEMENTS))
-        ]
-        started = [path for path in (os.path.join(each, layout.STARTED) for each in [folder] + elements) if _date(path)]
+        paths = [os.path.join(each, layout.STARTED) for each in each_folder(folder)]
+        started = [path for path in paths if _date(path)]
         last = max(map(_date, [os.path.join(folder, layout.SPEC)] + started + _heartbeats(folder)))
         silent_s = layout.STALE_AFTER_S if started else _NEVER_STARTED_S
         return time.time() - last > silent_s and not any(map(script_runs, started))
@@ -326,10 +323,9 @@ def last_beat(job: "JobFolder", wanted: "Sequence[Dependency]") -> float:
 
 def _heartbeats(folder: str) -> "list[str]":
     """Return the paths of the heartbeats of a job, and of the elements of a group."""
-    elements = [os.path.join(folder, layout.ELEMENTS, name) for name in names_in(os.path.join(folder, layout.ELEMENTS))]
     return [
         os.path.join(each, layout.ATTEMPTS, name, layout.HEARTBEAT)
-        for each in [folder] + elements
+        for each in each_folder(folder)
         for name in names_in(os.path.join(each, layout.ATTEMPTS))
     ]
 

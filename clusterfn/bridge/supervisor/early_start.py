@@ -57,9 +57,8 @@ def _is_relative(folders: "Optional[str]") -> bool:
 
 def _has_begun(job: "_SentJob") -> bool:
     """Whether the job has begun before, or another process has it; the script of a step claims the job itself."""
-    return os.path.exists(job.path(layout.ATTEMPTS)) or (
-        layout.STEP not in os.environ and os.path.exists(job.path(layout.CLAIM))
-    )
+    names = (layout.ATTEMPTS,) if layout.STEP in os.environ else (layout.ATTEMPTS, layout.CLAIM)
+    return any(os.path.exists(job.path(name)) for name in names)
 
 
 def _will_wait(job: "_SentJob") -> bool:

@@ -87,11 +87,7 @@ def worker_environment(
     if spec.get("after"):
         values["CLUSTERFN_INPUTS"] = os.path.join(attempt_dir(job.folder, attempt), INPUTS)
     values.update(
-        {
-            TAG: "%s/%d" % (job.id, attempt),
-            CHECKPOINT_VARIABLE: job.path(CHECKPOINT),
-            "PYTHONNOUSERSITE": "1",
-        }
+        {TAG: "%s/%d" % (job.id, attempt), CHECKPOINT_VARIABLE: job.path(CHECKPOINT), "PYTHONNOUSERSITE": "1"}
     )
     return values
 

@@ -1,4 +1,4 @@
-"""Remove what is no longer needed below a root: jobs that are over, and what is sent once for many jobs.
+"""Remove what is no longer needed below a root: jobs that are over or named, and what is sent once for many jobs.
 
 A job that has ended goes when its `keep:` is over, one that was never started after a day. A batch job without an
 outcome goes once its scheduler has not listed it for as long as its `keep:`. A job stays while a living one names it in
@@ -9,6 +9,7 @@ before it sends a job. Such a file is unused if it is older than the oldest unfi
 long as jobs are kept. It is renamed first and checked again: a client that came meanwhile finds it, or sends it again.
 """
 
+import contextlib
 import glob
 import json
 import os
@@ -16,7 +17,7 @@ import sys
 import time
 
 from .. import layout
-from ..removal import DAY_S, RELIED_S, STARTS_S, CleanupReport, date_of, is_due, paths_in, sweep
+from ..removal import DAY_S, RELIED_S, STARTS_S, CleanupReport, date_of, is_due, paths_in, size_of, sweep, try_remove
 from .attempt import final_attempt
 from .job import DamagedFile, JobFolder, describe_damage, job_folders
 from .process_tree import script_runs
@@ -24,8 +25,10 @@ from .verdict import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Optional
+    from typing import Any, Optional
 
+# A shared file system may need minutes for jobs with many files.
+_MEASURE_S = 10.0
 STORED = (layout.BLOBS, layout.FILES, layout.SOURCES, layout.SHIMS, layout.BRIDGE)
 
 
@@ -195,3 +198,68 @@ def _hollow_since(folder: str) -> "Optional[float]":
     except OSError:
         return None
     return max(dates)
+
+
+def print_sizes(root: str, *ids: str, limit_s: float = _MEASURE_S) -> int:
+    """Print the bytes of each job as one JSON object; leave out those for which there was no time."""
+    until = time.monotonic() + limit_s
+    sizes = {}
+    for job_id in ids:
+        if time.monotonic() > until:
+            break
+        sizes[job_id] = size_of(os.path.join(root, layout.JOBS, job_id))
+    sys.stdout.write(json.dumps(sizes) + "\n")
+    return 0
+
+
+def remove_jobs(root: str, dry: str, *ids: str) -> int:
+    """Remove jobs that a person names; print as one JSON object which went, with their bytes, and why others were kept.
+
+    A job that waits or runs is never removed, nor one from whose checkpoint such a job resumes.
+
+    Args:
+        root: Of the jobs.
+        dry: "dry" to remove nothing, and print the same.
+        ids: With all their digits.
+    """
+    summary: "dict[str, list[dict[str, Any]]]" = {"removed": [], "kept": []}
+    folders = {os.path.basename(folder): folder for folder in job_folders(root)}
+    living = LivingJobs(root)
+    needed = _needed(folders, living)
+    for job_id in ids:
+        why = _why_kept(job_id, folders, living, needed)
+        size = 0 if why else size_of(folders[job_id])
+        if not why and dry != "dry" and not try_remove(folders[job_id]):
+            why = "its files could not be removed"
+        summary["kept" if why else "removed"].append(
+            {"id": job_id, "why": why} if why else {"id": job_id, "bytes": size}
+        )
+    sys.stdout.write(json.dumps(summary) + "\n")
+    return 0
+
+
+def _why_kept(job_id: str, folders: "dict[str, str]", living: LivingJobs, needed: "dict[str, str]") -> str:
+    # This import is late, because each job tidies up, and only a person asks for the state of one.
+    from .listing import state_of
+
+    if job_id not in folders:
+        return "it is not there any more"
+    if job_id in needed:
+        return needed[job_id]
+    try:
+        job = JobFolder(folders[job_id])
+        return "it is %s" % state_of(job) if living.has(job) else ""
+    except (OSError, DamagedFile) as error:
+        damage = "its folder is damaged (%s)" % describe_damage(error)
+        return "%s; if no process of it runs, remove it by hand: rm -r %s" % (damage, folders[job_id])
+
+
+def _needed(folders: "dict[str, str]", living: LivingJobs) -> "dict[str, str]":
+    """Return the jobs that others need which wait or run, and why."""
+    found: "dict[str, str]" = {}
+    for folder in folders.values():
+        with contextlib.suppress(OSError, DamagedFile):
+            job = JobFolder(folder)
+            needed = needed_by(job)
+            found.update(needed if needed and living.has(job) else ())
+    return found

@@ -11,8 +11,9 @@ import os
 import time
 
 from .. import layout
+from ..fast_start import suppress
 from . import group, publish
-from .attempt import WholeAttempt, remove_usage
+from .attempt import WholeAttempt
 from .attempt_loop import AttemptLoop, nothing_can_be_written
 from .awaiting import await_values
 from .chunks import NO_ELEMENT
@@ -110,9 +111,8 @@ class ElementRun(ItemRecorder):
             waits = self._inputs.in_words() or "waiting for the other elements"
             # The elements after this one take what is left.
             if self.job.scheduler.has_nodes:
-                return Verdict(
-                    layout.RETURNED, "no item of its own can run yet (%s), after %d items" % (waits, self.written)
-                )
+                why = "no item of its own can run yet (%s), after %d items" % (waits, self.written)
+                return Verdict(layout.RETURNED, why)
             if self.job.held.wait_again(waits):
                 raise AttemptEnded(waits_again("found no item that can run (%s)" % waits, self.written))
             # Without a queue, the element holds nothing while it waits.
@@ -243,11 +243,9 @@ class ItemAttempt(WholeAttempt):
     def path(self, name: str) -> str:
         """As the element's; a folder to work in and a file of what it uses are its own."""
         own = {
-            layout.WORK: os.path.join(layout.WORK, str(self._index)),
-            layout.USAGE: layout.item_usage(self._index),
-            layout.NODES: self._tasks,
-            layout.LAUNCH_LOG: os.path.join(self._tasks, layout.LAUNCH_LOG),
-        }
+            layout.WORK: os.path.join(layout.WORK, str(self._index)), layout.USAGE: layout.item_usage(self._index),
+            layout.NODES: self._tasks, layout.LAUNCH_LOG: os.path.join(self._tasks, layout.LAUNCH_LOG),
+        }  # fmt: skip
         return self._attempt.path(own.get(name, name))
 
     def call(self) -> "list[str]":
@@ -303,7 +301,9 @@ class ItemAttempt(WholeAttempt):
         sizes = [_size(self.path(name)) for name in (layout.STDOUT, layout.STDERR)]
         out, err = ([begin, end - begin] for begin, end in zip(self._from, sizes))
         self._journal.end(self._index, verdict.replace(earlier=self.before), self.path(layout.VALUE), out=out, err=err)
-        remove_usage(self.path(layout.USAGE))
+        # The line has the usage now.
+        with suppress(OSError):
+            os.unlink(self.path(layout.USAGE))
         return True
 
     def followed(self, why: str) -> "ItemAttempt":

@@ -5,11 +5,11 @@ Names and reads; writes nothing."""
 import os
 
 from .. import layout
-from ..fast_start import loads, namedtuple
+from ..fast_start import loads, namedtuple, suppress
 from ..schedulers.registry import scheduler_named
 from .environ import DescribedJob
 from .process_tree import boot_id, start_time
-from .publish import numbers_in
+from .publish import names_in, numbers_in
 from .text import native
 from .worker_process import WorkerSource
 
@@ -31,54 +31,27 @@ NAME = object()
 # "?" is one that may be missing or null, "*" is each. What only the job itself looks at may be anything.
 _LARGEST = 1 << 62
 NUMBER, WHOLE = (int, float), (int,)
-USAGE = {
-    "wall_s?": NUMBER,
-    "cpu_s?": NUMBER,
-    "longest_s?": NUMBER,
-    "peak_memory_bytes?": NUMBER,
+USAGE: "dict[str, Any]" = {
+    "wall_s?": NUMBER, "cpu_s?": NUMBER, "longest_s?": NUMBER, "peak_memory_bytes?": NUMBER,
     "gpus?": [{"peak_memory_bytes?": NUMBER, "peak_use_percent?": NUMBER, "mean_use_percent?": NUMBER}],
     "now?": {"cores?": NUMBER, "memory_bytes?": NUMBER, "gpus?": [{}]},
-}  # type: dict[str, Any]
-JOB_SPEC = {
-    "id": NAME,
-    "name": str,
-    "host": str,
-    "scheduler": str,
-    "root": NAME,
-    "bridge?": NAME,
-    "lease?": str,
-    "keep_days": NUMBER,
-    "sys_path?": [NAME],
-    "resume?": NAME,
-    "clusters?": NAME,
-    "retries?": WHOLE,
+}  # fmt: skip
+JOB_SPEC: "dict[str, Any]" = {
+    "id": NAME, "name": str, "host": str, "scheduler": str, "root": NAME, "bridge?": NAME, "lease?": str,
+    "keep_days": NUMBER, "sys_path?": [NAME], "resume?": NAME, "clusters?": NAME, "retries?": WHOLE,
     "resources": {
-        "cores?": WHOLE,
-        "gpus?": WHOLE,
-        "nodes?": WHOLE,
-        "tasks_per_node?": WHOLE,
-        "memory_bytes?": WHOLE,
-        "time_s?": NUMBER,
-        "gpu_type?": str,
-        "gpu_memory_bytes?": WHOLE,
-        "gpus_only?": [str],
+        "cores?": WHOLE, "gpus?": WHOLE, "nodes?": WHOLE, "tasks_per_node?": WHOLE, "memory_bytes?": WHOLE,
+        "time_s?": NUMBER, "gpu_type?": str, "gpu_memory_bytes?": WHOLE, "gpus_only?": [str],
     },
     "limits?": {"*?": NUMBER},
     "after?": {"*": {"name": str, "items?": [WHOLE]}},
     "group?": {"count": WHOLE, "elements?": WHOLE, "block?": WHOLE},
     "building?": {"root?": NAME, "id?": NAME},
-}  # type: dict[str, Any]
-ENDED = {
-    "kind": str,
-    "message?": str,
-    "value?": {"size?": WHOLE},
-    "usage?": USAGE,
-    "cause?": {"kind": str, "message?": str},
-    "retried?": {"cards?": [str]},
-    "requeued?": {"cause?": str},
-    "earlier?": [str],
-    "by?": str,
-}  # type: dict[str, Any]
+}  # fmt: skip
+ENDED: "dict[str, Any]" = {
+    "kind": str, "message?": str, "value?": {"size?": WHOLE}, "usage?": USAGE, "earlier?": [str], "by?": str,
+    "cause?": {"kind": str, "message?": str}, "retried?": {"cards?": [str]}, "requeued?": {"cause?": str},
+}  # fmt: skip
 JOB_OUTCOME = dict(ENDED, final=bool)
 JOURNAL_LINE = {"index?": WHOLE, "begin?": WHOLE, "retry?": WHOLE, "told?": str}  # type: dict[str, Any]
 ITEM_LINE = dict(ENDED, **{"index": WHOLE, "at?": WHOLE})
@@ -271,9 +244,8 @@ class JobFolder(DescribedJob):
     def path(self, *names: str) -> str:
         """Return a path below the job's folder, or below the group's for what its elements share."""
         if names[0] == layout.SCHEDULER_LOG and self.element is not None:
-            return os.path.join(
-                self.home, layout.element_log(self.scheduler.element_log(self.element, self.submission))
-            )
+            log = self.scheduler.element_log(self.element, self.submission)
+            return os.path.join(self.home, layout.element_log(log))
         return os.path.join(self.home if names[0] in _SHARED else self.folder, *names)
 
     def attempts(self) -> "list[int]":
@@ -311,12 +283,9 @@ class JobFolder(DescribedJob):
 
     def forget_secrets(self) -> None:
         """Delete the secrets of a job that is final; those of a group remain until it is removed."""
-        if self.element is not None:
-            return
-        try:
-            os.unlink(self.path(layout.SECRETS))
-        except FileNotFoundError:
-            return
+        if self.element is None:
+            with suppress(FileNotFoundError):
+                os.unlink(self.path(layout.SECRETS))
 
     @property
     def node(self) -> str:
@@ -334,6 +303,12 @@ def job_folders(root: str) -> "list[str]":
     folder = os.path.join(root, layout.JOBS)
     names = os.listdir(folder) if os.path.isdir(folder) else []
     return [os.path.join(folder, name) for name in sorted(names) if is_job_id(name)]
+
+
+def each_folder(home: str) -> "list[str]":
+    """Return the folder of a job, and those of the elements of a group."""
+    elements = os.path.join(home, layout.ELEMENTS)
+    return [home, *(os.path.join(elements, name) for name in names_in(elements))]
 
 
 def dependencies_of(spec: "Mapping[str, Any]") -> "list[Dependency]":
@@ -374,15 +349,14 @@ def describe_place(job: "JobFolder") -> "dict[str, Any]":
     made, machine = job.spec.get("building"), os.uname()
     libc = os.confstr(_LIBC_VERSION) if _LIBC_VERSION in os.confstr_names else None
     kernel = "%s %s %s" % (machine.sysname, machine.release, machine.machine)
+    lock = [layout.environment_dir(made["root"], made["id"]), layout.ABOUT, layout.PLAN] if made else []
     return {
         "node": job.node,
         "platform": ", ".join(filter(None, (kernel, libc))),
         "driver": _driver(),
         "python": job.spec["python"],
         "environment": made["id"] if made else None,
-        "lock": "/".join((layout.environment_dir(made["root"], made["id"]), layout.ABOUT, layout.PLAN))
-        if made
-        else None,
+        "lock": "/".join(lock) or None,
     }
 
 

@@ -26,8 +26,8 @@ from ..job_states import (
     seen_state,
 )
 from ..queue import report
-from . import group, job_usage, notify, publish
-from .attempt import Attempt, final_attempt, read_dated_events
+from . import group, notify, publish
+from .attempt import Attempt, final_attempt, read_dated_events, read_live_usage
 from .dependencies import Dependencies
 from .file_clock import file_clock
 from .job import DamagedFile, JobFolder, dependencies_of, describe_damage, job_folders
@@ -117,7 +117,7 @@ def _seen(job: JobFolder) -> Seen:
     attempt = final_attempt(job) or Attempt(job, numbers[-1])
     outcome = attempt.outcome()
     if outcome is None:
-        return _of_events(attempt)._replace(usage=job_usage.usage_of_attempt(attempt))
+        return _of_events(attempt)._replace(usage=read_live_usage(attempt.path(layout.USAGE)))
     ended = written(attempt.path(layout.OUTCOME))
     # The job is to be started again.
     if not outcome["final"]:
@@ -160,7 +160,7 @@ def _of_items(job: JobFolder) -> "tuple[str, str, Optional[dict[str, Any]]]":
     if seen and all(each.state == UNKNOWN for each in seen):
         return UNKNOWN, counts + "; no heartbeat from their processes for more than %d s" % layout.STALE_AFTER_S, None
     if running:
-        return RUNNING, counts, job_usage.usage_of_running_items(running)
+        return RUNNING, counts, group.usage_of_running_items(running)
     if job.cancelled():
         return PENDING, counts + "; it was stopped, and attaching to it concludes the rest", None
     if going:

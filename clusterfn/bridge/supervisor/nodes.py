@@ -242,13 +242,8 @@ def _become(argv: "list[str]", log: str, parent: int) -> None:
     try:
         # What it forks is known by its session.
         os.setsid()
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD, signal.SIGHUP, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_DFL)
         out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(out, 1)
-        os.dup2(out, 2)
+        worker_process.start_afresh(out, out)
         worker_process.die_with_parent(signal.SIGKILL, parent)
         os.execvp(argv[0], argv)
     except OSError as error:
@@ -345,30 +340,14 @@ def run_on_node(folder: str, attempt: str, *item: str) -> int:
 
 
 def _guard(pid: int) -> int:
-    def forward(*_: object) -> None:
-        try:
-            os.kill(pid, signal.SIGTERM)
-        except ProcessLookupError:
-            # It has just ended.
-            return
-
-    signal.signal(signal.SIGTERM, forward)
+    signal.signal(signal.SIGTERM, lambda *_: process_tree.send_signal([pid], signal.SIGTERM))
     worker_process.die_with_parent(signal.SIGTERM, os.getppid())
     _, status = os.waitpid(pid, 0)
     if os.WIFEXITED(status):
         return os.WEXITSTATUS(status)
     say("the supervisor on this node was ended by %s" % describe_signal(os.WTERMSIG(status)))
-    process_tree.end(lambda: process_tree.descendants(os.getpid()), _reap)
+    process_tree.end(lambda: process_tree.descendants(os.getpid()), lambda: list(process_tree.collected()))
     return 128 + os.WTERMSIG(status)
-
-
-def _reap() -> None:
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            continue
-    except ChildProcessError:
-        # No child is left.
-        return
 
 
 def _supervise(job: NodeJob, signals: Signals) -> int:

@@ -38,15 +38,10 @@ def cause_of(job: "JobFolder", verdict: Verdict) -> str:
         cause = TIMEOUT
     elif verdict.kind == PREEMPTED or (job.scheduler.has_nodes and verdict.asked):
         cause = PREEMPTION
-    elif _is_shutdown(job, verdict):
+    # A machine without a scheduler asks all processes to end, as it does before it restarts.
+    elif not job.scheduler.has_nodes and (verdict.asked or verdict.exit_status == EXIT_LEFT_TO_AFTER):
         cause = NODE_LOSS
     return cause if allowed(job, cause) else ""
-
-
-def _is_shutdown(job: "JobFolder", verdict: Verdict) -> bool:
-    """Whether a machine without a scheduler asks all processes to end, as it does before it restarts."""
-    asked_to_end = verdict.asked or verdict.exit_status == EXIT_LEFT_TO_AFTER
-    return not job.scheduler.has_nodes and asked_to_end
 
 
 def used(attempt: Attempt, cause: str) -> int:

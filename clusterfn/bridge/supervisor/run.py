@@ -377,7 +377,7 @@ class AttemptRun:
         said = (self._done or {}).get("usage") or {}
         return {
             "wall_s": round(clock.now() - self._started, 3),
-            "cpu_s": round(said.get("cpu_s", self.processes.cpu_s_with(living)), 3),
+            "cpu_s": round(said.get("cpu_s", self.processes.cpu_s + sum(map(process_tree.cpu_s, living))), 3),
             "peak_memory_bytes": max(self._sampler.peak, self.processes.peak()),
             "gpus": [] if self._gpus is None else self._gpus.usage(),
         }
