@@ -201,7 +201,7 @@ class JobLoop(AttemptLoop):
             return None
         count, of = 1 + requeue.used(attempt, cause), requeue.allowed(job, cause)
         if count > of:
-            return self._conclude(requeue.exhausted(verdict, cause, of), alive)
+            return self._conclude(requeue.exhausted(verdict, of), alive)
         requeued = requeue.superseding(attempt.number, verdict, cause, count, of)
         work.end_tree()
         try:

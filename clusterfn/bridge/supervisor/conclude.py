@@ -16,16 +16,7 @@ from .. import layout
 from ..queue import launch, lease_names, tickets
 from ..queue.lease import leases_of_kind
 from . import classify_exit, dependencies, error_texts, notify, process_tree, retries, watch
-from .attempt import (
-    Attempt,
-    claim,
-    final_attempt,
-    final_outcome,
-    read_events,
-    read_usage,
-    restore_owner_permissions,
-    script_of,
-)
+from .attempt import Attempt, claim, final_attempt, read_events, read_usage, restore_owner_permissions, script_of
 from .job import DamagedFile, JobFolder, dependencies_of
 from .publish import last_bytes
 from .text import how_to_correct, last_lines, masked, native, portable, shortened
@@ -303,5 +294,6 @@ def _is_for(job: JobFolder, job_id: str, host: str, bridge: str) -> bool:
 
 def _has_ended_otherwise(job: JobFolder) -> bool:
     """Whether it has ended otherwise than by such a request."""
-    outcome = final_outcome(job)
+    final = final_attempt(job)
+    outcome = final.outcome() if final is not None else None
     return outcome is not None and (outcome.get("kind"), outcome.get("by")) != (layout.CANCELLED, "conclude")

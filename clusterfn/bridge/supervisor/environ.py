@@ -135,7 +135,7 @@ def _no_home(home: str) -> str:
 
 
 def _full(home: str) -> str:
-    # This import is late: `re` costs as much as all that comes before a worker is started.
+    # This import is late, because a worker starts without it.
     from .text import format_size
 
     facts = os.statvfs(home)

@@ -9,7 +9,7 @@ from ..fast_start import loads, namedtuple, suppress
 from ..schedulers.registry import scheduler_named
 from .environ import DescribedJob
 from .process_tree import boot_id, start_time
-from .publish import names_in, numbers_in
+from .publish import last_bytes, names_in, numbers_in
 from .text import native
 from .worker_process import WorkerSource
 
@@ -267,11 +267,7 @@ class JobFolder(DescribedJob):
 
     def has_checkpoint(self) -> bool:
         """Whether the function has left a checkpoint."""
-        try:
-            return bool(os.listdir(self.path(layout.CHECKPOINT)))
-        except OSError:
-            # The job has not begun, or the function has removed the folder.
-            return False
+        return bool(names_in(self.path(layout.CHECKPOINT)))
 
     def secrets(self) -> "dict[str, str]":
         """Return the secret variables and their values; none once the job is final."""
@@ -353,16 +349,8 @@ def describe_place(job: "JobFolder") -> "dict[str, Any]":
     return {
         "node": job.node,
         "platform": ", ".join(filter(None, (kernel, libc))),
-        "driver": _driver(),
+        "driver": last_bytes(DRIVER_FILE).decode("ascii", "replace").strip() or None,
         "python": job.spec["python"],
         "environment": made["id"] if made else None,
         "lock": "/".join(lock) or None,
     }
-
-
-def _driver() -> "Optional[str]":
-    try:
-        with open(DRIVER_FILE, encoding="ascii", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return None
