@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clusterfn.bridge.supervisor import remove
+from clusterfn.bridge.supervisor import expire
 from tests.bridge.host import Bench, clean_environ, obey_modes
 
 ONE = "def f():\n    return 1\n"
@@ -63,5 +63,5 @@ def test_sizes_are_reported_as_far_as_there_is_time(bench: Bench, capsys: pytest
     ended = bench.ended()
 
     assert asked(bench, "sizes", ended.id)[ended.id] > 0
-    assert remove.print_sizes(str(bench.root), [ended.id], limit_s=-1.0) == 0
+    assert expire.print_sizes(str(bench.root), ended.id, limit_s=-1.0) == 0
     assert json.loads(capsys.readouterr().out) == {}

@@ -17,19 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..layout import (
-    CALL,
-    CANCELLED,
-    EVENTS,
-    HOST_DISK,
-    LOST,
-    OUTCOME,
-    STDERR,
-    STDOUT,
-    TAKEN,
-    WORK,
-    attempt_dir,
-)
+from .. import layout
 from ..schedulers.base import BareOnHost
 from ..schedulers.registry import given_gpus
 from ..supervisor import publish
@@ -107,8 +95,8 @@ class CallAttempt(RunnableAttempt):
         reserve: Disk space for its outcome, used only where there is no other.
     """
 
-    def __init__(self, job: CallJob, say: Say, work: str = WORK) -> None:
-        self.folder = attempt_dir(job.folder, 1)
+    def __init__(self, job: CallJob, say: Say, work: str = layout.WORK) -> None:
+        self.folder = layout.attempt_dir(job.folder, 1)
         self._job = job
         self._say = say
         # This counts the events that are written.
@@ -144,7 +132,7 @@ class CallAttempt(RunnableAttempt):
         self._events, self._waiting = self._events + len(self._waiting), []
         try:
             # The mode keeps the umask out of it: that is the user's own, and the function's process has it too.
-            fd = os.open(self.path(EVENTS), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            fd = os.open(self.path(layout.EVENTS), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         except OSError:
             # The disk is full. Events are news and not the record.
             return
@@ -178,13 +166,13 @@ class CallAttempt(RunnableAttempt):
     def write_outcome(self, data: bytes) -> bool:
         """Write it, as `publish.publish`."""
         try:
-            return publish.publish(self.folder, OUTCOME, data, sync=False)
+            return publish.publish(self.folder, layout.OUTCOME, data, sync=False)
         except OSError as error:
             # The function may have removed its folder.
             if error.errno not in (*publish.FULL, errno.ENOENT):
                 raise
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
-        return publish.publish(self.folder, OUTCOME, data, self.reserve, sync=False)
+        return publish.publish(self.folder, layout.OUTCOME, data, self.reserve, sync=False)
 
     def publish_without_run(self, verdict: Verdict) -> None:
         """Publish how a call ended that no process was started for."""
@@ -199,7 +187,7 @@ class CallWatch(EndWatch):
         self._next.update(cancel=time.monotonic() + _FIRST_LOOK_S, fence=time.monotonic() + _FIRST_LOOK_S)
 
     def cancelled(self) -> Verdict:
-        return Verdict(CANCELLED, "the call was stopped on request")
+        return Verdict(layout.CANCELLED, "the call was stopped on request")
 
 
 class CallRun(AttemptRun):
@@ -250,7 +238,7 @@ class CallRun(AttemptRun):
     def _attach(self, child: WorkerProcess) -> None:
         super()._attach(child)
         if self._is_live:
-            for pump, name in zip(self.output.pumps, (STDOUT, STDERR)):
+            for pump, name in zip(self.output.pumps, (layout.STDOUT, layout.STDERR)):
                 pump.on_kept = functools.partial(self._call.say_output, name)
 
     def _take_line(self, said: dict[str, Any]) -> None:
@@ -265,10 +253,6 @@ class CallRun(AttemptRun):
             # Only its own process can say it while it exits: without an exec, wait4 does not.
             self.processes.reported_peak = said["peak"] or 0
 
-    def _daemons(self) -> list[str]:
-        # What a call leaves behind is ended without a note.
-        return []
-
     def _completed(self, verdict: Verdict) -> Verdict:
         return super()._completed(verdict).replace(left=None)
 
@@ -282,17 +266,17 @@ class CallRun(AttemptRun):
 
 def is_withdrawn(folder: str) -> bool:
     """Whether the client has withdrawn a call before it was taken."""
-    return os.path.islink(os.path.join(folder, TAKEN))
+    return os.path.islink(os.path.join(folder, layout.TAKEN))
 
 
 def is_taken(folder: str) -> bool:
     """Whether a call was taken to be run."""
-    return os.path.exists(os.path.join(folder, TAKEN)) and not is_withdrawn(folder)
+    return os.path.exists(os.path.join(folder, layout.TAKEN)) and not is_withdrawn(folder)
 
 
 def take_call(attempt: CallAttempt, folder: str) -> bool:
     """Take a call to run it. False if it was withdrawn, or an earlier start of the session had it: publish that."""
-    call, taken = os.path.join(folder, CALL), os.path.join(folder, TAKEN)
+    call, taken = os.path.join(folder, layout.CALL), os.path.join(folder, layout.TAKEN)
     try:
         try:
             # A folder would take ten times as long as a link.
@@ -306,9 +290,10 @@ def take_call(attempt: CallAttempt, folder: str) -> bool:
         pass
     try:
         if is_withdrawn(folder):
-            attempt.publish_without_run(Verdict(CANCELLED, "the call was withdrawn before it started", stage="queue"))
-        elif publish.read(attempt.folder, OUTCOME) is None:
-            attempt.publish_without_run(Verdict(LOST, RESTARTED + " while the call ran", hint="call again"))
+            withdrawn = Verdict(layout.CANCELLED, "the call was withdrawn before it started", stage="queue")
+            attempt.publish_without_run(withdrawn)
+        elif publish.read(attempt.folder, layout.OUTCOME) is None:
+            attempt.publish_without_run(Verdict(layout.LOST, RESTARTED + " while the call ran", hint="call again"))
     except OSError as error:
         # On a full disk this can wait: the client knows it, or learns it at the end of the session.
         if error.errno not in publish.FULL:
@@ -364,5 +349,5 @@ def prepare_run(attempt: CallAttempt, ahead: Ahead, make: Callable[[], Run]) -> 
     except OSError as error:
         if error.errno not in publish.FULL:
             raise
-        attempt.publish_without_run(Verdict(HOST_DISK, FULL_DISK, hint=ROOM))
+        attempt.publish_without_run(Verdict(layout.HOST_DISK, FULL_DISK, hint=ROOM))
         return None

@@ -36,6 +36,8 @@ class ClientConnection:
     """One connection of a client.
 
     Attributes:
+        sock: Its socket.
+        is_open: Whether it is connected.
         due: When to send what waits for other frames, and to say which calls were taken; 0 if there is nothing to say.
         answers_pieces: Whether to answer a piece of a frame at once. It comes through srun then, whose next piece
             waits for an acknowledgement: 40 ms, unless something goes the other way.
@@ -46,30 +48,20 @@ class ClientConnection:
         self.answers_pieces = False
         # The first is the last call that was taken, the second the last one that the client knows of.
         self._taken = self._reported = 0
-        self._sock = sock
+        self.sock = sock
         self._watcher = watcher
         self._on_frame = on_frame
         self._inbox = Inbox()
         self._unsent = bytearray()
-        self._is_open = True
+        self.is_open = True
         watcher.watch(sock, READ, self._on_ready)
-
-    @property
-    def fd(self) -> int:
-        """Return its descriptor."""
-        return self._sock.fileno()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it is connected."""
-        return self._is_open
 
     def _on_ready(self, ready: int) -> None:
         if ready & WRITE:
             self._write()
-        if not (ready & READ and self._is_open):
+        if not (ready & READ and self.is_open):
             return
-        data = receive(self._sock)
+        data = receive(self.sock)
         if data is None:
             return
         if not data:
@@ -98,7 +90,7 @@ class ClientConnection:
             may_wait: Whether others that come soon are better sent with it.
             facts: What else it says.
         """
-        if not self._is_open:
+        if not self.is_open:
             return
         self._unsent += pack({**facts, "what": what, "taken": self._taken}, body)
         self._reported = self._taken
@@ -123,22 +115,22 @@ class ClientConnection:
     def _write(self) -> None:
         try:
             while self._unsent:
-                del self._unsent[: self._sock.send(self._unsent)]
+                del self._unsent[: self.sock.send(self._unsent)]
         except (BlockingIOError, InterruptedError):
-            self._watcher.watch(self._sock, READ | WRITE, self._on_ready)
+            self._watcher.watch(self.sock, READ | WRITE, self._on_ready)
             return
         except OSError:
             # The client is gone.
             self.close()
             return
-        self._watcher.watch(self._sock, READ, self._on_ready)
+        self._watcher.watch(self.sock, READ, self._on_ready)
 
     def close(self) -> None:
         """End it."""
-        if self._is_open:
-            self._is_open = False
-            self._watcher.forget(self._sock)
-            self._sock.close()
+        if self.is_open:
+            self.is_open = False
+            self._watcher.forget(self.sock)
+            self.sock.close()
             self._unsent.clear()
 
 
@@ -197,7 +189,7 @@ class Door:
 
     def fds(self) -> list[int]:
         """Return the descriptors that no other process must keep open."""
-        return [self._listener.fileno(), *(each.fd for each in self._connections if each.is_open)]
+        return [self._listener.fileno(), *(each.sock.fileno() for each in self._connections if each.is_open)]
 
     def close(self) -> None:
         """Close all connections and remove the socket."""

@@ -31,23 +31,19 @@ class Flusher:
 
     Attributes:
         pid: Its pid.
+        fd: The descriptor that other processes must not keep open.
     """
 
     def __init__(self) -> None:
-        reading, self._writing = os.pipe()
+        reading, self.fd = os.pipe()
         self._waiting = bytearray()
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            os.close(self._writing)
+            os.close(self.fd)
             _live(reading, parent)
         os.close(reading)
-        os.set_blocking(self._writing, False)
-
-    @property
-    def fd(self) -> int:
-        """Return the descriptor that other processes must not keep open."""
-        return self._writing
+        os.set_blocking(self.fd, False)
 
     def add(self, attempt: str) -> None:
         """Have the outcome and the value in this folder brought to the disk."""
@@ -59,13 +55,13 @@ class Flusher:
         # The rest goes with the next names, or the process was killed.
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
             while self._waiting:
-                del self._waiting[: os.write(self._writing, self._waiting)]
+                del self._waiting[: os.write(self.fd, self._waiting)]
 
     def close(self) -> None:
         """Wait until all that was added is on the disk."""
-        os.set_blocking(self._writing, True)
+        os.set_blocking(self.fd, True)
         self._write()
-        os.close(self._writing)
+        os.close(self.fd)
         # It was killed, and has been collected.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)

@@ -55,11 +55,6 @@ class ActorCallRun(CallRun):
         self.attempt.event("running", stage="function")
 
     @property
-    def exit_status(self) -> int | None:
-        """How the process has ended, from wait; None if it has not."""
-        return self.processes.status
-
-    @property
     def has_reported(self) -> bool:
         """Whether the process has said how the call ended."""
         return self._done is not None
@@ -123,14 +118,8 @@ class KeptProcess:
 
     def reap(self) -> None:
         """Collect what has ended; take note if the actor has."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            if not process_tree.was_apart(pid) and self.process is not None and pid == self.process.pid:
+        for pid, status, _ in process_tree.collected():
+            if self.process is not None and pid == self.process.pid:
                 self.lose("its process %s between two calls" % describe_exit(status))
 
     def lose(self, reason: str) -> None:
@@ -244,6 +233,7 @@ def _run(link: ServerLink, kept: KeptProcess, order: Header) -> None:
 
 def _run_through(kept: KeptProcess, attempt: CallAttempt, work: ActorCallRun, is_first: bool) -> None:
     verdict, alive = run_through(work)
+    exit_status = work.processes.status
     if not (alive and work.has_reported):
         attempt.actor_gone = kept.gone = verdict.message
         verdict = verdict.replace(hint="; ".join(filter(None, [verdict.hint, CREATE_AGAIN])))
@@ -251,11 +241,11 @@ def _run_through(kept: KeptProcess, attempt: CallAttempt, work: ActorCallRun, is
         kept.gone = "it was closed"
     elif is_first and verdict.kind != RETURNED:
         kept.gone = "it could not be constructed"
-    elif work.exit_status is not None:
-        attempt.actor_gone = kept.gone = "its process %s after a call" % describe_exit(work.exit_status)
+    elif exit_status is not None:
+        attempt.actor_gone = kept.gone = "its process %s after a call" % describe_exit(exit_status)
     if verdict.kind != RETURNED:
         kept.ahead.forget_oom()
-    if work.exit_status is not None or not alive:
+    if exit_status is not None or not alive:
         kept.lose(kept.gone)
     try:
         if verdict.kind is not None:

@@ -182,7 +182,6 @@ class CallRunner:
         self._ahead.dismiss()
 
     def _next_order(self) -> Header | None:
-        """Wait for the next order; None once the server has closed the socket."""
         since = time.monotonic()
         if not (self._ahead.is_hurried or self._link.waiting):
             prefault.copy_when_idle(self._link.fileno(), self._ahead.written)

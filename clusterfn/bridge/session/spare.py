@@ -18,17 +18,15 @@ from collections.abc import Iterable, Mapping
 
 # The function may replace the one of the module.
 from time import sleep
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from ..layout import FAILED_RANK, WORK
+from ..supervisor.environ import expand_cwd
 from ..supervisor.worker_process import Pipes, WorkerProcess, die_with_parent
-from ..worker import children, execute, loaded_modules, outputs, payload, random_numbers
+from ..worker import children, execute, outputs, payload, preload, random_numbers
 from ..worker.descriptors import out_of_reach
 from ..worker.report import Report
 from . import prefault
-
-if TYPE_CHECKING:
-    from ..worker.preload import Preloader
 
 # Nothing is prepared for the next call until then: with few cores, the value would reach its client later.
 REST_S = 0.0015
@@ -63,7 +61,7 @@ class SpareProcess(WorkerProcess):
 
 
 def fork_spare(
-    spec: dict[str, Any], loaded: Preloader, foreign: Iterable[int] = (), written: prefault.Ranges | None = None
+    spec: dict[str, Any], loaded: preload.Preloader, foreign: Iterable[int] = (), written: prefault.Ranges | None = None
 ) -> SpareProcess:
     """Fork the process of the next call.
 
@@ -83,7 +81,7 @@ def fork_spare(
 
 
 def _live(
-    spec: dict[str, Any], loaded: Preloader, parent: int, pipes: Pipes, foreign: Iterable[int],
+    spec: dict[str, Any], loaded: preload.Preloader, parent: int, pipes: Pipes, foreign: Iterable[int],
     written: prefault.Ranges | None,
 ) -> NoReturn:  # fmt: skip
     """Wait for the call, run it, and end this process."""
@@ -118,7 +116,7 @@ def _live(
             actor.serve(spec, call, orders.next, said)
             _finish_interpreter()
         elif call is not None:
-            orders.close()
+            os.close(orders.fd)
             _run(spec, call, said)
         status = 0
     finally:
@@ -128,8 +126,7 @@ def _live(
 def _enter(spec: dict[str, Any], attempt: str) -> None:
     """Go to the working directory of a call."""
     os.environ[payload.FAILED] = os.path.join(attempt, FAILED_RANK)
-    asked: str | None = spec["cwd"]
-    os.chdir(os.path.expanduser(os.path.expandvars(asked)) if asked else os.path.join(attempt, WORK))
+    os.chdir(expand_cwd(spec) or os.path.join(attempt, WORK))
 
 
 class Orders:
@@ -153,14 +150,10 @@ class Orders:
         line, _, self._data = self._data.partition(b"\n")
         return dict(json.loads(line))
 
-    def close(self) -> None:
-        """Take no more."""
-        os.close(self.fd)
-
 
 def _run(spec: dict[str, Any], call: dict[str, Any], report: Report) -> None:
     attempt: str = call["attempt"]
-    known = loaded_modules.last_loaded()
+    known = preload.last_loaded()
     spec["sys_path"] = call["sys_path"]
     _enter(spec, attempt)
     value = execute.open_value_file(attempt)
@@ -169,9 +162,7 @@ def _run(spec: dict[str, Any], call: dict[str, Any], report: Report) -> None:
     except execute.CallRejected as rejected:
         facts = rejected.facts
     # In the line that says the end: each further line would wake the runner once more.
-    facts.update(
-        loaded=loaded_modules.loaded_since(known), peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
-    )
+    facts.update(loaded=preload.loaded_since(known), peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB)
     execute.report_outcome(report, facts)
     if call["rests"]:
         sleep(REST_S)

@@ -8,13 +8,12 @@ import json
 import os
 import sys
 
-from ..layout import ATTEMPTS, CLAIM, ELEMENTS, SPEC
+from ..layout import ATTEMPTS, CLAIM, SPEC
 from ..queue import launch
 from ..queue.machine import demand_of
 from ..queue.tickets import Queue
 from . import publish
-from .job import JobFolder
-from .publish import names_in
+from .job import JobFolder, each_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +41,6 @@ def alter_job(folder: str) -> int:
 
 
 def _changed(spec: "dict[str, Any]", change: "dict[str, Any]") -> "dict[str, Any]":
-    """Return a spec.json with the change."""
     asked, group = dict(spec["resources"]), spec.get("group")
     # The time of an element is for several items.
     if group and group.get("element_s") and asked.get("time_s") and "time_s" in change:
@@ -56,9 +54,8 @@ def _changed(spec: "dict[str, Any]", change: "dict[str, Any]") -> "dict[str, Any
 
 def _has_begun(job: JobFolder) -> bool:
     """Whether the job, or an element of a group, has been claimed."""
-    elements = job.path(ELEMENTS)
-    folders = [job.folder, *(os.path.join(elements, name) for name in names_in(elements))]
-    return any(os.path.exists(os.path.join(each, name)) for each in folders for name in (CLAIM, ATTEMPTS))
+    names = (CLAIM, ATTEMPTS)
+    return any(os.path.exists(os.path.join(each, name)) for each in each_folder(job.folder) for name in names)
 
 
 def _alter_tickets(job: JobFolder, spec: "dict[str, Any]") -> None:

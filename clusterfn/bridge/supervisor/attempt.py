@@ -10,25 +10,8 @@ import os
 import stat
 import time
 
+from .. import layout
 from ..fast_start import dumps, suppress
-from ..layout import (
-    ATTEMPTS,
-    BEGUN,
-    CHECKPOINT,
-    CLAIM,
-    EVENTS,
-    FOLLOWED,
-    HEARTBEAT,
-    HEARTBEAT_S,
-    OUTCOME,
-    OWNER,
-    RETURNED,
-    SUPERSEDED,
-    WAITING,
-    WORK,
-    attempt_dir,
-)
-from ..layout import USAGE as USAGE_FILE
 from . import publish
 from .job import EVENT, JOB_OUTCOME, USAGE, DamagedFile, parse_record
 from .process_tree import boot_id, is_alive, start_time
@@ -47,14 +30,16 @@ _STARTED, _WITHDRAWN = b"started", b"withdrawn"
 # The state of an attempt -> the file that shows it and what that holds, the states that may follow, and who may say so.
 # Each file appears once, and never changes: the first process decides. docs/architecture.md shows this table.
 ATTEMPT_STATES = {
-    "open": (OWNER, b"", ("waiting", "followed", "overtaken", "ended"), "the supervisor that has the claim"),
-    "waiting": (WAITING, b"", ("begun", "withdrawn", "followed", "overtaken", "ended"), "its supervisor"),
-    "begun": (BEGUN, _STARTED, ("followed", "overtaken", "ended"), "its supervisor, before it starts the worker"),
-    "withdrawn": (BEGUN, _WITHDRAWN, ("followed", "overtaken", "ended"), "`conclude`, on request"),
-    "followed": (FOLLOWED, b"", ("overtaken", "ended"), "`after`, if its supervisor has died"),
-    "overtaken": (OUTCOME, b'"final": false', (), "its supervisor, for `retries=` or `requeue=`; or the next attempt"),
-    "ended": (OUTCOME, b'"final": true', (), "its supervisor, `after` or `conclude`"),
-}
+    "open": (layout.OWNER, b"", ("waiting", "followed", "overtaken", "ended"), "the supervisor that has the claim"),
+    "waiting": (layout.WAITING, b"", ("begun", "withdrawn", "followed", "overtaken", "ended"), "its supervisor"),
+    "begun": (layout.BEGUN, _STARTED, ("followed", "overtaken", "ended"),
+              "its supervisor, before it starts the worker"),
+    "withdrawn": (layout.BEGUN, _WITHDRAWN, ("followed", "overtaken", "ended"), "`conclude`, on request"),
+    "followed": (layout.FOLLOWED, b"", ("overtaken", "ended"), "`after`, if its supervisor has died"),
+    "overtaken": (layout.OUTCOME, b'"final": false', (),
+                  "its supervisor, for `retries=` or `requeue=`; or the next attempt"),
+    "ended": (layout.OUTCOME, b'"final": true', (), "its supervisor, `after` or `conclude`"),
+}  # fmt: skip
 
 
 class AttemptNews:
@@ -68,8 +53,8 @@ class AttemptNews:
     def open(self) -> None:
         """Open both files; before that nothing is told."""
         flags = os.O_WRONLY | os.O_CREAT
-        self._events = os.open(os.path.join(self._folder, EVENTS), flags | os.O_APPEND, 0o600)
-        self._heart = os.open(os.path.join(self._folder, HEARTBEAT), flags, 0o600)
+        self._events = os.open(os.path.join(self._folder, layout.EVENTS), flags | os.O_APPEND, 0o600)
+        self._heart = os.open(os.path.join(self._folder, layout.HEARTBEAT), flags, 0o600)
         # An empty file counts as no heartbeat.
         os.pwrite(self._heart, b"%08d" % 0, 0)
 
@@ -102,7 +87,7 @@ class AttemptNews:
         """Open both files again if their server no longer knows them as they are open, as after a failover."""
         if error.errno != errno.ESTALE:
             return False
-        for name, fd, append in ((EVENTS, self._events, os.O_APPEND), (HEARTBEAT, self._heart, 0)):
+        for name, fd, append in ((layout.EVENTS, self._events, os.O_APPEND), (layout.HEARTBEAT, self._heart, 0)):
             again = os.open(os.path.join(self._folder, name), os.O_WRONLY | append)
             os.dup2(again, fd, inheritable=False)
             os.close(again)
@@ -183,18 +168,18 @@ class Attempt(WholeAttempt):
         self.job = job
         self.overtook = False
         self.number = number
-        self.folder = attempt_dir(job.folder, number)
+        self.folder = layout.attempt_dir(job.folder, number)
         self.reserve: "Optional[publish.Reserve]" = None
         self._news = AttemptNews(self.folder)
 
     @classmethod
     def new(cls, job: "JobFolder") -> "Attempt":
         """Create the attempt with the next free number, and write its owner."""
-        make_folder(job.path(ATTEMPTS))
+        make_folder(job.path(layout.ATTEMPTS))
         number = 1 + max(job.attempts() or [0])
         while True:
             try:
-                os.mkdir(attempt_dir(job.folder, number), 0o700)
+                os.mkdir(layout.attempt_dir(job.folder, number), 0o700)
                 break
             except FileExistsError:
                 number += 1
@@ -213,38 +198,39 @@ class Attempt(WholeAttempt):
         return following
 
     def _write_owner(self) -> None:
-        with open(self.path(OWNER), "w") as file:
+        with open(self.path(layout.OWNER), "w") as file:
             file.write(self.job.start)
 
     def owner(self) -> str:
         """The start of job.sh that made this attempt; empty if it died before it could say."""
-        return (publish.read(self.folder, OWNER) or b"").decode("ascii", "replace").strip()
+        return (publish.read(self.folder, layout.OWNER) or b"").decode("ascii", "replace").strip()
 
     def prepare(self) -> None:
         """Open the files that a running attempt writes."""
         self.reserve = publish.Reserve(self.folder)
-        for folder in (self.path(WORK), self.job.path(CHECKPOINT)):
+        for folder in (self.path(layout.WORK), self.job.path(layout.CHECKPOINT)):
             os.makedirs(folder, mode=0o700, exist_ok=True)
         self._news.open()
 
     def wait(self, reason: str) -> None:
         """It waits for something on the host itself, and may be withdrawn until it begins."""
-        os.close(os.open(self.path(WAITING), os.O_WRONLY | os.O_CREAT, 0o600))
+        os.close(os.open(self.path(layout.WAITING), os.O_WRONLY | os.O_CREAT, 0o600))
         self.event("pending", reason=reason)
 
     def begin(self) -> bool:
         """Whether the worker may start; false if the attempt was withdrawn while it waited."""
-        return not os.path.exists(self.path(WAITING)) or publish.publish(self.folder, BEGUN, _STARTED)
+        return not os.path.exists(self.path(layout.WAITING)) or publish.publish(self.folder, layout.BEGUN, _STARTED)
 
     def follow(self) -> bool:
         """Leave the job to another try, once: one that dies before it makes an attempt would come back for ever."""
-        return publish.publish(self.folder, FOLLOWED, b"")
+        return publish.publish(self.folder, layout.FOLLOWED, b"")
 
     def withdraw(self) -> bool:
         """Keep an attempt that waits from ever starting its worker; false if it did not wait, or has begun."""
-        if not os.path.exists(self.path(WAITING)):
+        if not os.path.exists(self.path(layout.WAITING)):
             return False
-        return publish.publish(self.folder, BEGUN, _WITHDRAWN) or publish.read(self.folder, BEGUN) == _WITHDRAWN
+        won = publish.publish(self.folder, layout.BEGUN, _WITHDRAWN)
+        return won or publish.read(self.folder, layout.BEGUN) == _WITHDRAWN
 
     def event(self, name: str, **facts: "Any") -> None:
         """Tell those who follow it what happens."""
@@ -258,7 +244,7 @@ class Attempt(WholeAttempt):
 
     def publish(self, verdict: Verdict) -> bool:
         """Publish this attempt's outcome; False if it has one already."""
-        kept = verdict.kind != RETURNED and self.job.has_checkpoint()
+        kept = verdict.kind != layout.RETURNED and self.job.has_checkpoint()
         outcome = document(self.job.id, self.number, verdict.replace(earlier=self.earlier(), checkpoint=kept))
         won = self._put(outcome)
         if won and outcome["final"]:
@@ -267,7 +253,7 @@ class Attempt(WholeAttempt):
 
     def supersede(self, by: int, verdict: "Optional[Verdict]" = None) -> bool:
         """Publish that attempt `by` took over, and why if that is known."""
-        known = verdict or Verdict(SUPERSEDED, "attempt %d took over" % by)
+        known = verdict or Verdict(layout.SUPERSEDED, "attempt %d took over" % by)
         return self._put(document(self.job.id, self.number, known.replace(superseded_by=by)))
 
     def earlier(self) -> "list[str]":
@@ -288,10 +274,10 @@ class Attempt(WholeAttempt):
         # The attempt runs here, and the function may have removed the folder.
         if self.reserve is not None:
             os.makedirs(self.folder, mode=0o700, exist_ok=True)
-        make_folder(self.job.path(ATTEMPTS))
+        make_folder(self.job.path(layout.ATTEMPTS))
         make_folder(self.folder)
         data = (dumps(outcome) + "\n").encode()
-        won = publish.publish(self.folder, OUTCOME, data, self.reserve)
+        won = publish.publish(self.folder, layout.OUTCOME, data, self.reserve)
         if won:
             self.event("ended", kind=outcome["kind"])
         return won
@@ -306,8 +292,8 @@ class Attempt(WholeAttempt):
         Raises:
             DamagedFile: The file holds something else.
         """
-        data = publish.read(self.folder, OUTCOME)
-        return None if data is None else parse_record(data, JOB_OUTCOME, OUTCOME)
+        data = publish.read(self.folder, layout.OUTCOME)
+        return None if data is None else parse_record(data, JOB_OUTCOME, layout.OUTCOME)
 
     def fence(self, verdict: "Optional[Verdict]" = None) -> "Optional[int]":
         """End the right of every earlier attempt to publish; the number of one that has a final outcome, if any.
@@ -333,6 +319,12 @@ def final_attempt(job: "JobFolder") -> "Optional[Attempt]":
     return next((attempt for attempt in attempts if (attempt.outcome() or {}).get("final")), None)
 
 
+def final_outcome(job: "JobFolder") -> "Optional[dict[str, Any]]":
+    """Return the final outcome of a job, or of an element of a group; None while there is none."""
+    outcomes = (Attempt(job, number).outcome() for number in job.attempts())
+    return next((outcome for outcome in outcomes if (outcome or {}).get("final")), None)
+
+
 def read_events(attempt: Attempt) -> "list[dict[str, Any]]":
     """Return what is in events.jsonl so far, without lines that a full disk or the function has damaged."""
     return read_dated_events(attempt)[0]
@@ -345,12 +337,12 @@ def read_dated_events(attempt: Attempt) -> "tuple[list[dict[str, Any]], Optional
     """
     found, size, is_last = [], 0, False
     try:
-        with open(attempt.path(EVENTS), "rb") as file:
+        with open(attempt.path(layout.EVENTS), "rb") as file:
             for line in file:
                 size, is_last = size + len(line), False
                 try:
                     if line.endswith(b"\n"):
-                        found.append(parse_record(line, EVENT, EVENTS))
+                        found.append(parse_record(line, EVENT, layout.EVENTS))
                         is_last = True
                 except DamagedFile:
                     continue
@@ -370,24 +362,20 @@ def which_attempt(spec: "Mapping[str, Any]", number: int) -> str:
 
 def make_folder(path: str) -> None:
     """Make it unless it is there, but never the job's own folder above it: a removed job must stay removed."""
-    try:
+    with suppress(FileExistsError):
         os.mkdir(path, 0o700)
-    except FileExistsError:
-        return
 
 
 def release_claim(job: "JobFolder") -> None:
     """Remove the claim: the job waits until it is started again."""
-    try:
-        os.unlink(os.path.join(job.folder, CLAIM))
-    except FileNotFoundError:
-        # The function may have removed it.
-        return
+    # The function may have removed it.
+    with suppress(FileNotFoundError):
+        os.unlink(os.path.join(job.folder, layout.CLAIM))
 
 
 def restore_owner_permissions(folder: str) -> None:
     """Give the owner the rights to a job's folders back: a function may take them, and no outcome could be written."""
-    attempts = os.path.join(folder, ATTEMPTS)
+    attempts = os.path.join(folder, layout.ATTEMPTS)
     for path in (folder, attempts):
         _restore_permissions(path)
     for name in names_in(attempts):
@@ -395,26 +383,24 @@ def restore_owner_permissions(folder: str) -> None:
 
 
 def _restore_permissions(path: str) -> None:
-    try:
+    # It is missing or belongs to another user. The step that needs it reports that.
+    with suppress(OSError):
         mode = stat.S_IMODE(os.stat(path).st_mode)
         if mode & stat.S_IRWXU != stat.S_IRWXU:
             os.chmod(path, mode | stat.S_IRWXU)
-    except OSError:
-        # It is missing or belongs to another user. The step that needs it reports that.
-        return
 
 
 def claim(job: "JobFolder", holder: "Optional[str]" = None) -> "Optional[str]":
     """Claim the job for this submission; return None on success, else who has the claim."""
     holder = holder or job.submission
-    if publish.publish(job.folder, CLAIM, holder.encode()):
+    if publish.publish(job.folder, layout.CLAIM, holder.encode()):
         return None
     claimed = _claim_of(job)
     return None if claimed == holder else claimed
 
 
 def _claim_of(job: "JobFolder") -> str:
-    return (publish.read(job.folder, CLAIM) or b"").decode("ascii", "replace")
+    return (publish.read(job.folder, layout.CLAIM) or b"").decode("ascii", "replace")
 
 
 def script_of(job: "JobFolder") -> "Optional[int]":
@@ -453,18 +439,14 @@ class UsageFile:
     def keep(self, usage: "dict[str, Any]") -> None:
         """Write the usage; lose it if the disk refuses."""
         now = time.monotonic()
-        self._next = now + min(HEARTBEAT_S, max(_FIRST_S, now - self._began))
-        try:
+        self._next = now + min(layout.HEARTBEAT_S, max(_FIRST_S, now - self._began))
+        with suppress(OSError):
             file = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
-        except OSError:
-            return
-        try:
-            # The rest of a longer line may follow it.
-            os.pwrite(file, (dumps(usage) + "\n").encode(), 0)
-        except OSError:
-            return
-        finally:
-            os.close(file)
+            try:
+                # The rest of a longer line may follow it.
+                os.pwrite(file, (dumps(usage) + "\n").encode(), 0)
+            finally:
+                os.close(file)
 
 
 def read_usage(path: str) -> "Optional[dict[str, Any]]":
@@ -480,16 +462,7 @@ def read_live_usage(path: str) -> "Optional[dict[str, Any]]":
     """Return the usage of an attempt that runs, as it was written last; None if there is none."""
     try:
         with open(path, "rb") as file:
-            return parse_record(file.readline(), USAGE, USAGE_FILE)
+            return parse_record(file.readline(), USAGE, layout.USAGE)
     except (OSError, DamagedFile):
         # There is none, another process is writing it, or the machine went down meanwhile.
         return None
-
-
-def remove_usage(path: str) -> None:
-    """Remove the file: the outcome has the usage now."""
-    try:
-        os.unlink(path)
-    except OSError:
-        # There is none.
-        return

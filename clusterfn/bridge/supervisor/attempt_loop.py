@@ -7,7 +7,7 @@ A job and an item of a group differ in what is written of an attempt, and where:
 import os
 import time
 
-from ..layout import HOST_DISK, SUPERSEDED
+from ..layout import HOST_DISK, LOST, SUPERSEDED
 from .attempt import Attempt, claim
 from .classify_exit import lost_supervisor
 from .publish import FULL
@@ -100,9 +100,10 @@ class AttemptLoop:
         """Say why an attempt is followed by another, and on which GPUs it failed, or else on which node."""
         from . import retries
 
-        place = self.job.held.in_words() or self.job.node
-        used, place = 1 + self.attempt.retries_used(), retries.where(verdict, place)
-        return retries.in_words(number, place, verdict.message, used, retries.allowed(self.job))
+        # What came from another node says so itself.
+        own = not verdict.node and verdict.kind != LOST
+        place, used = self.job.held.in_words() or self.job.node, 1 + self.attempt.retries_used()
+        return retries.in_words(number, place if own else "", verdict.message, used, retries.allowed(self.job))
 
     def end(self, work: AttemptRun, verdict: Verdict, alive: bool) -> bool:
         """Write how the last attempt ended, and end what its worker has left; False if another end is written."""
@@ -154,7 +155,9 @@ class JobLoop(AttemptLoop):
 
     def see_through(self) -> int:
         """Run the job to its outcome, or until it waits to be started again; return the exit code of the process."""
-        self.job.failed_gpus = _suspect_gpus(self.attempt)
+        # Those are GPUs on which the job failed before this attempt, for a cause that may be theirs.
+        retried = [outcome.get("retried") or {} for outcome in self.attempt.outcomes_before()]
+        self.job.failed_gpus = [uuid for each in retried for uuid in each.get("cards") or ()]
         verdict, alive = self.run()
         if self.work is not None and self.job.spec.get("requeue"):
             status = self._requeue(self.work, verdict, alive)
@@ -198,7 +201,7 @@ class JobLoop(AttemptLoop):
             return None
         count, of = 1 + requeue.used(attempt, cause), requeue.allowed(job, cause)
         if count > of:
-            return self._conclude(requeue.exhausted(verdict, cause, of), alive)
+            return self._conclude(requeue.exhausted(verdict, of), alive)
         requeued = requeue.superseding(attempt.number, verdict, cause, count, of)
         work.end_tree()
         try:
@@ -225,12 +228,6 @@ class JobLoop(AttemptLoop):
             won = self.end(work, verdict, alive)
         print_state(attempt.number, verdict.kind if won else (attempt.outcome() or {}).get("kind"), won)
         return exit_code(verdict, won)
-
-
-def _suspect_gpus(attempt: Attempt) -> "list[str]":
-    """Return the GPUs on which the job failed before this attempt, for a cause that may be theirs."""
-    retried = [outcome.get("retried") or {} for outcome in attempt.outcomes_before()]
-    return [uuid for each in retried for uuid in each.get("cards") or ()]
 
 
 def begin_attempt(

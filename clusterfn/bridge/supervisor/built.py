@@ -20,7 +20,7 @@ from .verdict import AttemptEnded, Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Iterator, Optional
+    from typing import Any, Callable, Iterator
 
     from .attempt import RunnableAttempt
     from .job import JobFolder
@@ -44,9 +44,14 @@ def ready(job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch") -> No
         else:
             attempt.event("pending", reason="environment: " + now)
 
-    marker = _have(job, _Builder(job, attempt.path(BUILDER_LOG), watch.look, tell))
-    ready_facts = _read_ready(marker)
-    _refuse_other_python(ready_facts.get("base"))
+    marker = _have(job, attempt.path(BUILDER_LOG), watch.look, tell)
+    with open(marker, encoding="utf-8") as file:
+        ready_facts = dict(json.load(file))
+    base = ready_facts.get("base")
+    # It may be built on an interpreter of the host that is gone here, or is another one.
+    if base:
+        with _verdict_of_builder(base["path"], "the environment cannot be used"):
+            programs.refuse_changed(native(base))
     add_script_variables(job.spec["activation"], ready_facts)
 
 
@@ -60,21 +65,31 @@ def prepare(job: "JobFolder", look: "Callable[[], None]") -> None:
         AttemptEnded: It cannot be made.
     """
     os.makedirs(job.folder, mode=0o700, exist_ok=True)
-    _have(job, _Builder(job, os.path.join(job.folder, BUILDER_LOG), look, lambda now, begins: None))
+    _have(job, os.path.join(job.folder, BUILDER_LOG), look, lambda now, begins: None)
 
 
-def _have(job: "JobFolder", builder: "_Builder") -> str:
-    """Return the READY of the environment that the job will use, once it exists."""
+def _have(job: "JobFolder", said: str, look: "Callable[[], None]", tell: "Callable[[str, bool], None]") -> str:
+    """Return the path of READY of the environment that the job will use, once it exists.
+
+    Args:
+        said: Where the lines of the builder go.
+        look: Called again and again; may raise what ends the job.
+        tell: Gets how far the builder is, or why the job waits when it begins.
+
+    Raises:
+        AttemptEnded: It cannot be made.
+    """
     wanted = job.spec["building"]
     # This is called only if the builder makes the environment.
     assert wanted is not None
     _refuse_others(wanted)
     # The lease comes before the look, because an environment with a lease is not removed.
     leases.add_lease(wanted["root"], wanted["id"], job.home)
-    marker = _marker(wanted["root"], wanted["id"])
+    marker = os.path.join(environment_dir(wanted["root"], wanted["id"]), READY)
     if wanted["purged"] or not os.path.exists(marker):
         plan = os.path.join(build_dir(wanted["root"], wanted["id"]), PLAN)
-        builder.run("its environment is being made", ["build", plan])
+        tell("its environment is being made", True)
+        _build(job.spec["bridge"], plan, said, look, lambda now: tell(now, False))
         _refuse_others(wanted)
     return marker
 
@@ -95,67 +110,32 @@ def _verdict_of_builder(root: str, what: str = "the environment could not be mad
         raise AttemptEnded(_failed(from_os_error(error, root).document(), what)) from error
 
 
-def _marker(root: str, env_id: str) -> str:
-    return os.path.join(environment_dir(root, env_id), READY)
-
-
-def _read_ready(marker: str) -> "dict[str, Any]":
-    """What the builder wrote when it made it, such as the variables that the environment's own scripts set."""
-    with open(marker, encoding="utf-8") as file:
-        return dict(json.load(file))
-
-
-def _refuse_other_python(base: "Optional[dict[str, str]]") -> None:
-    """Raise if it is built on an interpreter of the host that is gone here, or is another one."""
-    if base:
-        with _verdict_of_builder(base["path"], "the environment cannot be used"):
-            programs.refuse_changed(native(base))
-
-
-class _Builder:
-    """Runs the builder's commands for a job that waits for them.
-
-    Args:
-        said: Where the lines of the builder go.
-        look: Called again and again; may raise what ends the job.
-        tell: Gets how far it is, or why the job waits when a command begins.
-    """
-
-    def __init__(
-        self, job: "JobFolder", said: str, look: "Callable[[], None]", tell: "Callable[[str, bool], None]"
-    ) -> None:  # fmt: skip
-        self._said, self._job, self._look, self._tell = said, job, look, tell
-        self._shown, self._due = "", 0.0
-
-    def run(self, reason: str, words: "list[str]") -> None:
-        """One command, to its end.
-
-        Raises:
-            AttemptEnded: It failed.
-        """
-        self._tell(reason, True)
-        argv = [sys.executable, "-I", "-S", os.path.join(self._job.spec["bridge"], BUILD)] + words
-        with open(self._said, "ab") as log:
-            process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log)
-        try:
-            while process.poll() is None:
-                self._look()
-                if time.monotonic() >= self._due:
-                    self._due = time.monotonic() + _TELL_S
-                    now = progress.in_words(progress.last_line(self._said))
-                    if now and now != self._shown:
-                        self._shown = now
-                        self._tell(now, False)
-                time.sleep(_LOOK_S)
-        finally:
-            # The job ends, and other jobs that wait for this environment continue the build.
-            if process.poll() is None:
-                process.terminate()
-                process.wait()
-        if process.returncode:
-            silent = {"message": "its builder ended with exit status %d" % process.returncode}
-            facts = dict(silent, **progress.last_line(self._said))
-            raise AttemptEnded(_failed(facts, "the environment could not be made"))
+def _build(
+    bridge: str, plan: str, said: str, look: "Callable[[], None]", tell: "Callable[[str], None]"
+) -> None:  # fmt: skip
+    """Run the builder to its end."""
+    shown, due = "", 0.0
+    argv = [sys.executable, "-I", "-S", os.path.join(bridge, BUILD), "build", plan]
+    with open(said, "ab") as log:
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log)
+    try:
+        while process.poll() is None:
+            look()
+            if time.monotonic() >= due:
+                due = time.monotonic() + _TELL_S
+                now = progress.in_words(progress.last_line(said))
+                if now and now != shown:
+                    shown = now
+                    tell(now)
+            time.sleep(_LOOK_S)
+    finally:
+        # The job ends, and other jobs that wait for this environment continue the build.
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+    if process.returncode:
+        silent = {"message": "its builder ended with exit status %d" % process.returncode}
+        raise AttemptEnded(_failed(dict(silent, **progress.last_line(said)), "the environment could not be made"))
 
 
 def _failed(facts: "dict[str, Any]", what: str) -> Verdict:

@@ -68,7 +68,6 @@ def parse_report_line(line: bytes) -> "dict[str, Any]":
 
 
 def _is_deeper(value: "Any", levels: int) -> bool:
-    """Whether it is nested too deep for later steps."""
     if not isinstance(value, (dict, list)):
         return False
     inner = value.values() if isinstance(value, dict) else value

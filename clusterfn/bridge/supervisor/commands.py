@@ -7,7 +7,7 @@ import os
 import sys
 
 from ..queue import launch, report, spooler, users
-from . import alter, conclude, end_stuck, expire, group, listing, notify, remove, shell, takers
+from . import alter, conclude, end_stuck, expire, group, listing, notify, shell, takers
 from .verdict import say
 
 TYPE_CHECKING = False
@@ -42,7 +42,7 @@ _ANY = 1 << 30
 # A command -> its words for people, how many it takes at least and at most, and its function.
 _COMMANDS: "dict[str, tuple[str, int, int, Callable[..., int]]]" = {
     "after": ("JOB STATUS", 2, 2, conclude.conclude_for_dead),
-    "conclude": ("JOB", 1, 2, lambda job, _="": conclude.conclude_on_request(job)),
+    "conclude": ("JOB", 1, 1, conclude.conclude_on_request),
     "end": ("JOB", 1, 1, end_stuck.end_stuck),
     "bury": ("ELEMENT", 1, 1, group.fail_unfinished_items),
     "withdraw": ("ROOT HOST", 2, 2, conclude.withdraw_jobs),
@@ -56,13 +56,8 @@ _COMMANDS: "dict[str, tuple[str, int, int, Callable[..., int]]]" = {
     "clean": ("ROOT KEEP OLDER dry", 4, 4, expire.clean),
     "queue": ("ROOT", 1, 1, lambda root: report.print_queue(root, _bridge())),
     "top": ("ROOT LEASE SECONDS LOOKS", 4, 4, _top),
-    "sizes": ("ROOT [JOB...]", 1, _ANY, lambda root, *ids: remove.print_sizes(root, list(ids))),
-    "remove": (
-        "ROOT dry [JOB...]",
-        2,
-        _ANY,
-        lambda root, dry, *ids: remove.remove_jobs(root, list(ids), dry == "dry"),
-    ),
+    "sizes": ("ROOT [JOB...]", 1, _ANY, expire.print_sizes),
+    "remove": ("ROOT dry [JOB...]", 2, _ANY, expire.remove_jobs),
     "shell": ("JOB FACTS", 2, 2, shell.start_shell),
     "spool": (
         "ROOT LEASE FD [JOB UNTIL FD]",

@@ -12,28 +12,7 @@ import os
 import sys
 import time
 
-from ..layout import (
-    CANCELLED,
-    DEPENDENCY,
-    ENVIRONMENT,
-    EXIT_AGAIN,
-    EXIT_PUBLISHED,
-    EXIT_RETURNED,
-    HOST_DISK,
-    JOBS,
-    JOURNAL,
-    LOST,
-    MEMORY,
-    NODE,
-    RETURNED,
-    SCHEDULER_LOG,
-    SCRIPT,
-    STDERR,
-    STDOUT,
-    TURN,
-    USAGE,
-    VALUE,
-)
+from .. import layout
 from ..queue import launch, lease_names, tickets
 from ..queue.lease import leases_of_kind
 from . import classify_exit, dependencies, error_texts, notify, process_tree, retries, watch
@@ -66,18 +45,18 @@ def conclude_for_dead(folder: str, status: str) -> int:
     # It died on its way out of admission, and waits. The ticket by which the spooler has started it goes before it
     # begins: one since is another.
     if (status.isdecimal() and _waits(job)) and (
-        TURN not in os.environ
+        layout.TURN not in os.environ
         or any(Attempt(job, number).owner() == job.start for number in job.attempts())
     ):  # fmt: skip
         launch.revive_spooler(job.root, job.spec["bridge"])
-        return EXIT_RETURNED
+        return layout.EXIT_RETURNED
     if claim(job) is not None:
-        return EXIT_RETURNED
+        return layout.EXIT_RETURNED
     attempt = _latest_own(job) or Attempt.new(job)
-    script = job.path(SCRIPT)
+    script = job.path(layout.SCRIPT)
     left = _sweep(lambda: sorted(set(process_tree.tagged(job.id, attempt.number) + process_tree.of_session(script))))
     verdict = _why(job, status)
-    if status == _KILLED and job.element is None and verdict.kind == LOST:
+    if status == _KILLED and job.element is None and verdict.kind == layout.LOST:
         verdict = _too_long(job, attempt) or verdict
     if attempt.outcome() is None:
         if retries.is_lost(verdict, status):
@@ -85,13 +64,13 @@ def conclude_for_dead(folder: str, status: str) -> int:
             element = job.element is not None
             tries_again = _has_begun_items(attempt) if element else retries.are_left(job, attempt.retries_used())
             if tries_again and attempt.follow():
-                return EXIT_AGAIN
+                return layout.EXIT_AGAIN
         by = attempt.fence()
         if by is not None:
             attempt.supersede(by)
     complete = verdict.replace(
-        kind=verdict.kind or LOST, by="after", node=job.node, notes=left, usage=read_usage(attempt.path(USAGE)),
-        stage=verdict.stage or "supervisor", evidence=_evidence(job, attempt),
+        kind=verdict.kind or layout.LOST, by="after", node=job.node, notes=left, stage=verdict.stage or "supervisor",
+        usage=read_usage(attempt.path(layout.USAGE)), evidence=_evidence(job, attempt),
     )  # fmt: skip
     won = attempt.publish(complete)
     notify.tell_end(job.home)
@@ -99,9 +78,8 @@ def conclude_for_dead(folder: str, status: str) -> int:
 
 
 def _has_begun_items(attempt: Attempt) -> bool:
-    """Whether an item of the element began in this attempt."""
     try:
-        return os.stat(attempt.path(JOURNAL)).st_size > 0
+        return os.stat(attempt.path(layout.JOURNAL)).st_size > 0
     except FileNotFoundError:
         return False
 
@@ -125,17 +103,18 @@ def _sweep(find: "Callable[[], list[int]]") -> "list[str]":
 def _why(job: JobFolder, status: str) -> Verdict:
     if job.cancelled():
         return watch.cancelled()
-    found = job.scheduler.ending(job.path(SCHEDULER_LOG))
+    found = job.scheduler.ending(job.path(layout.SCHEDULER_LOG))
     if found is not None:
         return found
     if not status.isdecimal():
         return _not_set_up(*status.split(":", 1))
-    oom = job.scheduler.find_oom(last_bytes(job.path(SCHEDULER_LOG)))
+    oom = job.scheduler.find_oom(last_bytes(job.path(layout.SCHEDULER_LOG)))
     if oom is not None:
         message, hint = error_texts.job_killed_for_memory(oom)
-        return Verdict(MEMORY, message, hint=hint)
+        return Verdict(layout.MEMORY, message, hint=hint)
     if status == str(errno.ENOSPC) or classify_exit.disk_is_full(job.folder):
-        return Verdict(HOST_DISK, "the disk of the host is full", hint="make room there, or point root: elsewhere")
+        hint = "make room there, or point root: elsewhere"
+        return Verdict(layout.HOST_DISK, "the disk of the host is full", hint=hint)
     return classify_exit.lost_supervisor(status)
 
 
@@ -154,12 +133,13 @@ def _too_long(job: JobFolder, attempt: Attempt) -> "Optional[Verdict]":
 def _not_set_up(what: str, which: str) -> Verdict:
     if what == "module":
         message = "the environment module %s could not be loaded on the machine that runs the job" % which
-        return Verdict(ENVIRONMENT, message, stage="environment", hint="look at `module avail` there; correct modules=")
+        hint = "look at `module avail` there; correct modules="
+        return Verdict(layout.ENVIRONMENT, message, stage="environment", hint=hint)
     code, _, line = which.partition(":")
     lines = line.strip().splitlines()
     at = " at the line `%s%s`" % (shortened(lines[0], _SHOWN), " …" if len(lines) > 1 else "") if lines else ""
     return Verdict(
-        ENVIRONMENT,
+        layout.ENVIRONMENT,
         "%s: of the host failed with exit code %s%s; the function did not start" % (what, code, at),
         stage="environment",
         hint=how_to_correct(line, code, "%s: of the host in clusterfn.yml" % what),
@@ -168,7 +148,7 @@ def _not_set_up(what: str, which: str) -> Verdict:
 
 def _evidence(job: JobFolder, attempt: Attempt) -> "list[str]":
     secrets = list(job.secrets().values())
-    for path in (attempt.path(STDERR), attempt.path(STDOUT), job.path(SCHEDULER_LOG)):
+    for path in (attempt.path(layout.STDERR), attempt.path(layout.STDOUT), job.path(layout.SCHEDULER_LOG)):
         lines = masked(last_lines(last_bytes(path)), secrets)
         if lines:
             return lines
@@ -185,7 +165,7 @@ def conclude_on_request(folder: str) -> int:
         notify.tell_end(job.home)
         return _state(attempt, won)
     print_state(None, None, False)
-    return EXIT_RETURNED
+    return layout.EXIT_RETURNED
 
 
 def conclude_by(job: JobFolder, asked: Verdict, withdraw: bool = False) -> "tuple[Optional[Attempt], bool]":
@@ -195,7 +175,7 @@ def conclude_by(job: JobFolder, asked: Verdict, withdraw: bool = False) -> "tupl
         The attempt whose outcome stands, None if the job goes on, and whether the outcome is this verdict.
     """
     asked = watch.as_known(job, asked)
-    is_gone = asked.kind in (LOST, NODE) and not withdraw
+    is_gone = asked.kind in (layout.LOST, layout.NODE) and not withdraw
     if is_gone and not job.scheduler.has_nodes:
         # The job may be one that is requeued after a restart.
         launch.resume_after_restart(job.root, job.spec["bridge"])
@@ -203,25 +183,30 @@ def conclude_by(job: JobFolder, asked: Verdict, withdraw: bool = False) -> "tupl
     if is_gone and (_waits(job) or _runs(job)):
         return None, False
     failed = None
-    if asked.kind == DEPENDENCY:
+    if asked.kind == layout.DEPENDENCY:
         failed = dependencies.Dependencies(job.root).failure(dependencies_of(job.spec))
         if failed is None:
             return None, False
     holder = claim(job, "concluded")
     if withdraw and holder is not None and not _withdrawn(job):
         return None, False
-    if is_gone and holder is None and tickets.WAITS.encode() in last_bytes(job.path(SCHEDULER_LOG)):
-        asked = asked.replace(**_lost_ticket(job))
+    if is_gone and holder is None and tickets.WAITS.encode() in last_bytes(job.path(layout.SCHEDULER_LOG)):
+        # It was left to the queue, and neither waits there nor has begun.
+        asked = asked.replace(
+            message="the job has lost its place in the queue of this machine: its ticket was removed", stage="queue",
+            evidence=["there is no %s" % os.path.join(tickets.Queue(job.root).folder, job.id)],
+            hint="call again: nothing of it has run",
+        )  # fmt: skip
     attempt = _open_attempt(job)
     won = False
     if attempt.outcome() is None:
         if failed is not None:
-            verdict = dependencies.keep_exception(failed, attempt.path(VALUE))
+            verdict = dependencies.keep_exception(failed, attempt.path(layout.VALUE))
         else:
             verdict = asked.replace(evidence=asked.evidence or _evidence(job, attempt))
         # A scheduler's job ran on a node, and this is asked on the login node.
         node = None if job.scheduler.has_nodes else job.node
-        won = attempt.publish(verdict.replace(by="conclude", node=node, usage=read_usage(attempt.path(USAGE))))
+        won = attempt.publish(verdict.replace(by="conclude", node=node, usage=read_usage(attempt.path(layout.USAGE))))
     queue = tickets.Queue(job.root)
     if not job.scheduler.has_nodes and queue.of(job.id) is not None:
         queue.withdraw(job.id)
@@ -232,16 +217,6 @@ def conclude_by(job: JobFolder, asked: Verdict, withdraw: bool = False) -> "tupl
         # The job never began, and its supervisor, another client or this one has already said so.
         won = (attempt.outcome() or {}).get("kind") == asked.kind
     return attempt, won
-
-
-def _lost_ticket(job: JobFolder) -> "dict[str, Any]":
-    """Return what to say of a job that was left to the queue, and neither waits there nor has begun."""
-    return {
-        "message": "the job has lost its place in the queue of this machine: its ticket was removed",
-        "evidence": ["there is no %s" % os.path.join(tickets.Queue(job.root).folder, job.id)],
-        "stage": "queue",
-        "hint": "call again: nothing of it has run",
-    }
 
 
 def _waits(job: JobFolder) -> bool:
@@ -278,7 +253,7 @@ def _open_attempt(job: JobFolder) -> Attempt:
 def _state(attempt: Attempt, won: bool) -> int:
     kind = (attempt.outcome() or {}).get("kind")
     print_state(attempt.number, kind, won)
-    return EXIT_RETURNED if kind == RETURNED else EXIT_PUBLISHED
+    return layout.EXIT_RETURNED if kind == layout.RETURNED else layout.EXIT_PUBLISHED
 
 
 def withdraw_jobs(root: str, host: str) -> int:
@@ -292,7 +267,7 @@ def withdraw_jobs(root: str, host: str) -> int:
     bridge = os.path.dirname(os.path.abspath(sys.argv[0]))
     withdrawn: "list[JobFolder]" = []
     for job_id in asked["jobs"]:
-        folder = os.path.join(root, JOBS, job_id)
+        folder = os.path.join(root, layout.JOBS, job_id)
         try:
             restore_owner_permissions(folder)
             job = JobFolder(folder)
@@ -321,4 +296,4 @@ def _has_ended_otherwise(job: JobFolder) -> bool:
     """Whether it has ended otherwise than by such a request."""
     final = final_attempt(job)
     outcome = final.outcome() if final is not None else None
-    return outcome is not None and (outcome.get("kind"), outcome.get("by")) != (CANCELLED, "conclude")
+    return outcome is not None and (outcome.get("kind"), outcome.get("by")) != (layout.CANCELLED, "conclude")

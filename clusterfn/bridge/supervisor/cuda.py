@@ -133,11 +133,7 @@ def _does_not_run(
 
 
 def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+    return publish.last_bytes(path).decode("utf-8", "replace").strip()
 
 
 def _write(root: str, path: str, text: str) -> None:

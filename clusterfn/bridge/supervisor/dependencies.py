@@ -8,38 +8,11 @@ one that it has forgotten for one that succeeded.
 import os
 import time
 
+from .. import layout
 from ..fast_start import loads, namedtuple
-from ..layout import (
-    ATTEMPTS,
-    CANCELLED,
-    DEPENDENCY,
-    ELEMENTS,
-    HEARTBEAT,
-    INTERRUPTED,
-    JOBS,
-    JOURNAL,
-    LOST,
-    MACHINES,
-    NODE,
-    OUTCOME,
-    QUEUE,
-    REFUSED,
-    REFUSED_FOR_S,
-    RETURNED,
-    SPEC,
-    STALE_AFTER_S,
-    STARTED,
-    STARTING,
-    STARTING_FOR_S,
-    VALUE,
-    VALUES,
-    attempt_dir,
-    element_dir,
-    job_dir,
-)
 from ..schedulers.registry import scheduler_named
 from . import publish
-from .job import ITEM_LINE, JOB_OUTCOME, DamagedFile, Dependency, checked, describe_waiting, read_spec
+from .job import ITEM_LINE, JOB_OUTCOME, DamagedFile, Dependency, checked, describe_waiting, each_folder, read_spec
 from .journal import ItemEnds
 from .process_tree import boot_id, script_runs
 from .publish import names_in, numbers_in
@@ -92,7 +65,7 @@ class Dependencies:
 
     def is_refused(self, job: str) -> bool:
         """Whether its scheduler refuses it for now, and a client has lately said that it submits it later."""
-        return time.time() - _date(os.path.join(job_dir(self.root, job), REFUSED)) < REFUSED_FOR_S
+        return time.time() - _date(os.path.join(layout.job_dir(self.root, job), layout.REFUSED)) < layout.REFUSED_FOR_S
 
     def has_ended(self, wanted: Dependency) -> bool:
         """Whether nothing of it can change any more: its job has ended, or the items of the group that are taken."""
@@ -123,7 +96,7 @@ class Dependencies:
         return spec["group"]["count"] if spec is not None and spec.get("group") else None
 
     def _ends_of(self, job: str) -> ItemEnds:
-        ends = self._item_ends.setdefault(job, ItemEnds(job_dir(self.root, job)))
+        ends = self._item_ends.setdefault(job, ItemEnds(layout.job_dir(self.root, job)))
         if job not in self._looked_at:
             self._looked_at.add(job)
             ends.look()
@@ -150,10 +123,14 @@ class Dependencies:
         evidence = ["%s (%s) failed too" % (each.name, each.job[:4]) for each, _ in failed[1:11]]
         evidence += ["and %d more" % (others - 10)] if others > 10 else []
         again = "call both again"
-        hint = again if cause["kind"] in (CANCELLED, LOST, NODE) else "correct %s, and %s" % (cause["name"], again)
+        hint = (
+            again
+            if cause["kind"] in (layout.CANCELLED, layout.LOST, layout.NODE)
+            else "correct %s, and %s" % (cause["name"], again)
+        )
         at = (place.path, place.offset, place.size) if 0 < place.size < _LARGEST_EXCEPTION else None
         return Verdict(
-            DEPENDENCY, message, stage="queue", evidence=evidence, hint=hint, cause=cause, exception_at=at
+            layout.DEPENDENCY, message, stage="queue", evidence=evidence, hint=hint, cause=cause, exception_at=at
         )  # fmt: skip
 
     def places(self, wanted: "Iterable[Dependency]") -> "dict[str, Any]":
@@ -201,17 +178,18 @@ class Dependencies:
         if self._end_of(wanted.job) is not None:
             return None if self._spec_of(wanted.job) else _damaged(wanted, DamagedFile("it has no spec.json"))
         if self._is_missing(wanted.job):
-            return _Place("", 0, 0, _cause(wanted, {"kind": LOST, "message": _GONE}))
+            return _Place("", 0, 0, _cause(wanted, {"kind": layout.LOST, "message": _GONE}))
         silent = self._is_silent(wanted.job)
-        return _Place("", 0, 0, _cause(wanted, {"kind": LOST, "message": _SILENT})) if silent else None
+        return _Place("", 0, 0, _cause(wanted, {"kind": layout.LOST, "message": _SILENT})) if silent else None
 
     def _items(self, wanted: Dependency, count: int) -> "dict[int, _Place]":
         """Return where the value of each item of a group lies that is asked for; "no line" of one that has none."""
         ends = self._ends_of(wanted.job)
         if ends.damage:
             raise DamagedFile(ends.damage)
-        nothing = _Place("", 0, 0, _cause(wanted, {"kind": LOST, "message": "the item has no line in any journal"}))
-        home, found = job_dir(self.root, wanted.job), {}
+        missing = {"kind": layout.LOST, "message": "the item has no line in any journal"}
+        nothing = _Place("", 0, 0, _cause(wanted, missing))
+        home, found = layout.job_dir(self.root, wanted.job), {}
         for index in range(count) if wanted.items is None else wanted.items:
             line = ends.lines.get(index)
             found[index] = nothing if line is None else _place_of_item(wanted, home, *line)
@@ -219,19 +197,19 @@ class Dependencies:
 
     def _end_of(self, job: str) -> "Optional[_Ended]":
         if job not in self._ended:
-            folder = job_dir(self.root, job)
-            for number in numbers_in(os.path.join(folder, ATTEMPTS)):
-                attempt = attempt_dir(folder, number)
-                outcome = _read(attempt, OUTCOME)
+            folder = layout.job_dir(self.root, job)
+            for number in numbers_in(os.path.join(folder, layout.ATTEMPTS)):
+                attempt = layout.attempt_dir(folder, number)
+                outcome = _read(attempt, layout.OUTCOME)
                 if outcome is not None and outcome.get("final"):
-                    self._ended[job] = _Ended(outcome, attempt, _date(os.path.join(attempt, OUTCOME)))
+                    self._ended[job] = _Ended(outcome, attempt, _date(os.path.join(attempt, layout.OUTCOME)))
                     break
         return self._ended.get(job)
 
     def _spec_of(self, job: str) -> "Optional[Spec]":
         if job not in self._specs:
             try:
-                self._specs[job] = read_spec(job_dir(self.root, job))
+                self._specs[job] = read_spec(layout.job_dir(self.root, job))
             except (OSError, DamagedFile):
                 # The folder is not there yet or no longer.
                 return None
@@ -240,7 +218,7 @@ class Dependencies:
     def _is_missing(self, job: str) -> bool:
         """Whether its folder is gone for certain."""
         try:
-            os.stat(job_dir(self.root, job))
+            os.stat(layout.job_dir(self.root, job))
             return False
         except (FileNotFoundError, NotADirectoryError):
             pass
@@ -249,7 +227,7 @@ class Dependencies:
             return False
         try:
             # NFS remembers that a name was missing, unless its folder is listed.
-            return job not in os.listdir(os.path.join(self.root, JOBS))
+            return job not in os.listdir(os.path.join(self.root, layout.JOBS))
         except FileNotFoundError:
             return True
         except OSError:
@@ -261,23 +239,26 @@ class Dependencies:
         if spec is None or scheduler_named(spec["scheduler"]).has_nodes:
             # The job may wait in the queue of the scheduler.
             return False
-        folder = job_dir(self.root, job)
-        for machine in names_in(os.path.join(self.root, MACHINES)):
-            if time.time() - _date(os.path.join(self.root, MACHINES, machine, STARTING)) < STARTING_FOR_S:
+        folder = layout.job_dir(self.root, job)
+        for machine in names_in(os.path.join(self.root, layout.MACHINES)):
+            if (
+                time.time() - _date(os.path.join(self.root, layout.MACHINES, machine, layout.STARTING))
+                < layout.STARTING_FOR_S
+            ):
                 # The job may wait in an agent for its turn to begin.
                 return False
-            waiting = names_in(os.path.join(self.root, MACHINES, machine, QUEUE))
+            waiting = names_in(os.path.join(self.root, layout.MACHINES, machine, layout.QUEUE))
             if any(name.partition(".")[0] == job for name in waiting):
                 return False
-            interrupted = os.path.join(self.root, MACHINES, machine, INTERRUPTED)
+            interrupted = os.path.join(self.root, layout.MACHINES, machine, layout.INTERRUPTED)
             kept = [_read(interrupted, name) for name in names_in(interrupted) if name.partition(".")[0] == job]
             if any(ticket is not None and ticket.get("boot") != boot_id() for ticket in kept):
                 # A restart has interrupted the job, and the next process that looks at that queue requeues it.
                 return False
-        elements = [os.path.join(folder, ELEMENTS, name) for name in names_in(os.path.join(folder, ELEMENTS))]
-        started = [path for path in (os.path.join(each, STARTED) for each in [folder] + elements) if _date(path)]
-        last = max(map(_date, [os.path.join(folder, SPEC)] + started + _heartbeats(folder)))
-        silent_s = STALE_AFTER_S if started else _NEVER_STARTED_S
+        paths = [os.path.join(each, layout.STARTED) for each in each_folder(folder)]
+        started = [path for path in paths if _date(path)]
+        last = max(map(_date, [os.path.join(folder, layout.SPEC)] + started + _heartbeats(folder)))
+        silent_s = layout.STALE_AFTER_S if started else _NEVER_STARTED_S
         return time.time() - last > silent_s and not any(map(script_runs, started))
 
 
@@ -305,31 +286,31 @@ def keep_exception(failed: Verdict, path: str) -> Verdict:
 
 def ended_by_scheduler(wanted: Dependency, waits: str) -> Verdict:
     """Return the verdict on a job whose input has left the scheduler without an outcome."""
-    cause = _cause(wanted, {"kind": LOST, "message": "its scheduler ended it, and it left no outcome"})
-    return Verdict(DEPENDENCY, "%s: %s" % (waits, cause["message"]), stage="queue", cause=cause)
+    cause = _cause(wanted, {"kind": layout.LOST, "message": "its scheduler ended it, and it left no outcome"})
+    return Verdict(layout.DEPENDENCY, "%s: %s" % (waits, cause["message"]), stage="queue", cause=cause)
 
 
 def _place_of_job(wanted: Dependency, end: _Ended) -> _Place:
-    checked(end.outcome, JOB_OUTCOME, OUTCOME)
+    checked(end.outcome, JOB_OUTCOME, layout.OUTCOME)
     size = (end.outcome.get("value") or {}).get("size") or 0
-    path = os.path.join(end.attempt, VALUE)
-    returned = end.outcome["kind"] == RETURNED
+    path = os.path.join(end.attempt, layout.VALUE)
+    returned = end.outcome["kind"] == layout.RETURNED
     return _Place(path, 0, size, None if returned else _cause(wanted, end.outcome))
 
 
 def _place_of_item(wanted: Dependency, home: str, element: int, line: "dict[str, Any]") -> _Place:
-    checked(line, ITEM_LINE, JOURNAL)
+    checked(line, ITEM_LINE, layout.JOURNAL)
     size = (line.get("value") or {}).get("size") or 0
     # Which attempt wrote the line is known by the journal that has it.
-    folder = os.path.join(element_dir(home, element), ATTEMPTS, str(line["attempt"]))
-    failed = None if line["kind"] == RETURNED else dict(_cause(wanted, line), item=line["index"])
-    return _Place(os.path.join(folder, VALUES), line.get("at") or 0, size, failed)
+    folder = os.path.join(layout.element_dir(home, element), layout.ATTEMPTS, str(line["attempt"]))
+    failed = None if line["kind"] == layout.RETURNED else dict(_cause(wanted, line), item=line["index"])
+    return _Place(os.path.join(folder, layout.VALUES), line.get("at") or 0, size, failed)
 
 
 def _cause(wanted: Dependency, outcome: "dict[str, Any]") -> "dict[str, Any]":
     """Return how the first job of the chain failed."""
     handed_on = outcome.get("cause")
-    if outcome["kind"] == DEPENDENCY and handed_on:
+    if outcome["kind"] == layout.DEPENDENCY and handed_on:
         return dict(handed_on)
     facts = {name: outcome.get(name) for name in _FACTS}
     return dict(facts, job=wanted.job, name=wanted.name, message=facts["message"] or "it ended as %r" % facts["kind"])
@@ -337,22 +318,21 @@ def _cause(wanted: Dependency, outcome: "dict[str, Any]") -> "dict[str, Any]":
 
 def _damaged(wanted: Dependency, error: DamagedFile) -> _Place:
     message = "its files on the host are damaged: %s" % error
-    return _Place("", 0, 0, _cause(wanted, {"kind": LOST, "message": message}))
+    return _Place("", 0, 0, _cause(wanted, {"kind": layout.LOST, "message": message}))
 
 
 def last_beat(job: "JobFolder", wanted: "Sequence[Dependency]") -> float:
     """Return when one of these jobs last showed that it lives, as seconds since 1970."""
-    folders = (job_dir(job.root, each.job) for each in wanted)
+    folders = (layout.job_dir(job.root, each.job) for each in wanted)
     return max((_date(path) for folder in folders for path in _heartbeats(folder)), default=0.0)
 
 
 def _heartbeats(folder: str) -> "list[str]":
     """Return the paths of the heartbeats of a job, and of the elements of a group."""
-    elements = [os.path.join(folder, ELEMENTS, name) for name in names_in(os.path.join(folder, ELEMENTS))]
     return [
-        os.path.join(each, ATTEMPTS, name, HEARTBEAT)
-        for each in [folder] + elements
-        for name in names_in(os.path.join(each, ATTEMPTS))
+        os.path.join(each, layout.ATTEMPTS, name, layout.HEARTBEAT)
+        for each in each_folder(folder)
+        for name in names_in(os.path.join(each, layout.ATTEMPTS))
     ]
 
 

@@ -6,22 +6,8 @@ and ends with this process. Until it is started, this imports nothing that takes
 
 import os
 
+from .. import layout
 from ..fast_start import loads
-from ..layout import (
-    ATTEMPTS,
-    CLAIM,
-    ELEMENTS,
-    MACHINES,
-    QUEUE,
-    READY,
-    SECRETS,
-    SPEC,
-    STEP,
-    TURN,
-    WORKER,
-    attempt_dir,
-    environment_dir,
-)
 from ..schedulers.registry import gives_out_gpus
 from .environ import DescribedJob, add_script_variables, expand_cwd, worker_environment
 from .publish import names_in
@@ -54,12 +40,12 @@ def _start(job: "_SentJob") -> "Optional[WorkerProcess]":
     spec = job.spec
     if spec.get("building") and not _has_environment(job):
         return None
-    host = {name: value for name, value in os.environ.items() if name != TURN}
+    host = {name: value for name, value in os.environ.items() if name != layout.TURN}
     # GPUs of this machine are leased later: until then it has none.
     env = worker_environment(job, 1, host, None if gives_out_gpus(spec["scheduler"]) else [])
     if any(_is_relative(env.get(name)) for name in _FOLDERS):
         return None
-    argv = [spec["python"], os.path.join(spec["bridge"], WORKER), attempt_dir(job.folder, 1)]
+    argv = [spec["python"], os.path.join(spec["bridge"], layout.WORKER), layout.attempt_dir(job.folder, 1)]
     # Nothing here looks at a folder of the user's: on a file system that hangs, only the worker may wait.
     return launch(argv, env, expand_cwd(spec) or job.folder, spec)
 
@@ -71,15 +57,16 @@ def _is_relative(folders: "Optional[str]") -> bool:
 
 def _has_begun(job: "_SentJob") -> bool:
     """Whether the job has begun before, or another process has it; the script of a step claims the job itself."""
-    return os.path.exists(job.path(ATTEMPTS)) or (STEP not in os.environ and os.path.exists(job.path(CLAIM)))
+    names = (layout.ATTEMPTS,) if layout.STEP in os.environ else (layout.ATTEMPTS, layout.CLAIM)
+    return any(os.path.exists(job.path(name)) for name in names)
 
 
 def _will_wait(job: "_SentJob") -> bool:
     """Whether other jobs wait in the queue of a machine below this root, and it is not this one's turn."""
-    if TURN in os.environ:
+    if layout.TURN in os.environ:
         return False
-    machines = os.path.join(job.spec["root"], MACHINES)
-    return any(_holds_tickets(os.path.join(machines, name, QUEUE)) for name in names_in(machines))
+    machines = os.path.join(job.spec["root"], layout.MACHINES)
+    return any(_holds_tickets(os.path.join(machines, name, layout.QUEUE)) for name in names_in(machines))
 
 
 def _holds_tickets(queue: str) -> bool:
@@ -95,18 +82,18 @@ class _SentJob(DescribedJob):
     """A job's folder as its client has sent it: a `JobFolder` before its modules are loaded."""
 
     def __init__(self, folder: str) -> None:
-        spec: "dict[str, Any]" = _read(os.path.join(folder, SPEC)) or {"id": ""}
+        spec: "dict[str, Any]" = _read(os.path.join(folder, layout.SPEC)) or {"id": ""}
         super().__init__(spec["id"], folder, spec)
 
     def is_plain(self) -> bool:
         """Whether its worker can be known yet."""
         asked = self.spec.get("resources", {})
         tasks = asked.get("nodes", 1) * asked.get("tasks_per_node", 1)
-        is_element = os.path.basename(os.path.dirname(self.folder)) == ELEMENTS
+        is_element = os.path.basename(os.path.dirname(self.folder)) == layout.ELEMENTS
         return bool(self.id) and tasks == 1 and not is_element and not self.spec.get("after")
 
     def secrets(self) -> "dict[str, str]":
-        return _read(self.path(SECRETS)) or {}
+        return _read(self.path(layout.SECRETS)) or {}
 
 
 def _has_environment(job: _SentJob) -> bool:
@@ -125,7 +112,7 @@ def _has_environment(job: _SentJob) -> bool:
     except (BuildFailed, OSError):
         # The supervisor says later what is wrong.
         return False
-    ready = _read(os.path.join(environment_dir(wanted["root"], wanted["id"]), READY))
+    ready = _read(os.path.join(layout.environment_dir(wanted["root"], wanted["id"]), layout.READY))
     if ready is not None:
         add_script_variables(job.spec["activation"], ready)
     return ready is not None

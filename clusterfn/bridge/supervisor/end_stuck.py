@@ -17,10 +17,6 @@ from .attempt import final_attempt, script_of
 from .job import JobFolder
 from .watch import cancelled
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable
-
 _ENDS_ITSELF_S, _AFTER_S, _DIES_S = 3.0, 4.0, 3.0
 _LOOK_S = 0.05
 
@@ -28,28 +24,31 @@ _LOOK_S = 0.05
 def end_stuck(folder: str) -> int:
     """End it, and print which of its processes could not be ended."""
     job = JobFolder(folder)
-    parts = [] if job.scheduler.has_nodes else [part for part in _parts(job) if _is_open(part)]
+    parts = job.elements() if job.spec.get("group") else [job]
+    parts = [] if job.scheduler.has_nodes else [part for part in parts if _is_open(part)]
     for part in parts:
         for pid in _script(part) + _supervisors(part):
             process_tree.wake(pid)
     parts = _await_ends(parts, _ENDS_ITSELF_S)
     for part in parts:
-        _kill(_supervisors(part))
+        process_tree.send_signal(_supervisors(part), signal.SIGKILL)
     parts = _await_ends(parts, _AFTER_S)
-    left = []  # type: list[str]
-    for part in parts:
-        _kill(_script(part) + _supervisors(part, "run", "after"))
-        if conclude.conclude_by(part, cancelled())[0] is not None:
-            notify.tell_end(part.home)
-        numbers = part.attempts()
-        left += process_tree.end(_of_part(part, numbers[-1] if numbers else 1), lambda: None, _DIES_S)
+    left = [name for part in parts for name in _end(part)]
     sys.stdout.write(json.dumps({"left": left}) + "\n")
     return 0
 
 
-def _parts(job: JobFolder) -> "list[JobFolder]":
-    """Return the job itself; of a group its elements."""
-    return job.elements() if job.spec.get("group") else [job]
+def _end(part: JobFolder) -> "list[str]":
+    """Kill all of it, and conclude it; return the names of processes that could not be ended."""
+    process_tree.send_signal(_script(part) + _supervisors(part, "run", "after"), signal.SIGKILL)
+    if conclude.conclude_by(part, cancelled())[0] is not None:
+        notify.tell_end(part.home)
+    attempt = max(part.attempts(), default=1)
+
+    def living() -> "list[int]":
+        return process_tree.tagged(part.id, attempt) + _supervisors(part, "run", "after")
+
+    return process_tree.end(living, lambda: None, _DIES_S)
 
 
 def _is_open(job: JobFolder) -> bool:
@@ -74,16 +73,3 @@ def _script(job: JobFolder) -> "list[int]":
 def _supervisors(job: JobFolder, *commands: str) -> "list[int]":
     """Return the processes of this user that run one of these commands, `run` by default, for the job."""
     return [pid for command in commands or ("run",) for pid in process_tree.of_command(SUPERVISE, command, job.folder)]
-
-
-def _of_part(job: JobFolder, attempt: int) -> "Callable[[], list[int]]":
-    return lambda: process_tree.tagged(job.id, attempt) + _supervisors(job, "run", "after")
-
-
-def _kill(pids: "list[int]") -> None:
-    for pid in pids:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except OSError:
-            # It has just ended.
-            continue

@@ -87,11 +87,7 @@ def worker_environment(
     if spec.get("after"):
         values["CLUSTERFN_INPUTS"] = os.path.join(attempt_dir(job.folder, attempt), INPUTS)
     values.update(
-        {
-            TAG: "%s/%d" % (job.id, attempt),
-            CHECKPOINT_VARIABLE: job.path(CHECKPOINT),
-            "PYTHONNOUSERSITE": "1",
-        }
+        {TAG: "%s/%d" % (job.id, attempt), CHECKPOINT_VARIABLE: job.path(CHECKPOINT), "PYTHONNOUSERSITE": "1"}
     )
     return values
 
@@ -139,7 +135,7 @@ def _no_home(home: str) -> str:
 
 
 def _full(home: str) -> str:
-    # This import is late: `re` costs as much as all that comes before a worker is started.
+    # This import is late, because a worker starts without it.
     from .text import format_size
 
     facts = os.statvfs(home)

@@ -1,4 +1,4 @@
-"""Remove what is no longer needed below a root: jobs that are over, and what is sent once for many jobs.
+"""Remove what is no longer needed below a root: jobs that are over or named, and what is sent once for many jobs.
 
 A job that has ended goes when its `keep:` is over, one that was never started after a day. A batch job without an
 outcome goes once its scheduler has not listed it for as long as its `keep:`. A job stays while a living one names it in
@@ -9,32 +9,15 @@ before it sends a job. Such a file is unused if it is older than the oldest unfi
 long as jobs are kept. It is renamed first and checked again: a client that came meanwhile finds it, or sends it again.
 """
 
+import contextlib
 import glob
 import json
 import os
 import sys
 import time
 
-from ..layout import (
-    ATTEMPTS,
-    BLOBS,
-    BRIDGE,
-    CLAIM,
-    ELEMENTS,
-    FILES,
-    HEARTBEAT,
-    INTERRUPTED,
-    JOBS,
-    MACHINES,
-    OUTCOME,
-    QUEUE,
-    REMOVED,
-    SHIMS,
-    SOURCES,
-    SPEC,
-    STARTED,
-)
-from ..removal import DAY_S, RELIED_S, STARTS_S, CleanupReport, date_of, is_due, paths_in, sweep
+from .. import layout
+from ..removal import DAY_S, RELIED_S, STARTS_S, CleanupReport, date_of, is_due, paths_in, size_of, sweep, try_remove
 from .attempt import final_attempt
 from .job import DamagedFile, JobFolder, describe_damage, job_folders
 from .process_tree import script_runs
@@ -42,9 +25,11 @@ from .verdict import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Optional
+    from typing import Any, Optional
 
-STORED = (BLOBS, FILES, SOURCES, SHIMS, BRIDGE)
+# A shared file system may need minutes for jobs with many files.
+_MEASURE_S = 10.0
+STORED = (layout.BLOBS, layout.FILES, layout.SOURCES, layout.SHIMS, layout.BRIDGE)
 
 
 def clean(root: str, keep_s: str, older_s: str, dry: str) -> int:
@@ -78,8 +63,8 @@ def tidy(
         measure: Measure everything.
     """
     # These are removals that were cut short.
-    for kind in ("", JOBS, *STORED):
-        sweep(os.path.join(root, kind), lambda path: os.path.basename(path).startswith(REMOVED))
+    for kind in ("", layout.JOBS, *STORED):
+        sweep(os.path.join(root, kind), lambda path: os.path.basename(path).startswith(layout.REMOVED))
     found, living = CleanupReport(dry, measure), LivingJobs(root)
     relied_on = [when]
     needed: "dict[str, str]" = {}
@@ -90,19 +75,21 @@ def tidy(
             kept_s = job.spec["keep_days"] * DAY_S if older_s is None else older_s
             modules[folder] = job.spec.get("sys_path") or []
             lives, final = living.has(job), final_attempt(job)
-            over = _last_sign(job) if final is None else date_of(final.path(OUTCOME))
-            relied_on += [os.stat(job.path(SPEC)).st_mtime] if lives else []
+            over = _last_sign(job) if final is None else date_of(final.path(layout.OUTCOME))
+            relied_on += [os.stat(job.path(layout.SPEC)).st_mtime] if lives else []
         except (OSError, DamagedFile) as error:
             is_hollow = longest_s is None and is_due(_hollow_since(folder), DAY_S, when)
             if not is_hollow:
                 say("%s is damaged, and is kept: %s" % (folder, describe_damage(error)))
-            found.add(JOBS, folder, is_hollow)
+            found.add(layout.JOBS, folder, is_hollow)
             continue
         if lives:
             found.summary["waiting"].append(job.id)
-            found.add(JOBS, folder, False)
+            found.add(layout.JOBS, folder, False)
             needed.update(needed_by(job))
-        elif not job.scheduler.has_nodes and not any(_each(job, name) for name in (STARTED, CLAIM, ATTEMPTS)):
+        elif not job.scheduler.has_nodes and not any(
+            _each(job, name) for name in (layout.STARTED, layout.CLAIM, layout.ATTEMPTS)
+        ):
             kept_s = min(kept_s, STARTS_S) if older_s is None else max(older_s, STARTS_S)
         keep_s = max(keep_s, kept_s) if older_s is None else older_s
         if not lives:
@@ -110,7 +97,7 @@ def tidy(
     # It is known only now whose checkpoints and values other jobs will read.
     for folder, goes in ended:
         goes = goes and os.path.basename(folder) not in needed
-        found.add(JOBS, folder, goes)
+        found.add(layout.JOBS, folder, goes)
         if goes:
             del modules[folder]
     if longest_s is None or keep_s < longest_s:
@@ -133,7 +120,10 @@ class LivingJobs:
     """Which jobs wait or run."""
 
     def __init__(self, root: str) -> None:
-        folders = [os.path.join(glob.escape(root), MACHINES, "*", name, "*") for name in (QUEUE, INTERRUPTED)]
+        folders = [
+            os.path.join(glob.escape(root), layout.MACHINES, "*", name, "*")
+            for name in (layout.QUEUE, layout.INTERRUPTED)
+        ]
         tickets = [path for folder in folders for path in glob.glob(folder)]
         self._queued = {os.path.basename(path).partition(".")[0] for path in tickets}
         self._looks: "dict[tuple[str, str, int], Optional[set[str]]]" = {}
@@ -148,7 +138,7 @@ class LivingJobs:
         if job.id in self._queued or time.time() - _last_sign(job) < silent_s:
             return True
         if not has_nodes:
-            return any(map(script_runs, _each(job, STARTED)))
+            return any(map(script_runs, _each(job, layout.STARTED)))
         if not self._is_listed(job):
             return False
         # The date protects the job from a later look at which the scheduler misses it.
@@ -179,14 +169,14 @@ def needed_by(job: JobFolder) -> "dict[str, str]":
 def _each(job: JobFolder, *names: str) -> "list[str]":
     """Return the files of that name of a job, and of the elements of a group."""
     home = glob.escape(job.home)
-    patterns = (os.path.join(home, *names), os.path.join(home, ELEMENTS, "*", *names))
+    patterns = (os.path.join(home, *names), os.path.join(home, layout.ELEMENTS, "*", *names))
     return [path for pattern in patterns for path in glob.glob(pattern)]
 
 
 def _last_sign(job: JobFolder) -> float:
     """Return when a job last wrote something."""
-    paths = [job.home, job.path(SPEC)] + _each(job, STARTED) + _each(job, ATTEMPTS, "*")
-    paths += _each(job, ATTEMPTS, "*", HEARTBEAT) + _each(job, ATTEMPTS, "*", OUTCOME)
+    paths = [job.home, job.path(layout.SPEC)] + _each(job, layout.STARTED) + _each(job, layout.ATTEMPTS, "*")
+    paths += _each(job, layout.ATTEMPTS, "*", layout.HEARTBEAT) + _each(job, layout.ATTEMPTS, "*", layout.OUTCOME)
     return max(date_of(path) or 0.0 for path in paths)
 
 
@@ -208,3 +198,68 @@ def _hollow_since(folder: str) -> "Optional[float]":
     except OSError:
         return None
     return max(dates)
+
+
+def print_sizes(root: str, *ids: str, limit_s: float = _MEASURE_S) -> int:
+    """Print the bytes of each job as one JSON object; leave out those for which there was no time."""
+    until = time.monotonic() + limit_s
+    sizes = {}
+    for job_id in ids:
+        if time.monotonic() > until:
+            break
+        sizes[job_id] = size_of(os.path.join(root, layout.JOBS, job_id))
+    sys.stdout.write(json.dumps(sizes) + "\n")
+    return 0
+
+
+def remove_jobs(root: str, dry: str, *ids: str) -> int:
+    """Remove jobs that a person names; print as one JSON object which went, with their bytes, and why others were kept.
+
+    A job that waits or runs is never removed, nor one from whose checkpoint such a job resumes.
+
+    Args:
+        root: Of the jobs.
+        dry: "dry" to remove nothing, and print the same.
+        ids: With all their digits.
+    """
+    summary: "dict[str, list[dict[str, Any]]]" = {"removed": [], "kept": []}
+    folders = {os.path.basename(folder): folder for folder in job_folders(root)}
+    living = LivingJobs(root)
+    needed = _needed(folders, living)
+    for job_id in ids:
+        why = _why_kept(job_id, folders, living, needed)
+        size = 0 if why else size_of(folders[job_id])
+        if not why and dry != "dry" and not try_remove(folders[job_id]):
+            why = "its files could not be removed"
+        summary["kept" if why else "removed"].append(
+            {"id": job_id, "why": why} if why else {"id": job_id, "bytes": size}
+        )
+    sys.stdout.write(json.dumps(summary) + "\n")
+    return 0
+
+
+def _why_kept(job_id: str, folders: "dict[str, str]", living: LivingJobs, needed: "dict[str, str]") -> str:
+    # This import is late, because each job tidies up, and only a person asks for the state of one.
+    from .listing import state_of
+
+    if job_id not in folders:
+        return "it is not there any more"
+    if job_id in needed:
+        return needed[job_id]
+    try:
+        job = JobFolder(folders[job_id])
+        return "it is %s" % state_of(job) if living.has(job) else ""
+    except (OSError, DamagedFile) as error:
+        damage = "its folder is damaged (%s)" % describe_damage(error)
+        return "%s; if no process of it runs, remove it by hand: rm -r %s" % (damage, folders[job_id])
+
+
+def _needed(folders: "dict[str, str]", living: LivingJobs) -> "dict[str, str]":
+    """Return the jobs that others need which wait or run, and why."""
+    found: "dict[str, str]" = {}
+    for folder in folders.values():
+        with contextlib.suppress(OSError, DamagedFile):
+            job = JobFolder(folder)
+            needed = needed_by(job)
+            found.update(needed if needed and living.has(job) else ())
+    return found

@@ -83,7 +83,7 @@ def list_gpus() -> "list[GpuInfo]":
     from . import nvidia_smi
 
     rows = query_nvidia_smi("pci.bus_id", "index", "uuid", "memory.total", "name").rows
-    return gpus_in(sorted(rows, key=_bus), nvidia_smi.machine_memory()[0])
+    return gpus_in(sorted(rows, key=lambda row: row["pci.bus_id"]), nvidia_smi.machine_memory()[0])
 
 
 def gpu_loads() -> "tuple[list[GpuLoad], list[str]]":
@@ -97,15 +97,11 @@ def gpu_loads() -> "tuple[list[GpuLoad], list[str]]":
     from . import nvidia_smi
 
     table = query_nvidia_smi("pci.bus_id", "index", "memory.total", "memory.used", "utilization.gpu", "uuid", "name")
-    rows, machine_mib, loads = sorted(table.rows, key=_bus), nvidia_smi.machine_memory()[0], []
+    rows, machine_mib, loads = sorted(table.rows, key=lambda row: row["pci.bus_id"]), nvidia_smi.machine_memory()[0], []
     for gpu, row in zip(gpus_in(rows, machine_mib), rows):
         used, percent = nvidia_smi.count(row["memory.used"]), nvidia_smi.count(row["utilization.gpu"])
         loads.append(GpuLoad(gpu.uuid, gpu.name, gpu.index, gpu.total_mib, used, percent, gpu.unified))
     return loads, [printable(line) for line in table.lost]
-
-
-def _bus(row: "dict[str, str]") -> str:
-    return row["pci.bus_id"]
 
 
 def gpu_processes() -> "dict[str, list[GpuProcess]]":
@@ -343,7 +339,7 @@ class GpuUsageMonitor:
             # There is no nvidia-smi, as on many nodes that have GPUs.
             self._given_up = True
             return
-        process_tree.keep_apart(asking.pid)
+        process_tree.apart.add(asking.pid)
         self._asking, self._answer = asking, b""
         self._until = time.monotonic() + _LIMIT_S
         os.set_blocking(_out_of(asking), False)
@@ -373,7 +369,7 @@ class GpuUsageMonitor:
             asking.stdout.close()
         # With a return code, subprocess neither waits for it nor complains.
         asking.returncode = 0
-        if process_tree.is_apart(asking.pid):
+        if asking.pid in process_tree.apart:
             os.kill(asking.pid, signal.SIGKILL)
 
     def _give_up(self, why: str) -> None:

@@ -1,16 +1,16 @@
-"""A group as a whole: how its items ended, its one outcome, and items that will not run any more."""
+"""A group as a whole: how its items ended, what they use, its one outcome, and items that will not run any more."""
 
+import glob
 import os
 import sys
 import time
 
 from ..fast_start import loads
-from ..layout import CANCELLED, COMMAND, ELEMENTS, LOST, NOTIFY, RAISED, RESULT, RETURNED, VERDICT
+from ..layout import ATTEMPTS, CANCELLED, COMMAND, ELEMENTS, LOST, RAISED, RESULT, RETURNED, VERDICT, item_usage
 from . import publish, retries
-from .attempt import Attempt, make_folder
+from .attempt import Attempt, make_folder, read_live_usage
 from .chunks import NO_ELEMENT, Chunks
 from .job import JobFolder
-from .job_usage import usage_of_ended_items
 from .journal import ItemJournal, journal_lines
 from .publish import numbers_in
 from .text import native
@@ -19,10 +19,11 @@ from .watch import as_known
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterator, Optional
+    from typing import Any, Iterable, Iterator, Optional
 
 # An element looks every second whether it is fenced.
 SETTLE_S = 2.0
+_ITEM_USAGE = item_usage(0).replace("0", "*")
 _NEVER_SAID = "the process that watched the item is gone, and left no result"
 
 
@@ -74,7 +75,8 @@ class ItemRecorder:
         """Its chunks of an earlier start, then those that no element has, `most` of them, then those of the dead."""
         number: "int" = self.job.element or 0
         if self.attempt.number > 1:
-            if self._others_may_linger():
+            # The process of an attempt that others have ended may not have noticed yet.
+            if any(each.get("by") != "supervisor" for each in self.attempt.outcomes_before()):
                 self.settle()
             yield from self.chunks.held_by(number)
         taken = 0
@@ -94,10 +96,6 @@ class ItemRecorder:
     def take(self) -> "Optional[int]":
         """Claim the next chunk; None if there is none for it."""
         return self.chunks.take(self.job.element or 0, self.share())
-
-    def _others_may_linger(self) -> bool:
-        """Whether an attempt before this one was ended by others: its process may not have noticed yet."""
-        return any(each.get("by") != "supervisor" for each in self.attempt.outcomes_before())
 
     def share(self) -> int:
         """Return how many items to claim next, at most."""
@@ -181,11 +179,10 @@ def fail_unfinished_items(folder: str) -> int:
         else:
             attempt.supersede(by)
     conclude_if_complete(job)
-    if os.path.exists(os.path.join(job.home, NOTIFY)):
-        # This import is late, because few groups notify a user.
-        from .notify import tell_end
+    # This import is late, because elements that run items load this module too, and notify nobody.
+    from .notify import tell_end
 
-        tell_end(job.home)
+    tell_end(job.home)
     return 0
 
 
@@ -199,3 +196,68 @@ def _fail_items(recorder: ItemRecorder, verdict: Verdict) -> int:
             recorder.tell(index, verdict)
         recorder.finish(chunk)
     return recorder.written
+
+
+def usage_of_running_items(elements: "Iterable[JobFolder]") -> "Optional[dict[str, Any]]":
+    """Return what the items use that run now in these elements of a group; None without one."""
+    found = []
+    for element in elements:
+        folder = os.path.join(glob.escape(element.path(ATTEMPTS)), str(element.attempts()[-1]))
+        found += [read_live_usage(path) for path in glob.glob(os.path.join(folder, _ITEM_USAGE))]
+    return sum_of_usages([usage for usage in found if usage is not None and usage.get("now") is not None])
+
+
+def usage_of_ended_items(home: str) -> "Optional[dict[str, Any]]":
+    """Return what the items of a group have used that have ended; None if none has said it."""
+    lines = (line for element in numbers_in(os.path.join(home, ELEMENTS)) for line in journal_lines(home, element))
+    return sum_of_usages([line["usage"] for line in lines if "index" in line and isinstance(line.get("usage"), dict)])
+
+
+def sum_of_usages(usages: "list[dict[str, Any]]") -> "Optional[dict[str, Any]]":
+    """Return the usage of several items as one; None for none.
+
+    `items` counts them. Times are sums. `longest_s` and `peak_memory_bytes` are those of the largest item, as each
+    item has its own time and memory.
+    """
+    if not usages:
+        return None
+    found = {
+        "items": len(usages),
+        "wall_s": round(sum(_number(each, "wall_s") for each in usages), 3),
+        "cpu_s": round(sum(_number(each, "cpu_s") for each in usages), 3),
+        "longest_s": max(_number(each, "wall_s") for each in usages),
+        "peak_memory_bytes": max(_number(each, "peak_memory_bytes") for each in usages),
+        "gpus": _gpus_of(usages),
+    }  # type: dict[str, Any]
+    now = [each["now"] for each in usages if isinstance(each.get("now"), dict)]
+    if now:
+        found["now"] = {
+            "cores": round(sum(_number(each, "cores") for each in now), 2),
+            "memory_bytes": sum(_number(each, "memory_bytes") for each in now),
+            "gpus": [gpu for each in now for gpu in each.get("gpus") or []],
+        }
+    return found
+
+
+def _gpus_of(usages: "list[dict[str, Any]]") -> "list[dict[str, Any]]":
+    """Return each GPU once, with its peaks, and its mean use over the time of all items that had it."""
+    found = {}  # type: dict[str, dict[str, Any]]
+    shares = {}  # type: dict[str, list[tuple[float, float]]]
+    for usage in usages:
+        for gpu in usage.get("gpus") or []:
+            uuid = str(gpu.get("uuid"))
+            known = found.setdefault(uuid, dict(gpu))
+            for name in ("peak_memory_bytes", "peak_use_percent"):
+                values = [each[name] for each in (known, gpu) if each.get(name) is not None]
+                known[name] = max(values) if values else None
+            if gpu.get("mean_use_percent") is not None:
+                shares.setdefault(uuid, []).append((gpu["mean_use_percent"], _number(usage, "wall_s")))
+    for uuid, parts in shares.items():
+        whole = sum(seconds for _, seconds in parts)
+        mean = sum(percent * seconds for percent, seconds in parts) / whole if whole else parts[0][0]
+        found[uuid]["mean_use_percent"] = round(mean, 1)
+    return list(found.values())
+
+
+def _number(facts: "dict[str, Any]", name: str) -> float:
+    return facts.get(name) or 0

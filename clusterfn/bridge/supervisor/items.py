@@ -10,25 +10,10 @@ import errno
 import os
 import time
 
-from ..layout import (
-    CANCELLED,
-    EXIT_QUEUED,
-    HOST_DISK,
-    INDEX_VARIABLE,
-    LAUNCH_LOG,
-    NODES,
-    OUTCOME,
-    PREEMPTED,
-    RETURNED,
-    STDERR,
-    STDOUT,
-    USAGE,
-    VALUE,
-    WORK,
-    item_usage,
-)
+from .. import layout
+from ..fast_start import suppress
 from . import group, publish
-from .attempt import WholeAttempt, remove_usage
+from .attempt import WholeAttempt
 from .attempt_loop import AttemptLoop, nothing_can_be_written
 from .awaiting import await_values
 from .chunks import NO_ELEMENT
@@ -60,7 +45,7 @@ _SPARE_S = 30.0
 def waits_again(why: str, written: int) -> Verdict:
     """Return the verdict on an element that has given back what it had, and waits in the queue again."""
     message = "it %s, after %d items, and waits in the queue again" % (why, written)
-    return Verdict(PREEMPTED, message, stage="queue", exit_status=EXIT_QUEUED)
+    return Verdict(layout.PREEMPTED, message, stage="queue", exit_status=layout.EXIT_QUEUED)
 
 
 def see_through(job: "JobFolder", attempt: "Attempt", watch: "EndWatch") -> int:
@@ -120,13 +105,14 @@ class ElementRun(ItemRecorder):
         while True:
             for chunk in self.pulled(most):
                 if not self._run(chunk):
-                    return Verdict(RETURNED, "its time is over, after %d items" % self.written)
+                    return Verdict(layout.RETURNED, "its time is over, after %d items" % self.written)
             if self._inputs is None or most is not None or self._inputs.all_taken():
-                return Verdict(RETURNED, "nothing is left to do, after %d items" % self.written)
+                return Verdict(layout.RETURNED, "nothing is left to do, after %d items" % self.written)
             waits = self._inputs.in_words() or "waiting for the other elements"
             # The elements after this one take what is left.
             if self.job.scheduler.has_nodes:
-                return Verdict(RETURNED, "no item of its own can run yet (%s), after %d items" % (waits, self.written))
+                why = "no item of its own can run yet (%s), after %d items" % (waits, self.written)
+                return Verdict(layout.RETURNED, why)
             if self.job.held.wait_again(waits):
                 raise AttemptEnded(waits_again("found no item that can run (%s)" % waits, self.written))
             # Without a queue, the element holds nothing while it waits.
@@ -179,7 +165,7 @@ class ElementRun(ItemRecorder):
                 look_at_bridge(self.job)
                 self._run_item(index)
             except AttemptEnded as ended:
-                if ended.verdict.kind == CANCELLED:
+                if ended.verdict.kind == layout.CANCELLED:
                     self._give_up(chunk, ended.verdict)
                 raise
         self.finish(chunk)
@@ -200,7 +186,7 @@ class ElementRun(ItemRecorder):
 
     def _fail(self, index: int, verdict: Verdict) -> None:
         """Write the end of an item whose input has no value, with the exception of that."""
-        path = self.attempt.path(VALUE)
+        path = self.attempt.path(layout.VALUE)
         self.journal.end(index, keep_exception(verdict, path), path)
         self.written += 1
         if os.path.exists(path):
@@ -218,7 +204,7 @@ class ElementRun(ItemRecorder):
         self._takers.tell()
         # The environment has been checked, and need not be checked for the next item.
         self.job.spec["building"] = None
-        if verdict.kind == CANCELLED:
+        if verdict.kind == layout.CANCELLED:
             raise AttemptEnded(verdict)
 
     def _is_late(self) -> bool:
@@ -251,13 +237,15 @@ class ItemAttempt(WholeAttempt):
         self._place = place
         self.before = before
         self._waited = False
-        self._tasks = os.path.join(NODES, "%d.%d" % (index, len(before) + 1))
+        self._tasks = os.path.join(layout.NODES, "%d.%d" % (index, len(before) + 1))
         self._from = [0, 0]
 
     def path(self, name: str) -> str:
         """As the element's; a folder to work in and a file of what it uses are its own."""
-        own = {WORK: os.path.join(WORK, str(self._index)), USAGE: item_usage(self._index), NODES: self._tasks,
-               LAUNCH_LOG: os.path.join(self._tasks, LAUNCH_LOG)}  # fmt: skip
+        own = {
+            layout.WORK: os.path.join(layout.WORK, str(self._index)), layout.USAGE: layout.item_usage(self._index),
+            layout.NODES: self._tasks, layout.LAUNCH_LOG: os.path.join(self._tasks, layout.LAUNCH_LOG),
+        }  # fmt: skip
         return self._attempt.path(own.get(name, name))
 
     def call(self) -> "list[str]":
@@ -266,7 +254,7 @@ class ItemAttempt(WholeAttempt):
 
     def variables(self) -> "dict[str, str]":
         """Return which item it is, by which `clusterfn.checkpoint()` names the item's folder."""
-        return {INDEX_VARIABLE: str(self._index)}
+        return {layout.INDEX_VARIABLE: str(self._index)}
 
     def words_of_tasks(self) -> "list[str]":
         """Return the names of the folders of its other tasks and of its work, and where its arguments are."""
@@ -275,10 +263,10 @@ class ItemAttempt(WholeAttempt):
     def has_ended(self) -> bool:
         """Write for its other tasks that it has ended, as its own outcome is a line in the journal."""
         # The item ended before its other tasks were started.
-        if not os.path.isdir(self.path(NODES)):
+        if not os.path.isdir(self.path(layout.NODES)):
             return True
         try:
-            publish.publish(self.path(NODES), OUTCOME, b"{}")
+            publish.publish(self.path(layout.NODES), layout.OUTCOME, b"{}")
         except OSError:
             # The disk is full, and the launcher of the other tasks is ended at once.
             return False
@@ -286,7 +274,7 @@ class ItemAttempt(WholeAttempt):
 
     def prepare(self) -> None:
         """Note where its output begins in that of the element."""
-        self._from = [_size(self._attempt.path(name)) for name in (STDOUT, STDERR)]
+        self._from = [_size(self._attempt.path(name)) for name in (layout.STDOUT, layout.STDERR)]
 
     def wait(self, reason: str) -> None:
         """Note that it waits for something on the host itself."""
@@ -296,7 +284,7 @@ class ItemAttempt(WholeAttempt):
     def begin(self) -> bool:
         """Write that it has begun."""
         self._look_at_fence()
-        os.makedirs(self.path(WORK), mode=0o700, exist_ok=True)
+        os.makedirs(self.path(layout.WORK), mode=0o700, exist_ok=True)
         self._journal.begin(self._index, out=self._from[0], err=self._from[1])
         if self._waited:
             self._attempt.event("running", node=self._attempt.job.node)
@@ -310,10 +298,12 @@ class ItemAttempt(WholeAttempt):
     def publish(self, verdict: Verdict) -> bool:
         """Write its line in the journal."""
         self._look_at_fence()
-        sizes = [_size(self.path(name)) for name in (STDOUT, STDERR)]
+        sizes = [_size(self.path(name)) for name in (layout.STDOUT, layout.STDERR)]
         out, err = ([begin, end - begin] for begin, end in zip(self._from, sizes))
-        self._journal.end(self._index, verdict.replace(earlier=self.before), self.path(VALUE), out=out, err=err)
-        remove_usage(self.path(USAGE))
+        self._journal.end(self._index, verdict.replace(earlier=self.before), self.path(layout.VALUE), out=out, err=err)
+        # The line has the usage now.
+        with suppress(OSError):
+            os.unlink(self.path(layout.USAGE))
         return True
 
     def followed(self, why: str) -> "ItemAttempt":
@@ -328,16 +318,16 @@ class ItemAttempt(WholeAttempt):
 
     def _look_at_fence(self) -> None:
         """Raise AttemptEnded if another process has concluded the element, and so this item."""
-        if os.path.exists(self._attempt.path(OUTCOME)):
+        if os.path.exists(self._attempt.path(layout.OUTCOME)):
             raise AttemptEnded(concluded_by_another())
 
     def tidy(self) -> None:
         """Leave nothing that is of no use: the value has been copied, the folder may be empty."""
-        os.truncate(self.path(VALUE), 0)
-        if os.path.isdir(self.path(NODES)):
-            _keep_output(self.path(NODES))
+        os.truncate(self.path(layout.VALUE), 0)
+        if os.path.isdir(self.path(layout.NODES)):
+            _keep_output(self.path(layout.NODES))
         try:
-            os.rmdir(self.path(WORK))
+            os.rmdir(self.path(layout.WORK))
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
                 raise
@@ -348,7 +338,7 @@ def _keep_output(folder: str) -> None:
     for below, _, names in os.walk(folder, topdown=False):
         for name in names:
             path = os.path.join(below, name)
-            if name not in (STDOUT, STDERR, LAUNCH_LOG) or not _size(path):
+            if name not in (layout.STDOUT, layout.STDERR, layout.LAUNCH_LOG) or not _size(path):
                 os.unlink(path)
         if not os.listdir(below):
             os.rmdir(below)
@@ -388,7 +378,7 @@ class ItemLoop(AttemptLoop):
 
     def write(self, work: "AttemptRun", verdict: Verdict) -> bool:
         """Write the line, unless it is the element that ends: another has it now, or the reason is not known yet."""
-        if verdict.kind in (None, HOST_DISK):
+        if verdict.kind in (None, layout.HOST_DISK):
             raise AttemptEnded(verdict)
         return super().write(work, verdict)
 

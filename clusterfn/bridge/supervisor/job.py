@@ -4,28 +4,12 @@ Names and reads; writes nothing."""
 
 import os
 
-from ..fast_start import loads, namedtuple
-from ..layout import (
-    ABOUT,
-    ATTEMPTS,
-    CANCEL,
-    CHECKPOINT,
-    ELEMENTS,
-    JOBS,
-    PAYLOAD,
-    PLAN,
-    SCHEDULER_LOG,
-    SCRIPT,
-    SECRETS,
-    SITE_RULES,
-    SPEC,
-    element_log,
-    environment_dir,
-)
+from .. import layout
+from ..fast_start import loads, namedtuple, suppress
 from ..schedulers.registry import scheduler_named
 from .environ import DescribedJob
 from .process_tree import boot_id, start_time
-from .publish import numbers_in
+from .publish import last_bytes, names_in, numbers_in
 from .text import native
 from .worker_process import WorkerSource
 
@@ -47,54 +31,27 @@ NAME = object()
 # "?" is one that may be missing or null, "*" is each. What only the job itself looks at may be anything.
 _LARGEST = 1 << 62
 NUMBER, WHOLE = (int, float), (int,)
-USAGE = {
-    "wall_s?": NUMBER,
-    "cpu_s?": NUMBER,
-    "longest_s?": NUMBER,
-    "peak_memory_bytes?": NUMBER,
+USAGE: "dict[str, Any]" = {
+    "wall_s?": NUMBER, "cpu_s?": NUMBER, "longest_s?": NUMBER, "peak_memory_bytes?": NUMBER,
     "gpus?": [{"peak_memory_bytes?": NUMBER, "peak_use_percent?": NUMBER, "mean_use_percent?": NUMBER}],
     "now?": {"cores?": NUMBER, "memory_bytes?": NUMBER, "gpus?": [{}]},
-}  # type: dict[str, Any]
-JOB_SPEC = {
-    "id": NAME,
-    "name": str,
-    "host": str,
-    "scheduler": str,
-    "root": NAME,
-    "bridge?": NAME,
-    "lease?": str,
-    "keep_days": NUMBER,
-    "sys_path?": [NAME],
-    "resume?": NAME,
-    "clusters?": NAME,
-    "retries?": WHOLE,
+}  # fmt: skip
+JOB_SPEC: "dict[str, Any]" = {
+    "id": NAME, "name": str, "host": str, "scheduler": str, "root": NAME, "bridge?": NAME, "lease?": str,
+    "keep_days": NUMBER, "sys_path?": [NAME], "resume?": NAME, "clusters?": NAME, "retries?": WHOLE,
     "resources": {
-        "cores?": WHOLE,
-        "gpus?": WHOLE,
-        "nodes?": WHOLE,
-        "tasks_per_node?": WHOLE,
-        "memory_bytes?": WHOLE,
-        "time_s?": NUMBER,
-        "gpu_type?": str,
-        "gpu_memory_bytes?": WHOLE,
-        "gpus_only?": [str],
+        "cores?": WHOLE, "gpus?": WHOLE, "nodes?": WHOLE, "tasks_per_node?": WHOLE, "memory_bytes?": WHOLE,
+        "time_s?": NUMBER, "gpu_type?": str, "gpu_memory_bytes?": WHOLE, "gpus_only?": [str],
     },
     "limits?": {"*?": NUMBER},
     "after?": {"*": {"name": str, "items?": [WHOLE]}},
     "group?": {"count": WHOLE, "elements?": WHOLE, "block?": WHOLE},
     "building?": {"root?": NAME, "id?": NAME},
-}  # type: dict[str, Any]
-ENDED = {
-    "kind": str,
-    "message?": str,
-    "value?": {"size?": WHOLE},
-    "usage?": USAGE,
-    "cause?": {"kind": str, "message?": str},
-    "retried?": {"cards?": [str]},
-    "requeued?": {"cause?": str},
-    "earlier?": [str],
-    "by?": str,
-}  # type: dict[str, Any]
+}  # fmt: skip
+ENDED: "dict[str, Any]" = {
+    "kind": str, "message?": str, "value?": {"size?": WHOLE}, "usage?": USAGE, "earlier?": [str], "by?": str,
+    "cause?": {"kind": str, "message?": str}, "retried?": {"cards?": [str]}, "requeued?": {"cause?": str},
+}  # fmt: skip
 JOB_OUTCOME = dict(ENDED, final=bool)
 JOURNAL_LINE = {"index?": WHOLE, "begin?": WHOLE, "retry?": WHOLE, "told?": str}  # type: dict[str, Any]
 ITEM_LINE = dict(ENDED, **{"index": WHOLE, "at?": WHOLE})
@@ -173,8 +130,8 @@ def read_spec(folder: str) -> "Spec":
         DamagedFile: It holds something else.
         OSError: It cannot be read.
     """
-    with open(os.path.join(folder, SPEC), "rb") as file:
-        spec: "Spec" = native(parse_record(file.read(), JOB_SPEC, SPEC))
+    with open(os.path.join(folder, layout.SPEC), "rb") as file:
+        spec: "Spec" = native(parse_record(file.read(), JOB_SPEC, layout.SPEC))
     return spec
 
 
@@ -228,7 +185,7 @@ class HeldResources:
 
 
 # What the elements of a group have in common.
-_SHARED = frozenset([SPEC, PAYLOAD, SCRIPT, CANCEL, SECRETS, CHECKPOINT])
+_SHARED = frozenset([layout.SPEC, layout.PAYLOAD, layout.SCRIPT, layout.CANCEL, layout.SECRETS, layout.CHECKPOINT])
 
 
 class JobFolder(DescribedJob):
@@ -251,7 +208,7 @@ class JobFolder(DescribedJob):
     def __init__(self, folder: str, spec: "Optional[Spec]" = None) -> None:
         folder = os.path.abspath(folder)
         above, name = os.path.split(folder)
-        is_element = os.path.basename(above) == ELEMENTS
+        is_element = os.path.basename(above) == layout.ELEMENTS
         self.home = os.path.dirname(above) if is_element else folder
         self.element: "Optional[int]" = int(name) if is_element else None
         self.spec: "Spec" = read_spec(self.home) if spec is None else spec
@@ -259,7 +216,7 @@ class JobFolder(DescribedJob):
         super().__init__(whole if self.element is None else "%s.%d" % (whole, self.element), folder, self.spec)
         self.root: "str" = self.spec["root"]
         self.scheduler = scheduler_named(self.spec["scheduler"])
-        if not self.scheduler.has_nodes and os.path.exists(SITE_RULES):
+        if not self.scheduler.has_nodes and os.path.exists(layout.SITE_RULES):
             # This import is late, because most machines have no such file.
             from ..agent import site_rules
 
@@ -286,51 +243,45 @@ class JobFolder(DescribedJob):
 
     def path(self, *names: str) -> str:
         """Return a path below the job's folder, or below the group's for what its elements share."""
-        if names[0] == SCHEDULER_LOG and self.element is not None:
-            return os.path.join(self.home, element_log(self.scheduler.element_log(self.element, self.submission)))
+        if names[0] == layout.SCHEDULER_LOG and self.element is not None:
+            log = self.scheduler.element_log(self.element, self.submission)
+            return os.path.join(self.home, layout.element_log(log))
         return os.path.join(self.home if names[0] in _SHARED else self.folder, *names)
 
     def attempts(self) -> "list[int]":
         """Return the numbers of the attempts that exist, in order."""
         try:
-            names = os.listdir(self.path(ATTEMPTS))
+            names = os.listdir(self.path(layout.ATTEMPTS))
         except FileNotFoundError:
             return []
         return sorted(int(name) for name in names if name.isdecimal())
 
     def elements(self) -> "list[JobFolder]":
         """Return the elements of a group that have a folder, in order."""
-        folder = os.path.join(self.home, ELEMENTS)
+        folder = os.path.join(self.home, layout.ELEMENTS)
         return [JobFolder(os.path.join(folder, str(number))) for number in numbers_in(folder)]
 
     def cancelled(self) -> bool:
         """Whether it was asked to end."""
-        return os.path.exists(self.path(CANCEL))
+        return os.path.exists(self.path(layout.CANCEL))
 
     def has_checkpoint(self) -> bool:
         """Whether the function has left a checkpoint."""
-        try:
-            return bool(os.listdir(self.path(CHECKPOINT)))
-        except OSError:
-            # The job has not begun, or the function has removed the folder.
-            return False
+        return bool(names_in(self.path(layout.CHECKPOINT)))
 
     def secrets(self) -> "dict[str, str]":
         """Return the secret variables and their values; none once the job is final."""
         try:
-            with open(self.path(SECRETS), encoding="utf-8") as file:
+            with open(self.path(layout.SECRETS), encoding="utf-8") as file:
                 return dict(native(loads(file.read())))
         except FileNotFoundError:
             return {}
 
     def forget_secrets(self) -> None:
         """Delete the secrets of a job that is final; those of a group remain until it is removed."""
-        if self.element is not None:
-            return
-        try:
-            os.unlink(self.path(SECRETS))
-        except FileNotFoundError:
-            return
+        if self.element is None:
+            with suppress(FileNotFoundError):
+                os.unlink(self.path(layout.SECRETS))
 
     @property
     def node(self) -> str:
@@ -345,9 +296,15 @@ def is_job_id(name: str) -> bool:
 
 def job_folders(root: str) -> "list[str]":
     """The folders of all jobs below a root, and not what an upload or a removal left half done."""
-    folder = os.path.join(root, JOBS)
+    folder = os.path.join(root, layout.JOBS)
     names = os.listdir(folder) if os.path.isdir(folder) else []
     return [os.path.join(folder, name) for name in sorted(names) if is_job_id(name)]
+
+
+def each_folder(home: str) -> "list[str]":
+    """Return the folder of a job, and those of the elements of a group."""
+    elements = os.path.join(home, layout.ELEMENTS)
+    return [home, *(os.path.join(elements, name) for name in names_in(elements))]
 
 
 def dependencies_of(spec: "Mapping[str, Any]") -> "list[Dependency]":
@@ -388,19 +345,12 @@ def describe_place(job: "JobFolder") -> "dict[str, Any]":
     made, machine = job.spec.get("building"), os.uname()
     libc = os.confstr(_LIBC_VERSION) if _LIBC_VERSION in os.confstr_names else None
     kernel = "%s %s %s" % (machine.sysname, machine.release, machine.machine)
+    lock = [layout.environment_dir(made["root"], made["id"]), layout.ABOUT, layout.PLAN] if made else []
     return {
         "node": job.node,
         "platform": ", ".join(filter(None, (kernel, libc))),
-        "driver": _driver(),
+        "driver": last_bytes(DRIVER_FILE).decode("ascii", "replace").strip() or None,
         "python": job.spec["python"],
         "environment": made["id"] if made else None,
-        "lock": "/".join((environment_dir(made["root"], made["id"]), ABOUT, PLAN)) if made else None,
+        "lock": "/".join(lock) or None,
     }
-
-
-def _driver() -> "Optional[str]":
-    try:
-        with open(DRIVER_FILE, encoding="ascii", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return None

@@ -110,15 +110,22 @@ def journal_lines(home: str, element: int) -> "Iterator[dict[str, Any]]":
     """
     folder = os.path.join(element_dir(home, element), ATTEMPTS)
     for number in numbers_in(folder):
-        try:
-            with open(os.path.join(folder, str(number), JOURNAL), "rb") as file:
-                lines = file.read().split(b"\n")[:-1]
-        except OSError:
-            continue
-        for line in lines:
-            found = journal_line(line)
-            if found is not None:
-                yield dict(checked(found, ITEM_LINE if "index" in found else JOURNAL_LINE, JOURNAL), attempt=number)
+        for found in _read_lines(os.path.join(folder, str(number), JOURNAL))[0]:
+            yield dict(checked(found, ITEM_LINE if "index" in found else JOURNAL_LINE, JOURNAL), attempt=number)
+
+
+def _read_lines(path: str, start: int = 0) -> "tuple[list[dict[str, Any]], int]":
+    """Return the whole lines of a journal from an offset on, and where the last one ends."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(start)
+            data = file.read()
+    except OSError:
+        # No item of this attempt has begun.
+        return [], start
+    end = data.rfind(b"\n") + 1
+    lines = map(journal_line, data[:end].split(b"\n"))
+    return [line for line in lines if line is not None], start + end
 
 
 class ItemEnds:
@@ -143,26 +150,13 @@ class ItemEnds:
         for element in numbers_in(os.path.join(self.home, ELEMENTS)):
             attempts = os.path.join(element_dir(self.home, element), ATTEMPTS)
             for attempt in numbers_in(attempts):
-                for line in self._appended(os.path.join(attempts, str(attempt), JOURNAL)):
+                path = os.path.join(attempts, str(attempt), JOURNAL)
+                lines, self._read_to[path] = _read_lines(path, self._read_to.get(path, 0))
+                for line in lines:
                     if isinstance(line.get("index"), int):
                         self.lines.setdefault(line["index"], (element, dict(line, attempt=attempt)))
                     elif "index" in line:
                         self.damage = "the index of an item is %r" % (line["index"],)
-
-    def _appended(self, path: str) -> "Iterator[dict[str, Any]]":
-        try:
-            with open(path, "rb") as file:
-                file.seek(self._read_to.get(path, 0))
-                data = file.read()
-        except OSError:
-            # No item of this attempt has begun.
-            return
-        whole = data[: data.rfind(b"\n") + 1]
-        self._read_to[path] = self._read_to.get(path, 0) + len(whole)
-        for line in whole.split(b"\n"):
-            found = journal_line(line)
-            if found is not None:
-                yield found
 
 
 def journal_line(line: bytes) -> "Optional[dict[str, Any]]":

@@ -11,6 +11,7 @@ import time
 from ..fast_start import signal
 from ..layout import STALLED
 from .process_tree import PROC, cpu_s, read_proc
+from .publish import last_bytes
 from .text import format_duration, format_size
 from .verdict import Verdict
 
@@ -130,11 +131,7 @@ def _memory_groups() -> "list[str]":
 
 
 def _oom_kills(path: str) -> int:
-    try:
-        with open(path, "rb") as file:
-            _, _, rest = (b"\n" + file.read()).partition(b"\noom_kill ")
-    except OSError:
-        return 0
+    _, _, rest = (b"\n" + last_bytes(path)).partition(b"\noom_kill ")
     return int(rest.split(b"\n")[0] or 0)
 
 

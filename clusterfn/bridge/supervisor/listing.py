@@ -12,6 +12,7 @@ import sys
 import time
 from collections import namedtuple
 
+from .. import layout
 from ..job_states import (
     DIED,
     FINAL,
@@ -24,22 +25,9 @@ from ..job_states import (
     UNKNOWN,
     seen_state,
 )
-from ..layout import (
-    ATTEMPTS,
-    ELEMENTS,
-    HEARTBEAT,
-    NOTIFIED,
-    OUTCOME,
-    OWNER,
-    REFUSED,
-    REFUSED_FOR_S,
-    SPEC,
-    STALE_AFTER_S,
-    VERDICT,
-)
 from ..queue import report
-from . import group, job_usage, notify, publish
-from .attempt import Attempt, final_attempt, read_dated_events
+from . import group, notify, publish
+from .attempt import Attempt, final_attempt, read_dated_events, read_live_usage
 from .dependencies import Dependencies
 from .file_clock import file_clock
 from .job import DamagedFile, JobFolder, dependencies_of, describe_damage, job_folders
@@ -77,9 +65,9 @@ def describe(folder: str) -> "dict[str, Any]":
     """Return what is shown of a job: its state, what it asked for, and what it has used, or uses now."""
     try:
         job = JobFolder(folder)
-        started = os.stat(os.path.join(folder, SPEC)).st_mtime - file_clock(job.root).ahead_s
+        started = os.stat(os.path.join(folder, layout.SPEC)).st_mtime - file_clock(job.root).ahead_s
         state, message, since, ran_s, usage = _seen(job)
-        if state in _ENDED and os.path.exists(job.path(NOTIFIED)):
+        if state in _ENDED and os.path.exists(job.path(layout.NOTIFIED)):
             message = "; ".join(filter(None, [message, notify.failure_in_words(job.home)]))
             if job.scheduler.has_nodes:
                 notify.try_again_apart(job)
@@ -115,7 +103,7 @@ def state_of(job: JobFolder) -> str:
 
 def _seen(job: JobFolder) -> Seen:
     numbers, written = job.attempts(), file_clock(job.root).written
-    sent = written(job.path(SPEC))
+    sent = written(job.path(layout.SPEC))
     if not numbers and job.spec.get("group"):
         begun, now = _begun_of_items(job), time.time()
         state, message, usage = _of_items(job)
@@ -129,8 +117,8 @@ def _seen(job: JobFolder) -> Seen:
     attempt = final_attempt(job) or Attempt(job, numbers[-1])
     outcome = attempt.outcome()
     if outcome is None:
-        return _of_events(attempt)._replace(usage=job_usage.usage_of_attempt(attempt))
-    ended = written(attempt.path(OUTCOME))
+        return _of_events(attempt)._replace(usage=read_live_usage(attempt.path(layout.USAGE)))
+    ended = written(attempt.path(layout.OUTCOME))
     # The job is to be started again.
     if not outcome["final"]:
         reason = report.reason_of(job.root, job.id) or _first_line(outcome.get("message"))
@@ -144,16 +132,16 @@ def _seen(job: JobFolder) -> Seen:
 
 def _refused(job: JobFolder) -> str:
     """Return why its scheduler refuses it for now, so that its program submits it later; "" otherwise."""
-    reason = in_one_line((publish.read(job.home, REFUSED) or b"").decode("utf-8", "replace"))
-    silent_s = time.time() - (file_clock(job.root).written(os.path.join(job.home, REFUSED)) or 0.0)
-    if not reason or silent_s < REFUSED_FOR_S:
+    reason = in_one_line((publish.read(job.home, layout.REFUSED) or b"").decode("utf-8", "replace"))
+    silent_s = time.time() - (file_clock(job.root).written(os.path.join(job.home, layout.REFUSED)) or 0.0)
+    if not reason or silent_s < layout.REFUSED_FOR_S:
         return reason
     return "never submitted: the program that was to do so has been silent for %s" % format_duration(silent_s)
 
 
 def _begun_of_items(job: JobFolder) -> "Optional[float]":
     """Return when the first element began; None if none has begun."""
-    pattern = os.path.join(glob.escape(job.home), ELEMENTS, "*", ATTEMPTS, "1", OWNER)
+    pattern = os.path.join(glob.escape(job.home), layout.ELEMENTS, "*", layout.ATTEMPTS, "1", layout.OWNER)
     begun = [os.stat(path).st_mtime for path in glob.glob(pattern)]
     return min(begun) - file_clock(job.root).ahead_s if begun else None
 
@@ -162,7 +150,7 @@ def _of_items(job: JobFolder) -> "tuple[str, str, Optional[dict[str, Any]]]":
     """Return the state of a group that has not ended, a line about it, and what its running items use."""
     spec = job.spec["group"]
     counts = group.in_words(group.kinds(job.home), spec["count"])
-    begun = [each for each in job.elements() if each.attempts() and not os.path.exists(each.path(VERDICT))]
+    begun = [each for each in job.elements() if each.attempts() and not os.path.exists(each.path(layout.VERDICT))]
     going = [element for element in begun if final_attempt(element) is None]
     waits = {element.id: report.reason_of(element.root, element.id) for element in going}
     running = [element for element in going if not waits[element.id]]
@@ -170,9 +158,9 @@ def _of_items(job: JobFolder) -> "tuple[str, str, Optional[dict[str, Any]]]":
     if seen and all(each.state == SUSPENDED for each in seen):
         return SUSPENDED, "%s; %s" % (counts, seen[0].message), None
     if seen and all(each.state == UNKNOWN for each in seen):
-        return UNKNOWN, counts + "; no heartbeat from their processes for more than %d s" % STALE_AFTER_S, None
+        return UNKNOWN, counts + "; no heartbeat from their processes for more than %d s" % layout.STALE_AFTER_S, None
     if running:
-        return RUNNING, counts, job_usage.usage_of_running_items(running)
+        return RUNNING, counts, group.usage_of_running_items(running)
     if job.cancelled():
         return PENDING, counts + "; it was stopped, and attaching to it concludes the rest", None
     if going:
@@ -194,7 +182,7 @@ def _of_events(attempt: Attempt) -> Seen:
     events, written = read_dated_events(attempt)
     clock, has_nodes = file_clock(attempt.job.root), attempt.job.scheduler.has_nodes
     ahead_s = clock.node_ahead_s(written, events[-1]["t"]) if has_nodes and written is not None else 0.0
-    state, before, message, ran_s, since = STARTING, STARTING, "", None, clock.written(attempt.path(OWNER))
+    state, before, message, ran_s, since = STARTING, STARTING, "", None, clock.written(attempt.path(layout.OWNER))
     for event in events:
         if event["event"] == "resumed":
             state, message, since = before, event.get("reason") or "", event["t"] - ahead_s
@@ -204,9 +192,9 @@ def _of_events(attempt: Attempt) -> Seen:
             state, message = OF_EVENT[event["event"]], event.get("reason") or event.get("node") or message
             since = event["t"] - ahead_s
             ran_s = max(0.0, time.time() - since) if state == RUNNING else ran_s
-    beat = clock.written(attempt.path(HEARTBEAT))
+    beat = clock.written(attempt.path(layout.HEARTBEAT))
     silent_s = 0.0 if beat is None else time.time() - beat
-    if has_nodes and silent_s <= STALE_AFTER_S:
+    if has_nodes and silent_s <= layout.STALE_AFTER_S:
         # A network file system shows the time of a file later.
         silent_s = 0.0
     state, message = seen_state(state, message, silent_s)

@@ -9,22 +9,8 @@ import os
 import sys
 import time
 
+from .. import layout
 from ..fast_start import dumps, loads, signal
-from ..layout import (
-    EXIT_RETURNED,
-    INDEX_VARIABLE,
-    LAUNCH_LOG,
-    LOST,
-    NODE,
-    NODES,
-    OUTCOME,
-    RETURNED,
-    SCHEDULER_LOG,
-    STACK,
-    SUPERVISE,
-    VALUE,
-    WORK,
-)
 from . import process_tree, publish, rendezvous, worker_process
 from .attempt import Attempt, RunnableAttempt
 from .classify_exit import describe_signal
@@ -82,7 +68,7 @@ class Head(AttemptRun):
     def _raise_failure(self) -> None:
         failed = self._others.failure()
         if failed is None and self._others.are_silent() and not self.watch.is_ending():
-            ending = self.job.scheduler.ending(self.job.path(SCHEDULER_LOG))
+            ending = self.job.scheduler.ending(self.job.path(layout.SCHEDULER_LOG))
             raise AttemptEnded(ending or self._others.silence())
         if failed is not None:
             raise AttemptEnded(failed)
@@ -102,7 +88,7 @@ class Head(AttemptRun):
         while self._waits(verdict, since):
             self._turn()
             self.watch.look()
-            if verdict.kind == RETURNED and not self._holds:
+            if verdict.kind == layout.RETURNED and not self._holds:
                 self._raise_failure()
         cause = self._others.failure(ended)
         if cause is not None:
@@ -111,7 +97,7 @@ class Head(AttemptRun):
 
     def _waits(self, verdict: Verdict, since: float) -> bool:
         passed_s = clock.now() - since
-        if verdict.kind == RETURNED:
+        if verdict.kind == layout.RETURNED:
             # Without what the first node held, the others have nothing to do; they may not even have begun.
             is_late = self._holds and passed_s >= self.job.spec["grace_s"]
             return not (is_late or self._others.have_returned())
@@ -121,7 +107,7 @@ class Head(AttemptRun):
     def publish(self, verdict: Verdict) -> bool:
         """Publish; put what another node raised where the first one's would be."""
         if verdict.kept and verdict.value:
-            os.rename(verdict.kept, self.attempt.path(VALUE))
+            os.rename(verdict.kept, self.attempt.path(layout.VALUE))
         return super().publish(verdict)
 
     def release(self) -> None:
@@ -144,10 +130,10 @@ class Others:
 
     def __init__(self, job: JobFolder, attempt: "WholeAttempt", secrets: "list[str]") -> None:
         self._job = job
-        self._nodes = attempt.path(NODES)
+        self._nodes = attempt.path(layout.NODES)
         self._words = [str(attempt.number), *attempt.words_of_tasks()]
         self._secrets = secrets
-        self._log = attempt.path(LAUNCH_LOG)
+        self._log = attempt.path(layout.LAUNCH_LOG)
         self.launcher_pid = 0
         self._ended: "dict[int, dict[str, Any]]" = {}
         self.ranks: "list[int]" = []
@@ -165,7 +151,7 @@ class Others:
         os.makedirs(self._nodes, mode=0o700, exist_ok=True)
         folder, cores = self._job.folder, self._job.spec["resources"]["cores"]
         argv = [*self._job.scheduler.launch_command(nodes, tasks, cores, folder), sys.executable, "-I", "-S",
-                os.path.join(self._job.spec["bridge"], SUPERVISE), "node", folder,
+                os.path.join(self._job.spec["bridge"], layout.SUPERVISE), "node", folder,
                 *self._words]  # fmt: skip
         parent = os.getpid()
         self._late = clock.now() + _START_S
@@ -193,9 +179,9 @@ class Others:
         self._next = clock.now() + _LOOK_EVERY_S
         for rank in self.ranks:
             folder = self._folder(rank)
-            if rank in self._ended or not publish.is_there(folder, OUTCOME):
+            if rank in self._ended or not publish.is_there(folder, layout.OUTCOME):
                 continue
-            data = publish.read(folder, OUTCOME)
+            data = publish.read(folder, layout.OUTCOME)
             if data is not None:
                 self._ended[rank] = loads(data.decode())
 
@@ -210,7 +196,7 @@ class Others:
     def failure(self, before: "Optional[float]" = None) -> "Optional[Verdict]":
         """What the node that failed first said, if it was before that time of the wall clock; None if none did."""
         self._look()
-        failed = [rank for rank, end in self._ended.items() if end["kind"] != RETURNED]
+        failed = [rank for rank, end in self._ended.items() if end["kind"] != layout.RETURNED]
         if not failed:
             return None
         first = min(failed, key=lambda rank: float(self._ended[rank]["t"]))
@@ -223,7 +209,7 @@ class Others:
         else:
             where = "node %s, one of %d" % (end["node"], len(self.ranks) + 1)
         message = "on %s: %s" % (where, end["message"])
-        return Verdict(end["kind"], message, kept=os.path.join(self._folder(first), VALUE), **facts)
+        return Verdict(end["kind"], message, kept=os.path.join(self._folder(first), layout.VALUE), **facts)
 
     def are_silent(self) -> bool:
         """Whether the launcher ended some time ago, and not all nodes left a word; or it has started none so far."""
@@ -243,9 +229,9 @@ class Others:
         said = masked(last_lines(last_bytes(self._log)), self._secrets)
         if begun:
             message = "the supervisor on another node of the job (rank %d) ended without a word" % begun[0]
-            return Verdict(LOST, message, stage="supervisor", evidence=said or None, hint="call again")
+            return Verdict(layout.LOST, message, stage="supervisor", evidence=said or None, hint="call again")
         return Verdict(
-            NODE,
+            layout.NODE,
             "%s could not start the function on the other nodes of the job" % self._job.scheduler.launcher,
             stage="start", evidence=said or None, hint=self._job.scheduler.launcher_hint,
         )  # fmt: skip
@@ -256,13 +242,8 @@ def _become(argv: "list[str]", log: str, parent: int) -> None:
     try:
         # What it forks is known by its session.
         os.setsid()
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD, signal.SIGHUP, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_DFL)
         out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(out, 1)
-        os.dup2(out, 2)
+        worker_process.start_afresh(out, out)
         worker_process.die_with_parent(signal.SIGKILL, parent)
         os.execvp(argv[0], argv)
     except OSError as error:
@@ -290,17 +271,17 @@ class NodeJob(JobFolder):
     def __init__(self, folder: str, attempt: int, item: "tuple[str, ...]" = ()) -> None:
         super().__init__(folder)
         self.shared, self.over = Attempt(self, attempt), Attempt(self, attempt)
-        self.nodes, self.own = self.shared.path(NODES), item[1:]
+        self.nodes, self.own = self.shared.path(layout.NODES), item[1:]
         if item:
             self.nodes = self.over.folder = os.path.join(self.nodes, item[0])
         self.rank = self.scheduler.rank(self.tasks[1])
 
     def path(self, *names: str) -> str:
         """Return a path of the job, but of this node for its log and for requests for stacks."""
-        if names[0] == STACK:
-            return os.path.join(self.nodes, str(self.rank), STACK)
-        if names[0] == SCHEDULER_LOG:
-            return os.path.join(self.over.folder, LAUNCH_LOG)
+        if names[0] == layout.STACK:
+            return os.path.join(self.nodes, str(self.rank), layout.STACK)
+        if names[0] == layout.SCHEDULER_LOG:
+            return os.path.join(self.over.folder, layout.LAUNCH_LOG)
         return super().path(*names)
 
 
@@ -319,9 +300,9 @@ class NodeAttempt(RunnableAttempt):
 
     def path(self, name: str) -> str:
         """Return a path in the node's folder; all nodes share the working directory."""
-        if name != WORK:
+        if name != layout.WORK:
             return os.path.join(self.folder, name)
-        return os.path.join(self._job.shared.path(WORK), *self._job.own[:1])
+        return os.path.join(self._job.shared.path(layout.WORK), *self._job.own[:1])
 
     def call(self) -> "list[str]":
         """What the worker gets: where it writes, and that its value is not wanted."""
@@ -329,13 +310,13 @@ class NodeAttempt(RunnableAttempt):
 
     def variables(self) -> "dict[str, str]":
         """Return which item it is, if it is one."""
-        return {INDEX_VARIABLE: self._job.own[0]} if self._job.own else {}
+        return {layout.INDEX_VARIABLE: self._job.own[0]} if self._job.own else {}
 
     def publish(self, verdict: Verdict) -> bool:
         """Inform the supervisor on the first node, with the time by the clock of this one."""
         outcome = document(self._job.id, self.number, verdict)
         outcome.update(t=time.time(), transient=portable(verdict.transient), asked=verdict.asked)
-        return publish.publish(self.folder, OUTCOME, (dumps(outcome) + "\n").encode())
+        return publish.publish(self.folder, layout.OUTCOME, (dumps(outcome) + "\n").encode())
 
 
 def run_on_node(folder: str, attempt: str, *item: str) -> int:
@@ -347,7 +328,7 @@ def run_on_node(folder: str, attempt: str, *item: str) -> int:
     job = NodeJob(folder, int(attempt), item)
     # The first task runs below the job's own supervisor.
     if job.rank == 0:
-        return EXIT_RETURNED
+        return layout.EXIT_RETURNED
     worker_process.become_subreaper()
     guard = os.getpid()
     pid = os.fork()
@@ -359,30 +340,14 @@ def run_on_node(folder: str, attempt: str, *item: str) -> int:
 
 
 def _guard(pid: int) -> int:
-    def forward(*_: object) -> None:
-        try:
-            os.kill(pid, signal.SIGTERM)
-        except ProcessLookupError:
-            # It has just ended.
-            return
-
-    signal.signal(signal.SIGTERM, forward)
+    signal.signal(signal.SIGTERM, lambda *_: process_tree.send_signal([pid], signal.SIGTERM))
     worker_process.die_with_parent(signal.SIGTERM, os.getppid())
     _, status = os.waitpid(pid, 0)
     if os.WIFEXITED(status):
         return os.WEXITSTATUS(status)
     say("the supervisor on this node was ended by %s" % describe_signal(os.WTERMSIG(status)))
-    process_tree.end(lambda: process_tree.descendants(os.getpid()), _reap)
+    process_tree.end(lambda: process_tree.descendants(os.getpid()), lambda: list(process_tree.collected()))
     return 128 + os.WTERMSIG(status)
-
-
-def _reap() -> None:
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            continue
-    except ChildProcessError:
-        # No child is left.
-        return
 
 
 def _supervise(job: NodeJob, signals: Signals) -> int:

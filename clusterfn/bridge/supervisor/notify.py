@@ -13,7 +13,7 @@ import time
 from ..job_states import CANCELLED, DIED, FINAL, RETURNED
 from ..layout import NOTIFIED, NOTIFY, SPEC, SUPERVISE
 from . import publish
-from .attempt import Attempt
+from .attempt import final_outcome
 from .file_clock import file_clock
 from .job import NUMBER, DamagedFile, JobFolder, parse_record
 from .text import format_duration, in_one_line, native, shortened
@@ -43,10 +43,9 @@ def tell_end(home: str) -> None:
         return
     try:
         job = JobFolder(home)
-        outcome = _final_outcome(job)
-        if outcome is None or not _is_first(home):
-            return
-        _tell(job, outcome, {})
+        outcome = final_outcome(job)
+        if outcome is not None and _is_first(home):
+            _tell(job, outcome, {})
     except (OSError, DamagedFile) as error:
         # The function may have written anything into the folder.
         say("no notification of the end of the job: %s" % error)
@@ -55,7 +54,7 @@ def tell_end(home: str) -> None:
 def tell_again(home: str) -> int:
     """Try once more what has failed on another machine; the exit code of the process."""
     job = JobFolder(home)
-    before, outcome = read_notified(home), _final_outcome(job)
+    before, outcome = read_notified(home), final_outcome(job)
     if before is not None and outcome is not None and os.path.exists(job.path(NOTIFY)):
         _tell(job, outcome, before)
     return 0
@@ -89,12 +88,6 @@ def try_again_apart(job: JobFolder) -> None:
     argv = [sys.executable, "-I", "-S", os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), SUPERVISE)]
     null = subprocess.DEVNULL
     subprocess.Popen([*argv, "notify", job.home], stdin=null, stdout=null, stderr=null, start_new_session=True)
-
-
-def _final_outcome(job: JobFolder) -> "Optional[dict[str, Any]]":
-    numbers = job.attempts() or ([1] if job.spec.get("group") else [])
-    outcomes = (Attempt(job, number).outcome() for number in numbers)
-    return next((outcome for outcome in outcomes if outcome is not None and outcome["final"]), None)
 
 
 def _is_first(home: str) -> bool:

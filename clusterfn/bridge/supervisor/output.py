@@ -150,10 +150,10 @@ class Pump:
         if self.fd >= 0:
             os.close(self.fd)
 
-    def restore(self, path: str) -> None:
+    def restore(self) -> None:
         """Write the file again: the function removed it, perhaps before the file was made."""
-        if self._file >= 0 and not os.path.exists(path):
-            copy(self._file, path)
+        if self._file >= 0 and not os.path.exists(self._path):
+            copy(self._file, self._path)
 
 
 class RunOutput:
@@ -213,8 +213,8 @@ class RunOutput:
 
     def restore(self) -> None:
         """Write the files again, which the function has removed."""
-        for pump, name in zip(self.pumps, (STDOUT, STDERR)):
-            pump.restore(self._path(name))
+        for pump in self.pumps:
+            pump.restore()
 
     def forget(self) -> None:
         """Close all that is open."""

@@ -8,12 +8,12 @@ both a clean environment and a session of its own. Never touches another user's 
 import os
 import time
 
-from ..fast_start import signal
+from ..fast_start import signal, suppress
 from ..layout import TAG
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Container, Iterable, Optional
+    from typing import Any, Callable, Container, Iterable, Iterator, Optional
 
     from .worker_process import WorkerProcess
 
@@ -148,7 +148,7 @@ def wake(pid: int) -> bool:
     """Let it go on if a signal has stopped it; return whether one had."""
     if state_of(pid) != STOPPED:
         return False
-    _signal([pid], signal.SIGCONT)
+    send_signal([pid], signal.SIGCONT)
     return True
 
 
@@ -209,30 +209,27 @@ def descendants(pid: int, but: "Container[int]" = ()) -> "list[int]":
 
 
 # These children of this process do not belong to the job, such as those that ask nvidia-smi.
-_apart: "set[int]" = set()
-
-
-def keep_apart(pid: int) -> None:
-    """Let a child of this process be none of the job's."""
-    _apart.add(pid)
-
-
-def is_apart(pid: int) -> bool:
-    """Whether a child of this process is none of the job's."""
-    return pid in _apart
+apart: "set[int]" = set()
 
 
 def of_job() -> "list[int]":
     """Return all living descendants of this process that are the job's."""
-    return descendants(os.getpid(), _apart)
+    return descendants(os.getpid(), apart)
 
 
-def was_apart(pid: int) -> bool:
-    """Whether a dead child was none of the job's; forget it."""
-    if pid not in _apart:
-        return False
-    _apart.remove(pid)
-    return True
+def collected() -> "Iterator[tuple[int, int, Any]]":
+    """Collect the children of this process that have ended; yield pid, status and usage of the job's own."""
+    while True:
+        try:
+            ended = os.wait4(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if ended[0] == 0:
+            return
+        if ended[0] in apart:
+            apart.remove(ended[0])
+        else:
+            yield ended
 
 
 def _all() -> "list[int]":
@@ -350,11 +347,9 @@ def end_all_but(spared: "Callable[[], Iterable[int]]") -> None:
 
     def reap() -> None:
         for pid in killed:
-            try:
+            # It is the child of another process, or collected already.
+            with suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
-            except ChildProcessError:
-                # It is the child of another process, or collected already.
-                continue
 
     end(others, reap)
     reap()
@@ -363,19 +358,18 @@ def end_all_but(spared: "Callable[[], Iterable[int]]") -> None:
 def _stop_all(found: "list[int]", find: "Callable[[], list[int]]") -> None:
     stopped: "set[int]" = set()
     while not stopped.issuperset(found):
-        _signal(set(found) - stopped, signal.SIGSTOP)
+        send_signal(set(found) - stopped, signal.SIGSTOP)
         stopped.update(found)
         found = find()
-    _signal(stopped, signal.SIGKILL)
+    send_signal(stopped, signal.SIGKILL)
 
 
-def _signal(pids: "Iterable[int]", number: int) -> None:
+def send_signal(pids: "Iterable[int]", number: int) -> None:
+    """Send a signal to each of these processes that is still there, and is this user's."""
     for pid in pids:
-        try:
+        # The process ended meanwhile, or it changed its user.
+        with suppress(OSError):
             os.kill(pid, number)
-        except OSError:
-            # The process ended meanwhile, or it changed its user.
-            continue
 
 
 class RunProcesses:
@@ -411,15 +405,7 @@ class RunProcesses:
 
     def reap(self) -> None:
         """Collect the worker, and orphans that became children of this process."""
-        while True:
-            try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            if was_apart(pid):
-                continue
+        for pid, status, usage in collected():
             self.cpu_s += usage.ru_utime + usage.ru_stime
             if self.worker is not None and pid == self.worker.pid:
                 self.status, self.ended = status, usage
@@ -429,10 +415,6 @@ class RunProcesses:
         left = end(self._living, self.reap)
         self.reap()
         return left
-
-    def cpu_s_with(self, living: "Iterable[int]") -> float:
-        """Return what those used that have ended, and these."""
-        return self.cpu_s + sum(map(cpu_s, living))
 
     def peak(self) -> int:
         """Return the most memory that the worker's own process has had."""

@@ -122,10 +122,7 @@ def last_bytes(path: str, most: int = 16384) -> bytes:
 
 def is_there(folder: str, name: str) -> bool:
     """Whether it is there. NFS remembers for half a minute that a file was missing, unless its folder is listed."""
-    try:
-        return name in os.listdir(folder)
-    except OSError:
-        return False
+    return name in names_in(folder)
 
 
 def sync_folder(folder: str) -> None:

@@ -38,15 +38,10 @@ def cause_of(job: "JobFolder", verdict: Verdict) -> str:
         cause = TIMEOUT
     elif verdict.kind == PREEMPTED or (job.scheduler.has_nodes and verdict.asked):
         cause = PREEMPTION
-    elif _is_shutdown(job, verdict):
+    # A machine without a scheduler asks all processes to end, as it does before it restarts.
+    elif not job.scheduler.has_nodes and (verdict.asked or verdict.exit_status == EXIT_LEFT_TO_AFTER):
         cause = NODE_LOSS
     return cause if allowed(job, cause) else ""
-
-
-def _is_shutdown(job: "JobFolder", verdict: Verdict) -> bool:
-    """Whether a machine without a scheduler asks all processes to end, as it does before it restarts."""
-    asked_to_end = verdict.asked or verdict.exit_status == EXIT_LEFT_TO_AFTER
-    return not job.scheduler.has_nodes and asked_to_end
 
 
 def used(attempt: Attempt, cause: str) -> int:
@@ -55,7 +50,7 @@ def used(attempt: Attempt, cause: str) -> int:
     return sum(each.get("cause") == cause for each in before)
 
 
-def exhausted(verdict: Verdict, cause: str, of: int) -> Verdict:
+def exhausted(verdict: Verdict, of: int) -> Verdict:
     """The last verdict of a job that was requeued as often as it may be."""
     message = "%s, and requeue= allows no more than %d for this cause" % (verdict.message, of)
     kind = LOST if verdict.kind in (None, PREEMPTED) else verdict.kind
@@ -113,7 +108,7 @@ def conclude_loss(job: "JobFolder", attempt: Attempt) -> "Optional[Verdict]":
             NODE, "the node of attempt %d was lost, or restarted" % before.number, stage="scheduler",
             by="supervisor", hint="call the function again",
         )  # fmt: skip
-        before.publish(exhausted(lost, NODE_LOSS, of))
+        before.publish(exhausted(lost, of))
         return None
     message = in_words(before.number, NODE_LOSS, why, count, of)
     return Verdict(SUPERSEDED, message, by="supervisor", requeued={"cause": NODE_LOSS, "count": count, "of": of})

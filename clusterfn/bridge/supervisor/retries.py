@@ -63,11 +63,6 @@ def suspects(verdict: Verdict, uuids: "list[str]") -> "list[str]":
     return uuids if (verdict.transient or {}).get("retry") == "new process" else []
 
 
-def where(verdict: Verdict, place: str) -> str:
-    """The place of the first node; "" for what came from another one and says so itself."""
-    return "" if verdict.node or verdict.kind == LOST else place
-
-
 def lost(number: int, verdict: Verdict, used: int, of: int) -> Verdict:
     """Return the verdict on an attempt whose supervisor died, and that is followed by another."""
     message = in_words(number, "", verdict.message, used, of)

@@ -8,24 +8,8 @@ import os
 import select
 import time
 
+from .. import layout
 from ..fast_start import signal
-from ..layout import (
-    CANCELLED,
-    COMMAND,
-    DISK,
-    EXITED,
-    MEMORY,
-    RAISED,
-    RETURNED,
-    SCHEDULER_LOG,
-    SIGNAL,
-    STACK,
-    TIME,
-    USAGE,
-    VALUE,
-    WORK,
-    WORKER,
-)  # fmt: skip
 from ..schedulers.registry import given_gpus
 from . import classify_exit, environ, limits, process_tree, worker_process
 from .attempt import UsageFile, restore_owner_permissions
@@ -57,7 +41,7 @@ _NOT_BEGUN = {"start": "its Python was still starting", "load": "the call was st
 _WORKER_MODULES = (
     "__init__", "main", "execute", "report", "payload", "children", "descriptors", "devices", "warning", "outputs",
 )  # fmt: skip
-_NEEDED = (WORKER, "_clusterfn_wire/container.py", "_clusterfn/bridge/layout.py", *(
+_NEEDED = (layout.WORKER, "_clusterfn_wire/container.py", "_clusterfn/bridge/layout.py", *(
     "_clusterfn/bridge/worker/%s.py" % name for name in _WORKER_MODULES
 ))  # fmt: skip
 
@@ -97,9 +81,9 @@ class AttemptRun:
         self._gpus: "Optional[GpuUsageMonitor]" = None
         self._cores: "Optional[worker_process.Cores]" = None
         self.notes += self._stall.note()
-        self._value = os.open(attempt.path(VALUE), os.O_RDWR | os.O_CREAT, 0o600)
+        self._value = os.open(attempt.path(layout.VALUE), os.O_RDWR | os.O_CREAT, 0o600)
         self._started = clock.now()
-        self._usage_file = UsageFile(attempt.path(USAGE))
+        self._usage_file = UsageFile(attempt.path(layout.USAGE))
 
     def start(self) -> None:
         """Acquire what it needs and start the worker."""
@@ -135,9 +119,9 @@ class AttemptRun:
             self._gpus = gpus.GpuUsageMonitor(gpus.monitored_gpus(uuids, wanted, given_gpus(env)), self.notes)
         self.watch.look()
         if not self.attempt.begin():
-            raise AttemptEnded(Verdict(CANCELLED, "the job was withdrawn before it started", stage="lease"))
-        argv = [spec["python"], os.path.join(spec["bridge"], WORKER), *self.attempt.call()]
-        cwd = environ.expand_cwd(spec) or self.attempt.path(WORK)
+            raise AttemptEnded(Verdict(layout.CANCELLED, "the job was withdrawn before it started", stage="lease"))
+        argv = [spec["python"], os.path.join(spec["bridge"], layout.WORKER), *self.attempt.call()]
+        cwd = environ.expand_cwd(spec) or self.attempt.path(layout.WORK)
         self._started = clock.now()
         worker = self.job.workers.launch(argv, env, cwd, spec)
         # This comes first, because a function may lock or remove the folder of these files at once.
@@ -191,16 +175,16 @@ class AttemptRun:
 
     def _look_for_oom(self, verdict: Verdict) -> Verdict:
         """Return another verdict on a command that was killed, if it was for memory."""
-        if verdict.kind != COMMAND or verdict.signal != "SIGKILL":
+        if verdict.kind != layout.COMMAND or verdict.signal != "SIGKILL":
             return verdict
         killed = classify_exit.classify_silence(
             signal.SIGKILL, self.stage, self._sampler.peak, self.job.asked_memory, self._find_oom(), {}
         )
-        return killed if killed.kind == MEMORY else verdict
+        return killed if killed.kind == layout.MEMORY else verdict
 
     def _find_oom(self) -> "Optional[str]":
         """Return what points to the out-of-memory killer, in words; None for nothing."""
-        log = last_bytes(self.job.path(SCHEDULER_LOG), _LOG_BYTES)
+        log = last_bytes(self.job.path(layout.SCHEDULER_LOG), _LOG_BYTES)
         return self._oom.seen() or self.job.scheduler.find_oom(log)
 
     def _warn(self) -> None:
@@ -271,7 +255,7 @@ class AttemptRun:
             raise AttemptEnded(classify_exit.too_much_memory(self._sampler.peak, self._limit or 0))
         if time.monotonic() >= self._next_request:
             self._next_request = time.monotonic() + _REQUESTS_EVERY_S
-            stacks = self._load_stacks() if os.path.exists(self.job.path(STACK)) else None
+            stacks = self._load_stacks() if os.path.exists(self.job.path(layout.STACK)) else None
             if stacks is not None:
                 stacks.answer(pids)
         printed, cpu_s = self.output.seen(), self.processes.cpu_s
@@ -322,11 +306,11 @@ class AttemptRun:
             status, self.stage, self._sampler.peak, self.job.asked_memory, self._find_oom(), self._own_signals,
             limits.describe_kernel_limit(status, self.processes.ended),
         )  # fmt: skip
-        if verdict.kind in (EXITED, SIGNAL):
+        if verdict.kind in (layout.EXITED, layout.SIGNAL):
             full = self.output.is_full() or classify_exit.disk_is_full(self.job.folder)
             if full or classify_exit.quota_is_used_up(self.attempt.folder):
                 cause = ", and the disk is full" if full else ", and the disk quota is used up"
-                return verdict.replace(kind=DISK, message=verdict.message + cause)
+                return verdict.replace(kind=layout.DISK, message=verdict.message + cause)
         return verdict
 
     def _await_own_sigterm(self) -> None:
@@ -366,20 +350,20 @@ class AttemptRun:
         """Return the verdict with all that this run knows besides."""
         closing = self.output.close()
         # What made itself independent of the worker ends with the job.
-        independent = self.processes.independent() if verdict.kind == RETURNED else []
+        independent = self.processes.independent() if verdict.kind == layout.RETURNED else []
         daemons = ["left behind by the function, ended with the job: %s" % name for name in independent]
         stage, message, hint = verdict.stage or self.stage, verdict.message, verdict.hint
-        if verdict.kind == TIME and stage in _NOT_BEGUN:
+        if verdict.kind == layout.TIME and stage in _NOT_BEGUN:
             message += "; the function had not begun, because %s" % _NOT_BEGUN[stage]
         rank = classify_exit.failed_rank(self.attempt.folder)
-        if verdict.kind in (RAISED, SIGNAL, EXITED):
+        if verdict.kind in (layout.RAISED, layout.SIGNAL, layout.EXITED):
             hint = rank or hint
         evidence = verdict.evidence
         if evidence is None:
             evidence = self.output.last_lines(self._secrets) if verdict.value is None else []
         left = verdict.left
-        if verdict.kind == RETURNED and not self.job.spec["outputs"] and not self.job.spec["cwd"]:
-            left = list_files_left(self.attempt.path(WORK))
+        if verdict.kind == layout.RETURNED and not self.job.spec["outputs"] and not self.job.spec["cwd"]:
+            left = list_files_left(self.attempt.path(layout.WORK))
         # The usage comes before the notes, because nvidia-smi may add one.
         usage = self._usage([])
         notes = self.notes + self._suspension.notes() + closing + daemons
@@ -393,17 +377,17 @@ class AttemptRun:
         said = (self._done or {}).get("usage") or {}
         return {
             "wall_s": round(clock.now() - self._started, 3),
-            "cpu_s": round(said.get("cpu_s", self.processes.cpu_s_with(living)), 3),
+            "cpu_s": round(said.get("cpu_s", self.processes.cpu_s + sum(map(process_tree.cpu_s, living))), 3),
             "peak_memory_bytes": max(self._sampler.peak, self.processes.peak()),
             "gpus": [] if self._gpus is None else self._gpus.usage(),
         }
 
     def _restore(self) -> None:
         """Write again what the function removed from the attempt's folder."""
-        if os.path.exists(self.attempt.path(VALUE)):
+        if os.path.exists(self.attempt.path(layout.VALUE)):
             return
         os.makedirs(self.attempt.folder, mode=0o700, exist_ok=True)
-        copy(self._value, self.attempt.path(VALUE))
+        copy(self._value, self.attempt.path(layout.VALUE))
         self.output.restore()
         self.notes.append("the function removed the job's folder; it was written again")
 

@@ -7,15 +7,15 @@ import json
 import os
 import sys
 
-from ..layout import EVENTS, OUTCOME, TAG, WORK
-from .attempt import Attempt
-from .environ import DescribedJob, worker_environment
+from ..layout import OUTCOME, TAG, WORK
+from .attempt import Attempt, read_events
+from .environ import DescribedJob, expand_cwd, worker_environment
 from .job import JobFolder
 from .verdict import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Optional
+    from typing import Optional
 
 _WITHOUT_FILES = {"bash": ["--norc", "--noprofile"], "zsh": ["-f"], "fish": ["--no-config"], "tcsh": ["-f"]}
 
@@ -61,11 +61,11 @@ def _beside(job: JobFolder) -> "tuple[Optional[str], dict[str, str]]":
         say("job %s has not started: it has no folder yet" % job.id)
         return None, {}
     attempt = Attempt(job, numbers[-1])
-    folder = job.spec.get("cwd") or attempt.path(WORK)
-    folder = os.path.expandvars(os.path.expanduser(folder))
+    folder = expand_cwd(job.spec) or attempt.path(WORK)
     if os.path.exists(attempt.path(OUTCOME)):
         return folder, worker_environment(job, attempt.number, os.environ, [])
-    started = _starting(attempt)
+    starts = [event for event in read_events(attempt) if event["event"] == "starting"]
+    started = starts[-1] if starts else {}
     if started.get("node") != job.node:
         say("job %s runs on %s, and this is %s" % (job.id, started.get("node"), job.node))
         return None, {}
@@ -78,13 +78,3 @@ def _beside(job: JobFolder) -> "tuple[Optional[str], dict[str, str]]":
     values: "dict[str, Optional[str]]" = {name: value for name, _, value in pairs}
     values.update(started.get("late") or {})
     return folder, {name: value for name, value in values.items() if value is not None}
-
-
-def _starting(attempt: Attempt) -> "dict[str, Any]":
-    """Return the event that says where the attempt runs; empty while it does not."""
-    try:
-        with open(attempt.path(EVENTS), encoding="utf-8") as file:
-            events = [json.loads(line) for line in file if line.endswith("\n")]
-    except FileNotFoundError:
-        return {}
-    return next((event for event in reversed(events) if event["event"] == "starting"), {})

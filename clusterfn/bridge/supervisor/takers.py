@@ -7,9 +7,10 @@ inputs end lets an element start earlier, once. If the scheduler refuses, the el
 
 import os
 
-from ..fast_start import dumps
+from ..fast_start import dumps, suppress
 from ..layout import CANCEL, OUTCOME, RELEASED, TAKERS, attempt_dir, job_dir
 from . import publish
+from .attempt import make_folder
 from .dependencies import Dependencies
 from .item_inputs import item_inputs_of
 from .job import WHOLE, DamagedFile, JobFolder, parse_record, read_spec
@@ -35,17 +36,10 @@ def register(root: str, group: str, producers: "list[str]", array: "Optional[dic
     name = group if array is None else "%s.%s" % (group, array["number"])
     for job in producers:
         folder = os.path.join(job_dir(root, job), TAKERS)
-        try:
-            os.mkdir(folder, 0o700)
-        except FileExistsError:
-            pass
-        except OSError:
-            # The job is not on the host or the disk is full. The group starts when all have ended.
-            continue
-        try:
+        # The job is not on the host or the disk is full. The group starts when all have ended.
+        with suppress(OSError):
+            make_folder(folder)
             publish.replace(os.path.join(folder, name), dumps(array or {}).encode())
-        except OSError:
-            continue
 
 
 def register_array(home: str, number: str, first: str, count: str, besides: str) -> int:
@@ -149,14 +143,8 @@ class _Array:
 def _is_first(folder: str, element: int) -> bool:
     """Whether no other process has told the scheduler of this element, or will."""
     try:
-        os.mkdir(folder, 0o700)
-    except FileExistsError:
-        pass
-    except OSError:
-        # The group was removed.
-        return False
-    try:
+        make_folder(folder)
         return publish.publish(folder, str(element), b"")
     except OSError:
-        # The disk is full, and the element starts when all inputs have ended.
+        # The group was removed. Or the disk is full, and the element starts when all inputs have ended.
         return False

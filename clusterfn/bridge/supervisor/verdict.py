@@ -5,7 +5,7 @@ Printing may fail, as on a full disk, and that does not matter."""
 import os
 import time
 
-from ..fast_start import dumps
+from ..fast_start import dumps, suppress
 from ..layout import EXIT_PUBLISHED, EXIT_RETURNED, FORMAT, KINDS, LOST, NOT_FINAL, RETURNED
 from .text import portable
 
@@ -135,18 +135,14 @@ def print_disk_full(error: OSError, folder: str) -> None:
     say("nothing can be published: %s" % error)
     path, why = str(error.filename or folder), os.strerror(error.errno or 0)
     full = {"kind": "full", "message": why, "errno": error.errno, "path": path, "free": None}
-    try:
+    # The folder is gone, or cannot be read.
+    with suppress(OSError):
         disk = os.statvfs(folder)
         full["free"] = disk.f_bavail * disk.f_frsize
-    except OSError:
-        # The folder is gone, or cannot be read.
-        pass
     _write(1, dumps({"attempt": None, "kind": None, "won": False, "full": full}))
 
 
 def _write(fd: int, line: str) -> None:
-    try:
+    # The disk is full or the stream is closed.
+    with suppress(OSError):
         os.write(fd, (line + "\n").encode("utf-8", "backslashreplace"))
-    except OSError:
-        # The disk is full or the stream is closed.
-        return

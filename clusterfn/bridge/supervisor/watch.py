@@ -10,7 +10,7 @@ import sys
 import time
 
 from ..agent.libc import libc_function, pointer_type
-from ..fast_start import signal
+from ..fast_start import signal, suppress
 from ..layout import CANCELLED, HEARTBEAT_S, LOST, NODE, OUTCOME, SCHEDULER_LOG, TIME
 from . import publish
 from .limits import clock
@@ -60,11 +60,9 @@ class Signals:
 
     def swallow(self) -> None:
         """Empty the pipe."""
-        try:
+        with suppress(BlockingIOError):
             while os.read(self.fd, 512):
                 continue
-        except BlockingIOError:
-            return
 
 
 class SupervisorWatchdog:
@@ -78,12 +76,9 @@ class SupervisorWatchdog:
     def __init__(self) -> None:
         self._wake, self._kill = _Timer(signal.SIGCONT), _Timer(signal.SIGKILL)
 
-    def alive(self) -> None:
-        """Be woken if this is not said again within some seconds."""
+    def renew(self, left_s: "Optional[float]") -> None:
+        """Be woken if this is not called again within some seconds, and killed well after `left_s`; None for never."""
         self._wake.set(WAKE_AFTER_S, WAKE_AFTER_S)
-
-    def expect_end(self, left_s: "Optional[float]") -> None:
-        """Be killed well after that time, unless another is set before; None for never."""
         self._kill.set(0 if left_s is None else max(1, int(left_s)) + KILL_AFTER_S)
 
 
@@ -158,9 +153,8 @@ class EndWatch:
     def stay_awake(self) -> None:
         """Be woken from now on if a signal stops this process, and killed if it does not end the job in time."""
         if self._watchdog is not None:
-            self._watchdog.alive()
             end = None if self._is_over else self.deadline
-            self._watchdog.expect_end(None if end is None else end - time.monotonic())
+            self._watchdog.renew(None if end is None else end - time.monotonic())
 
     def has_ended(self) -> None:
         """Take note that the function has ended: to bring its value to the disk may take any time."""

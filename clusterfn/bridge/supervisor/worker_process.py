@@ -20,8 +20,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterable, Mapping, Optional, Sequence
 
-_RESET = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD, signal.SIGHUP, signal.SIGPIPE)
-
 
 class WorkerProcess:
     """A worker that loads its code and then waits for `begin`: it may start before it is known where it is to run.
@@ -251,12 +249,7 @@ def _become(
 
 
 def _prepare(cwd: str, spec: "Mapping[str, Any]", parent: int, out: int, err: int) -> None:
-    signal.set_wakeup_fd(-1)
-    for number in _RESET:
-        signal.signal(number, signal.SIG_DFL)
-    null = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((null, 0), (out, 1), (err, 2)):
-        os.dup2(source, target)
+    start_afresh(out, err)
     if spec.get("secrets"):
         import resource
 
@@ -268,6 +261,16 @@ def _prepare(cwd: str, spec: "Mapping[str, Any]", parent: int, out: int, err: in
     _enter_own_group()
     os.chdir(cwd)
     die_with_parent(signal.SIGKILL, parent)
+
+
+def start_afresh(out: int, err: int) -> None:
+    """Have, in a fork, signals and streams as a program expects them: an empty stdin, and these for what it prints."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (out, 1), (err, 2)):
+        os.dup2(source, target)
 
 
 def _enter_own_group() -> None:

@@ -10,7 +10,7 @@ import time
 
 from ..fast_start import dumps, loads
 from ..layout import TEMPLATE
-from .process_tree import STOPPED, keep_apart, state_of
+from .process_tree import STOPPED, apart, state_of
 from .text import portable
 from .worker_process import Pipes, WorkerSource, become_subreaper, changed_names, launch
 
@@ -65,7 +65,7 @@ class WorkerTemplate(WorkerSource):
             # There is no room for a process or a pipe. The items start their own workers, and report it.
             self._has_failed = True
             return
-        keep_apart(template.pid)
+        apart.add(template.pid)
         self._template, self._env = template, env
 
     def _fork(self, template: "WorkerProcess", argv: "list[str]", env: "dict[str, str]") -> "Optional[WorkerProcess]":

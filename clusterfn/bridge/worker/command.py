@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import IO, Any
 
 from ..layout import COMMAND, RESULT
+from ..supervisor import process_tree
 from . import warning
 from .execute import CallRejected
 from .launchers import launcher_variables, with_nodes
@@ -52,7 +53,8 @@ def run(command: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
     rank, tasks = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
     if command.get("first") and rank:
         return None
-    env = {**os.environ, **launcher_variables(os.environ), **_texts(command.get("env") or {}, values)}
+    wanted = {name: _filled(text, values) for name, text in (command.get("env") or {}).items()}
+    env = {**os.environ, **launcher_variables(os.environ), **wanted}
     env["PYTHONUNBUFFERED"] = "1"
     # sbatch sets these variables for its script.
     if command.get("first"):
@@ -79,16 +81,12 @@ def argv_of(command: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[list
         pipes = ["-o", "pipefail"] if os.path.basename(shell) == "bash" else []
         line, needed = fill_line(command["line"], values)
         return [shell, *pipes, "-c", line], needed
-    first, *rest = words = _words(command, values)
+    first, *rest = words = [_filled(word, values) for word in command["words"]]
     if (os.sep in first or first.endswith(".py")) and os.path.isfile(first):
         if first.endswith(".py"):
             return [sys.executable, *words], {}
         return [*interpreter_of(first), *words], {}
     return with_nodes([first, *rest], os.environ), {}
-
-
-def _words(command: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
-    return [_filled(word, values) for word in command["words"]]
 
 
 def _filled(text: str, values: Mapping[str, Any]) -> str:
@@ -97,10 +95,6 @@ def _filled(text: str, values: Mapping[str, Any]) -> str:
     if not places:
         return text
     return re.sub(r"(?<!\$)\{(%s)\}" % places, lambda place: str(values[place[1]]), text)
-
-
-def _texts(env: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, str]:
-    return {name: _filled(text, values) for name, text in env.items()}
 
 
 # The project
@@ -195,10 +189,7 @@ def _wait_for(
     def warn() -> None:
         warned.append(True)
         if process.poll() is None:
-            for pid in [process.pid] if alone else to_warn(process.pid, warn_by):
-                # The process has ended, or runs as another user.
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, warn_by)
+            process_tree.send_signal([process.pid] if alone else to_warn(process.pid, warn_by), warn_by)
 
     if ending is not None:
         ending.on_warning(warn)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -37,6 +38,16 @@ def _copy_above(least: int, fd: int, soft: int, hard: int) -> int:
     finally:
         if raised:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def open_files() -> dict[int, str]:
+    """Return what this process has open, by descriptor: paths, and names such as "pipe:[7]"."""
+    found = {}
+    for fd in os.listdir("/proc/self/fd"):
+        # It is the descriptor of the listing itself.
+        with contextlib.suppress(OSError):
+            found[int(fd)] = os.readlink("/proc/self/fd/%s" % fd)
+    return found
 
 
 def keep_from_programs() -> None:

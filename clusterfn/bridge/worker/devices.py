@@ -14,6 +14,8 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from ..attributes import attribute
+from ..supervisor.text import counted
+from .descriptors import open_files
 
 _NVIDIA = "/dev/nvidia"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -153,7 +155,7 @@ class TorchWatch:
             self._reject("%s sees %d of them" % (build.text, seen), "run nvidia-smi in a job on that host")
 
     def _reject(self, why: str, hint: str) -> None:
-        message = "this job asked for %s, and %s" % (_gpus(self._gpus), why)
+        message = "this job asked for %s, and %s" % (counted(self._gpus, "GPU"), why)
         if self._allow_cpu:
             self._note(message)
             return
@@ -174,7 +176,7 @@ class TorchWatch:
         elif raised is None and not self._gpus and self._asks_for_cuda and _has_gpus():
             self._note(_FORGOTTEN)
         elif raised is None and self._gpus and not self._allow_cpu and _opened_none(self._faults_before):
-            self._note(_UNUSED % _gpus(self._gpus))
+            self._note(_UNUSED % counted(self._gpus, "GPU"))
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -258,10 +260,6 @@ def _opened_none(faults_before: int) -> bool:
     if _faults_of_children() != faults_before or process_tree.descendants(os.getpid()):
         return False
     try:
-        return not any(os.readlink(entry.path).startswith(_NVIDIA) for entry in os.scandir("/proc/self/fd"))
+        return not any(path.startswith(_NVIDIA) for path in open_files().values())
     except OSError:
         return False
-
-
-def _gpus(count: int) -> str:
-    return "1 GPU" if count == 1 else "%d GPUs" % count

@@ -6,7 +6,6 @@ before every fork, which is why threads are counted after one.)
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import gc
 import os
@@ -14,6 +13,7 @@ from typing import AbstractSet
 
 from ..supervisor import process_tree
 from . import outputs
+from .descriptors import open_files
 
 _GPU = "/dev/nvidia"
 # Devices that give to each reader the same, however many share them.
@@ -35,7 +35,7 @@ def lasting_trouble(kept: AbstractSet[str]) -> str:
         return "it starts threads"
     if process_tree.descendants(os.getpid()):
         return STARTS_PROCESSES
-    if any(path.startswith(_GPU) for path in _files().values()):
+    if any(path.startswith(_GPU) for path in open_files().values()):
         return "it opens a GPU"
     if outputs.have_copies():
         return "it keeps another way to its output"
@@ -47,7 +47,7 @@ def kept_open() -> set[str]:
 
     Forks share the place in a file, what a socket or a selector wakes, and the locks and counters of multiprocessing.
     """
-    found = {"%d %s" % each for each in _files().items() if each[1] not in _SHARED_BY_ALL}
+    found = {"%d %s" % each for each in open_files().items() if each[1] not in _SHARED_BY_ALL}
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         return found | {line for line in maps if line.split(" ", 2)[1] == "rw-s"}
 
@@ -55,16 +55,9 @@ def kept_open() -> set[str]:
 def inherited() -> set[str]:
     """Name the files that this process has had open since its program was started, as `kept_open` does."""
     # An exec closes what has this flag, which Python sets for all that it opens.
-    return {"%d %s" % each for each in _files().items() if not fcntl.fcntl(each[0], fcntl.F_GETFD) & fcntl.FD_CLOEXEC}
-
-
-def _files() -> dict[int, str]:
-    found = {}
-    for fd in os.listdir("/proc/self/fd"):
-        # It is the descriptor of the listing itself.
-        with contextlib.suppress(OSError):
-            found[int(fd)] = os.readlink("/proc/self/fd/%s" % fd)
-    return found
+    return {
+        "%d %s" % each for each in open_files().items() if not fcntl.fcntl(each[0], fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+    }
 
 
 def settle_memory() -> None:

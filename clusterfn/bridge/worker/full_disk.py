@@ -13,19 +13,12 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class _Disk(NamedTuple):
-    """A file system, by a folder of it.
-
-    Attributes:
-        what: What the folder is to the function.
-        folder: Its path.
-        free: Bytes that we may still write.
-        files: Files that we may still make; None where they are not counted.
-        total: Bytes.
-    """
+    """A file system, by a folder of it: what that is to the function, and what we may still write and make there."""
 
     what: str
     folder: str
     free: int
+    # None where files are not counted.
     files: int | None
     total: int
 

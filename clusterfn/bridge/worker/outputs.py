@@ -7,6 +7,8 @@ import os
 import sys
 from collections.abc import Iterator
 
+from .descriptors import open_files
+
 _BOTH = (1, 2)
 
 
@@ -42,11 +44,5 @@ def to_nowhere() -> Iterator[None]:
 
 def have_copies() -> bool:
     """Whether more than stdout and stderr lead to their pipes, which in a fork lead to others."""
-    pipes = {(found.st_dev, found.st_ino) for found in map(os.fstat, _BOTH)}
-    for name in os.listdir("/proc/self/fd"):
-        # It is the descriptor of the listing itself.
-        with contextlib.suppress(OSError):
-            found = os.fstat(int(name))
-            if int(name) > 2 and (found.st_dev, found.st_ino) in pipes:
-                return True
-    return False
+    files = open_files()
+    return any(fd > 2 and name in (files[1], files[2]) for fd, name in files.items())

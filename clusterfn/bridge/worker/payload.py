@@ -22,14 +22,10 @@ from . import children
 from .descriptors import out_of_reach
 
 _PROGRAM = "call.py"
-# The path of the call is in this variable.
-_PAYLOAD = "CLUSTERFN_PAYLOAD"
-# The root with the blobs that belong to the call is in this variable.
-_ROOT = "CLUSTERFN_ROOT"
-# The place of the arguments in items.pkl is in this variable.
-_ITEM = "CLUSTERFN_ITEM"
-# The folders of the user's modules are in this variable, as JSON.
-_FOLDERS = "CLUSTERFN_FOLDERS"
+# Processes that the function starts find the call by these variables: its path, the root with the blobs that belong to
+# it, the place of its arguments in items.pkl, and the folders of the user's modules, as JSON.
+_PAYLOAD, _ROOT = "CLUSTERFN_PAYLOAD", "CLUSTERFN_ROOT"
+_ITEM, _FOLDERS = "CLUSTERFN_ITEM", "CLUSTERFN_FOLDERS"
 # The path of the file for stacks is in this variable.
 _STACKS = "CLUSTERFN_STACKS"
 # A further rank leaves its error in the file that this variable names.

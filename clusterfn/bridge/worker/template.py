@@ -36,13 +36,25 @@ def await_order(argv: list[str]) -> tuple[list[str], int] | None:
     """
     # The supervisor sees what the environment prints when it starts, and forks nothing in that case.
     outputs.flush()
-    template = ForkingProcess(argv)
+    report, control = map(int, argv[-2:])
+    orders = _socket.socket(fileno=control)
+    orders.settimeout(None)
     trouble = _find_trouble()
-    template.say(trouble=trouble)
+    _say(report, trouble=trouble)
     if trouble:
         return None
     fork_rules.settle_memory()
-    return template.serve()
+    while True:
+        line, fds = receive_order(orders)
+        if not line:
+            return None
+        order = native(json.loads(line))
+        if _fork(fds, report, orders):
+            out, err, *ways = fds
+            # Its variables come when it may begin.
+            outputs.take(out, err)
+            random_numbers.reseed([])
+            return [*order["argv"], *map(str, ways)], order["parent"]
 
 
 def end_with_supervisor(supervisor: int) -> None:
@@ -50,52 +62,26 @@ def end_with_supervisor(supervisor: int) -> None:
     die_with_parent(_ENDED, supervisor)
 
 
-class ForkingProcess:
-    """The template itself.
+def _say(report: int, **facts: Any) -> None:
+    os.write(report, (json.dumps(facts) + "\n").encode())
 
-    Args:
-        argv: Words of the template.
-    """
 
-    def __init__(self, argv: list[str]) -> None:
-        self._report, control = map(int, argv[-2:])
-        self._orders = _socket.socket(fileno=control)
-        self._orders.settimeout(None)
-
-    def say(self, **facts: Any) -> None:
-        """Tell the supervisor."""
-        os.write(self._report, (json.dumps(facts) + "\n").encode())
-
-    def serve(self) -> tuple[list[str], int] | None:
-        """Follow the orders, as `await_order`."""
-        while True:
-            line, fds = receive_order(self._orders)
-            if not line:
-                return None
-            order = native(json.loads(line))
-            if self._fork(fds):
-                out, err, report, control = fds
-                # Its variables come when it may begin.
-                outputs.take(out, err)
-                random_numbers.reseed([])
-                return [*order["argv"], str(report), str(control)], order["parent"]
-
-    def _fork(self, fds: list[int]) -> bool:
-        """Fork a process that gets these descriptors; return whether this is that one."""
-        answer, theirs = os.pipe()
-        between = os.fork()
-        if between == 0:
-            _fork_orphan(theirs)
-            for fd in (answer, self._report, self._orders.detach()):
-                os.close(fd)
-            return True
-        for fd in (theirs, *fds):
+def _fork(fds: list[int], report: int, orders: _socket.socket) -> bool:
+    """Fork a process that gets these descriptors, and not the template's; return whether this is that one."""
+    answer, theirs = os.pipe()
+    between = os.fork()
+    if between == 0:
+        _fork_orphan(theirs)
+        for fd in (answer, report, orders.detach()):
             os.close(fd)
-        # From here on, the worker is a child of the supervisor.
-        os.waitpid(between, 0)
-        self.say(pid=int(os.read(answer, 32) or 0))
-        os.close(answer)
-        return False
+        return True
+    for fd in (theirs, *fds):
+        os.close(fd)
+    # From here on, the worker is a child of the supervisor.
+    os.waitpid(between, 0)
+    _say(report, pid=int(os.read(answer, 32) or 0))
+    os.close(answer)
+    return False
 
 
 def _find_trouble() -> str:

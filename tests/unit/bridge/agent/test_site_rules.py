@@ -42,7 +42,7 @@ def file(tmp_path, monkeypatch) -> Path:
     path.write_text(TEXT)
     path.chmod(0o644)
     monkeypatch.setattr(site_rules, "PATH", str(path))
-    monkeypatch.setattr("clusterfn.bridge.supervisor.job.SITE_RULES", str(path))
+    monkeypatch.setattr("clusterfn.bridge.layout.SITE_RULES", str(path))
     monkeypatch.setattr(site_rules, "OWNER", os.getuid())
     return path
 

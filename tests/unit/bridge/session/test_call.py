@@ -38,7 +38,7 @@ def test_a_call_has_the_limits_of_its_session_whatever_an_administrator_sets(
     rules = tmp_path / "clusterfn.yml"
     rules.write_text("defaults:\n  memory: 1GB\n  time: 1h\n")
     rules.chmod(0o644)
-    monkeypatch.setattr("clusterfn.bridge.supervisor.job.SITE_RULES", str(rules))
+    monkeypatch.setattr("clusterfn.bridge.layout.SITE_RULES", str(rules))
     monkeypatch.setattr(site_rules, "PATH", str(rules))
     monkeypatch.setattr(site_rules, "OWNER", os.getuid())
     serialization.part("container")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterfn.bridge.supervisor.job_usage import sum_of_usages
+from clusterfn.bridge.supervisor.group import sum_of_usages
 
 GPU = {"uuid": "GPU-1", "name": "Toy", "peak_memory_bytes": 10, "peak_use_percent": 50, "mean_use_percent": 20.0}
 
