@@ -3,8 +3,6 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from clusterfn.config import config_file, yamlfile
 from clusterfn.config.keys import HOST_KEYS
@@ -154,45 +152,6 @@ def test_a_bom_and_windows_line_ends_are_read():
         b"\xef\xbb\xbfhosts:\r\n  a:\r\n    scheduler: bare\r\n    setup: |\r\n      x\r\n", Path("x")
     )
     assert got.hosts["a"].setup == ("x",)
-
-
-WORDS = ["hosts", "a", "scheduler", "slurm", "bare", ":", ": ", "\n", "\n  ", "\n    ", "{", "}", "[", "]", "-", "- ",
-         "'", '"', "&x", "*x", "!", "!!int", "|", ">", "?", "#", ",", "%", "@", "`", "\t", "no", "1:30", "010", "null",
-         "\x00", "\x85", "\u2028", "\ufeff", "\ud800", "\\U", "\\x", "FFFFFFFF", "---", "...",
-         "<<", "~", "é"]  # fmt: skip
-
-
-@settings(deadline=None)
-@given(st.lists(st.sampled_from(WORDS), max_size=40).map("".join) | st.text(max_size=60))
-def test_nothing_but_configerror_comes_out_of_any_text(text):
-    try:
-        parsed(text)
-    except ConfigError as error:
-        assert "clusterfn.yml:" in error.message
-
-
-@settings(deadline=None)
-@given(st.binary(max_size=60))
-def test_nothing_but_configerror_comes_out_of_any_bytes(data):
-    try:
-        config_file.parse(data, Path("clusterfn.yml"))
-    except ConfigError as error:
-        assert "clusterfn.yml:" in error.message
-
-
-KEYS = st.sampled_from(sorted(HOST_KEYS))
-VALUES = st.sampled_from(WORDS) | st.sampled_from(
-    ["2h", "4GB", "7", "$X/y", "{a: b}", "[a, 1]", "true", "2024-01-01", "1e9", ".inf"]
-)
-
-
-@settings(deadline=None)
-@given(st.dictionaries(KEYS, VALUES, max_size=6))
-def test_no_value_of_any_key_brings_out_anything_else(keys):
-    try:
-        host("\n".join(f"{key}: {value}" for key, value in keys.items()))
-    except ConfigError as error:
-        assert "clusterfn.yml:" in error.message
 
 
 def test_yaml_is_not_imported_with_the_library():
