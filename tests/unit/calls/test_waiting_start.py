@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clusterfn import Executor
-from clusterfn.hosts.rpc.frames import Header
 from tests.fakes.slurm_hosts import LoginNode, slurm_hosts
 from tests.waiting import until
 
@@ -22,7 +22,7 @@ class Busy(LoginNode):
         self.spawns: list[int] = []
         self.stopped: list[int] = []
 
-    def _answers(self, request: Header, body: bytes) -> Iterator[tuple[Header, bytes]]:
+    def _answers(self, request: dict[str, Any], body: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
         if request["do"] == "spawn":
             self.spawns.append(request["id"])
             return
@@ -30,7 +30,7 @@ class Busy(LoginNode):
             self.stopped.append(request["target"])
         yield from super()._answers(request, body)
 
-    def ran(self, program: str, request: Header, stdin: bytes) -> Iterator[tuple[Header, bytes]]:
+    def ran(self, program: str, request: dict[str, Any], stdin: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
         if "conclude" not in request["argv"]:
             yield from super().ran(program, request, stdin)
             return
