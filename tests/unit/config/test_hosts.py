@@ -170,7 +170,7 @@ def test_every_fact_of_a_host_can_be_configured():
     assert of_making - {"cuda"} | of_cuda == set(EnvironmentSettings._fields)
 
 
-@pytest.mark.parametrize("text", ['"3.11"', "Host", "./python3", "/usr/bin/", "uv"])
+@pytest.mark.parametrize("text", ['"3.11"', "Host", "./python3", "/usr/bin/", "python2.7", "-c"])
 def test_what_is_no_source_of_python_is_refused(text):
     with pytest.raises(ConfigError, match="does not say where Python comes from"):
         host(f"scheduler: bare\nenv_python: {text}")

@@ -140,10 +140,6 @@ PASSES = {
             "QOSMaxSubmitJobPerUserLimit: you have as many jobs as you may have there",
         ),
         (
-            f"sbatch: error: AssocMaxSubmitJobLimit\n{LIMIT}",
-            "AssocMaxSubmitJobLimit: you have as many jobs as you may have there",
-        ),
-        (
             f"sbatch: error: AssocGrpSubmitJobsLimit\n{LIMIT}",
             "AssocGrpSubmitJobsLimit: your group has as many jobs as it may have there",
         ),
