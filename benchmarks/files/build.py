@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.files.collect import CACHE
 from benchmarks.place import MINOR, SCRIPTS
-from clusterfn.environment import environment_yml, package_sources, uv
+from clusterfn.environment import environment_files, package_sources, uv
 from tests.lab import Lab
 
 ROOM = 6 * 10**9  # bytes of disk that are left to others
@@ -61,7 +61,7 @@ class Place:
         if shutil.disk_usage(self.root).free < ROOM:
             return Built(NO_ROOM)
         path = _without_cuda(path)
-        spec = environment_yml.read_file(path)
+        spec = environment_files.read_file(path)
         names = [each.name for each in spec.pip]
         told = self._asked(path, names)
         if "error" in told:

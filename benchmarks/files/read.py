@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.files import others
 from benchmarks.files.collect import kind_of
 from benchmarks.files.others import Rejected
-from clusterfn.environment import environment_yml, lock
+from clusterfn.environment import environment_files, lock
 from clusterfn.environment.conda_solver import SolveTarget
 from clusterfn.environment.specification import Specification
 from clusterfn.environment.wheel_solver import nearest_minors
@@ -77,7 +77,7 @@ def _of_accepted(path: Path, kind: str, theirs: Rejected) -> Verdict:
     if kind == "requirements.txt":
         said = others.uv_rejects(path)
     elif kind == "environment.yml":
-        section = environment_yml.read_file(path).wheels
+        section = environment_files.read_file(path).wheels
         said = others.uv_rejects_lines(section.lines, path.parent) if section else ""
     else:
         said = ""
@@ -113,7 +113,7 @@ def _all_text(path: Path) -> str:
 
 
 def _requirements(path: Path) -> tuple[set[str], list[str]]:
-    spec = environment_yml.read_file(path)
+    spec = environment_files.read_file(path)
     project = spec.project
     assert project is not None
     found = others.lines(project.lines, path.parent)
@@ -128,7 +128,7 @@ def _not_among(spec: Specification, found: set[str]) -> set[str]:
 
 
 def _environment_yml(path: Path) -> tuple[tuple[set[str], set[str]], list[str]]:
-    spec = environment_yml.read_file(path)
+    spec = environment_files.read_file(path)
     conda = {others.conda_package(each.text) for each in spec.conda}
     channels = {f"channel {each}" for each in spec.channels}
     section = spec.wheels
@@ -141,7 +141,7 @@ def _their_environment_yml(path: Path) -> tuple[set[str], set[str]]:
     """Return what conda reads, less what clusterfn says that it leaves out of an export."""
     conda, pip = others.environment_yml(path)
     try:
-        spec = environment_yml.read_file(path)
+        spec = environment_files.read_file(path)
     except Exception:  # is judged elsewhere
         return conda, pip
     said = " ".join(spec.sentences)
@@ -171,7 +171,7 @@ def _without_build(line: str) -> str:
 
 def _pyproject(path: Path, extras: Sequence[str] = (), groups: Sequence[str] = ()) -> tuple[set[str], list[str]]:
     parts = [*extras, *(f"group:{each}" for each in groups)]
-    spec = environment_yml.read_file(path, parts)
+    spec = environment_files.read_file(path, parts)
     assert spec.project is not None
     python = {f"python {spec.project.requires_python}"}
     return {others.spelled(each.text) for each in spec.pip} | python, list(spec.sentences)
@@ -199,7 +199,7 @@ def _pyproject_theirs(path: Path) -> list[set[str]]:
 
 
 def _of_lock(path: Path) -> tuple[dict[str, str], list[str]]:
-    spec = environment_yml.read_file(path)
+    spec = environment_files.read_file(path)
     assert spec.project is not None
     told: list[str] = []
     wheels = WheelFinder(spec, spec.project, HOST, told.append).find(f"{nearest_minors(spec.project, 11)[0]}.7")
@@ -207,7 +207,7 @@ def _of_lock(path: Path) -> tuple[dict[str, str], list[str]]:
 
 
 def _conda_lock(path: Path) -> tuple[set[str], list[str]]:
-    spec = environment_yml.read_file(path)
+    spec = environment_files.read_file(path)
     assert spec.given_lock is not None
     found = lock.read_lock(spec.given_lock)
     return {f"{each.platform} {each.manager} {each.name} {each.version} {each.url}" for each in found.packages}, []

@@ -17,7 +17,7 @@ import tomllib
 from benchmarks.files.collect import CACHE
 from benchmarks.files.others import PYTHON
 from benchmarks.files.read import BOTH, DIFFERS, HOST, RIGHTLY, SAME, TRACEBACK, WRONGLY
-from clusterfn.environment import environment_yml, package_sources, source_distributions, uv, wheels
+from clusterfn.environment import environment_files, package_sources, source_distributions, uv, wheels
 from clusterfn.environment.project import normalize
 from clusterfn.environment.uv import names_indexes
 from clusterfn.errors import ClusterfnError
@@ -55,7 +55,7 @@ def compare(path: Path) -> Solved:
     began = time.monotonic()
     told: list[str] = []
     try:
-        spec = environment_yml.read_file(path)
+        spec = environment_files.read_file(path)
         assert spec.project is not None
         found = wheels.WheelFinder(spec, spec.project, HOST, told.append).find(PYTHON)
         ours: Any = {each.name: each.version for each in found}

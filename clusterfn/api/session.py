@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from clusterfn.api.decorator import IN_JOB_INSTEAD, inside_job, reject_generator, undecorated
 from clusterfn.api.session_map import SessionMap, parse_size
@@ -131,12 +131,12 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
     @overload
     def map(
         self, fn: Callable[..., Coroutine[Any, Any, R]], *iterables: Iterable[Any], timeout: float | None = None,
-        chunksize: int = 1, buffersize: int | None = None, on_error: Literal["raise", "collect"] = "raise",
+        chunksize: int = 1, buffersize: int | None = None, on_error: failed_items.OnError = "raise",
     ) -> Iterator[R]: ...  # fmt: skip
     @overload
     def map(
         self, fn: Callable[..., R], *iterables: Iterable[Any], timeout: float | None = None,
-        chunksize: int = 1, buffersize: int | None = None, on_error: Literal["raise", "collect"] = "raise",
+        chunksize: int = 1, buffersize: int | None = None, on_error: failed_items.OnError = "raise",
     ) -> Iterator[R]: ...  # fmt: skip
     @public_api
     def map(
@@ -146,7 +146,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         timeout: float | None = None,
         chunksize: int = 1,
         buffersize: int | None = None,
-        on_error: Literal["raise", "collect"] = "raise",
+        on_error: failed_items.OnError = "raise",
     ) -> Iterator[Any]:
         """Send `fn(*each)` for each tuple of `zip(*iterables)`; the values in order, as they come.
 

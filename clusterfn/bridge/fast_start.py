@@ -46,13 +46,6 @@ else:
         return "%s(%s)" % (type(self).__name__, ", ".join("%s=%r" % field for field in zip(self._fields, self)))
 
 
-try:
-    import _json
-except ImportError:
-    # Another Python than CPython has no C half.
-    _json = None  # type: ignore[assignment]
-
-
 class _Rules:
     """The settings of `json.loads`, as the C half asks for them."""
 
@@ -61,7 +54,14 @@ class _Rules:
     parse_int, parse_float, parse_constant = int, float, float
 
 
-_scan = None if _json is None else _json.make_scanner(_Rules)  # type: ignore[arg-type]
+try:
+    import _json
+
+    _scan = _json.make_scanner(_Rules)  # type: ignore[arg-type]
+    _make_encoder, _quote = _json.make_encoder, _json.encode_basestring_ascii
+except (ImportError, AttributeError, TypeError):
+    # Another Python than CPython has no C half, and that of a later one may ask for further settings.
+    _scan = None  # type: ignore[assignment]
 
 
 def loads(text: str) -> "Any":
@@ -89,9 +89,8 @@ def dumps(value: "Any") -> str:
     Raises:
         TypeError, ValueError: It cannot be written as JSON.
     """
-    if _json is not None:
-        quote = _json.encode_basestring_ascii
-        return "".join(_json.make_encoder({}, _reject, quote, None, ": ", ", ", False, False, True)(value, 0))
+    if _scan is not None:
+        return "".join(_make_encoder({}, _reject, _quote, None, ": ", ", ", False, False, True)(value, 0))
     import json
 
     return json.dumps(value)

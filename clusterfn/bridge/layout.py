@@ -2,6 +2,9 @@
 
 Both sides read it: the library (Python 3.9 and newer) and the bridge on the host (3.6 and newer). So it imports nothing
 but the standard library and keeps to old syntax. It only names things: it never touches a file.
+
+The agent, and the program of dask on a node, reach a host without this module. They repeat `bridge`, `machines`,
+`looks` and `attempts`.
 """
 
 import posixpath
@@ -47,8 +50,15 @@ QUEUE = "queue"
 DAMAGED_TICKETS = "damaged"
 # interrupted/<job>: the ticket of a running job, which puts it back into the queue after a restart of the machine.
 INTERRUPTED = "interrupted"
+# looks/<hash>: what a program last said, which all clients of the user on this machine share.
+LOOKS = "looks"
+# Who held what, and since when.
+HOLDS = "holds.jsonl"
+SPOOLER_LOG = "spooler.log"
 # Why each of these jobs waits.
 QUEUE_STATUS = "queue.jsonl"
+# Its date says when jobs last waited in an agent for their turn to begin.
+STARTING = "starting"
 
 # -- Names below pkgs/<sha256>
 
@@ -62,6 +72,11 @@ READY = "READY"
 # The builder's folder in an environment: the plan, a copy of READY, and the size of every file.
 ABOUT = ".clusterfn"
 SIZES = "manifest"
+
+# -- Names below builds
+
+# The heartbeats of all builders.
+BEATS = ".beats"
 
 # -- Names below builds/<id>
 
@@ -197,6 +212,8 @@ HEARTBEAT_S = 5.0
 STALE_AFTER_S = 90.0
 # A note that was not renewed for this long no longer means that a client will submit the job.
 REFUSED_FOR_S = 900.0
+# The same for an agent and the jobs that it will start: it renews that date.
+STARTING_FOR_S = 120.0
 # After this long without output and use of a CPU, a waiting call reports that the job is silent.
 QUIET_S = 600.0
 

@@ -60,15 +60,10 @@ _LARGEST = 3
 
 @dataclass(frozen=True)
 class EnvironmentUpload:
-    """The requests that were sent for an environment.
+    """The requests that were sent for an environment."""
 
-    Attributes:
-        before: Requests that must succeed before a job of it is started; none if the host has it.
-        build: The builder that was started, if one was.
-    """
-
-    before: Sequence[Reply[Any]] = ()
-    build: RemoteBuild | None = None
+    before: Sequence[Reply[Any]] = ()  # they must succeed before a job of it is started; none if the host has it
+    build: RemoteBuild | None = None  # the builder that was started, if one was
 
     def share(self) -> bool:
         """Let one more job take part in it; False if it is over, or some of it has failed."""
@@ -86,7 +81,7 @@ class EnvironmentUpload:
         """
         if self.build is None:
             return
-        ended = self.build.listen(lambda progress: waits_for(_in_words(progress)))
+        ended = self.build.listen(lambda progress: waits_for(f"environment: {in_words(progress)}"))
 
         async def report_end() -> None:
             with contextlib.suppress(ClusterfnError, concurrent.futures.CancelledError):
@@ -98,8 +93,8 @@ class EnvironmentUpload:
                 cannot_have(f"its builder was rejected: {error.message}", error.evidence, error.hint or "")
             # A builder that was only stopped leaves the work to the job.
             elif last.get("stage") == "failed" and last.get("at") != "stopped":
-                evidence = environment_builder.evidence(last)
-                cannot_have(environment_builder.message(last), evidence, last.get("hint") or "")
+                failed = environment_builder.build_error(last, "")
+                cannot_have(failed.message, failed.evidence, last.get("hint") or "")
 
         loop.begin(report_end())
 
@@ -114,13 +109,9 @@ def upload_for(
             if progress["stage"] == FETCHING:
                 display.show(progress)
             else:
-                job.set_state(job.state, _in_words(progress))
+                job.set_state(job.state, f"environment: {in_words(progress)}")
 
         return upload(session, environment, say, show)
-
-
-def _in_words(progress: BuildProgress) -> str:
-    return f"environment: {in_words(progress)}"
 
 
 def build(session: HostState, environment: LockedEnvironment, say: Say, on_progress: Progress) -> bool:
@@ -230,11 +221,7 @@ def _start(session: HostState, environment: LockedEnvironment, plan: str, planne
 
 
 class _WaitingBuilder(WaitingJob):
-    """A builder that runs as a batch job, until the scheduler takes it.
-
-    Args:
-        name: Its name in the scheduler's queue.
-    """
+    """A builder that runs as a batch job of this name, until the scheduler takes it."""
 
     def __init__(self, build: RemoteBuild, name: str) -> None:
         self._build, self._name = build, name
@@ -253,14 +240,11 @@ class _WaitingBuilder(WaitingJob):
 
 def tell_download(
     environment: LockedEnvironment, theirs: Sequence[LockedPackage], ours: Sequence[LockedPackage],
-    sizes: Mapping[str, int], say: Callable[[str], None],
+    sizes: Mapping[str, int], say: Say,
 ) -> None:  # fmt: skip
-    """Say how many packages are downloaded, and how many bytes if they are many.
+    """Say how many packages the host fetches (`theirs`), and how many this machine sends (`ours`).
 
-    Args:
-        theirs: What the host fetches.
-        ours: What this machine downloads and sends.
-        sizes: By SHA-256, as far as they are known.
+    Say how many bytes these have, too, if they are many. `sizes` are by SHA-256, as far as they are known.
     """
     host, count = environment.host.name, len(environment.lock.archives(environment.platform))
     parts = [f"{host} fetches {len(theirs)}"] if theirs else []

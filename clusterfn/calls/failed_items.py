@@ -6,7 +6,7 @@ A map over a session also takes the words of `on_error=` from here; `session_map
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from clusterfn.bridge import layout
 from clusterfn.calls import outcome_errors
@@ -26,7 +26,7 @@ def check_on_error(on_error: str) -> None:
     Raises:
         ConfigError: It is neither "collect" nor "raise".
     """
-    if on_error not in ("collect", "raise"):
+    if on_error not in get_args(OnError):
         raise ConfigError(f"on_error={on_error!r} is not known", hint='use "collect" or "raise"')
 
 

@@ -7,17 +7,17 @@ thread, so they never wait.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING
-from clusterfn.calls import conclusion, liveness, submit
+from clusterfn.calls import conclusion, liveness, silent_jobs, submit
 from clusterfn.calls.array_tasks import ArrayTask, ArrayTaskOwner
 from clusterfn.calls.submission import PendingSubmission, Started, WaitingJob
 from clusterfn.config.job_spec import Group, JobSpec
-from clusterfn.errors import SubmitError
+from clusterfn.errors import ClusterfnError, SubmitError
 from clusterfn.hosts import exit_flush, loop
 from clusterfn.hosts.connection import SpawnReply
 from clusterfn.hosts.scheduler_watch import LookCounter, Seen, Silent
@@ -190,7 +190,7 @@ class GroupElements(ArrayTaskOwner):
                 self.session.unwatch(self.scheduler_name)
             elif self._looks.gone == liveness.LOOKS_UNSEEN and len(unbegun) == len(elements):
                 # After fewer looks, the sender may still be about to start them.
-                self.conclude_rest(conclusion.NEVER_BEGAN)
+                loop.begin(self._conclude_unless_they_start_later())
             elif self._looks.gone >= liveness.LOOKS:
                 for element in unbegun:
                     loop.begin(element.tracker.liveness.process_ended())
@@ -199,6 +199,20 @@ class GroupElements(ArrayTaskOwner):
             self.cancel_at_scheduler()
         elif unbegun and not self._failing_rest:
             self._explain_if_gone(seen)
+
+    async def _conclude_unless_they_start_later(self) -> None:
+        """Conclude elements that have not begun, unless they may wait in the agent of another program: ask later then.
+
+        Without an answer, that is asked later, too.
+        """
+        try:
+            is_lost = not await silent_jobs.start_later(self.session)
+        except (ClusterfnError, CancelledError):
+            is_lost = False
+        if not is_lost:
+            self._looks = LookCounter()
+        elif not self._failing_rest and not self._over:
+            self.conclude_rest(conclusion.NEVER_BEGAN)
 
     def _explain_if_gone(self, seen: JobState | None) -> None:
         """Ask the scheduler about elements that have not begun, once looks in a row have not found them."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 60.0
 _DROP_S = 15.0
 # Most hosts and schedulers take a job sooner, so that no note about it is needed.
-_TAKES_S = 3.0
+TAKES_S = 3.0
 
 
 def _naming_this_program(reason: str) -> str:
@@ -278,17 +278,20 @@ class QueueTracker:
         return [each for each in sent if each is not None and not each.done()]
 
     def unanswered(self, since: float) -> str:
-        """Say who has not taken it yet, if it was sent longer ago than a moment; "" otherwise.
+        """Say who has not taken or started it yet, if it was sent longer ago than a moment; "" otherwise.
 
         Args:
             since: When it was sent, by the monotonic clock.
         """
         silent_s, rules, host = time.monotonic() - since, self.session.scheduler_rules, self.session.host.name
-        if silent_s < _TAKES_S or self._is_refused:
+        if silent_s < TAKES_S or self._is_refused:
             return ""
         is_there = self.laid_out is None or self.laid_out.done()
-        if is_there and not (rules.has_nodes and any(not each.done() for each in self.submissions())):
+        if is_there and all(each.done() for each in self.submissions()):
             return ""
+        if is_there and not rules.has_nodes:
+            # Few jobs begin there at a time.
+            return f"{host} has not started it for {silent_s:.0f} s"
         return f"{f'{rules.title} on {host}' if is_there else host} has not taken it for {silent_s:.0f} s"
 
     def cancel_at_scheduler(self) -> Reply[Completed] | None:

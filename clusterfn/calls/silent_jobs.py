@@ -137,8 +137,8 @@ async def _conclude_unseen(silent: Conclusion) -> None:
                 return
         else:
             spec, message = posixpath.join(job.folder, layout.SPEC), "the job was sent but never started"
-            if not (await job.connection.run(["find", spec, "-mmin", "+1"])).out:
-                # A younger job may be about to start.
+            if not (await job.connection.run(["find", spec, "-mmin", "+1"])).out or await start_later(job.session):
+                # A younger job may be about to start, and so may one that waits in the agent of another program.
                 return
     except (ClusterfnError, concurrent.futures.CancelledError):
         # The next missed heartbeat asks again.
@@ -152,6 +152,14 @@ async def is_refused_elsewhere(connection: HostConnection, folder: str) -> bool:
     """Whether a program has lately said that it will submit the job, which the scheduler refuses for now."""
     note = posixpath.join(folder, layout.REFUSED)
     notes = await connection.run(["find", note, "-mmin", f"-{layout.REFUSED_FOR_S / 60:.0f}"])
+    return bool(notes.out)
+
+
+async def start_later(session: HostState) -> bool:
+    """Whether an agent on that machine has lately said that jobs wait in it for their turn to begin."""
+    machine = posixpath.join(session.root, layout.MACHINES, session.connection.facts.machine)
+    note = posixpath.join(machine, layout.STARTING)
+    notes = await session.connection.run(["find", note, "-mmin", f"-{layout.STARTING_FOR_S / 60:.0f}"])
     return bool(notes.out)
 
 

@@ -6,9 +6,9 @@ import os
 import sys
 from collections.abc import Sequence
 
+from clusterfn.cli.argument_parser import WrongUsage
 from clusterfn.cli.complaint import USAGE, Complaint, describe_error
 from clusterfn.cli.parser import make_parser
-from clusterfn.cli.usage import WrongUsage
 from clusterfn.config.quiet import be_verbose, is_verbose
 
 # The exit code by which shells report Ctrl-C: 128 and the number of SIGINT.

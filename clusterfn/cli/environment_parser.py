@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from clusterfn.cli.usage import Command, CommandParser, add_command, add_host, add_json
+from clusterfn.cli.argument_parser import Command, CommandParser, add_command, add_host, add_json
 
 _FILE_AND_HOST = "a file such as environment.yml (the host's, else ./environment.yml), and the name of a host"
 _ENVIRONMENT_ID = "an environment's id, or its first digits, or the file it was made from; and the name of a host"

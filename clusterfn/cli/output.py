@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import codecs
 import concurrent.futures
 import contextlib
 import logging
@@ -14,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Union
 
+from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, PENDING, RUNNING, SHORT
 from clusterfn.bridge.supervisor.text import in_one_line, printable
 from clusterfn.calls import console, job_display
@@ -21,6 +21,7 @@ from clusterfn.calls.at_once import at_once
 from clusterfn.calls.attach import attach as find
 from clusterfn.calls.group import JobGroup, state_of_group
 from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls.live_output import OutputWriter
 from clusterfn.calls.outcome_errors import in_a_line
 from clusterfn.cli import screen
 from clusterfn.cli.complaint import describe_error, error_facts
@@ -139,8 +140,7 @@ def _follow(job: Job[Any], stream: str) -> None:
     """
     events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
     entry_of(job).listen(lambda kind, what: events.put((kind, what)))
-    # A piece of output may end in the middle of a character.
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    writer = OutputWriter()
     first: list[tuple[str, Any]] = []
 
     def comes(seconds: float | None) -> bool:
@@ -155,8 +155,7 @@ def _follow(job: Job[Any], stream: str) -> None:
     kind, what = first[-1]
     while kind != "done":
         if kind == stream:
-            sys.stdout.write(decoder.decode(what))
-            sys.stdout.flush()
+            writer.write(layout.STDOUT, what)
         elif kind == "connection" and what:
             console.tell(f"{job.id[:SHORT]} {what}")
         kind, what = events.get()

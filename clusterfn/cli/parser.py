@@ -13,8 +13,8 @@ from typing import Any
 
 from clusterfn import __version__
 from clusterfn.bridge.schedulers.registry import SCHEDULERS
+from clusterfn.cli.argument_parser import Command, CommandParser, Parser, add_command, add_host, add_json
 from clusterfn.cli.environment_parser import add_env, add_jupyter, add_kernel
-from clusterfn.cli.usage import Command, CommandParser, Parser, add_command, add_host, add_json
 
 # These cannot change: users know a job by its name, and its environment and files were chosen for the others.
 NOT_ALTERABLE = ("cores", "gpus", "gpu-type", "name", "environment")

@@ -96,7 +96,7 @@ class JobSpec(NamedTuple):
         bridge: The folder of the bridge there, absolute.
         host_python: The old interpreter that runs the supervisor.
         sys_path: Folders of the user's modules there.
-        umask: The user's own, for what the function writes.
+        umask: That of the user's login, for what the function writes.
         resume: The job with a copy of whose checkpoint this one begins.
         scheduler_options: Those of this call alone; `host` has them too.
         after: The jobs whose values it takes, by id: `name`, and `items`, the indices of a group's items or None.

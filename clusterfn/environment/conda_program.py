@@ -61,7 +61,12 @@ async def answer(job: Mapping[str, Any]) -> dict[str, Any]:
     except tuple(kinds.values()) as error:
         silent = tuple(kinds[name] for name in ("GatewayError", "FetchRepoDataError", "IoError") if name in kinds)
         return {"unreachable" if isinstance(error, silent) else "failed": str(error)}
-    return {"solved": [_package(each) for each in found]}
+    return {"solved": [{
+        "name": each.name.normalized, "version": str(each.version), "url": each.url,
+        "md5": (each.md5 or b"").hex(), "sha256": (each.sha256 or b"").hex(),
+        "dependencies": {name: versions for name, _, versions in (str(text).partition(" ") for text in each.depends)
+                         if not name.startswith("__")},
+    } for each in found]}  # fmt: skip
 
 
 async def _nearest(attempt: Callable[[str], Awaitable[list[Any]]], wanted: str) -> list[Any]:
@@ -94,16 +99,6 @@ async def _solve(gateway: Any, job: Mapping[str, Any], python: str) -> list[Any]
             for name, version, _, build in triples
         ],
     ))  # fmt: skip
-
-
-def _package(record: Any) -> dict[str, Any]:
-    """Return a package as a lock has it."""
-    pairs = (str(each).partition(" ") for each in record.depends)
-    return {
-        "name": record.name.normalized, "version": str(record.version), "url": record.url,
-        "md5": (record.md5 or b"").hex(), "sha256": (record.sha256 or b"").hex(),
-        "dependencies": {name: versions for name, _, versions in pairs if not name.startswith("__")},
-    }  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -56,17 +56,13 @@ class SolveTarget:
 
 
 def solve(spec: Specification, target: SolveTarget, say: Say) -> list[LockedPackage]:
-    """Return conda's packages for the host.
-
-    Raises:
-        LockError: There is no solution with any Python, or no solver; or a channel does not answer.
-    """
+    """Return conda's packages for the host; raise LockError if no Python solves, or no solver or channel answers."""
     settings, specs = package_sources.read_condarc(), list[str]()
-    for text in (each.text for each in spec.conda):
+    for each in spec.conda:
         # py-rattler does not read the user's .condarc, so that a channel is given by its address.
-        channel, separator, rest = text.partition("::")
-        urls = package_sources.channel_urls(channel, settings) if separator else ()
-        specs.append(f"{urls[0]}::{rest}" if len(urls) == 1 else rest or text)
+        urls = package_sources.channel_urls(each.channel, settings) if each.channel else ()
+        bare = each.text.removeprefix(f"{each.channel}::")
+        specs.append(f"{urls[0]}::{bare}" if len(urls) == 1 else bare)
     job = {
         "channels": [url for name in spec.channels for url in package_sources.channel_urls(name, settings)],
         "platform": target.platform,
@@ -112,11 +108,7 @@ def run_program(
     argv: Sequence[str], report: Callable[[float], None], *, given: str = "", folder: Path | None = None,
     variables: Mapping[str, str],
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
-    """Run a program that may take long, conda's solver or uv, to its end; never leave it behind.
-
-    Args:
-        report: Called every 15 s with the seconds that it has run.
-    """
+    """Run conda's solver or uv to its end; never leave it behind. Report every 15 s the seconds that it has run."""
     began = time.monotonic()
     with subprocess.Popen(
         list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder,
@@ -143,17 +135,11 @@ def find_interpreter() -> str:
         what = "this Python has no py-rattler, which solves packages of conda and needs Python 3.10 or newer"
         other = "list the packages in a requirements.txt, which needs no solver"
         raise LockError(what, hint=f"pip install 'py-rattler>=0.28,<1'; or {other}")
-
     return sys.executable
 
 
 def public(channel: str) -> str:
-    """Return a name or an address without the user's password and token: the lock is for everybody.
-
-    Example:
-        >>> public("https://a:b@x.org/t/0/c/y.conda"), public("https://x.org/t/0/t/y.conda"), public("conda-forge")
-        ('https://x.org/c/y.conda', 'https://x.org/t/y.conda', 'conda-forge')
-    """
+    """Return a name or an address without the user's password and token, /t/TOKEN: the lock is for everybody."""
     return without_password(re.sub(r"(://[^/]+)/t/[^/]+", r"\1", channel)) if "://" in channel else channel
 
 
@@ -165,11 +151,10 @@ def machine_of(platform: str) -> str:
 
 def virtual_packages(target: SolveTarget) -> dict[str, str]:
     """Return what is assumed to be on the host."""
-    found = {
+    return {
         "__archspec": f"1 {machine_of(target.platform)}", "__unix": "0", "__linux": "5.10",
-        "__glibc": target.glibc or OLDEST_GLIBC,
+        "__glibc": target.glibc or OLDEST_GLIBC, **({"__cuda": target.cuda} if target.cuda else {}),
     }  # fmt: skip
-    return {**found, "__cuda": target.cuda} if target.cuda else found
 
 
 def unreachable(title: str, what: str, lines: Sequence[str], spec: Specification) -> LockError:

@@ -36,15 +36,7 @@ class GpuCapabilities:
     source: str = ""
 
     def in_words(self, least: str = "") -> str:
-        """Say what is known of them, for messages.
-
-        Args:
-            least: The oldest driver that would do; "" to leave it out.
-
-        Example:
-            >>> GpuCapabilities("575.57.08", ("8.6",), "nvidia-smi says on tensor01").in_words("525.60.13")
-            'driver 575.57.08 (at least 525.60.13), compute capability 8.6, as nvidia-smi says on tensor01'
-        """
+        """Say what is known of them, for messages, and the oldest driver that would do: "driver 575 (at least 525)"."""
         needs = f" (at least {least})" if least else ""
         known = f", compute capability {', '.join(self.capabilities)}" if self.capabilities else ""
         return f"driver {self.driver}{needs}{known}{f', as {self.source}' if self.source else ''}"
@@ -62,11 +54,11 @@ class CudaBuild:
 
     def has(self, torch: Version) -> bool:
         """Return whether there is such a build of that minor version of PyTorch."""
-        return _is_within(torch, (self.first, self.last))
+        return _is_within(torch, self.first, self.last)
 
     def is_default(self, torch: Version) -> bool:
         """Return whether the Python package index itself has this build."""
-        return self.on_pypi is not None and _is_within(torch, self.on_pypi)
+        return self.on_pypi is not None and _is_within(torch, *self.on_pypi)
 
 
 @dataclass(frozen=True)
@@ -141,21 +133,17 @@ class TorchChoice:
 def load_table() -> CudaTable:
     """Read the table."""
     content: Mapping[str, Any] = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
+
+    def span(pair: Sequence[str | None]) -> tuple[Version, Version | None]:
+        return version(pair[0] or ""), version(pair[1]) if pair[1] else None
+
     rows = tuple(
-        CudaBuild(str(row["cuda"]), *_span(row["torch"]), tuple(map(str, row["capabilities"])),
-                  _span(row["pypi"]) if row.get("pypi") else None)
-        for row in content["builds"]
-    )  # fmt: skip
+        CudaBuild(
+            each["cuda"], *span(each["torch"]), tuple(each["capabilities"]), each.get("pypi") and span(each["pypi"])
+        )
+        for each in content["builds"]
+    )
     return CudaTable(rows, dict(content["drivers"]), dict(content["ships"]), str(content["date"]))
-
-
-def _is_within(torch: Version, span: tuple[Version, Version | None]) -> bool:
-    first, last = span
-    return first <= torch[:2] and (last is None or torch[:2] <= last)
-
-
-def _span(pair: Sequence[object]) -> tuple[Version, Version | None]:
-    return version(str(pair[0])), None if pair[1] is None else version(str(pair[1]))
 
 
 def choose_build(
@@ -166,19 +154,11 @@ def choose_build(
     The best build is for the newest CUDA that the driver itself has, else for one of the same major version.
 
     Args:
-        gpus: The machine's driver and its GPUs' compute capabilities.
         versions: What is wanted of it, as pip writes that; one alone means that one, "" the newest that fits.
         host: For messages.
         built_for: The only version of CUDA that may be chosen; "" for any.
 
-    Raises:
-        EnvironmentBuildError: No build fits; it names the numbers and what would work.
-
-    Example:
-        >>> choose_build(GpuCapabilities("575.57.08", ("8.6",)), "2.7.1").cuda
-        '12.6'
-        >>> choose_build(GpuCapabilities("595.45.04", ("8.6",)), ">=2.4,<2.8").torch
-        '2.7'
+    Raise EnvironmentBuildError, with the numbers and what would work, if no build fits.
     """
     known = load_table()
     wanted = [minor for minor in known.minors() if admits(versions, minor)]
@@ -240,16 +220,15 @@ def runs_on(torch: str, build: str, gpus: GpuCapabilities) -> bool:
 
 
 def newest_cuda(driver: str) -> str:
-    """Return the newest version of CUDA that a driver supports.
-
-    Example:
-        >>> newest_cuda("575.57.08")
-        '12.9'
-    """
+    """Return the newest version of CUDA that a driver supports, "12.9" for 575.57.08."""
     known = load_table()
     own = [cuda for cuda, least in known.ships.items() if version(least) <= version(driver)]
     majors = [f"{major}.0" for major, least in known.drivers.items() if version(least) <= version(driver)]
     return max([*own, *majors], key=version, default="")
+
+
+def _is_within(torch: Version, first: Version, last: Version | None) -> bool:
+    return first <= torch[:2] and (last is None or torch[:2] <= last)
 
 
 def _text(torch: Version) -> str:

@@ -41,11 +41,8 @@ def download_packages(
 ) -> Iterator[tuple[str, Path]]:
     """Yield each package's SHA-256 and file, in order, as soon as it is in the cache.
 
-    Args:
-        indexes: (name, address) of what the user's file names, for the credentials in it.
-
-    Raises:
-        EnvironmentBuildError: One cannot be downloaded, or has another hash than the lock.
+    Raise EnvironmentBuildError if one cannot be downloaded, or has another hash than the lock. The `indexes` are
+    (name, address) of what the user's file names, for the credentials in it.
     """
     lock, done, moved, is_over = threading.Lock(), 0, 0, False
 
@@ -129,12 +126,7 @@ def _planned(package: LockedPackage) -> PlannedPackage:
 
 
 def zstandard_wheel(python: tuple[int, ...], machine: str) -> LockedPackage | None:
-    """The wheel with which a host's old Python reads .conda packages, from `zstd.yml`; None if the table has none.
-
-    Example:
-        >>> zstandard_wheel((3, 6, 8), "x86_64").version
-        '0.20.0'
-    """
+    """Return the wheel with which a host's old Python reads .conda packages; None if `zstd.yml` has none for it."""
     for address in yaml.safe_load(_ZSTD_TABLE.read_text(encoding="utf-8")):
         url, _, sha256 = address.partition("#sha256=")
         if f"-cp{python[0]}{python[1]}-" in url and url.endswith(f"_{machine}.whl"):

@@ -61,7 +61,7 @@ done
   done
 done | head -n 500
 """
-# By these words `_missing` tells the complaint of the program below from other failures.
+# By these words the complaint of the program below differs from other failures.
 _NONE = "none of these can be executed"
 # Tries each candidate; the first that can be executed describes itself. POSIX sh, as every login node has it.
 # `~/.conda/environments.txt:NAME` is what has that name in the list that conda keeps of all environments.
@@ -125,20 +125,14 @@ print(json.dumps({"path": sys.executable, "version": list(sys.version_info[:2]),
 
 
 def is_existing(text: str | None) -> bool:
-    """Return whether `environment=` names an existing environment, or nothing; else it is a specification.
-
-    Example:
-        >>> is_existing("conda:torch"), is_existing("environment.yml")
-        (True, False)
-    """
+    """Return whether `environment=` names an existing environment, "conda:x", or none; else it is a specification."""
     return text is None or text == "current" or text.partition(":")[0] in ENVIRONMENT_KINDS
 
 
 def parse_existing(text: str | None, scheduler: str) -> ExistingEnvironment:
     """Parse `environment=`; None is this interpreter on `local`, else the host's own of the caller's version.
 
-    Raises:
-        ConfigError: An unknown kind, or one that this version cannot make.
+    Raise ConfigError for an unknown kind, or one that this version cannot make.
     """
     if text in (None, "current") and scheduler == "local":
         return ExistingEnvironment("current")
@@ -178,10 +172,7 @@ class ExistingEnvironment(NamedTuple):
     def read(
         self, rc: int | None, out: bytes, err: bytes, root: str
     ) -> tuple[Interpreter, Mapping[str, Mapping[str, bytes]]]:
-        """Read what the command of `probe` printed.
-
-        Returns:
-            Its interpreter, with what makes it complete, and the folders of executables that must be made first.
+        """Read what the command of `probe` printed: the interpreter, and folders of executables to be made first.
 
         Raises:
             EnvironmentBuildError: There is no such interpreter, it is too old, or modules are missing.
@@ -191,7 +182,14 @@ class ExistingEnvironment(NamedTuple):
         except (ValueError, IndexError, RecursionError):
             said = {}
         if not said or not isinstance(said, dict):
-            raise self._missing(rc, out, err)
+            if _NONE.encode() in err:
+                raise _explain_absence(self.kind, self.value, out.decode("utf-8", "replace"))
+            lines = [line.decode("utf-8", "replace") for line in (out + err).splitlines()[-5:]]
+            what = f"environment '{self.kind}:{self.value}' has no interpreter"
+            if self.kind == "found":
+                what = f"no environment was named, and the host has no {_CALLERS_PYTHON}"
+            raise EnvironmentBuildError(f"{what} that runs (exit {rc})", evidence=lines, stage="environment",
+                                        hint="find it on the host, and set the path of its python")  # fmt: skip
         with reading("the host", "what its interpreter says of itself"):
             path, prefix, missing = str(said["path"]), str(said["prefix"]), list(map(str, said["missing"]))
             major, minor = map(int, said["version"])
@@ -217,16 +215,6 @@ class ExistingEnvironment(NamedTuple):
         activation = {"prepend": {"PATH": in_path}, "set": {**said["set"], **of_kind}, "unset": []}
         return Interpreter(path, (major, minor), activation), folders
 
-    def _missing(self, rc: int | None, out: bytes, err: bytes) -> EnvironmentBuildError:
-        if _NONE.encode() in err:
-            return _explain_absence(self.kind, self.value, out.decode("utf-8", "replace"))
-        said = [line.decode("utf-8", "replace") for line in (out + err).splitlines()[-5:]]
-        what = f"environment '{self.kind}:{self.value}' has no interpreter"
-        if self.kind == "found":
-            what = f"no environment was named, and the host has no {_CALLERS_PYTHON}"
-        return EnvironmentBuildError(f"{what} that runs (exit {rc})", evidence=said, stage="environment",
-                                     hint="find it on the host, and set the path of its python")  # fmt: skip
-
 
 def _folders_beside(kind: str, value: str) -> str:
     """Return the folders on a host that may have what was meant, one in a line."""
@@ -243,18 +231,26 @@ def _folders_beside(kind: str, value: str) -> str:
 
 def _explain_absence(kind: str, value: str, printed: str) -> EnvironmentBuildError:
     """Return the error for an environment that is not there, from what `_REPORT` has printed; it lists what is."""
+    found = {mark: [line[len(mark) :] for line in printed.splitlines() if line.startswith(mark)]
+             for mark in (_WHY, _HOME, _THERE)}  # fmt: skip
     # Without the caller's version of Python, others may do.
+    of, like = ("python", f"/usr/bin/{_CALLERS_PYTHON}") if kind == "found" else (kind, value)
+    home = next(iter(found[_HOME]), "")
+    # As users name them, those like the value first.
+    words = dict.fromkeys(_as_written(of, program, home) for program in found[_THERE])
+    names = sorted(filter(None, words), key=lambda each: -_likeness(each, like))
+    some, more = ", ".join(f"{of}:{each}" for each in names[:MOST_LISTED]), len(names) - MOST_LISTED
+    listed = f"there {'are' if len(names) > 1 else 'is'} {some}{f' and {more} more' if more > 0 else ''}"
+    evidence = [listed] if names else []
     if kind == "found":
-        names = _existing_names("python", f"/usr/bin/{_CALLERS_PYTHON}", printed)
         same = next((each for each in names if posixpath.basename(each) == _CALLERS_PYTHON), "")
         hint = f'set environment="python:{same}"' if same else NAME_ENVIRONMENT
-        return EnvironmentBuildError(NO_PYTHON, evidence=_listed("python", names), stage="environment", hint=hint)
-    reasons = [line[len(_WHY) :] for line in printed.splitlines() if line.startswith(_WHY)] or ["it does not exist"]
-    names, searched = _existing_names(kind, value, printed), list[str]()
+        return EnvironmentBuildError(NO_PYTHON, evidence=evidence, stage="environment", hint=hint)
+    reasons = found[_WHY] or ["it does not exist"]
     if kind == "conda":
         reasons = [f"no conda on the host has an environment {value}"]
         places = (*environment_kinds.CONDA_PLACES, environment_kinds.CONDA_LIST)
-        searched = [f"searched {', '.join(places)}"]
+        evidence = evidence or [f"searched {', '.join(places)}"]
     near = names[0] if names and _likeness(names[0], value) >= _ALIKE else ""
     if reasons[0].startswith(_LOCKED):
         hint = "ask the owner of that folder to let you in, or use an environment of your own"
@@ -266,24 +262,7 @@ def _explain_absence(kind: str, value: str, printed: str) -> EnvironmentBuildErr
         # The interpreter of this program may be gone too, which is no kind of its own.
         hint = ENVIRONMENT_KINDS.get(kind, ENVIRONMENT_KINDS["python"]).if_missing.format(value=value)
     message = f"environment '{kind}:{value}': {reasons[0]}"
-    return EnvironmentBuildError(message, evidence=_listed(kind, names) or searched, stage="environment", hint=hint)
-
-
-def _existing_names(kind: str, value: str, printed: str) -> list[str]:
-    """Return the environments of a kind that `_REPORT` has found, as users name them: those like the value first."""
-    lines = printed.splitlines()
-    home = next((line[len(_HOME) :] for line in lines if line.startswith(_HOME)), "")
-    programs = dict.fromkeys(line[len(_THERE) :] for line in lines if line.startswith(_THERE))
-    words = dict.fromkeys(_as_written(kind, program, home) for program in programs)
-    return sorted(filter(None, words), key=lambda each: -_likeness(each, value))
-
-
-def _listed(kind: str, names: Sequence[str]) -> list[str]:
-    if not names:
-        return []
-    some = ", ".join(f"{kind}:{each}" for each in names[:MOST_LISTED])
-    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
-    return [f"there {'are' if len(names) > 1 else 'is'} {some}{more}"]
+    return EnvironmentBuildError(message, evidence=evidence, stage="environment", hint=hint)
 
 
 def _as_written(kind: str, program: str, home: str) -> str:

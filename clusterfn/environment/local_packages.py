@@ -30,7 +30,7 @@ def local_packages(folder: Path, uv: Mapping[str, Any]) -> dict[str, Any]:
         sources = [each for _, each in source_tables(settings.get("sources") or {})]
         places = [above / Path(str(each["path"])).expanduser() for each in sources if "path" in each]
         if "workspace" in settings or any(each.get("workspace") for each in sources):
-            places += _matches(*_workspace(above), "members")
+            places += _workspace(above)[1]
         for place in places:
             if place.resolve() in seen:
                 continue
@@ -48,29 +48,24 @@ def local_packages(folder: Path, uv: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def workspace_root(folder: Path) -> Path:
-    """Return the folder whose [tool.uv] counts for a project: that of its workspace if it is a member, else its own.
-
-    Raises:
-        ConfigError: A file above it is no TOML.
-    """
-    root, workspace = _workspace(folder)
-    named, excluded = ({each.resolve() for each in _matches(root, workspace, key)} for key in ("members", "exclude"))
-    return root if folder.resolve() in named - excluded else folder
+    """Return the folder whose [tool.uv] counts for a project: that of its workspace if it is a member, else its own."""
+    root, *lists = _workspace(folder)
+    members, excluded = ({each.resolve() for each in places} for places in lists)
+    return root if folder.resolve() in members - excluded else folder
 
 
-def _workspace(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the nearest workspace from a folder upwards, with its table in [tool.uv]; without one this folder."""
+def _workspace(folder: Path) -> tuple[Path, list[Path], list[Path]]:
+    """Return the nearest workspace from a folder upwards, and the folders that are its members and that it excludes."""
     for root in [folder, *folder.resolve().parents]:
         file = root / PYPROJECT
         table = load_toml(file).get("tool", {}).get("uv", {}).get("workspace", {}) if file.is_file() else {}
         if table:
-            return root, table
-    return folder, {}
-
-
-def _matches(root: Path, workspace: Mapping[str, Any], key: str) -> list[Path]:
-    """Return the folders of a workspace that one of its lists of patterns names."""
-    return sorted({place for pattern in workspace.get(key, []) for place in root.glob(str(pattern)) if place.is_dir()})
+            members, excluded = (
+                {each for pattern in table.get(key, []) for each in root.glob(str(pattern)) if each.is_dir()}
+                for key in ("members", "exclude")
+            )
+            return root, sorted(members), sorted(excluded)
+    return folder, [], []
 
 
 def source_tables(sources: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

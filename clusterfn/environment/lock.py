@@ -159,11 +159,7 @@ def file_name(url: str) -> str:
 
 
 def read_lock(path: Path) -> EnvironmentLock:
-    """Read the lock in a file.
-
-    Raises:
-        LockError: It is none, or names something that cannot be built on a host by its hash.
-    """
+    """Read the lock in a file; raise LockError if it is none, or names what no host can build by its hash."""
     try:
         # The time is taken before the content, so that a change meanwhile is seen later.
         written = path.stat().st_mtime_ns

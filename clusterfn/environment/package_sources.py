@@ -119,12 +119,7 @@ def usual_channels() -> tuple[str, ...]:
 
 
 def channel_urls(name: str, found: Mapping[str, Any]) -> list[str]:
-    """Return the addresses of a channel; `defaults` and those of custom_multichannels have several.
-
-    Example:
-        >>> channel_urls("conda-forge/label/dev", {"channel_alias": "https://mirror.example"})
-        ['https://mirror.example/conda-forge/label/dev']
-    """
+    """Return the addresses of a channel; `defaults` and those of custom_multichannels have several."""
     if "://" in name:
         return [os.path.expandvars(name)]
     several = found.get("custom_multichannels") or {}
@@ -163,8 +158,7 @@ def _condarcs() -> Iterator[Path]:
 def with_credentials(url: str, indexes: Sequence[tuple[str, str]]) -> str:
     """Return an address with the user's name and password for its server; "" if none are known.
 
-    Args:
-        indexes: (name, address) of what a project names: indexes by their names, a package or a repository without.
+    What a project names is given as (name, address): indexes by their names, a package or a repository without.
     """
     parts = urlsplit(url)
     best, nearest = "", -1

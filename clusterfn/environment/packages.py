@@ -34,15 +34,7 @@ _TRAVELS = ("clusterfn", "cloudpickle")
 
 
 def from_packages(packages: Sequence[str]) -> Specification:
-    """Parse `packages=` into a specification.
-
-    Raises:
-        ConfigError: One of them is not understood.
-
-    Example:
-        >>> from_packages(["numpy>=2", "pip:rich"]).conda[0].text
-        'numpy >=2'
-    """
+    """Parse `packages=` into a specification; raise ConfigError if one of them is not understood."""
     title = masked(f"packages={json.dumps(list(packages))}")
     conda, lines = list[Requirement](), RequirementLines(Path.cwd())
     sentences: list[str] = []

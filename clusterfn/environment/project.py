@@ -1,7 +1,7 @@
 """A project's own file of dependencies, as one value: pyproject.toml, uv.lock, pylock.toml or requirements.txt.
 
-`project_files` reads it, `wheels` finds its wheels with uv. Here is also what all readers of such files need: TOML, and
-names and versions as pip compares them.
+`environment_files` reads it, `wheels` finds its wheels with uv. Here is also what all readers of such files need: TOML,
+and names and versions as pip compares them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ PIP_LINES = "pip"  # lines of a `pip:` section or of packages=
 _GROUP = "group:"
 # No minor version of PyTorch or Python has had as many patches.
 _PATCHES = 30
-# PEP 751 names these files.
-_PYLOCK = re.compile(r"pylock(?:\.[^.]+)?\.toml")
 Version = tuple[int, ...]
 # The name of a project, an extra or a group as indexes write it.
 normalize: Callable[[str], str] = canonicalize_name
@@ -42,8 +40,7 @@ class ProjectFile:
 
     Attributes:
         kind: One of the names above.
-        extras: Of its optional dependencies.
-        groups: Of its dependency groups.
+        extras, groups: Of its optional dependencies, and of its dependency groups.
         requires_python: Such as ">=3.10"; "" for any.
         hashes: The SHA-256 that the user allows for each project; without any, none is compared.
         indexes: (name, address) of the package indexes that it names; uv has variables with their passwords. Of a
@@ -68,59 +65,26 @@ class ProjectFile:
         return self.kind in (UV_LOCK, PYLOCK)
 
 
-def is_project_file(path: Path) -> bool:
-    """Whether `project_files` reads a file of that name."""
-    name = path.name
-    return path.suffix.lower() == ".txt" or name in (PYPROJECT, UV_LOCK) or bool(_PYLOCK.fullmatch(name))
-
-
 def split_parts(parts: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Split what is in brackets into extras and groups, sorted and normalized.
-
-    Example:
-        >>> split_parts(["gpu", "group:dev", "My_Extra"])
-        (('gpu', 'my-extra'), ('dev',))
-    """
+    """Split what is in brackets, "gpu" and "group:dev", into extras and groups, sorted and normalized."""
     extras = {normalize(part) for part in parts if not part.startswith(_GROUP)}
     groups = {normalize(part[len(_GROUP) :].strip()) for part in parts if part.startswith(_GROUP)}
     return tuple(sorted(extras)), tuple(sorted(groups))
 
 
-def refuse_parts(path: Path, parts: Sequence[str]) -> None:
-    """Raise ConfigError if extras or groups are named of a file that has none."""
-    if parts:
-        hint = f'write environment="{path.name}", or name a pyproject.toml or its uv.lock'
-        raise ConfigError(f"{path.name} has no extras and no groups, but {', '.join(parts)} is named", hint=hint)
-
-
 def version(text: str) -> Version:
-    """Return a version as numbers, without suffixes.
-
-    Example:
-        >>> version("2.7.1+cu128")
-        (2, 7, 1)
-    """
+    """Return a version as numbers, without suffixes: (2, 7, 1) for "2.7.1+cu128"."""
     parts = text.strip().partition("+")[0].split(".")
     return tuple(map(int, itertools.takewhile(str.isdigit, parts)))
 
 
 def admits(versions: str, minor: tuple[int, ...]) -> bool:
-    """Return whether pip would accept some release of a minor version; a version alone means exactly that one.
-
-    Example:
-        >>> [minor for minor in range(10) if admits(">=2.4,<2.8,!=2.5.*", (2, minor))]
-        [4, 6, 7]
-    """
+    """Return whether pip would accept some release of a minor version, (3, 11); a version alone means that one."""
     return any(admits_release(versions, (*minor[:2], patch)) for patch in range(_PATCHES))
 
 
 def admits_release(versions: str, release: tuple[int, ...]) -> bool:
-    """Return whether pip would accept one release, (3, 11, 4).
-
-    Example:
-        >>> admits_release(">=3.11.5", (3, 11, 4)), admits_release("~=3.11.2", (3, 11, 4))
-        (False, True)
-    """
+    """Return whether pip would accept one release, (3, 11, 4)."""
     return _specifiers(versions).contains(".".join(map(str, release)), prereleases=True)
 
 
@@ -135,11 +99,7 @@ def _specifiers(versions: str) -> SpecifierSet:
 
 
 def load_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file, once until it changes: every call of a function reads its environment's files.
-
-    Raises:
-        ConfigError: It cannot be read, or is no TOML; with its line.
-    """
+    """Read a TOML file, once until it changes, as every call reads it; raise ConfigError with the line that is bad."""
     try:
         # The time and the size say whether the file has changed since it was read.
         stat = path.stat()

@@ -3,7 +3,7 @@
     environment="pyproject.toml[python:host]"     in brackets, for one function
     env_python: /usr/bin/python3.11               in clusterfn.yml, for a host
 
-`standalone` finds the archive. Of the host's interpreters one is chosen by what each says about itself: `question` is
+`wheel_solver` finds the archive. Of the host's interpreters one is chosen by what each says about itself: `question` is
 the command to run there, and `choose` reads what it printed. Nothing here contacts the host.
 """
 
@@ -102,15 +102,7 @@ class PythonSource:
 
 
 def parse_source(text: str, place: str = "") -> PythonSource:
-    """Parse what stands behind `python:` or `env_python:`; "" is nothing.
-
-    Raises:
-        ConfigError: It is no source.
-
-    Example:
-        >>> parse_source("host").kind, parse_source("~/py/bin/python3").program
-        ('host', '~/py/bin/python3')
-    """
+    """Parse what stands behind `python:` or `env_python:`; "" is nothing. Raise ConfigError if it is no source."""
     if not text or text in PYTHON_SOURCES:
         return PythonSource(text)
     if not is_python_source(text):
@@ -120,15 +112,7 @@ def parse_source(text: str, place: str = "") -> PythonSource:
 
 
 def split_source(parts: Sequence[str]) -> tuple[PythonSource, tuple[str, ...]]:
-    """Split what is in brackets into the source of Python, and the rest.
-
-    Raises:
-        ConfigError: There are two, or one is no source.
-
-    Example:
-        >>> split_source(["gpu", "python:host"])[1]
-        ('gpu',)
-    """
+    """Split what is in brackets into the source of Python and the rest; raise ConfigError if two sources are named."""
     named = [part for part in parts if part.startswith(_PART)]
     if len(named) > 1:
         raise ConfigError(f"two sources of Python are named: {' and '.join(named)}", hint="keep one of them")
@@ -158,8 +142,7 @@ def question(source: PythonSource, project: ProjectFile, caller: tuple[int, int]
 def choose(source: PythonSource, project: ProjectFile, platform: str, printed: str, host: str) -> HostPython:
     """Return the first interpreter that fits the project and the host, from what the command of `question` printed.
 
-    Raises:
-        EnvironmentBuildError: None fits; with the reason for each.
+    Raise EnvironmentBuildError if none fits, with the reason for each.
     """
     lines = printed.splitlines()
     with reading(host, "what its interpreters say of themselves"):

@@ -47,12 +47,11 @@ _packed: dict[str, Path] = {}
 def pack(where: str, name: str, indexes: Sequence[tuple[str, str]] = ()) -> str:
     """Put the archive of a commit into this user's cache; return its SHA-256.
 
+    Raise LockError if git cannot read it, or the address is no commit of a repository.
+
     Args:
         where: Its address as pip writes it: git+https://…@COMMIT#subdirectory=…
         indexes: As for `with_credentials`.
-
-    Raises:
-        LockError: git cannot read it, or the address is no commit of a repository.
     """
     if where in _packed and _packed[where].exists():
         return _packed[where].name

@@ -40,14 +40,12 @@ _ARCHIVE = re.compile(r"\.(?:whl|zip|tar\.\w+|tgz)$")
 class RequirementLines:
     """The meaning of lines.
 
-    Args:
-        folder: From which relative paths count.
-
     Attributes:
+        folder: From which relative paths count.
         given: The lines for uv; those of other files in their place.
         means: Every line and those of other files, as they mean the same on every machine.
         local: The folders of the user's own packages.
-        archives: The wheels on this machine.
+        is_empty: Whether they name no package.
     """
 
     folder: Path
@@ -57,7 +55,7 @@ class RequirementLines:
     hashes: dict[str, set[str]] = field(default_factory=dict)
     means: list[str] = field(default_factory=list)
     local: list[str] = field(default_factory=list)
-    archives: list[str] = field(default_factory=list)
+    is_empty: bool = True
     replaces_index: bool = False
 
     def read_file(self, path: Path, seen: tuple[Path, ...] = ()) -> None:
@@ -101,6 +99,7 @@ class RequirementLines:
             # uv reads one name a line.
             self.given += [f"{option} {each}" for each in value.split(",")] if option in _BINARY else [given]
             if not option or option in _EDITABLE:
+                self.is_empty = False
                 self._requirement(one, value or one, option, place)
                 continue
             if option in (*_INDEX_URL, *_MORE_INDEXES):
@@ -160,7 +159,6 @@ class RequirementLines:
                 wheel_requirement(line, place)
             raise ConfigError(f'{at(place)}"{line}" names what is not here', hint=counts)
         if not bare.is_dir():
-            self.archives.append(relative)
             self.means.append(f"{line} {digest_of_archive(bare)}")
             return
         if not any((bare / name).is_file() for name in ("pyproject.toml", "setup.py", "setup.cfg")):
@@ -168,11 +166,6 @@ class RequirementLines:
             raise ConfigError(what, hint=f"{counts}, not from where pip was called")
         self.local.append(inside)
         self.means.append(f"-e {relative}")
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether they name no package."""
-        return not (self.wanted or self.local or self.archives)
 
     def wishes(self) -> dict[str, object]:
         """Return all that they mean, whatever their order, and what the user's own packages want."""
@@ -193,12 +186,7 @@ class RequirementLines:
 
 
 def _options(line: str, place: str) -> list[tuple[str, str]]:
-    """Return the options of a line with their values, as pip reads them; one that is "" for a line of a requirement.
-
-    Example:
-        >>> _options("-i https://a.example --pre", ""), _options("-rmore.txt", ""), _options("numpy>=2", "")
-        ([('-i', 'https://a.example'), ('--pre', '')], [('-r', 'more.txt')], [('', '')])
-    """
+    """Return the options of a line with their values, as pip reads them; one that is "" for a line of a requirement."""
     if not line.startswith("-"):
         requirement, *binary = re.split(r"\s+(?=--(?:no|only)-binary)", line, maxsplit=1)
         # pip heeds these options alone behind a requirement.

@@ -19,7 +19,7 @@ from clusterfn.config.environment_kinds import NAME_ENVIRONMENT
 from clusterfn.config.forms import CHOOSE_ENVIRONMENT, names_a_file, split_file
 from clusterfn.config.job_spec import EnvironmentRef
 from clusterfn.config.spec import Host, Interpreter
-from clusterfn.environment import environment_yml, solver, torch_build
+from clusterfn.environment import environment_files, solver, torch_build
 from clusterfn.environment import lock as locks
 from clusterfn.environment.conda_solver import Say, SolveTarget
 from clusterfn.environment.cuda import GpuCapabilities
@@ -111,11 +111,7 @@ class LockedEnvironment:
 
 
 def read_specification(text: str | None, packages: Sequence[str]) -> Specification:
-    """Read the specification that a call names, or its packages.
-
-    Raises:
-        ConfigError: Both are given, or neither is understood, or the file is missing.
-    """
+    """Read the specification that a call names, or its packages; raise ConfigError if it names both or neither."""
     if packages and text:
         hint = "add the packages to the file, or leave one out"
         raise ConfigError(f"environment={text!r} and packages= are both given", hint=hint)
@@ -128,7 +124,7 @@ def read_specification(text: str | None, packages: Sequence[str]) -> Specificati
     folders = [Path.cwd(), *([script.parent] if script else [])]
     name, parts = split_file(text)
     source, parts = split_source(parts)
-    spec = environment_yml.read_file(environment_yml.locate_file(name, folders), parts)
+    spec = environment_files.read_file(environment_files.locate_file(name, folders), parts)
     if not source.kind:
         return spec
     named = f"python:{source.program or source.kind}"
@@ -153,8 +149,7 @@ def resolve_environment(
         ask_gpus: Returns the GPUs of the host, None if it has none, for a new lock with PyTorch.
 
     Raises:
-        LockError: It cannot be solved.
-        EnvironmentBuildError: No build of PyTorch runs on these GPUs.
+        LockError, EnvironmentBuildError: It cannot be solved, or no build of PyTorch runs on these GPUs.
         ConfigError: The host is of no kind for which packages are made.
     """
     target, say = _target(spec, host, facts, caller), functools.lru_cache(maxsize=None)(say)
@@ -176,11 +171,7 @@ def resolve_environment(
 def why_stale(
     spec: Specification, host: Host, facts: Mapping[str, str], gpus: GpuCapabilities | None, caller: tuple[int, int]
 ) -> str:
-    """Say why `resolve_environment` would solve again, or could not use the given lock; "" if the lock is up to date.
-
-    Raises:
-        LockError: What is there cannot be read.
-    """
+    """Say why `resolve_environment` would solve again, or could not use the given lock; "" if it is up to date."""
     target = torch_build.needed_target(_target(spec, host, facts, caller), gpus)
     lock, why_not = solver.existing_lock(spec, target)
     torch = torch_build.find_torch(lock.on(target.platform)) if lock else None

@@ -86,21 +86,13 @@ def lock_for(
     # A lock that is of no use must not replace one that is.
     check(lock)
     write_lock(path, data)
-
     changes = f": {differences(before, lock, target.platform, named=is_verbose())}" if before else ""
     say(f"wrote {path} ({counted(len(lock.on(target.platform)), 'package')} for {target.platform}){changes}")
     return replace(lock, written=path.stat().st_mtime_ns)
 
 
 def lock_path(spec: Specification, target: SolveTarget) -> Path:
-    """Return the path of the lock: next to its file; for packages named in an argument, in the user's cache.
-
-    Example:
-        >>> from clusterfn.environment.specification import Specification
-        >>> spec = Specification("environment.yml", file=Path("/p/environment.yml"))
-        >>> lock_path(spec, SolveTarget("linux-64", "2.28", None, "3.11")).name
-        'environment.conda-lock.yml'
-    """
+    """Return the path of the lock: next to its file; for packages named in an argument, in the user's cache."""
     beside = spec.given_lock or lock_beside(spec)
     return beside or places.cache_folder() / "locks" / f"{spec.input_hash[:32]}-{target.python}.conda-lock.yml"
 
@@ -144,11 +136,7 @@ def why_lock_unusable(lock: EnvironmentLock, spec: Specification, target: SolveT
 def lock_content(
     packages: Sequence[LockedPackage], target: SolveTarget, before: EnvironmentLock | None, spec: Specification
 ) -> bytes:
-    """Return the content of a lock with these packages.
-
-    Args:
-        before: A lock whose other platforms stay.
-    """
+    """Return the content of a lock with these packages; the other platforms of the one before stay."""
     kept = [each for each in before.platforms if each != target.platform] if before else []
     supposed = {each: before.virtual_packages(each) for each in kept if before}
     supposed = {target.platform: conda_solver.virtual_packages(target), **supposed}
@@ -189,11 +177,7 @@ def write_lock(path: Path, data: bytes) -> None:
 
 
 def differences(before: EnvironmentLock, after: EnvironmentLock, platform: str, *, named: bool = False) -> str:
-    """Describe what changed, in a line: "numpy 1.26.4 -> 2.1.3; new: rich; gone: six".
-
-    Args:
-        named: Whether to name all packages. Else many are only counted.
-    """
+    """Describe what changed: "numpy 1.26.4 -> 2.1.3; new: rich; gone: six"; many are only counted, unless `named`."""
 
     def change(old: LockedPackage, new: LockedPackage) -> str:
         if old.version != new.version:

@@ -66,19 +66,12 @@ with open(answer, "w") as file:
 
 Found = dict[str, Any]
 Start = Callable[..., subprocess.CompletedProcess[str]]
-
-
 Solve = Callable[..., UvResult]
 """Resolves the requirements of a project, with more flags and `limits` as constraints; `lines` replace them."""
 
 
 def prefer_wheels(first: Found, solve: Solve, platform: str, minor: str) -> tuple[Found, list[str]]:
-    """Return a solution without source distributions of what has wheels elsewhere, and sentences about what changed.
-
-    Args:
-        platform: The host's, as uv names it.
-        minor: Of Python, "3.11".
-    """
+    """Return a solution without source distributions of what has wheels elsewhere, and sentences about what changed."""
 
     def prereleases(found: Found) -> set[str]:
         return {name for name, each in _by_name(found).items() if Version(str(each["version"])).is_prerelease}
@@ -114,12 +107,7 @@ def prefer_wheels(first: Found, solve: Solve, platform: str, minor: str) -> tupl
 
 
 def failed_build(text: str) -> str:
-    """Return the package that uv could not build here, to read what it depends on; "" if it says nothing of the kind.
-
-    Example:
-        >>> failed_build("error: Failed to build `gym==0.21.0`")
-        'gym==0.21.0'
-    """
+    """Return the package that uv could not build here, "gym==0.21.0", to read what it depends on; "" if none."""
     found = _FAILED.search(text)
     return "==".join(filter(None, found.groups())) if found else ""
 
@@ -149,13 +137,9 @@ def resolve_builds(
 
     Args:
         folder: A new one, for its files.
-        indexes: As for `download_packages`.
+        indexes: As for `download_packages`, which raises if it cannot be downloaded.
         chosen: name -> version of the packages of the environment.
         start: Starts a program by uv, with the settings of the project.
-
-    Raises:
-        EnvironmentBuildError: It cannot be downloaded.
-        LockError: It cannot be read.
     """
     ((_, path),) = download.download_packages([package], lambda *_: None, indexes)
     folder.mkdir()
@@ -197,8 +181,7 @@ def _requirements(top: Path, chosen: Mapping[str, str], start: Start) -> list[st
 def _ask_backend(system: Mapping[str, Any], requires: Sequence[str], top: Path, start: Start) -> tuple[list[str], str]:
     """Ask the backend what it wants in addition, where this machine has nothing of it: no cmake, no compiler.
 
-    Returns:
-        That, and the module that is missing if it cannot say. It then says on the host what else it lacks.
+    Return also the module that is missing if it cannot say. It then says on the host what else it lacks.
     """
     answer = top.parent / "answer.json"
     given = [str(top), system.get("build-backend", _LEGACY), system.get("backend-path", []), str(answer), _SEEN]

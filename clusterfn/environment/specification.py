@@ -1,8 +1,7 @@
 """What a user wants in an environment, as one value.
 
-Pure, no I/O. `environment_yml` reads it from a file, `packages` from `packages=[…]` or from what a function imports,
-`project_files` from what uv and pip know; `solver` makes a lock of it.
-
+Pure, no I/O. `environment_files` reads it from a file, `packages` from `packages=[…]` or from what a function imports;
+`solver` makes a lock of it.
 """
 
 from __future__ import annotations
@@ -48,12 +47,7 @@ class Requirement:
 
     @property
     def versions(self) -> str:
-        """The versions of a wheel that are wanted, as pip writes them.
-
-        Example:
-            >>> wheel_requirement("torch[opt] (>=2.4, <2.8); python_version > '3.9'").versions
-            '>=2.4,<2.8'
-        """
+        """The versions of a wheel that are wanted, as pip writes them: ">=2.4,<2.8"."""
         return "" if self.is_address else re.sub(r"[\s()]", "", self._rest.partition(";")[0])
 
     @property

@@ -20,7 +20,6 @@ from clusterfn.environment.specification import Specification
 from clusterfn.errors import EnvironmentBuildError, LockError
 
 AskGpus = Callable[[], "GpuCapabilities | None"]
-
 # conda names its builds cuda128_… or py3.11_cuda12.1_….
 _CONDA_BUILD = re.compile(r"cuda_?(\d\d)\.?(\d)")
 # For GPUs of which nothing is known: what the oldest driver of CUDA 12 runs, which most machines have.

@@ -67,14 +67,9 @@ class UvResult:
 
 
 def platform_of(target: SolveTarget) -> str:
-    """Return a host's platform as uv names it: uv knows some versions of glibc, and an older one fits, too.
+    """Return a host's platform as uv names it, "x86_64-manylinux_2_17"; raise LockError if uv knows no such platform.
 
-    Raises:
-        LockError: uv knows no such platform.
-
-    Example:
-        >>> platform_of(SolveTarget("linux-64", "2.27", None, "3.11"))
-        'x86_64-manylinux_2_17'
+    uv knows some versions of glibc, and an older one fits, too.
     """
     numbers = [int(part) for part in re.findall(r"\d+", target.glibc or OLDEST_GLIBC)[:2]]
     fitting = [minor for minor in _GLIBC if [2, minor] <= numbers]

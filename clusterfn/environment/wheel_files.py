@@ -25,21 +25,14 @@ from clusterfn.errors import LockError
 
 _MANYLINUX = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}
 SUBDIRECTORY = "#subdirectory="
-_WHEEL = ".whl"
 # Only such a version of conda's is one of an index's, too.
 PEP_440 = re.compile(r"\d+(?:\.\d+)*(?:(?:a|b|rc)\d+)?(?:\.post\d+)?(?:\.dev\d+)?")
 
 
 def packages_for(tree: Mapping[str, Any], project: ProjectFile, python: str, platform: str) -> list[Mapping[str, Any]]:
-    """Return the packages of a pylock.toml that are for a host.
+    """Return the packages of a pylock.toml that are for a Python, "3.11.7", and a platform, as uv names it.
 
-    Args:
-        python: A version of Python, "3.11.7".
-        platform: The host's, as uv names it.
-
-    Raises:
-        Unsolved: It is for other hosts.
-        LockError: A marker cannot be read.
+    Raise Unsolved if it is for other hosts, and LockError if a marker cannot be read.
     """
     host: dict[str, Any] = {
         "implementation_name": "cpython", "implementation_version": python, "os_name": "posix", "extra": "",
@@ -81,13 +74,7 @@ def wheel_tags(python: str, platform: str) -> dict[Tag, int]:
 
 
 def file_rank(file: str, tags: Mapping[Tag, int]) -> tuple[int, BuildTag]:
-    """Rank the files of one version: the highest is the wheel that fits best; below 0 are wheels that do not fit.
-
-    Example:
-        >>> tags = wheel_tags("3.11.7", "x86_64-manylinux_2_28")
-        >>> file_rank("x-1-cp311-cp311-manylinux_2_17_x86_64.whl", tags) > file_rank("x-1-py3-none-any.whl", tags)
-        True
-    """
+    """Rank the files of one version: the highest is the wheel that fits best; below 0 are wheels that do not fit."""
     try:
         _, _, build, theirs = parse_wheel_filename(file)
     except InvalidWheelFilename:
@@ -99,11 +86,7 @@ def file_rank(file: str, tags: Mapping[Tag, int]) -> tuple[int, BuildTag]:
 def choose_file(package: Mapping[str, Any], base: Path, python: str, platform: str, title: str) -> tuple[str, str, str]:
     """Choose the file of a package in a pylock.toml that fits a host best; return its version, address and SHA-256.
 
-    Args:
-        base: From which paths count.
-
-    Raises:
-        Unsolved: None fits.
+    Paths count from `base`. Raise Unsolved if none fits.
     """
     tags = wheel_tags(python, platform)
     files = [*package.get("wheels", []), *(package[key] for key in ("archive", "sdist") if key in package)]
@@ -123,10 +106,9 @@ def choose_file(package: Mapping[str, Any], base: Path, python: str, platform: s
 
 
 def commit_of(vcs: Mapping[str, Any], title: str) -> str:
-    """Return the address of the commit that a pylock.toml names, as pip writes it; without a password.
+    """Return the address of the commit that a pylock.toml names, as pip writes it, without a password.
 
-    Raises:
-        LockError: It is of another kind than git.
+    Raise LockError if it is of another kind than git.
     """
     url = str(vcs.get("url", "unknown"))
     if vcs.get("type") != "git" or "commit-id" not in vcs:
@@ -139,25 +121,15 @@ def commit_of(vcs: Mapping[str, Any], title: str) -> str:
 
 
 def without_password(url: str) -> str:
-    """Return an address without user, password and fragment.
-
-    Example:
-        >>> without_password("https://ada:secret@example.org/x-1.whl#sha256=00")
-        'https://example.org/x-1.whl'
-    """
+    """Return an address without user, password and fragment."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
 
 
 def version_of(file: str) -> str:
-    """Return the version that a file's name has.
-
-    Example:
-        >>> version_of("my-toy-1.0.tar.gz"), version_of("my_toy-1.0-py3-none-any.whl")
-        ('1.0', '1.0')
-    """
+    """Return the version that a file's name has: "1.0" of my-toy-1.0.tar.gz, and of my_toy-1.0-py3-none-any.whl."""
     bare = re.sub(r"(\.tar\.\w+|\.zip|\.whl)$", "", file)
-    return bare.split("-")[1] if file.endswith(_WHEEL) else bare.rpartition("-")[2]
+    return bare.split("-")[1] if file.endswith(".whl") else bare.rpartition("-")[2]
 
 
 def write_placeholders(provided: Mapping[str, str], folder: Path) -> list[str]:
@@ -177,9 +149,7 @@ def write_placeholders(provided: Mapping[str, str], folder: Path) -> list[str]:
 
 def check_hashes(wheels: Sequence[LockedPackage], project: ProjectFile) -> None:
     """Raise LockError if the user names hashes, and a wheel has none of them: uv does not compare them here."""
-    if not project.hashes:
-        return
-    for wheel in wheels:
+    for wheel in wheels if project.hashes else ():
         if wheel.name not in project.hashes:
             what = f"{project.path.name} has hashes, but none for {wheel.name} {wheel.version}"
             hint = f"add {wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}"

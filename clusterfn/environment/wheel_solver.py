@@ -50,13 +50,9 @@ _HINT = (
 def solve_with_wheels(
     spec: Specification, target: SolveTarget, before: EnvironmentLock | None, say: Say
 ) -> list[LockedPackage]:
-    """Return the packages for the host.
+    """Return the packages for the host; a project keeps the Python of the lock before, if that fits.
 
-    Args:
-        before: The existing lock, whose Python a project keeps if it fits.
-
-    Raises:
-        LockError: There is no solution, a tool is missing, or a channel, an index or the mirror does not answer.
+    Raise LockError if there is no solution, a tool is missing, or a channel, an index or the mirror does not answer.
     """
     # uv may say the same twice.
     project, once = spec.wheels, functools.lru_cache(maxsize=None)(say)
@@ -69,11 +65,10 @@ def solve_with_wheels(
     for minor in minors:
         try:
             if spec.project:
-                base = [_python(spec, target, minor, before, finder)]
+                base = [_python(finder, minor, before)]
             else:
-                has_pip = any(each.name == "pip" for each in spec.conda)
                 # Users of a `pip:` section expect that their environment has pip.
-                more = () if has_pip else (conda_requirement("pip"),)
+                more = [] if any(each.name == "pip" for each in spec.conda) else [conda_requirement("pip")]
                 conda = replace(spec, conda=(*spec.conda, *more))
                 base = conda_solver.solve(conda, replace(target, python=minor), say)
             python = next(each.version for each in base if each.name == "python")
@@ -114,35 +109,27 @@ def _wheels(finder: WheelFinder, base: Sequence[LockedPackage], python: str) -> 
     return [each for each in found if each.name not in provided]
 
 
-def _python(
-    spec: Specification, target: SolveTarget, minor: str, before: EnvironmentLock | None, finder: WheelFinder
-) -> LockedPackage:
+def _python(finder: WheelFinder, minor: str, before: EnvironmentLock | None) -> LockedPackage:
     """Return a Python for a project; one that is new to its lock has no hash yet."""
-    found = spec.python.found
+    found, platform = finder.spec.python.found, finder.target.platform
     if found:
         finder.say(f"Python {found.version} is the host's own: {found.path} (glibc {found.glibc})")
-        return LockedPackage("python", found.version, locks.HOST, "", "", target.platform)
+        return LockedPackage("python", found.version, locks.HOST, "", "", platform)
     # Only the deletion of a lock changes its Python.
-    for each in before.on(target.platform) if before else ():
+    for each in before.on(platform) if before else ():
         if each.name == "python" and each.manager == STANDALONE and each.version.startswith(f"{minor}."):
             return each
-    folder = spec.file.parent if spec.file else Path()
-    return find_python(minor, target.platform, finder.program, folder)
+    return find_python(minor, platform, finder.project.path.parent)
 
 
-def find_python(minor: str, platform: str, program: str, folder: Path) -> LockedPackage:
-    """Return the newest Python of a minor version that uv knows; asks no server.
+def find_python(minor: str, platform: str, folder: Path) -> LockedPackage:
+    """Return the newest Python of a minor version that uv knows, with the settings of a folder; ask no server.
 
-    Args:
-        platform: conda's name of the host's.
-        folder: Of the project, where uv's settings begin.
-
-    Raises:
-        Unsolved: There is no such Python.
+    Raise Unsolved if there is no such Python for the platform, as conda names it.
     """
     name = f"cpython-{minor}-linux-{conda_solver.machine_of(platform)}-gnu"
     done = subprocess.run(
-        [program, "python", "list", name, "--only-downloads", "--offline", "--output-format", "json"],
+        [uv.find_uv(), "python", "list", name, "--only-downloads", "--offline", "--output-format", "json"],
         stdin=subprocess.DEVNULL, capture_output=True, cwd=folder, check=False, env=uv.plain_variables(),
         encoding="utf-8", errors="replace",
     )  # fmt: skip

@@ -42,10 +42,8 @@ _NO_EXTRA = re.compile(r"The package `([\w.-]+) @ [^`]*` does not have an extra 
 class WheelFinder:
     """Finds the wheels of a project for one host.
 
-    Args:
-        say: Called with sentences about what is not among them, and what takes long.
-
     Attributes:
+        say: Called with sentences about what is not among them, and what takes long.
         extended: What conda brings and of which something wants an extra, as far as it was found out.
     """
 
@@ -55,27 +53,20 @@ class WheelFinder:
     say: Say
     extended: set[str] = field(default_factory=set, compare=False)
 
-    @functools.cached_property
-    def program(self) -> str:
-        """The path of uv."""
-        return uv.find_uv()
-
     @property
     def _parts(self) -> list[str]:
         extras, groups = self.project.extras, self.project.groups
         return [*(f"--extra={each}" for each in extras), *(f"--group={each}" for each in groups)]
 
     def find(self, python: str, provided: Mapping[str, str] | None = None) -> list[LockedPackage]:
-        """Return the wheels in the order of their names.
+        """Return the wheels for a Python, "3.11.7", in the order of their names.
 
         Args:
-            python: A version of Python, "3.11.7".
             provided: name -> version of what the environment has without them.
 
         Raises:
             Unsolved: There are none.
-            LockError: An index does not answer, a file has another hash than the user allows, or a uv.lock is out of
-                date.
+            LockError: An index does not answer, a hash is not among the user's, or a uv.lock is out of date.
             ConfigError: uv's own settings cannot be read.
         """
         with tempfile.TemporaryDirectory(prefix="clusterfn-uv-") as name:
@@ -101,7 +92,8 @@ class WheelFinder:
             torch = next((each for each in wheels if each.name == "torch"), None)
             narrowed = self.target.torch(torch.version) if torch and self.target.torch else None
             if not narrowed:
-                wheels = [self._with_builds(each, wheels, solve, folder, python) for each in wheels]
+                wheels = [self._with_builds(each, wheels, solve, folder, python) if each.is_source else each
+                          for each in wheels]  # fmt: skip
         # uv has chosen a PyTorch that does not run there, so all is resolved once more with one that does.
         if narrowed:
             pins = (*self.spec.pins, f"torch=={narrowed.torch}.*")
@@ -161,13 +153,13 @@ class WheelFinder:
             if all_limits:
                 constraints.write_text("\n".join([*all_limits, ""]), encoding="utf-8")
                 argv += ["--constraint", str(constraints)]
-            reply = self._run(argv, project.path.parent, variables, given)
+            reply = self._run(argv, variables, given)
             # An old setup.py that imports pkg_resources can be built only by older setuptools.
             if reply.status and source_distributions.PKG_RESOURCES in reply.text:
                 older = folder / "builds.txt"
                 older.write_text(f"{source_distributions.WITH_PKG_RESOURCES}\n", encoding="utf-8")
                 argv += ["--build-constraints", str(older)]
-                reply = self._run(argv, project.path.parent, variables, given)
+                reply = self._run(argv, variables, given)
             self.extended.update(map(normalize, _NO_EXTRA.findall(reply.text)))
             return reply if reply.status else replace(reply, found=load_toml(made))
 
@@ -176,16 +168,14 @@ class WheelFinder:
     def _with_builds(
         self, wheel: LockedPackage, others: Sequence[LockedPackage], solve: Solve, folder: Path, python: str
     ) -> LockedPackage:
-        """Return a source distribution with what builds it; a wheel as it is."""
-        if not wheel.is_source:
-            return wheel
+        """Return a source distribution with what builds it."""
         self.say(f"{self.spec.title}: {wheel.name} {wheel.version} has no wheel, so the host builds it once")
         chosen = {each.name: each.version for each in others}
         flags, variables = self._settings
 
         def start(words: Sequence[str], timeout: float) -> subprocess.CompletedProcess[str]:
             """Start a program in an environment of its own, without what this machine has: no cmake, no compiler."""
-            argv = [self.program, "run", *flags, "--isolated", "--no-project", "--quiet", "--python", sys.executable]
+            argv = [uv.find_uv(), "run", *flags, "--isolated", "--no-project", "--quiet", "--python", sys.executable]
             return subprocess.run(
                 [*argv, *words], cwd=self.project.path.parent, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE, encoding="utf-8", errors="replace", timeout=timeout,
@@ -194,7 +184,6 @@ class WheelFinder:
 
         unpacked = folder / f"source-{wheel.name}"
         reply = source_distributions.resolve_builds(wheel, unpacked, self.spec.addresses, solve, chosen, start)
-
         if reply.status:
             raise self._failure(reply, f"what builds {wheel.name} {wheel.version} ({self.spec.title})")
         builds = sorted(self._wheels(reply.found.get("packages", []), folder, python), key=lambda each: each.name)
@@ -202,11 +191,7 @@ class WheelFinder:
 
     @functools.cached_property
     def _locked(self) -> tuple[dict[str, Any], Path]:
-        """What the lock has, as a pylock.toml would, and the folder from which its paths count.
-
-        Raises:
-            LockError: A uv.lock is out of date.
-        """
+        """What the lock has, as a pylock.toml would, and the folder from which its paths count."""
         project, folder = self.project, self.project.path.parent
         if project.kind != UV_LOCK:
             return load_toml(project.path), folder
@@ -216,23 +201,23 @@ class WheelFinder:
                 "export", "--quiet", "--format", "pylock.toml", "--no-header", "--no-emit-project",
                 "--no-default-groups", *self._parts, "-o", str(made),
             ]  # fmt: skip
-            reply = self._run([*argv, "--locked", "--python", sys.executable], folder, variables)
+            reply = self._run([*argv, "--locked", "--python", sys.executable], variables)
             if reply.status and _STALE in reply.text:
                 what = f"{project.path.name} is out of date: {PYPROJECT} has changed since"
                 raise LockError(what, evidence=reply.lines[:MANY], hint=f"run `uv lock` in {folder}")
             # uv checks a lock only with a Python that fits the project, and may need the network for it.
             if reply.status:
-                frozen = self._run([*argv, "--frozen"], folder, variables)
+                frozen = self._run([*argv, "--frozen"], variables)
                 if frozen.status:
                     raise self._failure(frozen)
                 self.say(f"{project.path.name} may be out of date, uv cannot check it here: {reply.lines[0]}")
             return load_toml(made), made.parent
 
-    def _run(self, argv: Sequence[str], folder: Path, variables: Mapping[str, str], given: str = "") -> uv.UvResult:
-        """Run uv in a folder, that of the project or another: relative paths and uv's own settings begin there."""
+    def _run(self, argv: Sequence[str], variables: Mapping[str, str], given: str = "") -> uv.UvResult:
+        """Run uv in the folder of the project: relative paths and uv's own settings begin there."""
         ended = conda_solver.run_program(
-            [self.program, *argv], lambda seconds: self.say(f"still resolving {self.spec.title} ({seconds:.0f} s)"),
-            given=given, folder=folder, variables=variables,
+            [uv.find_uv(), *argv], lambda seconds: self.say(f"still resolving {self.spec.title} ({seconds:.0f} s)"),
+            given=given, folder=self.project.path.parent, variables=variables,
         )  # fmt: skip
         return uv.UvResult(ended.returncode, masked(ended.stderr))
 
@@ -261,11 +246,7 @@ class WheelFinder:
         return Unsolved(f"there is no solution for {title}", evidence=lines, hint=hint)
 
     def _wheels(self, found: Sequence[Mapping[str, Any]], folder: Path, python: str) -> Iterator[LockedPackage]:
-        """Read packages of a pylock.toml: one file for each, a wheel if there is one.
-
-        Args:
-            folder: From which its paths count.
-        """
+        """Read packages of a pylock.toml whose paths count from a folder: one file for each, a wheel if it has one."""
         made, title = functools.partial(LockedPackage, platform=self.target.platform), self.spec.title
         # The user's own packages are sent as source, if they are editable or beside the script.
         local = {normalize(str(each["name"])): each["directory"] for each in found if "directory" in each}

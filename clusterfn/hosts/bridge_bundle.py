@@ -30,7 +30,7 @@ _NOT_IN_JOBS = (
     "calls/submit.py", "calls/value_cost.py", "calls/worker_limit.py", "cli/",
     "environment/conda_", "environment/repositories.py", "environment/source_distributions.py",
     "calls/build_display.py", "calls/build_plan.py",
-    "environment/cuda.py", "environment/download.py", "environment/environment_yml.py",
+    "environment/cuda.py", "environment/download.py", "environment/environment_files.py",
     "environment/lock", "environment/project", "environment/python_source.py",
     "environment/local_packages.py", "environment/package", "environment/requirement_lines.py",
     "environment/resolve.py", "environment/solve", "environment/specification.py", "environment/torch_build.py",

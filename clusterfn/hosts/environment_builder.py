@@ -36,25 +36,17 @@ _LAST = ("done", "failed")
 
 @dataclass(frozen=True)
 class Built:
-    """An environment on a host.
-
-    Attributes:
-        about: What the user named.
-        cuda: Of its PyTorch, "12.8"; "" for a build without CUDA, None if it has no PyTorch.
-        size: Bytes of its files; environments share what they have in common.
-        built, used: Seconds since 1970, by the clock of this machine.
-        used_by: Ids of the jobs that use it now.
-    """
+    """An environment on a host. Times are seconds since 1970, by the clock of this machine."""
 
     id: str
-    about: str
+    about: str  # what the user named
     python: str
-    cuda: str | None
-    size: int
+    cuda: str | None  # of its PyTorch, "12.8"; "" for a build without CUDA, None if it has no PyTorch
+    size: int  # bytes of its files; environments share what they have in common
     files: int
     built: float
     used: float
-    used_by: tuple[str, ...]
+    used_by: tuple[str, ...]  # ids of the jobs that use it now
 
 
 def list_environments(session: HostState, root: str) -> list[Built]:
@@ -123,20 +115,12 @@ def run_builder(
 
 def build_error(last: BuildProgress, host: str) -> EnvironmentBuildError:
     """Make the error that a failed builder's last line describes."""
+    reason = last.get("message") or last.get("text") or "the builder gave no reason"
     return EnvironmentBuildError(
-        message(last), host=host, stage="environment", evidence=evidence(last),
+        f"the environment could not be built: {reason}", host=host, stage="environment",
+        evidence=[str(line) for line in last.get("evidence") or ()][-_EVIDENCE:],
         hint=last.get("hint") or "try again; clusterfn env list shows what exists",
     )  # fmt: skip
-
-
-def message(last: BuildProgress) -> str:
-    """Say in a sentence why a build failed."""
-    reason = last.get("message") or last.get("text") or "the builder gave no reason"
-    return f"the environment could not be built: {reason}"
-
-
-def evidence(last: BuildProgress) -> list[str]:
-    return [str(line) for line in last.get("evidence") or ()][-_EVIDENCE:]
 
 
 def _parsed(line: str | bytes) -> BuildProgress | None:
@@ -151,15 +135,9 @@ def _parsed(line: str | bytes) -> BuildProgress | None:
 
 
 class RemoteBuild:
-    """A builder that was started on a host, followed by its log.
+    """A builder that was started on a host, followed by its log there, which no other builder writes.
 
-    Listeners are called on the connection's reader thread.
-
-    Args:
-        log: The log on the host, which only this builder writes.
-
-    Attributes:
-        listeners: What gets its progress.
+    Its listeners get its progress, on the connection's reader thread.
     """
 
     def __init__(self, session: HostState, log: str) -> None:

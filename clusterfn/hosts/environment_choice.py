@@ -25,33 +25,20 @@ _TIMEOUT_S = 60.0
 
 
 class EnvironmentRequest(NamedTuple):
-    """What a call says about its environment.
+    """What a call says about its environment."""
 
-    Attributes:
-        text: `environment=`; None for the host's own.
-        packages: `packages=`.
-        gpus: How many GPUs the job asks for: the build of PyTorch depends on them.
-        imports: Gives the top-level names of the modules that the call needs.
-    """
-
-    text: str | None = None
-    packages: tuple[str, ...] = ()
-    gpus: int = 0
-    imports: Callable[[], Iterable[str]] = tuple
+    text: str | None = None  # `environment=`; None for the host's own
+    packages: tuple[str, ...] = ()  # `packages=`
+    gpus: int = 0  # how many GPUs the job asks for: the build of PyTorch depends on them
+    imports: Callable[[], Iterable[str]] = tuple  # gives the top-level names of the modules that the call needs
 
 
 class ResolvedEnvironment(NamedTuple):
-    """An environment that can be used on the host.
+    """An environment that can be used on the host."""
 
-    Attributes:
-        interpreter: Its Python, with the variables that make it complete.
-        folders: What must be laid out first: absolute path -> files, each executable.
-        made: The lock that it is made from; None if clusterfn did not make it.
-    """
-
-    interpreter: Interpreter
-    folders: Mapping[str, Mapping[str, bytes]]
-    made: LockedEnvironment | None = None
+    interpreter: Interpreter  # its Python, with the variables that make it complete
+    folders: Mapping[str, Mapping[str, bytes]]  # to be laid out first: absolute path -> files, each executable
+    made: LockedEnvironment | None = None  # the lock that it is made from; None if clusterfn did not make it
 
 
 class EnvironmentResolver:
@@ -71,7 +58,6 @@ class EnvironmentResolver:
         text, named = self._named(wanted)
         if named is None:
             return self._pythons.get((text, wanted.packages))
-
         with self._finding:
             return self.resolve_existing(named).interpreter.version
 

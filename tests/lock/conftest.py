@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.environment import environment_yml
+from clusterfn.environment import environment_files
 from clusterfn.environment.conda_solver import SolveTarget
 from clusterfn.environment.lock import EnvironmentLock
 from clusterfn.environment.solver import lock_for
@@ -36,7 +36,7 @@ class Bench:
     def lock(self, dependencies: str, target: SolveTarget = HOST) -> EnvironmentLock:
         """The lock of `dependencies:` with these lines."""
         path = self.write(f"dependencies:\n{dependencies}")
-        return lock_for(environment_yml.read_file(path), target, self.said.append)
+        return lock_for(environment_files.read_file(path), target, self.said.append)
 
     def locked(self, dependencies: str, target: SolveTarget = HOST) -> Path:
         """The path of such a lock, which is there from before: it is solved once for all tests."""

@@ -11,7 +11,7 @@ import pytest
 
 from clusterfn import LockError
 from clusterfn.config import places
-from clusterfn.environment import conda_solver, environment_yml
+from clusterfn.environment import conda_solver, environment_files
 from clusterfn.environment.conda_solver import SolveTarget
 from clusterfn.environment.package_sources import with_credentials
 from clusterfn.environment.packages import from_packages
@@ -157,7 +157,7 @@ def test_a_channel_that_does_not_answer_is_not_called_a_missing_solution(bench: 
     with pytest.raises(
         LockError, match=r"environment\.yml could not be locked: a (channel|package index) cannot"
     ) as told:
-        lock_for(environment_yml.read_file(path), HOST, bench.said.append)
+        lock_for(environment_files.read_file(path), HOST, bench.said.append)
 
     shown = str(told.value) + "".join(bench.said)
     assert "127.0.0.1" in shown or "nobody.invalid" in shown
@@ -202,7 +202,7 @@ def test_a_platform_is_added_to_a_lock_and_the_others_stay(bench: Bench, channel
     bench.channel = two_platforms(channel, bench.folder / "both").as_uri()
     bench.lock("  - numpy =1.26\n")
     bench.lock("  - numpy =1.26\n", replace(HOST, platform="linux-aarch64", glibc="2.17"))
-    lock = environment_yml.read_file(bench.folder / "environment.conda-lock.yml")
+    lock = environment_files.read_file(bench.folder / "environment.conda-lock.yml")
 
     both = lock_for(lock, HOST, bench.said.append)
     assert names(both).keys() == names(both, platform="linux-aarch64").keys()
@@ -223,7 +223,7 @@ def two_platforms(channel: Channel, folder: Path) -> Path:
 def test_a_given_lock_is_never_solved(bench: Bench, no_solver):
     path = bench.locked("  - six\n")
     no_solver()
-    spec = environment_yml.read_file(path)
+    spec = environment_files.read_file(path)
 
     assert "six" in names(lock_for(spec, HOST, bench.said.append))
     with pytest.raises(LockError, match=r"was solved for glibc 2\.28, and the host has 2\.17"):
@@ -276,7 +276,7 @@ def test_a_python_that_is_too_old_for_the_channel_gets_the_nearest(bench: Bench)
 
 def test_for_a_reason_of_the_callers_it_is_solved_for_this_host_alone(bench: Bench):
     bench.locked("  - pytorch\n", replace(HOST, cuda="11.8"))
-    spec = environment_yml.read_file(bench.folder / "environment.yml")
+    spec = environment_files.read_file(bench.folder / "environment.yml")
 
     lock = lock_for(
         spec, replace(HOST, cuda="12.8"), bench.said.append, other_reason="the card is too new for CUDA 11.8"
@@ -294,7 +294,7 @@ def test_a_password_of_condarc_stays_here(channel: Channel, tmp_path: Path, monk
     said: list[str] = []
     with channel.served() as served:
         rc.write_text(f"channels: [{served.url.replace('http://', 'http://ada:hidden@')}]\n")
-        lock = lock_for(environment_yml.read_file(file), HOST, said.append)
+        lock = lock_for(environment_files.read_file(file), HOST, said.append)
 
     assert "hidden" not in lock.path.read_text() + "".join(said)
     addresses = [each.url for each in lock.packages if each.manager == "conda"]

@@ -19,11 +19,11 @@ pytestmark = pytest.mark.lab
 INTERRUPTED = """
 import sys
 from pathlib import Path
-from clusterfn.environment import environment_yml
+from clusterfn.environment import environment_files
 from clusterfn.environment.conda_solver import SolveTarget
 from clusterfn.environment.solver import lock_for
 try:
-    lock_for(environment_yml.read_file(Path(sys.argv[1])), SolveTarget("linux-64", "2.28", None, "3.11"), print)
+    lock_for(environment_files.read_file(Path(sys.argv[1])), SolveTarget("linux-64", "2.28", None, "3.11"), print)
 except KeyboardInterrupt:
     print("interrupted")
 """

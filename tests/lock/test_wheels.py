@@ -10,7 +10,7 @@ import pytest
 
 from clusterfn import LockError
 from clusterfn.config.spec import Host
-from clusterfn.environment import environment_yml, resolve, torch_build
+from clusterfn.environment import environment_files, resolve, torch_build
 from clusterfn.environment.cuda import GpuCapabilities
 from tests.lab.channel import Channel
 from tests.lock.conftest import HOST, Bench, make_index, make_wheel, names, sha256
@@ -171,7 +171,7 @@ def locked_on(
     bench: Bench, dependencies: str, wanted: GpuCapabilities | None, there: GpuCapabilities | None
 ) -> resolve.LockedEnvironment:
     """The environment of a call that asks for these GPUs, on a host that has those."""
-    spec = environment_yml.read_file(bench.write(f"dependencies:\n{dependencies}"))
+    spec = environment_files.read_file(bench.write(f"dependencies:\n{dependencies}"))
     facts = {"platform": "linux-x86_64", "glibc": "2.28", "root": "/root"}
     host = Host("tensor01", "tensor01", "bare", "clusterfn.yml:2")
     return resolve.resolve_environment(spec, host, facts, wanted, (3, 11), bench.said.append, lambda: there)

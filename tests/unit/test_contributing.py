@@ -154,7 +154,11 @@ COMMAND: list[Edit] = [
         "    _add_jobs(commands)\n",
         '    add_command(commands, "greet", "greet.greet", "greet a host").add_argument("host", metavar="HOST")\n',
     ),
-    ("clusterfn/cli/usage.py", "EXAMPLES: Mapping[str, Sequence[str]] = {\n", '    "greet": ("greet tensor01",),\n'),
+    (
+        "clusterfn/cli/argument_parser.py",
+        "EXAMPLES: Mapping[str, Sequence[str]] = {\n",
+        '    "greet": ("greet tensor01",),\n',
+    ),
     ("docs/reference/cli.md", "", "\n`clusterfn greet HOST` greets.\n"),
     ("CHANGELOG.md", "", "- `clusterfn greet` greets a host.\n"),
 ]

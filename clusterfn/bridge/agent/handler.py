@@ -9,7 +9,7 @@ from .file_watcher import FileWatcher, StillWatcher
 from .files import free_bytes
 from .frames import Inbox, Outbox, Sender
 from .needs import MissingPaths
-from .starts import FILES_AT_START, ProgramStarts, jobs_at_a_time, room_for_programs
+from .starts import FILES_AT_START, ProgramStarts, WaitingNote, jobs_at_a_time, room_for_programs
 from .timers import Timers
 
 TYPE_CHECKING = False
@@ -91,6 +91,7 @@ class AgentServices:
         self.disk_sync = DiskSync(self.children)
         self.starts = ProgramStarts(self.at, room_for_programs(), FILES_AT_START)
         self.job_starts = ProgramStarts(self.at, jobs_at_a_time(), 1)
+        self.waiting_note = WaitingNote(self.at, self.job_starts)
         self.swept: "Set[str]" = set()
         self.needs = MissingPaths()
         self.watcher = FileWatcher(self.readers)

@@ -1,5 +1,6 @@
 """Start programs for the client: run one to its end, or detach one."""
 
+import os
 import signal
 
 from .files import make_parent
@@ -82,8 +83,16 @@ class SpawnHandler(StartHandler):
     child: "Optional[ChildProgram]" = None
     _begins = False
 
+    @property
+    def waits(self) -> bool:
+        """Whether all that it needs is there, and it is still to be started."""
+        return not self.after and not self.ended and self.child is None
+
     def start(self) -> None:
-        self.agent.job_starts.add(self.begin_job)
+        agent = self.agent
+        agent.job_starts.add(self.begin_job)
+        if agent.root:
+            agent.waiting_note.keep(os.path.join(agent.root, "machines", agent.machine, "starting"))
 
     def begin_job(self) -> bool:
         """Start it as one of the few jobs that begin at a time; return False if the request has ended."""
@@ -104,6 +113,8 @@ class SpawnHandler(StartHandler):
         self.agent.at(0.0, self.let_next_begin)
 
     def start_program(self) -> None:
+        # A job's log is in its folder. If that was removed while the start waited, it must not come back.
+        os.stat(expand(self.header.get("cwd") or "/"))
         log = expand(self.header["log"])
         make_parent(log)
         env = changed_environment(self.header)

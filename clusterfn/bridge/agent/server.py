@@ -72,6 +72,8 @@ class Agent(AgentServices):
         self.failed: "OrderedDict[int, str]" = OrderedDict()
         self.last_received = time.monotonic()
         self.open = True
+        # Whether SIGTERM has asked this process to end, whatever it has left to do.
+        self.must_end = False
 
     def dispatch(self, header: "Header", body: bytes) -> None:
         """Dispatch one frame from the client.
@@ -191,7 +193,7 @@ class Agent(AgentServices):
         self.out.flush()
 
     def serve(self, woken: int) -> None:
-        """Serve until the client disconnects; then cancel its open requests, but not what it spawned."""
+        """Serve until the client disconnects; then cancel its open requests, but not what it spawned or is to spawn."""
         self.readers[self.source] = self.read
         self.readers[woken] = self.on_signals
         try:
@@ -208,7 +210,8 @@ class Agent(AgentServices):
     def on_signals(self, fd: int) -> None:
         """Handle signals: a child ended, or the agent is asked to exit."""
         signals = os.read(fd, 512)
-        self.open = self.open and not any(number in (signal.SIGHUP, signal.SIGTERM) for number in signals)
+        self.must_end = self.must_end or signal.SIGTERM in signals
+        self.open = self.open and not self.must_end and signal.SIGHUP not in signals
         self.reap()
 
 
@@ -223,6 +226,46 @@ def wake_on_signals() -> int:
     return woken
 
 
+def start_the_rest(agent: Agent, woken: int) -> None:
+    """Start the jobs that wait for their turn, in a process without a client: theirs may never come back."""
+    left = deque(each for each in agent.requests.values() if isinstance(each, SpawnHandler) and each.waits)
+    if not left or not part_from_client():
+        return
+    # The timers and readers of the first agent belong to requests that ended with the client.
+    rest = Agent(0, 1)
+    rest.root, rest.machine = agent.root, agent.machine
+    rest.readers[woken] = rest.on_signals
+    for each in left:
+        each.agent = rest
+        each.start()
+    while left and rest.open:
+        if not left[0].waits:
+            left.popleft()
+            continue
+        rest.last_received = time.monotonic()
+        rest.turn()
+
+
+def part_from_client() -> bool:
+    """Continue in a fork that holds nothing of the connection; return whether this process is the one that continues.
+
+    Whoever has started the agent sees it end.
+    """
+    try:
+        if os.fork():
+            return False
+    except OSError:
+        # The user may have no process left, for which the jobs wait. Then this process continues.
+        pass
+    with contextlib.suppress(OSError):
+        # It leads a session already.
+        os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in range(3):
+        os.dup2(null, fd)
+    return True
+
+
 def main(marker: str) -> None:
     """Serve stdin and stdout until the client disconnects. The marker ends what the login shell printed."""
     umask = os.umask(0o077)
@@ -233,5 +276,7 @@ def main(marker: str) -> None:
     agent = Agent(0, 1)
     agent.umask = umask
     agent.serve(woken)
+    if not agent.must_end:
+        start_the_rest(agent, woken)
     sys.stdout = sys.stderr = None
     os._exit(0)

@@ -3,11 +3,14 @@
 Few jobs begin at a time. A loop submits hundreds, whose supervisors would take the cores from the jobs that run.
 """
 
+import contextlib
 import errno
 import os
 import resource
 import time
 from collections import deque
+
+from .files import make_parent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +28,8 @@ _FEWEST, _MOST = 4, 500
 # may begin.
 BEGINS_S = 0.5
 _BEGIN_PER_CORE = 2
+# A note of jobs that wait is believed for two minutes.
+RENEW_S = 20.0
 
 
 def room_for_programs() -> int:
@@ -63,6 +68,11 @@ class ProgramStarts:
         self._is_due = False
         self._none_since: "Optional[float]" = None
 
+    @property
+    def are_waiting(self) -> bool:
+        """Whether a start waits."""
+        return bool(self._waiting)
+
     def add(self, start: "Callable[[], Optional[bool]]") -> None:
         """Call `start` once there is room: it says whether it has started a program, or None to be called again."""
         self._waiting.append(start)
@@ -97,3 +107,33 @@ class ProgramStarts:
         if not self._is_due:
             self._is_due = True
             self._at(AGAIN_S, start)
+
+
+class WaitingNote:
+    """Says by the date of a file that jobs wait here for their turn: else other programs would take them for lost.
+
+    Args:
+        at: As `Agent.at`.
+        starts: Those of the jobs.
+    """
+
+    def __init__(self, at: "Callable[[float, Callable[[], None]], object]", starts: ProgramStarts) -> None:
+        self._at, self._starts = at, starts
+        self._is_renewed = False
+
+    def keep(self, path: str) -> None:
+        """Renew the date of this file as long as a job waits."""
+        if self._starts.are_waiting and not self._is_renewed:
+            self._is_renewed = True
+            self._renew(path)
+
+    def _renew(self, path: str) -> None:
+        self._is_renewed = self._starts.are_waiting
+        if not self._is_renewed:
+            return
+        with contextlib.suppress(OSError):
+            # The disk is full, or its server is away. The jobs start all the same.
+            make_parent(path)
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            os.utime(path)
+        self._at(RENEW_S, lambda: self._renew(path))

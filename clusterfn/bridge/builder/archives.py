@@ -19,6 +19,7 @@ import tarfile
 import threading
 import zipfile
 import zlib
+from typing import IO, Any, Callable, ContextManager, Iterator, Optional, Tuple, Union
 
 from ..supervisor import publish
 from ..supervisor.text import native
@@ -27,12 +28,8 @@ from .errors import BuildFailed
 from .link import PackageFile
 from .plan import CONDA, TAR_BZ2, TAR_GZ
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import IO, Any, Callable, ContextManager, Iterator, Optional, Union
-
-    Opener = Callable[[IO[bytes]], ContextManager[IO[bytes]]]
-    Member = tuple[PackageFile, Union[IO[bytes], str, None]]
+Opener = Callable[[IO[bytes]], ContextManager[IO[bytes]]]
+Member = Tuple[PackageFile, Union[IO[bytes], str, None]]
 
 # What a damaged archive raises: it cannot be read, or one path is a file and also a folder or link.
 DAMAGED = (
@@ -156,46 +153,37 @@ def find_zstd(wheel: "Optional[str]" = None) -> "Optional[Opener]":
         standard: "Any" = importlib.import_module("compression.zstd")
         return lambda stream: standard.ZstdFile(stream)
     if wheel is not None:
-        sys.path.insert(0, wheel)
-        try:
+        sys.path.append(wheel)
+        # The wheel may be built for another interpreter.
+        with contextlib.suppress(ImportError):
             zstandard: "Any" = importlib.import_module("zstandard")
             return lambda stream: io.BufferedReader(
                 zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(stream, read_size=_BLOCK), _BLOCK
             )
-        except ImportError:
-            # The wheel is built for another interpreter.
-            pass
-        finally:
-            sys.path.remove(wheel)
     program = shutil.which("zstd") or shutil.which("unzstd")
-    if program is not None:
-        return functools.partial(_decompressed, [program, "-dcq", "--long=31"])
-    return None
+    return functools.partial(_decompressed, [program, "-dcq", "--long=31"]) if program else None
 
 
 @contextlib.contextmanager
 def _decompressed(argv: "list[str]", source: "IO[bytes]") -> "Iterator[IO[bytes]]":
     """Start a program whose input a thread writes; yield its output."""
-    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
 
     def feed(pipe: "IO[bytes]") -> None:
         # If the program has ended, its stderr says why.
         with contextlib.suppress(OSError, ValueError), pipe:
             shutil.copyfileobj(source, pipe, _BLOCK)
 
-    feeder = threading.Thread(target=feed, args=(process.stdin,), daemon=True)
-    feeder.start()
-    try:
+    piped = subprocess.PIPE
+    with subprocess.Popen(argv, stdin=piped, stdout=piped, stderr=piped) as process:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        feeder = threading.Thread(target=feed, args=(process.stdin,), daemon=True)
+        feeder.start()
         try:
             yield process.stdout
         finally:
+            has_failed = not process.stdout.read(_BLOCK) and process.wait()
+            process.kill()
+            feeder.join()
             # The program's own error counts more than that of the tar which it has cut off.
-            if not process.stdout.read(_BLOCK) and process.wait():
+            if has_failed:
                 raise ValueError("zstd: %s" % process.stderr.read().decode("utf-8", "replace").strip())
-    finally:
-        process.kill()
-        feeder.join()
-        process.wait()
-        for pipe in (process.stdout, process.stderr):
-            pipe.close()

@@ -15,21 +15,15 @@ import os
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Optional
 
 from ..layout import ABOUT, ENVIRONMENTS, LOCK, OUTCOME, PLAN, PROGRESS, READY, SIZES, build_dir, environment_dir
 from . import bytecode, cleanup, package_formats, programs, progress, stopping
 from .errors import BuildFailed, from_os_error
 from .link import Linker
-from .locks import FolderLock, try_unlink
+from .locks import FolderLock, LockHolder, OtherHolder, try_unlink
 from .packages import Packages
-from .plan import read_document, write_document
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Optional
-
-    from .locks import LockHolder, OtherHolder
-    from .plan import BuildPlan
+from .plan import BuildPlan, read_document, write_document
 
 _LINKERS = 4
 _LINKED_TOGETHER = 256
@@ -54,8 +48,7 @@ def build_or_wait(plan: "BuildPlan", holder: "LockHolder") -> "dict[str, Any]":
     """
     folder, prefix = build_dir(plan.root, plan.id), environment_dir(plan.root, plan.id)
     while True:
-        lock = FolderLock(os.path.join(folder, LOCK), holder)
-        waited = _Waiting(folder)
+        lock, waited = FolderLock(os.path.join(folder, LOCK), holder), _Waiting(folder)
         # A builder that loses the lock, because it was stopped, waits for its successor in the next turn.
         with contextlib.suppress(_LockLost), lock.held(waited.look):
             if is_ready(plan.root, plan.id) and not plan.purged:
@@ -63,25 +56,21 @@ def build_or_wait(plan: "BuildPlan", holder: "LockHolder") -> "dict[str, Any]":
             # An environment that was whole once still has its list of sizes and its READY to restore.
             about = [read_document(os.path.join(prefix, ABOUT, name)) for name in (SIZES, READY)]
             if is_ready(plan.root, plan.id) or not (os.path.islink(prefix) or None in about):
-                return dict(REUSED, mended=_repair_environment(plan, holder))
+                return dict(REUSED, mended=_Build(plan, holder, lock).repair())
             outcome = read_document(os.path.join(folder, OUTCOME)) or {"ok": True}
             # The first error counts for all: the failure of the builder that was waited for.
             if not outcome["ok"] and outcome.get("by") in waited.tokens:
                 return outcome
-            return _conclude(_Build(plan, holder, lock), folder, holder.token)
+            return _Build(plan, holder, lock).run()
 
 
 class _Waiting:
-    """Wait while another process builds, and repeat its progress.
-
-    Attributes:
-        tokens: Of the builders that were waited for.
-    """
+    """Wait while another process builds, and repeat its progress."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._last_line: "dict[str, Any]" = {}
-        self.tokens: "list[str]" = []
+        self.tokens: "list[str]" = []  # of the builders that were waited for
         self._who, self._due = "", 0.0
 
     def look(self, other: "Optional[OtherHolder]") -> None:
@@ -102,52 +91,53 @@ class _Waiting:
             progress.print_line(line)
 
 
-def _conclude(build: "_Build", folder: str, token: str) -> "dict[str, Any]":
-    try:
-        outcome: "dict[str, Any]" = {"ok": True, "reused": False, "ready": build.run()}
-    except (stopping.BuildStopped, _LockLost):
-        raise
-    except Exception as error:  # noqa: BLE001 - the outermost frame: a package may hold anything
-        failed = from_os_error(error, build.plan.root) if isinstance(error, OSError) else error
-        if not isinstance(failed, BuildFailed):
-            message = "the builder itself failed: %s: %s" % (type(error).__name__, error)
-            lines = traceback.format_exc().splitlines()[-20:]
-            failed = BuildFailed(message, stage="builder", evidence=lines, hint="report it with these lines")
-        outcome = failed.document()
-        # Whatever failed may have failed because of the files of another builder.
-        build.check_lock()
-    # The disk may be full. The output of this process has the outcome, too.
-    with contextlib.suppress(OSError):
-        content = {name: value for name, value in outcome.items() if name != "ready"}
-        write_document(os.path.join(folder, OUTCOME), dict(content, by=token))
-    return outcome
-
-
 class _Build:
     """One build by this process, which holds the lock."""
 
     def __init__(self, plan: "BuildPlan", holder: "LockHolder", lock: FolderLock) -> None:
-        self.plan = plan
+        self._plan = plan
         self._holder = holder
         self._lock = lock
         self._final = environment_dir(plan.root, plan.id)
         self._aside = os.path.join(plan.root, ENVIRONMENTS, ".%s-%s" % (plan.id, holder.token))
         self._folder = build_dir(plan.root, plan.id)
         self._progress = progress.ProgressWriter(os.path.join(self._folder, PROGRESS))
+        self._packages = Packages(plan, holder, self._progress)
         self._seconds: "dict[str, float]" = {}
 
     def run(self) -> "dict[str, Any]":
-        try_unlink(os.path.join(self._folder, OUTCOME))
-        write_document(os.path.join(self._folder, PLAN), self.plan.document)
-        os.makedirs(os.path.dirname(self._final), exist_ok=True)
-        cleanup.sweep_leftovers(self.plan.root, self._holder)
-        if self.plan.base is not None:
-            programs.refuse_changed(self.plan.base)
-        packages = Packages(self.plan, self._holder, self._progress)
-        self._timed("packages", packages.provide)
+        """Build it; return the content of outcome.json."""
         try:
-            facts = packages.retry_on_damage(self._make)
-            return self._finish(dict(facts, fetched=packages.moved["fetch"]))
+            outcome: "dict[str, Any]" = {"ok": True, "reused": False, "ready": self._build()}
+        except (stopping.BuildStopped, _LockLost):
+            raise
+        except Exception as error:  # noqa: BLE001 - the outermost frame: a package may hold anything
+            failed = from_os_error(error, self._plan.root) if isinstance(error, OSError) else error
+            if not isinstance(failed, BuildFailed):
+                message = "the builder itself failed: %s: %s" % (type(error).__name__, error)
+                lines = traceback.format_exc().splitlines()[-20:]
+                failed = BuildFailed(message, stage="builder", evidence=lines, hint="report it with these lines")
+            outcome = failed.document()
+            # Whatever failed may have failed because of the files of another builder.
+            self._check_lock()
+        # The disk may be full. The output of this process has the outcome, too.
+        with contextlib.suppress(OSError):
+            content = {name: value for name, value in outcome.items() if name != "ready"}
+            write_document(os.path.join(self._folder, OUTCOME), dict(content, by=self._holder.token))
+        return outcome
+
+    def _build(self) -> "dict[str, Any]":
+        """Build it; return the content of READY."""
+        try_unlink(os.path.join(self._folder, OUTCOME))
+        write_document(os.path.join(self._folder, PLAN), self._plan.document)
+        os.makedirs(os.path.dirname(self._final), exist_ok=True)
+        cleanup.sweep_leftovers(self._plan.root, self._holder)
+        if self._plan.base is not None:
+            programs.refuse_changed(self._plan.base)
+        self._timed("packages", self._packages.provide)
+        try:
+            facts = self._packages.retry_on_damage(self._make)
+            return self._finish(dict(facts, fetched=self._packages.moved["fetch"]))
         except stopping.BuildStopped:
             raise
         except BaseException:
@@ -158,7 +148,7 @@ class _Build:
             raise
 
     def _timed(self, name: str, step: "Any", *arguments: "Any") -> "Any":
-        self.check_lock()
+        self._check_lock()
         begun = time.monotonic()
         done = step(*arguments)
         self._seconds[name] = round(time.monotonic() - begun, 3)
@@ -168,19 +158,19 @@ class _Build:
         """Make the environment; return what it says about itself."""
         cleanup.delete(self._aside, self._holder)
         os.mkdir(self._aside)
-        layout = package_formats.layout_of_plan(self.plan, self._final)
+        layout = package_formats.layout_of_plan(self._plan, self._final)
         maker = Linker(self._aside, self._final)
-        targets = [target for _, target in sorted(layout.targets.items())]
+        targets = sorted(layout.targets.values())
 
         def link() -> None:
             parts = [targets[at : at + _LINKED_TOGETHER] for at in range(0, len(targets), _LINKED_TOGETHER)]
             # In a few threads: on a network file system each link waits for an answer.
             with ThreadPoolExecutor(_LINKERS) as pool:
-                for number, _ in enumerate(pool.map(maker.make_all, parts), 1):
+                for number, _ in enumerate(pool.map(maker.make, parts), 1):
                     self._progress.report("link", min(number * _LINKED_TOGETHER, len(targets)), len(targets))
 
         self._timed("link", link)
-        self.check_lock()
+        self._check_lock()
         if os.path.islink(self._final):
             os.unlink(self._final)
         elif os.path.isdir(self._final):
@@ -188,41 +178,75 @@ class _Build:
         # No job uses an environment without READY, so the link can exist before the environment is whole.
         os.symlink(os.path.basename(self._aside), self._final)
         self._progress.report("compile", 0, 1)
-        self._timed("compile", lambda: maker.make_all(bytecode.compile_missing(layout)))
-        messages = self._timed("scripts", programs.run_post_link_scripts, self.plan, self._final, self._progress)
-        activation = {"set": programs.find_activation_variables(self._final, self.plan.timeout_s)}
+        self._timed("compile", lambda: maker.make(bytecode.compile_missing(layout)))
+        messages = self._timed("scripts", programs.run_post_link_scripts, self._plan, self._final, self._progress)
+        activation = {"set": programs.find_activation_variables(self._final, self._plan.timeout_s)}
         self._progress.report("verify", 0, 1)
-        facts = self._timed("verify", programs.verify_environment, self.plan, self._final)
+        facts = self._timed("verify", programs.verify_environment, self._plan, self._final)
         return dict(facts, messages=messages, told=activation)
 
-    def check_lock(self) -> None:
+    def _check_lock(self) -> None:
         if not self._lock.is_mine():
             raise _LockLost
 
     def _finish(self, facts: "dict[str, Any]") -> "dict[str, Any]":
         sizes = cleanup.list_sizes(self._aside)
         ready = dict(
-            facts, format=1, id=self.plan.id, about=self.plan.about, prefix=self._final, built=round(time.time(), 3),
+            facts, format=1, id=self._plan.id, about=self._plan.about, prefix=self._final, built=round(time.time(), 3),
             host=os.uname()[1], seconds=self._seconds, bytes=sum(sizes.values()), files=len(sizes),
-            packages=[[each.name, each.version, each.build, each.manager] for each in self.plan.packages],
+            packages=[[each.name, each.version, each.build, each.manager] for each in self._plan.packages],
         )  # fmt: skip
-        if self.plan.base is not None:
-            ready["base"] = self.plan.base
-            ready["packages"].append(["python", self.plan.base["version"], "", "host"])
+        if self._plan.base is not None:
+            ready["base"] = self._plan.base
+            ready["packages"].append(["python", self._plan.base["version"], "", "host"])
         os.makedirs(os.path.join(self._aside, ABOUT), exist_ok=True)
-        for name, document in ((SIZES, sizes), (PLAN, self.plan.document), (READY, ready)):
+        for name, document in ((SIZES, sizes), (PLAN, self._plan.document), (READY, ready)):
             write_document(os.path.join(self._aside, ABOUT, name), document)
         # All files must be on the disk before READY says that they are.
         sync_file_system(self._aside)
-        self.check_lock()
+        self._check_lock()
         # The link goes before READY exists. If this process were killed between them, jobs would use a folder that is
         # swept.
         os.unlink(self._final)
         write_document(os.path.join(self._aside, READY), ready)
-        self.check_lock()
+        self._check_lock()
         os.rename(self._aside, self._final)
         sync_file_system(os.path.dirname(self._final))
         return ready
+
+    def repair(self) -> "dict[str, Any]":
+        """Link missing files again; return how many there are, were missing and are back, and which cannot come back.
+
+        Raises:
+            BuildFailed: Archives are needed (`need`).
+        """
+        prefix = self._final
+        there, listed = cleanup.list_sizes(prefix), read_document(os.path.join(prefix, ABOUT, SIZES))
+        expected: "dict[str, int]" = {} if listed is None else listed
+        # Without a list, all files of the packages are expected. Those that exist count as whole, as jobs may use them.
+        if listed is None:
+            names = self._packages.retry_on_damage(lambda: package_formats.layout_of_plan(self._plan, prefix)).targets
+            expected = dict(dict.fromkeys(names, -1), **there)
+        missing = {path: size for path, size in expected.items() if there.get(path) != size}
+
+        def link_again() -> None:
+            layout, maker = package_formats.layout_of_plan(self._plan, prefix), Linker(prefix, prefix)
+            maker.make(layout.targets[path] for path in sorted(missing.keys() & layout.targets.keys()))
+            if any(path.endswith(".pyc") for path in missing.keys() - layout.targets.keys()):
+                bytecode.remove_damaged(layout, missing)
+                maker.make(each for each in bytecode.compile_missing(layout) if each.path in missing)
+
+        if missing:
+            self._packages.retry_on_damage(link_again)
+        lost = [path for path in missing if not os.path.lexists(os.path.join(prefix, path))]
+        if listed is None:
+            sizes = cleanup.list_sizes(prefix).items()
+            own = {path: size for path, size in sizes if path != READY and not path.startswith(ABOUT + "/")}
+            os.makedirs(os.path.join(prefix, ABOUT), exist_ok=True)
+            write_document(os.path.join(prefix, ABOUT, SIZES), own)
+        if not os.path.exists(os.path.join(prefix, READY)):
+            write_document(os.path.join(prefix, READY), read_document(os.path.join(prefix, ABOUT, READY)) or {})
+        return {"files": len(expected), "missing": len(missing), "relinked": len(missing) - len(lost), "lost": lost}
 
 
 def sync_file_system(folder: str) -> None:
@@ -234,41 +258,3 @@ def sync_file_system(folder: str) -> None:
             os.sync()
     finally:
         os.close(fd)
-
-
-def _repair_environment(plan: "BuildPlan", holder: "LockHolder") -> "dict[str, Any]":
-    """Link missing files again; return how many there are, were missing and are back, and which cannot come back.
-
-    This process must hold the environment's lock.
-
-    Raises:
-        BuildFailed: Archives are needed (`need`).
-    """
-    prefix = environment_dir(plan.root, plan.id)
-    packages = Packages(plan, holder, progress.ProgressWriter(os.path.join(build_dir(plan.root, plan.id), PROGRESS)))
-    there, listed = cleanup.list_sizes(prefix), read_document(os.path.join(prefix, ABOUT, SIZES))
-    expected: "dict[str, int]" = {} if listed is None else listed
-    # Without a list, all files of the packages are expected. Those that exist count as whole, as jobs may use them.
-    if listed is None:
-        names = packages.retry_on_damage(lambda: package_formats.layout_of_plan(plan, prefix)).targets
-        expected = dict(dict.fromkeys(names, -1), **there)
-    missing = {path: size for path, size in expected.items() if there.get(path) != size}
-
-    def link_again() -> None:
-        layout, maker = package_formats.layout_of_plan(plan, prefix), Linker(prefix, prefix)
-        maker.make_all(layout.targets[path] for path in sorted(missing.keys() & layout.targets.keys()))
-        if any(path.endswith(".pyc") for path in missing.keys() - layout.targets.keys()):
-            bytecode.remove_damaged(layout, missing)
-            maker.make_all(each for each in bytecode.compile_missing(layout) if each.path in missing)
-
-    if missing:
-        packages.retry_on_damage(link_again)
-    lost = [path for path in missing if not os.path.lexists(os.path.join(prefix, path))]
-    if listed is None:
-        sizes = cleanup.list_sizes(prefix).items()
-        own = {path: size for path, size in sizes if path != READY and not path.startswith(ABOUT + "/")}
-        os.makedirs(os.path.join(prefix, ABOUT), exist_ok=True)
-        write_document(os.path.join(prefix, ABOUT, SIZES), own)
-    if not os.path.exists(os.path.join(prefix, READY)):
-        write_document(os.path.join(prefix, READY), read_document(os.path.join(prefix, ABOUT, READY)) or {})
-    return {"files": len(expected), "missing": len(missing), "relinked": len(missing) - len(lost), "lost": lost}

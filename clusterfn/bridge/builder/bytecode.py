@@ -12,11 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from . import programs
 from .errors import BuildFailed
-from .link import LINK
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .link import Layout, TargetFile
+from .link import LINK, Layout, TargetFile
 
 CACHE = "__pycache__/"
 _PROCESSES = 4

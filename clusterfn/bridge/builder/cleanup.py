@@ -5,18 +5,13 @@ Nothing that a job uses is removed. What goes is renamed, and put back if a job 
 
 import contextlib
 import os
+from typing import Any, Callable, Optional
 
 from .. import layout
 from ..removal import PART_S, date_of, files_below, is_due, move_aside, paths_in, remove, size_of, sweep
 from . import leases
-from .locks import FolderLock, OtherHolder, beats_folder, is_held, try_unlink
+from .locks import FolderLock, LockHolder, OtherHolder, beats_folder, is_held, try_unlink
 from .plan import read_document
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable, Optional
-
-    from .locks import LockHolder
 
 
 def list_sizes(folder: str) -> "dict[str, int]":
@@ -83,8 +78,9 @@ def unused_environments(root: str, limit_s: float, spared: int) -> "list[str]":
 def remove_environment(root: str, env_id: str, holder: "LockHolder") -> "dict[str, Any]":
     """Remove an environment, unless a job uses it or a builder holds its lock."""
     own = FolderLock(os.path.join(layout.build_dir(root, env_id), layout.LOCK), holder)
+    kept: "dict[str, Any]" = {"id": env_id, "removed": False, "why": "it is being built", "used_by": []}
     if not own.take():
-        return {"id": env_id, "removed": False, "why": "it is being built", "used_by": []}
+        return kept
     try:
         final = layout.environment_dir(root, env_id)
         exists, freed = os.path.lexists(final), size_of(final, 1)
@@ -95,8 +91,7 @@ def remove_environment(root: str, env_id: str, holder: "LockHolder") -> "dict[st
 
         if is_needed(final) or (exists and not delete(final, holder, is_needed)):
             used_by = leases.jobs_using(root, env_id)
-            why = "jobs use it" if used_by else "it is being built"
-            return {"id": env_id, "removed": False, "why": why, "used_by": used_by}
+            return dict(kept, used_by=used_by, why="jobs use it" if used_by else kept["why"])
         leases.sweep_ended_leases(root, env_id)
         # The files of its builds go; the lock stays, as another process may wait for it.
         for path in paths_in(layout.build_dir(root, env_id)):
@@ -109,7 +104,7 @@ def remove_environment(root: str, env_id: str, holder: "LockHolder") -> "dict[st
             os.rmdir(layout.uses_dir(root, env_id))
     finally:
         own.release()
-    return {"id": env_id, "removed": exists, "why": "" if exists else "there is none", "freed": freed, "used_by": []}
+    return dict(kept, removed=exists, why="" if exists else "there is none", freed=freed)
 
 
 def remove_packages(root: str, holder: "LockHolder", unused_s: float = 0.0) -> "tuple[int, int]":

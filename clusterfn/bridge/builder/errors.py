@@ -4,32 +4,27 @@ import contextlib
 import errno
 import os
 
+from ..supervisor import publish
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Sequence
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 ROOM = "make room there (clusterfn env gc), or point env_root: to another file system"
 
 
 class BuildFailed(Exception):
-    """The environment cannot be built.
-
-    Attributes:
-        stage: plan, space, fetch, unpack, build, link, compile, script, verify or disk.
-        evidence: Lines of other programs, unchanged.
-        need: SHA-256 of missing archives that the client may send.
-    """
+    """The environment cannot be built."""
 
     def __init__(
         self, message: str, *, stage: str, evidence: "Sequence[str]" = (), hint: str = "", need: "Sequence[str]" = ()
     ) -> None:
         super().__init__(message)
-        self.stage = stage
-        self.evidence = list(evidence)
+        self.stage = stage  # plan, space, fetch, unpack, build, link, compile, script, verify or disk
+        self.evidence = list(evidence)  # lines of other programs, unchanged
         self.hint = hint
-        self.need = list(need)
+        self.need = list(need)  # SHA-256 of missing archives that the client may send
 
     def document(self) -> "dict[str, Any]":
         """Return the content of outcome.json."""
@@ -43,7 +38,7 @@ class BuildFailed(Exception):
 def from_os_error(error: OSError, root: str) -> BuildFailed:
     """Describe what the file system refused, with its numbers."""
     where = "%s: %s" % (os.strerror(error.errno) if error.errno else error, error.filename or root)
-    if error.errno in _FULL:
+    if error.errno in publish.FULL:
         # This import is late for the same reason.
         from ..supervisor.text import format_size
 

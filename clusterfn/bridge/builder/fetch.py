@@ -12,18 +12,13 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from typing import Callable, Optional, Sequence
 
 from ..supervisor import publish
 from .errors import BuildFailed
-from .plan import local_path, masked
+from .plan import PlannedPackage, local_path, masked
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable, Optional, Sequence
-
-    from .plan import PlannedPackage
-
-_BLOCK = 1 << 18  # of the network
+_BLOCK = 1 << 18
 # Only tries in a row without a byte count, so that a slow network is no failure.
 _TRIES = 7
 # The pause doubles each time, to half a minute in total.
@@ -35,7 +30,6 @@ _ASKED_AT_ONCE = 8
 # These answers stay the same however often one asks.
 _FINAL = (400, 401, 403, 404, 405, 407, 410, 451)
 _BROKEN = (OSError, http.client.HTTPException)
-_DISK_BLOCK = 1 << 20
 
 
 def check_archive(package: "PlannedPackage", path: str, moved: "Callable[[int], None]", url: str = "") -> None:
@@ -45,7 +39,7 @@ def check_archive(package: "PlannedPackage", path: str, moved: "Callable[[int], 
     """
     found = hashlib.sha256()
     with open(path, "rb") as file:
-        for block in iter(lambda: file.read(_DISK_BLOCK), b""):
+        for block in iter(lambda: file.read(_BLOCK), b""):
             found.update(block)
             moved(0)
     if found.hexdigest() != package.sha256:
@@ -139,10 +133,7 @@ def make_request(url: str, have: int) -> urllib.request.Request:
 
 
 def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except FileNotFoundError:
-        return 0
+    return os.path.getsize(path) if os.path.exists(path) else 0
 
 
 def ask_sizes(packages: "Sequence[PlannedPackage]") -> "tuple[dict[str, bool], dict[str, int]]":

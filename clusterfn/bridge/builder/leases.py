@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 def add_lease(root: str, env_id: str, job: str) -> None:
     """Record that a job, named by its folder, uses an environment."""
-    os.makedirs(root, mode=0o700, exist_ok=True)
-    with permissions.use_group_umask(root):
+    with permissions.writing_below(root):
         path = os.path.join(uses_dir(root, env_id), os.path.basename(job))
         while True:
             os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -4,20 +4,17 @@
 same one makes an environment and finds what is missing in it.
 """
 
+import contextlib
 import errno
 import os
 import re
 import shutil
-from typing import NamedTuple
+from typing import Any, Iterable, NamedTuple, Optional
 
 from ..layout import ABOUT, MANIFEST, READY
 from . import stopping
 from .errors import BuildFailed
 from .plan import read_document
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Iterable, Optional
 
 FORMAT = 1
 LINK, SYMLINK, TEXT, BINARY, SCRIPT, WRITE = "link", "symlink", "text", "binary", "script", "write"
@@ -28,108 +25,67 @@ _SHEBANG = re.compile(rb"#![ \t]*(.*?)[ \t]*\r?\n")
 
 
 class PackageFile(NamedTuple):
-    """One file of a package.
+    """One file of a package."""
 
-    Attributes:
-        path: Below `files/`.
-        link: The target, if it is a symbolic link.
-        placeholder: The text to be replaced by the prefix; `mode` is text or binary.
-    """
-
-    path: str
+    path: str  # below `files/`
     size: int
     executable: bool = False
-    link: "Optional[str]" = None
-    placeholder: "Optional[str]" = None
-    mode: "Optional[str]" = None
+    link: "Optional[str]" = None  # the target, if it is a symbolic link
+    placeholder: "Optional[str]" = None  # the text to be replaced by the prefix
+    mode: "Optional[str]" = None  # of a file with a placeholder: TEXT or BINARY
 
 
 class Manifest(NamedTuple):
-    """One package.
-
-    Attributes:
-        kind: conda or wheel.
-        facts: info/index.json of a conda package; of a wheel the name of its dist-info folder.
-        noarch: "python" if it belongs to any version of it.
-        entry_points: Lines `name = module:attribute`.
-    """
+    """One package."""
 
     name: str
     version: str
-    kind: str
-    facts: "dict[str, Any]"
-    noarch: "Optional[str]"
-    entry_points: "list[str]"
+    kind: str  # conda, wheel, standalone or source
+    facts: "dict[str, Any]"  # info/index.json of a conda package; of a wheel the name of its dist-info folder
+    noarch: "Optional[str]"  # "python" if it belongs to any version of it
+    entry_points: "list[str]"  # lines `name = module:attribute`
     files: "list[PackageFile]"
 
 
-def read_manifest(folder: str) -> "Optional[Manifest]":
-    """Read the manifest of an unpacked package; None if it is missing or has another format."""
+def read_manifest(folder: str) -> Manifest:
+    """Read the manifest of an unpacked package; raise PackageDamaged if it is missing or has another format."""
     document = read_document(os.path.join(folder, MANIFEST)) or {}
-    try:
-        if document.pop("format") != FORMAT:
-            return None
-        document["files"] = [PackageFile(*each) for each in document["files"]]
-        return Manifest(**document)
-    except (TypeError, KeyError):
-        return None
+    with contextlib.suppress(TypeError, KeyError):
+        if document.pop("format") == FORMAT:
+            document["files"] = [PackageFile(*each) for each in document["files"]]
+            return Manifest(**document)
+    raise PackageDamaged(folder)
 
 
 class PackageDamaged(Exception):
-    """A file of an unpacked package is missing or truncated: a purging file system, or a crash of the machine.
-
-    Its argument is the package's folder.
-    """
-
-
-def manifest_of(folder: str) -> Manifest:
-    """Return the manifest of an unpacked package, or raise PackageDamaged."""
-    manifest = read_manifest(folder)
-    if manifest is None:
-        raise PackageDamaged(folder)
-    return manifest
+    """A file of the package in this folder is missing or truncated: by a purging file system, or a machine's crash."""
 
 
 class TargetFile(NamedTuple):
-    """One file of an environment.
+    """One file of an environment."""
 
-    Attributes:
-        path: Below the prefix.
-        how: LINK to the package's file; SYMLINK to `content`; TEXT, BINARY or SCRIPT: a copy with the prefix in it;
-            WRITE of `content`.
-        package: The folder of its package.
-        source: The file there.
-        size: Of that.
-    """
-
-    path: str
+    path: str  # below the prefix
+    # LINK to the package's file; SYMLINK to or WRITE of `content`; TEXT, BINARY, SCRIPT: a copy that names the prefix.
     how: str
-    package: str
-    source: str = ""
-    size: int = 0
+    package: str  # the folder of its package
+    source: str = ""  # the file there
+    size: int = 0  # of that file
     executable: bool = False
     placeholder: str = ""
     content: bytes = b""
 
 
 class Layout:
-    """All files of an environment.
-
-    Attributes:
-        prefix: Its final path.
-        python: Its interpreter there.
-        site: site-packages, below the prefix.
-        targets: Path -> where it comes from.
-    """
+    """All files of an environment, whose final path is the prefix."""
 
     def __init__(self, prefix: str, version: "tuple[int, int]", site: "Optional[str]" = None) -> None:
         self.prefix = prefix
         self.version = version
         self.python = os.path.join(prefix, "bin", "python")
         self.library = "lib/python%d.%d" % version
-        self.site = site or self.library + "/site-packages"
+        self.site = site or self.library + "/site-packages"  # below the prefix
         self.tag = "cpython-%d%d" % version
-        self.targets: "dict[str, TargetFile]" = {}
+        self.targets: "dict[str, TargetFile]" = {}  # by their paths
 
     def add(self, target: TargetFile) -> None:
         """Add a file; one of a later package replaces an earlier one's.
@@ -147,7 +103,7 @@ class Layout:
     def sources(self) -> "list[TargetFile]":
         """List the Python modules in order."""
         found = [each for each in self.targets.values() if each.path.endswith(".py") and each.how != SYMLINK]
-        return sorted((each for each in found if each.path.startswith(self.library + "/")), key=lambda each: each.path)
+        return sorted(each for each in found if each.path.startswith(self.library + "/"))
 
 
 class Linker:
@@ -158,37 +114,38 @@ class Linker:
         self._prefix = prefix
         self._made = {folder}
 
-    def make_all(self, targets: "Iterable[TargetFile]") -> None:
-        """Make files, unless the builder is asked to end; raise as `make`."""
-        for target in targets:
-            stopping.check()
-            self.make(target)
-
-    def make(self, target: TargetFile) -> None:
-        """Put a file in its place, replacing what is there.
+    def make(self, targets: "Iterable[TargetFile]") -> None:
+        """Put files in their places, replacing what is there, unless the builder is asked to end.
 
         Raises:
-            PackageDamaged: Its package has lost the file.
-            BuildFailed: It would be outside the environment, or the prefix is too long for it.
+            PackageDamaged: A package has lost its file.
+            BuildFailed: A file would be outside the environment, or the prefix is too long for it.
         """
-        path = os.path.join(self._folder, target.path)
-        folder = os.path.dirname(path)
-        if folder not in self._made:
-            self._refuse_outside(folder, target)
-            os.makedirs(folder, exist_ok=True)
-            # Another thread may have made a link meanwhile.
-            self._refuse_outside(folder, target)
-            self._made.add(folder)
-        try:
-            self._put(target, path)
-        except FileExistsError:
-            # It is a truncated file, or one of an earlier builder.
-            os.unlink(path)
-            self._put(target, path)
+        for target in targets:
+            stopping.check()
+            path = os.path.join(self._folder, target.path)
+            folder = os.path.dirname(path)
+            if folder not in self._made:
+                self._refuse_outside(folder, target)
+                os.makedirs(folder, exist_ok=True)
+                # Another thread may have made a link meanwhile.
+                self._refuse_outside(folder, target)
+                self._made.add(folder)
+            try:
+                self._put(target, path)
+            except FileExistsError:
+                # It is a truncated file, or one of an earlier builder.
+                os.unlink(path)
+                self._put(target, path)
 
     def _put(self, target: TargetFile, path: str) -> None:
+        if target.source:
+            size = -1
+            with contextlib.suppress(FileNotFoundError):
+                size = os.stat(target.source).st_size
+            if size != target.size:
+                raise PackageDamaged(target.package)
         if target.how == LINK:
-            _refuse_damaged(target)
             try:
                 os.link(target.source, path)
             except OSError as error:
@@ -209,20 +166,10 @@ class Linker:
             raise BuildFailed("%s would be written to %s, by way of a link" % (target.path, real), stage="link")
 
 
-def _refuse_damaged(target: TargetFile) -> None:
-    try:
-        if os.stat(target.source).st_size == target.size:
-            return
-    except FileNotFoundError:
-        pass
-    raise PackageDamaged(target.package)
-
-
 def _file_content(target: TargetFile, prefix: str) -> bytes:
     """Return the content of a file that is not a link; raise as `Linker.make`."""
     if target.how == WRITE:
         return target.content
-    _refuse_damaged(target)
     with open(target.source, "rb") as file:
         data = file.read()
     if target.how == SCRIPT:

@@ -17,16 +17,12 @@ import shutil
 import socket
 import threading
 import time
-from typing import NamedTuple
+from typing import Any, Callable, Iterator, NamedTuple, Optional
 
 from ..agent.trusted import user_name
-from ..layout import BUILDS
+from ..layout import BEATS, BUILDS
 from ..supervisor import publish
 from ..supervisor.process_tree import STOPPED, boot_id, is_hidden, start_time, state_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable, Iterator, Optional
 
 _LOOK_S = 0.1
 _FREE = "free"
@@ -43,11 +39,7 @@ _LEFT_S = 600.0
 
 
 class FolderLock:
-    """A lock, kept in a folder.
-
-    Args:
-        is_kept: Whether its folder stays when it is released. Then a number is never used again.
-    """
+    """A lock, kept in a folder. One that `is_kept` stays when the lock is released, and never has a number again."""
 
     def __init__(self, folder: str, holder: "LockHolder", *, is_kept: bool = True) -> None:
         self._other: "Optional[OtherHolder]" = None  # its holder at the last look
@@ -124,11 +116,9 @@ def is_held(folder: str, holder: "LockHolder") -> bool:
 
 
 def _numbers(folder: str) -> "list[int]":
-    try:
-        names = os.listdir(folder)
-    except FileNotFoundError:
-        return []
-    return [int(name) for name in names if name.isdecimal()]
+    with contextlib.suppress(FileNotFoundError):
+        return [int(name) for name in os.listdir(folder) if name.isdecimal()]
+    return []
 
 
 def try_unlink(path: str) -> None:
@@ -139,7 +129,7 @@ def try_unlink(path: str) -> None:
 
 def beats_folder(root: str) -> str:
     """Return the folder of all builders' heartbeats."""
-    return os.path.join(root, BUILDS, ".beats")
+    return os.path.join(root, BUILDS, BEATS)
 
 
 def identify_process() -> "dict[str, Any]":
@@ -151,14 +141,10 @@ def identify_process() -> "dict[str, Any]":
 
 
 class LockHolder:
-    """This process as a holder of locks; sends heartbeats while it is entered.
-
-    Attributes:
-        token: Its name in locks and in what it writes aside.
-    """
+    """This process as a holder of locks; sends heartbeats while it is entered."""
 
     def __init__(self, root: str) -> None:
-        self.token = secrets.token_hex(4)
+        self.token = secrets.token_hex(4)  # its name in locks and in what it writes aside
         self.root = root
         self._path = os.path.join(beats_folder(root), self.token)
         self._over = threading.Event()

@@ -4,22 +4,17 @@ Runs in the host's old Python. The client starts it through the agent, and it ou
 lines.
 """
 
-import json
 import os
 import sys
 import tempfile
+from typing import Any, Callable
 
 from ..layout import ABOUT, BLOBS, PLAN, READY, build_dir, environment_dir
 from ..removal import DAY_S, size_of
-from ..supervisor.text import native
 from . import build as building
 from . import cleanup, leases, packages, permissions, plan, progress, stopping
 from .errors import BuildFailed, from_os_error
 from .locks import LockHolder
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable
 
 _USAGE = """usage: build.py build PLAN | lacking <PLAN | repair ROOT ID | list ROOT | remove ROOT ID | gc ROOT DAYS KEEP
                 | gc-dry ROOT DAYS KEEP"""
@@ -43,10 +38,9 @@ def main(argv: "list[str]") -> int:
         progress.print_line({"stage": "failed", "text": "the builder was stopped", "at": "stopped"})
         return _STOPPED
     except BuildFailed as failed:
-        document = failed.document()
+        return _print_failure(failed.document())
     except OSError as error:
-        document = from_os_error(error, argv[1] if len(argv) > 1 else "/").document()
-    return _print_failure(document)
+        return _print_failure(from_os_error(error, argv[1] if len(argv) > 1 else "/").document())
 
 
 def _print_failure(document: "dict[str, Any]") -> int:
@@ -54,25 +48,15 @@ def _print_failure(document: "dict[str, Any]") -> int:
     return _FAILED
 
 
-def build(path: str) -> int:
+def build(path: str, is_purged: bool = False) -> int:
     """Build the environment of a plan, or wait for the process that does."""
-    return _build(plan.read_plan(path))
-
-
-def repair(root: str, env_id: str) -> int:
-    """Restore the files that a purging file system took from an environment."""
-    own = os.path.join(environment_dir(root, plan.check_id(env_id)), ABOUT, PLAN)
-    # A purging file system may have taken either of the two.
-    path = own if os.path.exists(own) else os.path.join(build_dir(root, env_id), PLAN)
-    return _build(plan.read_plan(path)._replace(purged=True))
-
-
-def _build(what: "plan.BuildPlan") -> int:
+    what = plan.read_plan(path)
+    what = what._replace(purged=what.purged or is_purged)
     stopping.begin()
     permissions.refuse_untrusted(what.root, what.owners, what.id)
     outcome = dict(building.REUSED)
     if what.purged or not building.is_ready(what.root, what.id):
-        with _holder(what.root) as holder:
+        with permissions.writing_below(what.root), LockHolder(what.root) as holder:
             outcome = building.build_or_wait(what, holder)
     if not outcome["ok"]:
         return _print_failure(outcome)
@@ -80,11 +64,12 @@ def _build(what: "plan.BuildPlan") -> int:
     return 0
 
 
-def _holder(root: str) -> LockHolder:
-    """Create a root, and let its group write below it if it may write to the root itself."""
-    os.makedirs(root, mode=0o700, exist_ok=True)
-    os.umask(permissions.umask_for(root))
-    return LockHolder(root)
+def repair(root: str, env_id: str) -> int:
+    """Restore the files that a purging file system took from an environment."""
+    own = os.path.join(environment_dir(root, plan.check_id(env_id)), ABOUT, PLAN)
+    # A purging file system may have taken either of the two.
+    path = own if os.path.exists(own) else os.path.join(build_dir(root, env_id), PLAN)
+    return build(path, is_purged=True)
 
 
 def list_environments(root: str) -> int:
@@ -101,7 +86,7 @@ def list_environments(root: str) -> int:
 
 def remove(root: str, env_id: str) -> int:
     """Remove an environment, and the packages that no other environment uses."""
-    with _holder(root) as holder:
+    with permissions.writing_below(root), LockHolder(root) as holder:
         result = cleanup.remove_environment(root, plan.check_id(env_id), holder)
         if result["removed"]:
             count, freed = cleanup.remove_packages(root, holder)
@@ -113,7 +98,7 @@ def remove(root: str, env_id: str) -> int:
 def collect(root: str, days: str, keep: str) -> int:
     """Remove environments and packages that were not used for `days` days; keep the `keep` environments used last."""
     limit_s = float(days) * DAY_S
-    with _holder(root) as holder:
+    with permissions.writing_below(root), LockHolder(root) as holder:
         cleanup.sweep_leftovers(root, holder)
         for each in cleanup.list_environments(root):
             leases.sweep_ended_leases(root, each)
@@ -139,12 +124,12 @@ def preview_collect(root: str, days: str, keep: str) -> int:
 
 def print_missing() -> int:
     """Print which archives of the plan on stdin have to be fetched or sent; create the folders for them."""
-    what = plan.parse_plan(native(json.loads(sys.stdin.buffer.read().decode())))
+    what = plan.read_plan(os.dup(0))
     permissions.refuse_untrusted(what.root, what.owners)
-    _holder(what.root)
-    for folder in (os.path.join(what.root, BLOBS), build_dir(what.root, what.id)):
-        os.makedirs(folder, exist_ok=True)
-        # Only an attempt shows whether the folder can be written to.
-        os.rmdir(tempfile.mkdtemp(dir=folder))
+    with permissions.writing_below(what.root):
+        for folder in (os.path.join(what.root, BLOBS), build_dir(what.root, what.id)):
+            os.makedirs(folder, exist_ok=True)
+            # Only an attempt shows whether the folder can be written to.
+            os.rmdir(tempfile.mkdtemp(dir=folder))
     progress.print_line(packages.find_missing_archives(what))
     return 0

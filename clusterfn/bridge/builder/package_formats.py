@@ -11,19 +11,14 @@ import io
 import json
 import os
 import re
+from typing import Any, Mapping, Optional
 
-from ..layout import package_dir
+from ..layout import PACKAGE_FILES, package_dir
 from ..supervisor.text import native, portable
 from .bytecode import CACHE
 from .errors import BuildFailed
-from .link import LINK, SCRIPT, SYMLINK, TEXT, WRITE, Layout, Manifest, PackageFile, TargetFile, manifest_of, shebang
-from .plan import TAR_GZ, WHEEL, masked
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Mapping, Optional
-
-    from .plan import BuildPlan, PlannedPackage
+from .link import LINK, SCRIPT, SYMLINK, TEXT, WRITE, Layout, Manifest, PackageFile, TargetFile, read_manifest, shebang
+from .plan import TAR_GZ, WHEEL, BuildPlan, PlannedPackage, masked
 
 _HISTORY = b"==> made by clusterfn from a lock <==\n"
 _WHEEL_INFO = re.compile(r"[^/]+\.dist-info/WHEEL\Z")
@@ -55,7 +50,7 @@ def describe_package(package: "PlannedPackage", folder: str, members: "Mapping[s
 def layout_of_plan(plan: "BuildPlan", prefix: str) -> Layout:
     """Compute where every file of an environment comes from; raise PackageDamaged if a package has no manifest."""
     folders = [package_dir(plan.root, each.sha256) for each in plan.packages]
-    manifests = list(map(manifest_of, folders))
+    manifests = list(map(read_manifest, folders))
     python = next((each for each in manifests if each.kind != "wheel" and each.name == "python"), None)
     if plan.base is None and python is None:
         raise BuildFailed("the lock has no python", stage="plan", hint="name python in the environment's specification")
@@ -144,7 +139,6 @@ def _place_wheel(layout: Layout, manifest: Manifest, package: "PlannedPackage", 
     for file in manifest.files:
         if file.path in dropped:
             continue
-
         match = _WHEEL_DATA.match(file.path)
         kind, rest = match.groups() if match else ("purelib", file.path)
         target = _placed(file, places.get(kind, layout.site + "/") + rest, folder)
@@ -182,7 +176,7 @@ def _placed(file: PackageFile, path: str, folder: str) -> TargetFile:
     """Return where a file goes that may be a link, or hold the prefix."""
     if file.link is not None:
         return TargetFile(path, SYMLINK, folder, content=os.fsencode(file.link))
-    source = os.path.join(folder, "files", file.path)
+    source = os.path.join(folder, PACKAGE_FILES, file.path)
     how = file.mode if file.placeholder and file.mode else LINK
     return TargetFile(path, how, folder, source, file.size, file.executable, file.placeholder or "")
 

@@ -12,33 +12,26 @@ import sys
 import threading
 import zipfile
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import Any, Callable, Iterable, Optional, TypeVar
 
 from ..agent.trusted import Trusted
 from ..layout import BLOBS, MANIFEST, PACKAGE_FILES, PACKAGES, blob, package_dir
 from ..supervisor.text import format_size
 from . import archives, fetch, permissions, stopping
+from .archives import Opener
 from .errors import ROOM, BuildFailed
-from .link import FORMAT, Manifest, PackageDamaged, PackageFile, read_manifest
-from .locks import FolderLock
+from .link import FORMAT, Manifest, PackageDamaged, PackageFile
+from .locks import FolderLock, LockHolder
 from .package_formats import describe_package
-from .plan import CONDA, WHEEL, local_path, write_document
+from .plan import CONDA, WHEEL, BuildPlan, PlannedPackage, local_path, write_document
+from .progress import ProgressWriter
 from .wheel_builds import build_wheel
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable, Iterable, Optional, TypeVar
-
-    from .archives import Opener
-    from .locks import LockHolder
-    from .plan import BuildPlan, PlannedPackage
-    from .progress import ProgressWriter
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 _AT_ONCE = 4
 # A purging file system may take files away between the tries.
 _SPARE_TRIES = 3
-_TURN_S = 0.2
 _END_S = 2.0
 _UNPACKED_WHEEL, _UNPACKED_CONDA = 1.6, 2.5
 # PyTorch for CUDA has 3.9 GB in 16 300 files, and other packages have smaller files.
@@ -46,15 +39,11 @@ _BYTES_A_FILE = 250000
 
 
 class Packages:
-    """The packages of one plan.
-
-    Attributes:
-        moved: How many bytes were fetched and unpacked, by the stage.
-    """
+    """The packages of one plan."""
 
     def __init__(self, plan: "BuildPlan", holder: "LockHolder", progress: "ProgressWriter") -> None:
         self.plan = plan
-        self.moved = {"fetch": 0, "unpack": 0}
+        self.moved = {"fetch": 0, "unpack": 0}  # bytes, by the stage
         self._failed = threading.Event()
         self._holder = holder
         self._progress = progress
@@ -85,14 +74,10 @@ class Packages:
         kept = package_dir(self.plan.root, source.sha256)
         sdist = os.path.join(kept, PACKAGE_FILES, source.file)
 
-        def unpack(wheel: str) -> None:
-            self._place(package, lambda aside: _extract(package, wheel, None, aside, self._count))
-
         def work(package: "PlannedPackage") -> None:
-            if not self._is_there(package):
-                if not os.path.exists(sdist):
-                    raise PackageDamaged(kept)
-                build_wheel(self.plan, package, sdist, self._holder.token, unpack)
+            if not os.path.exists(sdist):
+                raise PackageDamaged(kept)
+            build_wheel(self.plan, package, sdist, self._holder.token, lambda wheel: self._place(package, wheel))
 
         self.retry_on_damage(lambda: self._one(work, package))
 
@@ -108,7 +93,7 @@ class Packages:
                 return work()
             except PackageDamaged as damaged:
                 # A package without its manifest counts as not unpacked.
-                if read_manifest(damaged.args[0]) is not None:
+                with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(damaged.args[0], MANIFEST))
                 self.provide()
         message = "the packages lose their files again while an environment is made of them"
@@ -156,13 +141,11 @@ class Packages:
         pool = ThreadPoolExecutor(_AT_ONCE)
         # The largest packages come first, so that none of them is left alone at the end.
         by_size = sorted(self._missing, key=lambda each: -each.size)
-        running = {pool.submit(self._one, self._unpack, each) for each in by_size}
+        running = [pool.submit(self._one, self._unpack, each) for each in by_size]
         try:
             # A thread that hangs on the network is abandoned once another fails.
-            while running:
-                done, running = wait(running, _TURN_S, FIRST_EXCEPTION)
-                for each in done:
-                    each.result()
+            for each in wait(running, return_when=FIRST_EXCEPTION).done:
+                each.result()
         except BaseException:
             # The threads must stop after an exception of a signal, too.
             self._failed.set()
@@ -174,12 +157,14 @@ class Packages:
             pool.shutdown(wait=False)
 
     def _one(self, work: "Callable[[PlannedPackage], object]", package: "PlannedPackage") -> None:
+        """Do the work on a package that is missing, while other builders leave it alone."""
         folder = os.path.join(self.plan.root, PACKAGES, ".lock-" + package.sha256)
         lock, is_done = FolderLock(folder, self._holder, is_kept=False), False
         while not is_done:
             with lock.held(self._stop):
                 try:
-                    work(package)
+                    if not self._is_there(package):
+                        work(package)
                     is_done = True
                 except (OSError, BuildFailed):
                     if lock.is_mine():
@@ -190,8 +175,6 @@ class Packages:
         self._count(0)
 
     def _unpack(self, package: "PlannedPackage") -> None:
-        if self._is_there(package):
-            return
         archive, sent = self._find_archive(package), blob(self.plan.root, package.sha256)
         if archive is None:
             archive = sent
@@ -204,21 +187,22 @@ class Packages:
                 if archive == sent:
                     os.unlink(archive)
                 raise
-        unpacked = archive
-        self._place(package, lambda aside: _extract(package, unpacked, self._zstd, aside, self._count))
+        self._place(package, archive)
         if archive == sent:
             os.unlink(archive)
 
-    def _place(self, package: "PlannedPackage", fill: "Callable[[str], Manifest]") -> None:
-        """Let `fill` put the files of a package into a folder aside, and rename that: it is whole or missing."""
+    def _place(self, package: "PlannedPackage", archive: str) -> None:
+        """Extract the files of a package into a folder aside, and rename that: it is whole or missing."""
         final = package_dir(self.plan.root, package.sha256)
         name = "%s-%s" % (package.sha256, self._holder.token)
         aside, purged = (os.path.join(os.path.dirname(final), start + name) for start in (".", ".purged-"))
+        files = os.path.join(aside, PACKAGE_FILES)
         shutil.rmtree(aside, ignore_errors=True)
-        os.makedirs(os.path.join(aside, PACKAGE_FILES))
+        os.makedirs(files)
         try:
-            write_document(os.path.join(aside, MANIFEST), dict(fill(aside)._asdict(), format=FORMAT))
-            if read_manifest(final) is None:
+            manifest = self._extract(package, archive, files)
+            write_document(os.path.join(aside, MANIFEST), dict(manifest._asdict(), format=FORMAT))
+            if not os.path.exists(os.path.join(final, MANIFEST)):
                 # Mostly there is nothing to move away.
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(final, purged)
@@ -226,6 +210,22 @@ class Packages:
         finally:
             for folder in (aside, purged):
                 shutil.rmtree(folder, ignore_errors=True)
+
+    def _extract(self, package: "PlannedPackage", archive: str, folder: str) -> Manifest:
+        # A source distribution stays packed, as other environments may be built from it.
+        if package.is_source:
+            shutil.copyfile(archive, os.path.join(folder, package.file))
+            only = PackageFile(package.file, os.path.getsize(archive))
+            return Manifest(package.name, package.version, "source", {}, None, [], [only])
+        try:
+            found = archives.extract_archive(archive, package.kind, self._zstd, folder, self._count)
+            return describe_package(package, folder, found)
+        except BuildFailed as error:
+            error.args = ("%s cannot be unpacked: %s" % (package.label, error),)
+            raise
+        except archives.DAMAGED as error:
+            message = "%s cannot be unpacked: %s: %s" % (package.label, type(error).__name__, error)
+            raise BuildFailed(message, stage="unpack", evidence=[package.file]) from error
 
     def _find_archive(self, package: "PlannedPackage") -> "Optional[str]":
         """Return the path of the archive on this host, if it is there."""
@@ -250,26 +250,6 @@ class Packages:
         self._progress.report(stage, self._done, len(self._missing), self.moved[stage], size or None)
 
 
-def _extract(
-    package: "PlannedPackage", archive: str, zstd: "Optional[Opener]", aside: str, moved: "Callable[[int], None]"
-) -> Manifest:
-    folder = os.path.join(aside, PACKAGE_FILES)
-    # A source distribution stays packed, as other environments may be built from it.
-    if package.is_source:
-        shutil.copyfile(archive, os.path.join(folder, package.file))
-        only = PackageFile(package.file, os.path.getsize(archive))
-        return Manifest(package.name, package.version, "source", {}, None, [], [only])
-    try:
-        found = archives.extract_archive(archive, package.kind, zstd, folder, moved)
-        return describe_package(package, folder, found)
-    except BuildFailed as error:
-        error.args = ("%s cannot be unpacked: %s" % (package.label, error),)
-        raise
-    except archives.DAMAGED as error:
-        message = "%s cannot be unpacked: %s: %s" % (package.label, type(error).__name__, error)
-        raise BuildFailed(message, stage="unpack", evidence=[package.file]) from error
-
-
 def space_needed(package: "PlannedPackage", archive: "Optional[str]") -> "tuple[int, int]":
     """Return how many bytes and files a package takes at least: unpacked, and its archive if that is missing.
 
@@ -277,13 +257,11 @@ def space_needed(package: "PlannedPackage", archive: "Optional[str]") -> "tuple[
     archive. A conda package unpacks to 2.5 times, with a file for each 250 KB.
     """
     if archive is not None and package.kind == WHEEL:
-        try:
-            with zipfile.ZipFile(archive) as wheel:
-                sizes = [info.file_size for info in wheel.infolist()]
-            return sum(sizes), len(sizes)
-        except (OSError, zipfile.BadZipFile):
-            # The check of its hash reports a damaged wheel.
-            return 0, 0
+        sizes: "list[int]" = []
+        # The check of its hash reports a damaged wheel.
+        with contextlib.suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(archive) as wheel:
+            sizes = [info.file_size for info in wheel.infolist()]
+        return sum(sizes), len(sizes)
     there = os.stat(archive).st_size if archive is not None else 0
     total = there or package.size
     unpacked = int(total * (_UNPACKED_WHEEL if package.kind == WHEEL else _UNPACKED_CONDA))

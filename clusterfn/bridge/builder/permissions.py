@@ -16,15 +16,11 @@ if TYPE_CHECKING:
     from typing import Iterable, Iterator
 
 
-def umask_for(root: str) -> int:
-    """Return the umask for files below a root."""
-    return 0o002 if os.stat(root).st_mode & 0o020 else 0o022
-
-
 @contextmanager
-def use_group_umask(root: str) -> "Iterator[None]":
-    """Set that umask for this process meanwhile."""
-    before = os.umask(umask_for(root))
+def writing_below(root: str) -> "Iterator[None]":
+    """Create a root if it is missing, and set the umask of this process for files below it meanwhile."""
+    os.makedirs(root, mode=0o700, exist_ok=True)
+    before = os.umask(0o002 if os.stat(root).st_mode & 0o020 else 0o022)
     try:
         yield
     finally:

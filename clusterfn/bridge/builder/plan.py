@@ -8,15 +8,11 @@ import json
 import os
 import re
 import urllib.parse
-from typing import NamedTuple
+from typing import Any, Mapping, NamedTuple, Optional, Union
 
 from ..supervisor import publish
 from ..supervisor.text import native, portable
 from .errors import BuildFailed
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Mapping, Optional
 
 FORMAT = 1
 _TIMEOUT_S = 1200.0
@@ -30,13 +26,7 @@ _VERSION = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){2}\Z")
 
 
 class PlannedPackage(NamedTuple):
-    """One archive of the lock.
-
-    Attributes:
-        sha256: Of the archive. A wheel that is built has none: this is a hash of all that it is built from.
-        source: The source distribution that it is built from, if it is.
-        requires: The wheels that build it.
-    """
+    """One archive of the lock."""
 
     name: str
     version: str
@@ -44,10 +34,10 @@ class PlannedPackage(NamedTuple):
     manager: str
     file: str
     url: str
-    sha256: str
+    sha256: str  # of the archive; for a wheel that is built, which has none, a hash of all that it is built from
     size: int
-    source: "Optional[PlannedPackage]" = None
-    requires: "tuple[PlannedPackage, ...]" = ()
+    source: "Optional[PlannedPackage]" = None  # the source distribution that it is built from
+    requires: "tuple[PlannedPackage, ...]" = ()  # the wheels that build it
 
     @property
     def archives(self) -> "tuple[PlannedPackage, ...]":
@@ -71,64 +61,48 @@ class PlannedPackage(NamedTuple):
 
 
 class BuildPlan(NamedTuple):
-    """What to build, and how.
-
-    Attributes:
-        fetch: Whether the host may download missing archives.
-        zstd: A wheel of `zstandard` for the host's Python, if that cannot read zstd.
-        verify: Modules that the environment must import.
-        about: What the user asked for, shown in listings.
-        purged: Whether files may be missing from an environment that is there.
-        timeout_s: How many seconds a post-link script may take, and for how many any program may do nothing.
-        owners: Users and groups whose folders are trusted.
-        base: The host's interpreter that it is built on, its `path` and `version`; None if a package brings its Python.
-            With another version the environment is not the one that was locked.
-        setup: Lines of shell that load the host's modules before a wheel is built.
-        document: The plan as it was read.
-    """
+    """What to build, and how."""
 
     id: str
     root: str
     python: "tuple[int, int]"
     packages: "list[PlannedPackage]"
-    fetch: bool
-    zstd: "Optional[PlannedPackage]"
-    verify: "list[str]"
-    about: str
-    purged: bool
-    timeout_s: float
-    owners: "list[str]"
+    fetch: bool  # whether the host may download missing archives
+    zstd: "Optional[PlannedPackage]"  # a wheel of `zstandard` for the host's Python, if that cannot read zstd
+    verify: "list[str]"  # modules that the environment must import
+    about: str  # what the user asked for, shown in listings
+    purged: bool  # whether files may be missing from an environment that is there
+    timeout_s: float  # how many seconds a post-link script may take, and for how many any program may do nothing
+    owners: "list[str]"  # users and groups whose folders are trusted
+    # The `path` and `version` of the host's interpreter that it is built on; None if a package brings its Python. With
+    # another version the environment is not the one that was locked.
     base: "Optional[dict[str, str]]"
-    setup: str
-    document: "dict[str, Any]"
+    setup: str  # lines of shell that load the host's modules before a wheel is built
+    document: "dict[str, Any]"  # the plan as it was read
 
 
-def read_plan(path: str) -> BuildPlan:
-    """Read the plan in a file."""
+def read_plan(path: "Union[str, int]") -> BuildPlan:
+    """Read the plan in a file, of which this is the path or the descriptor."""
     try:
         with open(path, encoding="utf-8") as file:
-            return parse_plan(native(json.load(file)))
+            given = native(json.load(file))
+        if given["format"] != FORMAT:
+            raise ValueError("format %r, this builder knows %d" % (given["format"], FORMAT))
+        (major, minor), base = given["python"], given.get("base")
+        return BuildPlan(
+            id=check_id(given["id"]), root=_matching(_PATH, given["root"]).rstrip("/"), python=(int(major), int(minor)),
+            packages=list(map(parse_package, given["packages"])), fetch=bool(given["fetch"]),
+            zstd=parse_package(given["zstd"]) if given.get("zstd") else None,
+            verify=list(map(str, given.get("verify", ()))), about=str(given.get("about", "")),
+            purged=bool(given.get("purged", False)), timeout_s=float(given.get("timeout_s") or _TIMEOUT_S),
+            owners=list(map(str, given.get("owners") or ())),
+            base=base and dict(path=_matching(_PATH, base["path"]), version=_matching(_VERSION, base["version"])),
+            setup=str(given.get("setup") or ""), document=given,
+        )  # fmt: skip
     except OSError as error:
         raise BuildFailed("the plan cannot be read: %s" % error, stage="plan") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise BuildFailed("%s is no plan: %s: %s" % (path, type(error).__name__, error), stage="plan") from error
-
-
-def parse_plan(given: "dict[str, Any]") -> BuildPlan:
-    """Make a plan from its document."""
-    if given["format"] != FORMAT:
-        raise ValueError("format %r, this builder knows %d" % (given["format"], FORMAT))
-    (major, minor), base = given["python"], given.get("base")
-    return BuildPlan(
-        id=check_id(given["id"]), root=_matching(_PATH, given["root"]).rstrip("/"), python=(int(major), int(minor)),
-        packages=[parse_package(each) for each in given["packages"]], fetch=bool(given["fetch"]),
-        zstd=parse_package(given["zstd"]) if given.get("zstd") else None,
-        verify=[str(name) for name in given.get("verify", ())], about=str(given.get("about", "")),
-        purged=bool(given.get("purged", False)), timeout_s=float(given.get("timeout_s") or _TIMEOUT_S),
-        owners=[str(name) for name in given.get("owners") or ()],
-        base=dict(path=_matching(_PATH, base["path"]), version=_matching(_VERSION, base["version"])) if base else None,
-        setup=str(given.get("setup") or ""), document=given,
-    )  # fmt: skip
 
 
 def check_id(text: str) -> str:

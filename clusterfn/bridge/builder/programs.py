@@ -42,7 +42,7 @@ env -0
 """
 _BEFORE_ANSWER = "clusterfn verified "
 _VERIFY = """
-import importlib, json, sys, sysconfig
+import importlib, json, sys
 found = {"python": "%d.%d.%d" % sys.version_info[:3], "prefix": sys.prefix, "modules": {}, "torch_cuda": None}
 for name in sys.argv[1:]:
     module = importlib.import_module(name)
@@ -55,16 +55,11 @@ print("\\n" + MARK + json.dumps(found), flush=True)
 
 
 class ProgramFailed(Exception):
-    """The program failed, or exceeded its time limit.
-
-    Attributes:
-        output: What it printed on both streams, the last megabyte.
-        evidence: Its last lines.
-    """
+    """The program failed, or exceeded its time limit."""
 
     def __init__(self, message: str, output: bytes) -> None:
         super().__init__(message)
-        self.output = output
+        self.output = output  # what it printed on both streams, the last megabyte
         self.evidence = last_lines(output)
 
 

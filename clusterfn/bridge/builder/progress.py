@@ -17,25 +17,20 @@ if TYPE_CHECKING:
     from typing import Any, Mapping, Optional
 
 _EVERY_S = 0.5
+_LONGEST_LINE = 1 << 20
 
 
-def print_line(line: "dict[str, Any]") -> None:
-    """Print one line of JSON."""
-    _write(1, (json.dumps(portable(line)) + "\n").encode())
-
-
-def _write(fd: int, data: bytes) -> None:
-    # The client may be gone, or the disk full.
-    with contextlib.suppress(OSError):
-        os.write(fd, data)
+def print_line(line: "Mapping[str, Any]", *files: int) -> None:
+    """Print one line of JSON, and write it to these files, too."""
+    data = (json.dumps(portable(line)) + "\n").encode()
+    for fd in (1,) + files:
+        # The client may be gone, or the disk full.
+        with contextlib.suppress(OSError):
+            os.write(fd, data)
 
 
 class ProgressWriter:
-    """Writes the progress of one build.
-
-    Args:
-        path: progress.jsonl; the lines of an earlier build are replaced.
-    """
+    """Writes the progress of one build into a file, from which the lines of an earlier build go."""
 
     def __init__(self, path: str) -> None:
         self._lock = threading.Lock()
@@ -56,19 +51,16 @@ class ProgressWriter:
             if now < self._next.get(stage, 0.0) and done < of:
                 return
             self._next[stage] = now + _EVERY_S
-            line = {"stage": stage, "done": done, "of": of, "bytes": bytes, "size": size, "text": text}
-            data = json.dumps({key: portable(value) for key, value in line.items() if value is not None}) + "\n"
-        for fd in (1, self._fd):
-            _write(fd, data.encode())
+        line = {"stage": stage, "done": done, "of": of, "bytes": bytes, "size": size, "text": text}
+        print_line({key: value for key, value in line.items() if value is not None}, self._fd)
 
 
 def last_line(path: str) -> "dict[str, Any]":
     """Return the last complete line of a progress file; empty without one."""
+    lines = publish.last_bytes(path, _LONGEST_LINE).split(b"\n")[:-1]
     try:
-        with open(path, "rb") as file:
-            lines = file.read().split(b"\n")[:-1]
         return dict(json.loads(lines[-1].decode())) if lines else {}
-    except (OSError, ValueError):
+    except ValueError:
         return {}
 
 

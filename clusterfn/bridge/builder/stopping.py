@@ -26,22 +26,6 @@ def begin() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda *_: _asked.set())
-    _end_with_this_process()
-
-
-def check(*_: object) -> None:
-    """Raise BuildStopped if it was asked to end."""
-    if _asked.is_set():
-        raise BuildStopped
-
-
-def identifying_variable() -> "dict[str, str]":
-    """Return the variable that every program of this process carries."""
-    pid = os.getpid()
-    return {_VARIABLE: "%d/%s" % (pid, process_tree.start_time(pid))}
-
-
-def _end_with_this_process() -> None:
     (variable,) = ["%s=%s" % each for each in identifying_variable().items()]
     # The system closes the writing end when this process ends, however it does.
     reading, writing = os.pipe()
@@ -60,3 +44,15 @@ def _end_with_this_process() -> None:
         process_tree.end(lambda: process_tree.carrying(variable), lambda: None)
     finally:
         os._exit(0)
+
+
+def check(*_: object) -> None:
+    """Raise BuildStopped if it was asked to end."""
+    if _asked.is_set():
+        raise BuildStopped
+
+
+def identifying_variable() -> "dict[str, str]":
+    """Return the variable that every program of this process carries."""
+    pid = os.getpid()
+    return {_VARIABLE: "%d/%s" % (pid, process_tree.start_time(pid))}

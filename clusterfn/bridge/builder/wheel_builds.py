@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+from typing import Callable
 
 from ..layout import PACKAGES, build_dir
 from ..supervisor import publish
@@ -17,13 +18,7 @@ from . import programs
 from .errors import ROOM, BuildFailed
 from .link import Linker
 from .package_formats import layout_of_plan
-from .plan import WHEEL
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable
-
-    from .plan import BuildPlan, PlannedPackage
+from .plan import WHEEL, BuildPlan, PlannedPackage
 
 _LINES, _LOOKED_AT = 15, 60
 _SET = ("PATH", "CONDA_PREFIX", "PYTHONNOUSERSITE")
@@ -110,7 +105,7 @@ def build_wheel(
         names = {each.name for each in package.requires}
         others = [each for each in plan.packages if each.kind != WHEEL and each.name not in names]
         layout = layout_of_plan(plan._replace(packages=others + list(package.requires)), prefix)
-        Linker(prefix, prefix).make_all(target for _, target in sorted(layout.targets.items()))
+        Linker(prefix, prefix).make(sorted(layout.targets.values()))
         # pip reads the name and the version in the file's name, so the link has it.
         path = os.path.join(folder, os.path.basename(sdist))
         os.symlink(sdist, path)

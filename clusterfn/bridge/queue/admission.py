@@ -292,7 +292,8 @@ class AdmissionRequest:
             held = self._hold_planned(held)
         ticket = self._ticket
         ticket.record(tickets.TAKEN, asked=ticket.asked, submitted=ticket.submitted, cards=list(held))
-        self.admission.held, self.admission.uuids = held, list(held)
+        self.admission.held = held
+        self.admission.uuids = [gpu for gpu in self._look.every if gpu in held]
 
     def _meets_unleased(self, held: "dict[str, Lease]") -> bool:
         """Look for processes without a lease on GPUs that are held: one may have come at any time before."""

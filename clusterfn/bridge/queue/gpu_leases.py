@@ -1,7 +1,7 @@
 """Which GPUs a job gets, and holding them: as many as it asks for, and none that a process without a lease uses.
 
-`machine.RemainingResources` says which GPUs are left for a job; it gets the first of them `by_preference`. `GpuCache`
-keeps what nvidia-smi says for the spooler.
+`machine.RemainingResources` says which GPUs are left for a job; it gets the first of them `by_preference`, which is
+there too. `GpuCache` keeps what nvidia-smi says for the spooler.
 """
 
 import time
@@ -24,11 +24,6 @@ class TooFew(Exception):
     """Other jobs or processes have the GPUs."""
 
 
-def by_preference(left: "Iterable[str]") -> "list[str]":
-    """Return the GPUs that are left for a job, those first that it gets: in PCI order, as they are given."""
-    return list(left)
-
-
 def hold_gpus(leases: "Leases", left: "Iterable[str]", count: int) -> "dict[str, Lease]":
     """Hold `count` of the GPUs that are left for a job.
 
@@ -36,7 +31,7 @@ def hold_gpus(leases: "Leases", left: "Iterable[str]", count: int) -> "dict[str,
         TooFew: Others have taken them meanwhile; none is held then.
     """
     held: "dict[str, Lease]" = {}
-    for uuid in by_preference(left):
+    for uuid in machine.by_preference(left):
         if len(held) == count:
             break
         lease = leases.hold(lease_names.gpu(uuid))

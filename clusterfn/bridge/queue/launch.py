@@ -6,7 +6,7 @@ import sys
 import time
 
 from ..fast_start import namedtuple, signal, suppress
-from ..layout import INTERRUPTED, SUPERVISE
+from ..layout import INTERRUPTED, SPOOLER_LOG, SUPERVISE
 from ..supervisor import process_tree
 from ..supervisor.job import DamagedFile, JobFolder
 from ..supervisor.process_tree import boot_id
@@ -29,7 +29,6 @@ ENVIRONMENT = "environment"
 KEPT = "kept="
 # A job that another user must not pass from now on: its id, and its name, which counts until then.
 FirstInLine = namedtuple("FirstInLine", ("job", "until_s", "name", "lease"))
-_LOG = "spooler.log"
 _DIES_S, _LOOK_S = 2.0, 0.01
 _RESTARTED = "the machine was restarted"
 
@@ -59,7 +58,7 @@ def ensure_spooler(queue: "Queue", lease: str, bridge: str, first: "Optional[Fir
         fds = [own_lease.fileno()] + ([first.lease.fileno()] if first else [])
         words = ["spool", queue.root, lease, str(fds[0])]
         words += [first.job, str(first.until_s), str(fds[1])] if first else []
-        with open(os.path.join(machine.folder(queue.root), _LOG), "wb") as log:
+        with open(os.path.join(machine.folder(queue.root), SPOOLER_LOG), "wb") as log:
             _start_apart(
                 [sys.executable, "-I", "-S", os.path.join(bridge, SUPERVISE)] + words,
                 stdout=log, stderr=log, cwd="/", env=tickets.environment_of(os.getppid()),

@@ -260,7 +260,7 @@ class RemainingResources:
 
     def take(self, demand: Demand, gpus: "Optional[Sequence[str]]" = None) -> None:
         """Take what a job needs: it starts."""
-        for gpu in self.left(gpus)[: demand.gpus]:
+        for gpu in by_preference(self.left(gpus))[: demand.gpus]:
             self.free_gpus.remove(gpu)
         self._less(demand)
         self.count(demand)
@@ -277,6 +277,11 @@ class RemainingResources:
     def count(self, demand: Demand) -> None:
         """Count a job towards what the user may have."""
         self.own = [used + more for used, more in zip(self.own, list(demand) + [1])]
+
+
+def by_preference(left: "Iterable[str]") -> "list[str]":
+    """Return the GPUs that are left for a job, those first that it gets: in PCI order, as they are given."""
+    return list(left)
 
 
 class Usage:

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from ..layout import QUEUE_STATUS, SPEC, UNSATISFIABLE, job_dir, job_name
+from ..layout import HOLDS, QUEUE_STATUS, SPEC, UNSATISFIABLE, job_dir, job_name
 from ..supervisor import gpus, publish
 from ..supervisor.eligible_gpus import describe_request
 from ..supervisor.job import NUMBER, WHOLE, DamagedFile, parse_record
@@ -201,7 +201,7 @@ class GpuHolders:
 def _taken_gpus(root: str) -> "dict[str, tuple[str, float]]":
     """Return which job took each GPU last and has not released it, and when, by the journal."""
     taken: "dict[str, tuple[str, float]]" = {}
-    for line in _end_of(os.path.join(machine.folder(root), tickets.JOURNAL_FILE)):
+    for line in _end_of(os.path.join(machine.folder(root), HOLDS)):
         if line.get("event") == tickets.TAKEN:
             taken.update((uuid, (line["job"], line["t"])) for uuid in line["cards"])
         elif line.get("event") == tickets.RELEASED:

@@ -6,7 +6,7 @@ import subprocess
 import time
 
 from ..builder import progress
-from ..layout import BUILDER_LOG, SCRIPT, TURN, element_log
+from ..layout import BUILDER_LOG, SCHEDULER_LOG, SCRIPT, TURN, element_log
 from ..supervisor.verdict import say
 from . import launch, lease_names
 
@@ -64,7 +64,7 @@ class JobScripts:
         # The exponent is limited, because the power for a thousand tries would not fit into a float.
         rest_s = min(_AGAIN_S * (1 << min(tries, 9)), _AGAIN_MOST_S)
         self._tries[ticket.job] = (tries + 1, time.monotonic() + rest_s)
-        log_path = os.path.join(ticket.home, "scheduler.log" if ticket.element is None else element_log(ticket.element))
+        log_path = os.path.join(ticket.home, SCHEDULER_LOG if ticket.element is None else element_log(ticket.element))
         # O_NONBLOCK: if the user has put a FIFO in place of the log, the open fails instead of waiting for a reader.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
         try:

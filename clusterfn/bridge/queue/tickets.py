@@ -17,6 +17,7 @@ from ..layout import (
     DAMAGED_TICKETS,
     ELEMENTS,
     FORMAT,
+    HOLDS,
     INTERRUPTED,
     JOBS,
     QUEUE,
@@ -373,7 +374,6 @@ def environment_of(pid: int) -> "dict[str, str]":
     return {name: value for name, value in variables.items() if name != TURN}
 
 
-JOURNAL_FILE = "holds.jsonl"
 _LARGEST = 16 << 20
 
 TICKET, WITHDRAWN, TAKEN, EXCHANGED, RELEASED = "ticket", "withdrawn", "taken", "exchanged", "released"
@@ -385,7 +385,7 @@ def record_event(root: str, event: str, job: str, **facts: "Any") -> None:
     if isinstance(line.get("asked"), Demand):
         line["asked"] = dict(line["asked"]._asdict())
     folder = machine.folder(root)
-    path = os.path.join(folder, JOURNAL_FILE)
+    path = os.path.join(folder, HOLDS)
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -9,6 +9,7 @@ import math
 import os
 
 from ..fast_start import loads
+from ..layout import HOLDS
 from ..supervisor.text import format_duration
 from . import machine, tickets
 from .machine import Usage
@@ -46,7 +47,7 @@ class UsageAccount:
     def __init__(self, root: str) -> None:
         self.expected_s = _MOST_S
         self._ended = 0
-        self._path = os.path.join(machine.folder(root), tickets.JOURNAL_FILE)
+        self._path = os.path.join(machine.folder(root), HOLDS)
         # The inode of the journal, and how much of it has been read.
         self._read = (0, 0)
         # GPU seconds and core seconds, as they count at the time `_at`.

@@ -143,7 +143,7 @@ def _read(path: str) -> str:
 def _write(root: str, path: str, text: str) -> None:
     """Write a file completely or not at all, which does no harm."""
     try:
-        with permissions.use_group_umask(root):
+        with permissions.writing_below(root):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             publish.replace(path, text.encode(), sync=False, mode=0o666)
     except OSError:

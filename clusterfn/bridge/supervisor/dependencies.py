@@ -29,6 +29,8 @@ from ..layout import (
     SPEC,
     STALE_AFTER_S,
     STARTED,
+    STARTING,
+    STARTING_FOR_S,
     VALUE,
     VALUES,
     attempt_dir,
@@ -261,6 +263,9 @@ class Dependencies:
             return False
         folder = job_dir(self.root, job)
         for machine in names_in(os.path.join(self.root, MACHINES)):
+            if time.time() - _date(os.path.join(self.root, MACHINES, machine, STARTING)) < STARTING_FOR_S:
+                # The job may wait in an agent for its turn to begin.
+                return False
             waiting = names_in(os.path.join(self.root, MACHINES, machine, QUEUE))
             if any(name.partition(".")[0] == job for name in waiting):
                 return False

@@ -69,7 +69,7 @@ def test_no_folder_is_made_outside_of_an_environment(tmp_path: Path):
     with pytest.raises(BuildFailed, match="outside the environment"):
         layout.add(TargetFile(f"{layout.site}/one.py", WRITE, ""))
     with pytest.raises(BuildFailed, match="by way of a link"):
-        Linker(str(tmp_path / "prefix"), str(tmp_path / "prefix")).make(TargetFile("lib/deep/one.py", WRITE, ""))
+        Linker(str(tmp_path / "prefix"), str(tmp_path / "prefix")).make([TargetFile("lib/deep/one.py", WRITE, "")])
 
     assert os.listdir(tmp_path) == ["prefix"]
 

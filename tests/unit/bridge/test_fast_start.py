@@ -6,6 +6,7 @@ import collections
 import contextlib
 import json
 import pickle
+import runpy
 from typing import Any
 
 import pytest
@@ -48,6 +49,16 @@ def test_what_json_cannot_write_is_refused():
         fast_start.dumps({"a": {1}})
     with pytest.raises(ValueError, match="Circular reference"):
         fast_start.dumps(circle)
+
+
+def test_a_python_whose_half_in_c_asks_for_more_settings_loads_json_itself(monkeypatch: pytest.MonkeyPatch):
+    def make_scanner(_: object) -> None:
+        raise AttributeError("array_hook")
+
+    monkeypatch.setattr("_json.make_scanner", make_scanner)
+    loaded = runpy.run_path(fast_start.__file__)
+
+    assert loaded["loads"](loaded["dumps"]({"a": [1]})) == {"a": [1]}
 
 
 def test_a_named_tuple_is_as_that_of_collections():

@@ -35,6 +35,7 @@ from clusterfn.hosts import loop
 from clusterfn.hosts.connected_host import HostContents
 from clusterfn.hosts.rpc.reply import Reply
 from clusterfn.hosts.scheduler_watch import Silent
+from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.base import PENDING, SchedulerLimits, Submission
 from clusterfn.scheduler.slurm.states import SlurmState
 from clusterfn.scheduler.slurm.submit import Slurm
@@ -518,6 +519,23 @@ def test_elements_that_another_process_may_be_sending_are_looked_for_longer(told
     assert concluded == []
     look(other, None)
     assert "never started" in concluded[0]["message"]
+
+
+def test_elements_that_may_wait_in_the_agent_of_another_program_are_not_given_up(told_elements):
+    tracker, told, concluded = told_elements
+    tracker.session.scheduler = Bare("boot")
+    tracker.session.connection.facts.machine = "m-1"
+    other = GroupTracker(tracker.session, tracker.job, group(3)[0], SchedulerLimits())
+    other.follow(range(1, 4))
+    told.note = b"/root/machines/m-1/starting"
+    for _ in range(9):
+        look(other, None)
+    assert concluded == []
+
+    told.note = b""
+    for _ in range(4):
+        look(other, None)
+    assert [each["message"] for each in concluded] == ["the items were sent but never started"]
 
 
 def test_looks_for_earlier_elements_do_not_count_against_later_ones(elements_on_slurm):

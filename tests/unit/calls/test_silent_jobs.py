@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,6 +39,9 @@ class SlowHost:
         self.asked: list[tuple[list[str], Reply[Completed]]] = []
         self.count: collections.Counter[str] = collections.Counter()
         self.living: set[str] = set()
+        # What `find` prints, by the name that it looks for; no job is claimed then.
+        self.found: dict[str, str] = {}
+        self.root, self.facts = "/root", SimpleNamespace(machine="m-1")
         self.most_open = 0
 
     def run(self, argv: Any, **_: Any) -> Reply[Completed]:
@@ -50,7 +54,9 @@ class SlowHost:
     def answer(self) -> None:
         argv, reply = self.asked.pop(0)
         out = ""
-        if argv[0] == "grep":
+        if argv[0] == "find":
+            out = self.found.get(argv[1].rpartition("/")[2], "")
+        elif argv[0] == "grep" and not self.found:
             claims = (path for path in argv if path.endswith(layout.CLAIM))
             out = "".join(f"{path}:{BOOT}:{path.split('/')[3]}:77\n" for path in claims)
         elif argv[0] == "cat":
@@ -73,6 +79,7 @@ class Job:
 
     def __init__(self, host: SlowHost, number: int) -> None:
         self.session, self.folder, self.is_closed, self.scheduler_id = host, f"/root/jobs/{number}", False, ""
+        self.connection = host
         self.verdict: SchedulerVerdict | None = None
         self.job = self
 
@@ -176,3 +183,17 @@ def test_a_question_that_took_too_long_is_asked_again(answered: int, monkeypatch
     until(lambda: host.asked)
     host.answer_all()
     assert job.verdict is not None and job.verdict.kind == layout.LOST
+
+
+@pytest.mark.parametrize("starts_later", [True, False])
+def test_a_job_that_nobody_has_begun_is_lost_unless_it_may_wait_in_the_agent_of_another_program(
+    starts_later: bool,
+) -> None:
+    host = SlowHost()
+    host.found = {layout.SPEC: "old", layout.STARTING: "young" if starts_later else ""}
+    (job,) = made(host, 1)
+    ask(host, [job])
+
+    host.answer_all()
+
+    assert (job.verdict is None) == starts_later

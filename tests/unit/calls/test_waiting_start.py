@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from clusterfn import Executor
+from clusterfn.calls import queue_tracker
+from clusterfn.hosts.rpc.frames import Header
 from tests.fakes.slurm_hosts import LoginNode, slurm_hosts
 from tests.waiting import until
 
@@ -22,7 +23,7 @@ class Busy(LoginNode):
         self.spawns: list[int] = []
         self.stopped: list[int] = []
 
-    def _answers(self, request: dict[str, Any], body: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
+    def _answers(self, request: Header, body: bytes) -> Iterator[tuple[Header, bytes]]:
         if request["do"] == "spawn":
             self.spawns.append(request["id"])
             return
@@ -30,7 +31,7 @@ class Busy(LoginNode):
             self.stopped.append(request["target"])
         yield from super()._answers(request, body)
 
-    def ran(self, program: str, request: dict[str, Any], stdin: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
+    def ran(self, program: str, request: Header, stdin: bytes) -> Iterator[tuple[Header, bytes]]:
         if "conclude" not in request["argv"]:
             yield from super().ran(program, request, stdin)
             return
@@ -47,6 +48,9 @@ def test_a_job_that_is_not_started_yet_is_canceled_at_once_and_never_started(
             jobs = [executor.submit(abs, number) for number in range(3)]
             until(lambda: len(node.spawns) == 3)
 
+            monkeypatch.setattr(queue_tracker, "TAKES_S", 0.0)
+            until(lambda: jobs[0].reason)
+            assert jobs[0].reason.startswith("node7000 has not started it for ")
             assert all(job.cancel() for job in jobs)
             node.end_all()
 

@@ -20,7 +20,7 @@ from clusterfn.calls import attach, console, history
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.outcome_errors import RemoteTraceback
-from clusterfn.cli import environment_parser, jobs, main, output, parser, screen, selection, target, usage
+from clusterfn.cli import argument_parser, environment_parser, jobs, main, output, parser, screen, selection, target
 from clusterfn.cli.check import function as check_function
 from clusterfn.cli.complaint import describe_error
 from clusterfn.cli.run import written
@@ -465,17 +465,17 @@ def words_of(line: str) -> list[str]:
 
 
 def test_every_example_of_a_help_is_a_command_of_ours():
-    for line in [line for lines in usage.EXAMPLES.values() for line in lines]:
+    for line in [line for lines in argument_parser.EXAMPLES.values() for line in lines]:
         assert callable(parser.make_parser().read(words_of(line)).run)
 
 
 def test_every_command_shows_examples_of_itself(capsys):
-    for name, lines in usage.EXAMPLES.items():
+    for name, lines in argument_parser.EXAMPLES.items():
         assert main([*name.split(), "--help"]) == 0
         shown = capsys.readouterr().out
         assert [line for line in lines if f"  clusterfn {line}\n" not in shown] == []
         assert all(line.split()[: len(name.split())] == name.split() for line in lines)
-    assert {*usage.EXAMPLES} >= {name for name in parser.make_parser().commands if name != "stop"}
+    assert {*argument_parser.EXAMPLES} >= {name for name in parser.make_parser().commands if name != "stop"}
 
 
 def test_what_json_cannot_say_is_refused_by_name():

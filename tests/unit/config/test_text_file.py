@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn import ConfigError
-from clusterfn.environment.environment_yml import read_file
+from clusterfn.environment.environment_files import read_file
 
 ENCODINGS = [
     ("utf-8", b""), ("utf-8", codecs.BOM_UTF8), ("utf-16-le", codecs.BOM_UTF16_LE), ("utf-16-be", codecs.BOM_UTF16_BE),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.environment import conda_solver, environment_yml, package_sources, solver, uv, wheel_solver, wheels
+from clusterfn.environment import conda_solver, environment_files, package_sources, solver, uv, wheel_solver, wheels
 from clusterfn.environment.conda_solver import SolveTarget
 from clusterfn.environment.lock import EnvironmentLock, LockedPackage, Unsolved
 from clusterfn.environment.package_sources import PipConfig
@@ -57,7 +57,7 @@ class Shelf:
         return self.write(f"{head}dependencies = [{dependencies}]\n{more}")
 
     def read(self, name: str = "pyproject.toml", *parts: str) -> Specification:
-        return environment_yml.read_file(self.project / name, parts)
+        return environment_files.read_file(self.project / name, parts)
 
     def found(
         self, name: str = "pyproject.toml", *parts: str, target: SolveTarget = HOST, python: str = "3.11"
@@ -112,7 +112,7 @@ def shelf_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
         minor = next((each.text.partition("=")[2] for each in spec.conda if each.name == "python"), target.python)
         return of_channel(minor, target.platform)
 
-    def find_python(minor: str, platform: str, program: str, folder: Path) -> LockedPackage:
+    def find_python(minor: str, platform: str, folder: Path) -> LockedPackage:
         if minor not in made.minors:
             raise Unsolved(f"there is no solution for Python {minor}")
         return LockedPackage("python", f"{minor}.7", "standalone", f"{MIRROR}/{minor}.7.tar.gz", "", platform)

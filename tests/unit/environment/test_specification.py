@@ -11,7 +11,7 @@ from clusterfn import ConfigError
 from clusterfn.config import places
 from clusterfn.config.forms import names_a_file
 from clusterfn.environment import existing, resolve
-from clusterfn.environment.environment_yml import locate_file, read_file
+from clusterfn.environment.environment_files import locate_file, read_file
 from clusterfn.environment.packages import from_packages
 from clusterfn.environment.project import admits
 from clusterfn.environment.specification import Specification

@@ -44,7 +44,7 @@ def mirror(shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 def find(shelf: Shelf, minor: str = "3.11", platform: str = "linux-64") -> LockedPackage:
-    return WITH_HASH(FIND_PYTHON(minor, platform, uv.find_uv(), shelf.project), shelf.said.append)
+    return WITH_HASH(FIND_PYTHON(minor, platform, shelf.project), shelf.said.append)
 
 
 def locked_with(shelf: Shelf, kind: str) -> EnvironmentLock:

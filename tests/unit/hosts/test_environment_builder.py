@@ -115,11 +115,8 @@ def test_a_process_that_ended_is_asked_for_its_last_word(heard):
 
     end(heard, 256)
 
-    told = heard.outcome.result(WAIT_S)
-    assert (
-        environment_builder.message(told) == "the environment could not be built: no room"
-        and told["hint"] == "make some"
-    )
+    error = environment_builder.build_error(heard.outcome.result(WAIT_S), "hpc")
+    assert (error.message, error.hint) == ("the environment could not be built: no room", "make some")
 
 
 def test_a_process_that_was_killed_without_a_word_leaves_what_it_printed(heard):

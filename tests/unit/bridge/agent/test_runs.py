@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 pytest.importorskip("fcntl")
 
+from clusterfn.bridge import layout
 from clusterfn.bridge.agent import runs, starts
 from tests.fakes.agent_client import Client
 from tests.waiting import until
@@ -26,6 +28,21 @@ here = connect(Host("here", "", "local", "clusterfn.yml:1", root=sys.argv[1]))
 ran = [here.run(["sh", "-c", "sleep 0.05; echo x"]) for _ in range(60)]
 spawned = [here.spawn(["sleep", "0.05"], "/", sys.argv[1] + "/log") for _ in range(60)]
 print(sum(reply.result(60).out == b"x\\n" for reply in ran), sum(reply.result(60).pid > 0 for reply in spawned))
+here.close()
+"""
+
+LEAVES = """
+import os, signal, sys
+from clusterfn.config.spec import Host
+from clusterfn.hosts.connection import connect
+os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1])  # four jobs begin at a time
+root, way = sys.argv[1:]
+here = connect(Host("here", "", "local", "clusterfn.yml:1", root=root))
+jobs = [here.spawn(["sh", "-c", f"echo >begun-{number}; exec sleep 1"], root, f"{root}/log") for number in range(12)]
+jobs[6].cancel()
+here.run(["true"]).result(60)
+if way == "is killed":
+    os.kill(os.getpid(), signal.SIGKILL)
 here.close()
 """
 
@@ -197,3 +214,57 @@ def test_a_job_that_cannot_start_or_goes_on_lets_the_next_begin(
 
     until(lambda: bool(client.turns(1) or (tmp_path / "ran").exists()))
     end_all(client)
+
+
+def test_the_folder_of_a_job_that_was_removed_before_its_turn_does_not_come_back(
+    client: Client, tmp_path: Path
+) -> None:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    client.agent.job_starts = starts.ProgramStarts(client.agent.at, 0, each=1)
+    client.ask(id=2, do="spawn", argv=["true"], cwd=str(folder), log=str(folder / "log"))
+    client.turns()
+    folder.rmdir()
+    client.agent.job_starts.has_room(1)
+
+    assert answer(client, 2)["error"]["path"] == str(folder)  # type: ignore[index]
+    assert not folder.exists()
+
+
+def test_other_programs_can_see_that_jobs_wait_for_their_turn(
+    client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(starts, "RENEW_S", 0.01)
+    monkeypatch.setattr(runs, "BEGINS_S", 600.0)
+    client.agent.root, client.agent.machine = str(tmp_path), "m-1"
+    first, waits = 2, 3
+    note = tmp_path / "machines" / "m-1" / layout.STARTING
+    client.agent.job_starts = starts.ProgramStarts(client.agent.at, 1, each=1)
+    client.agent.waiting_note = starts.WaitingNote(client.agent.at, client.agent.job_starts)
+    spawn(client, first, tmp_path / "log", "sleep", "600")
+    client.turns()
+    assert not note.exists()
+
+    spawn(client, waits, tmp_path / "log", "sleep", "600")
+    until(lambda: client.turns(1) or note.exists())
+    os.utime(note, (0, 0))
+    until(lambda: client.turns(1) or time.time() - note.stat().st_mtime < layout.STARTING_FOR_S)
+    client.agent.job_starts.has_room(1)
+    assert len(client.agent.children) == 2
+    os.utime(note, (0, 0))
+    time.sleep(0.05)
+    client.turns()
+
+    assert note.stat().st_mtime == 0, "no job waits any more"
+    end_all(client)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="how many begin at a time is not known")
+@pytest.mark.parametrize("way", ["is killed", "ends"])
+def test_jobs_that_wait_for_their_turn_begin_although_their_client_has_gone(tmp_path: Path, way: str) -> None:
+    wanted = {f"begun-{number}" for number in range(12) if number != 6}
+
+    subprocess.run([sys.executable, "-c", LEAVES, str(tmp_path), way], timeout=100, check=False)
+
+    until(lambda: {path.name for path in tmp_path.glob("begun-*")} >= wanted)
+    assert not (tmp_path / "begun-6").exists(), "it was canceled while it waited"

@@ -130,6 +130,11 @@ def test_a_job_that_waits_in_the_queue_or_runs_is_open_however_long_ago_it_was_s
     assert Dependencies(str(tmp_path)).still_open(wanted()) == wanted()
     ticket.unlink()
 
+    starting = tmp_path / "machines" / "here" / "starting"
+    starting.touch()
+    assert Dependencies(str(tmp_path)).still_open(wanted()) == wanted(), "it may wait in an agent to be started"
+    os.utime(starting, (long_ago, long_ago))
+
     kept = tmp_path / "machines" / "here" / "interrupted" / TRAIN
     kept.parent.mkdir(parents=True)
     kept.write_text(json.dumps({"boot": boot_id()}))

@@ -1,0 +1,276 @@
+"""Read the files that describe an environment as a `Specification`: environment.yml, and those that uv and pip know.
+
+Only what decides something here is read of a pyproject.toml, uv.lock, pylock.toml or requirements.txt: which Python,
+which extras, which build of PyTorch, which hashes, and what makes a lock out of date. uv itself reads the same files
+when it resolves them. conda's exports of a whole environment are recognised: their builds fit one platform only, so
+they are removed, and the user is informed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from clusterfn.config.yamlfile import Value, parse
+from clusterfn.environment import package_sources
+from clusterfn.environment.local_packages import digest, digests, local_packages, source_tables, workspace_root
+from clusterfn.environment.project import PYLOCK, PYPROJECT, UV_LOCK, ProjectFile, load_toml, normalize, split_parts
+from clusterfn.environment.requirement_lines import RequirementLines
+from clusterfn.environment.specification import WITH_EXTRAS, Requirement, Specification, conda_requirement
+from clusterfn.errors import ConfigError, did_you_mean
+
+# PEP 751 names these files.
+_PYLOCK = re.compile(r"pylock(?:\.[^.]+)?\.toml")
+_KEYS = (
+    "name", "channels", "dependencies", "platforms", "prefix", "category", "pip-repositories", "allow-pypi-requests",
+)  # fmt: skip
+_LISTS = ("channels", "pip-repositories")
+_ADVICE = {"variables": "set them with env={…} of @cluster, or `env:` of the host in clusterfn.yml"}
+# The comment behind a line by which conda-lock limits it to systems. Hosts run Linux.
+_SELECTOR = re.compile(r"#\s*\[(\w+)(?:\s+[\w\s]+)?\]\s*$")
+_OF_LINUX, _OF_OTHERS = ("linux", "linux64", "unix"), ("osx", "osx64", "arm64", "win", "win64")
+_BUILD = re.compile(r"(?P<name>[^=<>!\s]+)=(?P<version>[^=<>!*\s]+)=(?P<build>[^=<>!*\s]+)")
+# What an export of Windows or macOS has that no program on Linux needs: whole names, as `windrose` is not Windows' own.
+# conda writes the system of a compiler behind its name: `clang_osx-64`.
+_FOREIGN = re.compile(
+    r"vc|vc14_runtime|vs20\d\d_runtime|vs_runtime|vcomp|vcomp14|ucrt|winpty|pywinpty|wincertstore|win_inet_pton|winsdk|"
+    r"win32_setctime|win10toast|windows-curses|pywin32|pywin32-ctypes|pywinauto|comtypes|wmi|menuinst|anaconda_prompt|"
+    r"anaconda_powershell_prompt|(?:console|powershell)_shortcut(?:_mini(?:conda|forge))?|(?:m2w64|msys2)-.+|"
+    r"libcxx|appnope|pyobjc-.+|python\.app|cctools|ld64|.+_(?:osx|win)-(?:32|64|arm64)"
+)
+_PYTORCH_ENDED = "the channel pytorch has no release after PyTorch 2.5: conda-forge has pytorch, PyPI has torch"
+_FROM_HISTORY = "`conda env export --from-history` writes only what you asked for"
+
+_NAME = re.compile(r"\s*([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)\s*(?:\[[^\]]*\])?\s*(.*)", re.DOTALL)
+_OF_EXTRAS = re.compile(r"\s*([\w.-]+)\s*\[([^\]]*)\]")
+_POETRY = "poetry and pdm write a file that pip reads: `poetry export > requirements.txt`"
+
+
+def locate_file(text: str, folders: Sequence[Path]) -> Path:
+    """Find the file relative to the first of the folders that has it; raise ConfigError if none has."""
+    path = Path(text).expanduser()
+    places = [path] if path.is_absolute() else [folder / path for folder in dict.fromkeys(folders)]
+    for place in places:
+        if place.is_file():
+            return place.absolute()
+    patterns = ("*.y*ml", "*.toml", "*.lock", "*.txt")
+    folders_there = [place.parent for place in places if place.parent.is_dir()]
+    here = {each.name for folder in folders_there for pattern in patterns for each in folder.glob(pattern)}
+    here.discard("clusterfn.yml")
+    looked = " and ".join(str(place.parent) for place in places)
+    hint = "a relative path counts from the working directory, then from the folder of the script that runs"
+    raise ConfigError(f"there is no {path.name} in {looked}{did_you_mean(path.name, here)}", hint=hint)
+
+
+def read_file(path: Path, parts: Sequence[str] = ()) -> Specification:
+    """Read the specification in a file, or accept the lock that it is; raise ConfigError with the line that is wrong.
+
+    Args:
+        parts: The extras and groups of a project that are wanted: "gpu", "group:dev".
+    """
+    of_project = {PYPROJECT: _read_pyproject, UV_LOCK: _read_uv_lock}.get(path.name)
+    if of_project or _PYLOCK.fullmatch(path.name):
+        return (of_project or _read_pylock)(path, parts)
+    if parts:
+        hint = f'write environment="{path.name}", or name a pyproject.toml or its uv.lock'
+        raise ConfigError(f"{path.name} has no extras and no groups, but {', '.join(parts)} is named", hint=hint)
+    if path.suffix.lower() == ".txt":
+        # This is pip's own file, read with the files that it names.
+        lines = RequirementLines(path.parent)
+        lines.read_file(path)
+        if lines.is_empty:
+            raise ConfigError(f"{path} lists no packages", hint="write one per line, such as numpy>=2")
+        return lines.added_to(_specification(lines.project(path), (), lines.wishes()))
+    if path.name.lower().endswith(("conda-lock.yml", "conda-lock.yaml")):
+        return Specification(path.name, file=path, given_lock=path)
+    if path.suffix.lower() not in (".yml", ".yaml"):
+        hint = "name an environment.yml, pyproject.toml, uv.lock, pylock.toml or requirements.txt, or packages=[…]"
+        raise ConfigError(f"{path} is not an environment.yml", hint=hint)
+    data = path.read_bytes()
+    if re.search(rb"^package:", data, re.MULTILINE) and re.search(rb"^metadata:", data, re.MULTILINE):
+        # It is a lock of conda-lock's with another name.
+        return Specification(path.name, file=path, given_lock=path)
+    if not data.strip():
+        raise ConfigError(f"{path} is empty", hint='write "dependencies:" and the packages below it')
+    return _read_environment_yml(parse(data, str(path)), path)
+
+
+def _read_environment_yml(tree: Value, path: Path) -> Specification:
+    keys = tree.mapping(_KEYS, _ADVICE)
+    if "dependencies" not in keys:
+        raise tree.error('there is no "dependencies:"', "list the packages below that key")
+    texts = {name: value.as_lines() for name, value in keys.items() if name in _LISTS and value.kind != "null"}
+    conda, pip = list[Requirement](), RequirementLines(path.parent)
+    for index in texts.get("pip-repositories", ()):
+        pip.add(f"--extra-index-url {index}")
+    for item in _items(keys["dependencies"]):
+        if item.kind == "map":
+            for line in _items(item.mapping(("pip",))["pip"]):
+                pip.add(line.as_text(), f"{path.name}:{line.line + 1}")
+            continue
+        text, place = item.as_text(), f"{path.name}:{item.line + 1}"
+        if WITH_EXTRAS.match(text):
+            what = f"{place}: {text!r} has extras, and packages of conda have none"
+            raise ConfigError(what, hint="write the line below `pip:`")
+        conda.append(conda_requirement(text, place))
+    written = [name for name in texts.get("channels", ()) if name != "nodefaults"]
+    named = [each.channel for each in conda if each.channel]
+    channels = dict.fromkeys([*(written or package_sources.usual_channels()), *named])
+    ended = (_PYTORCH_ENDED,) if "pytorch" in written else ()
+    spec = Specification(path.name, tuple(channels), tuple(conda), file=path, sentences=ended)
+    return _lifted(pip.added_to(spec), keys.get("prefix"))
+
+
+def _items(value: Value) -> Iterator[Value]:
+    """Yield the lines that are for Linux."""
+    if value.kind == "null":
+        return
+    if value.kind != "list":
+        raise value.error(f"expected a list of packages, found {value.written}", 'start each line with "- "')
+    for line in value.values:
+        selector = _SELECTOR.search(line.source.lines[line.line])
+        if selector and selector[1] not in (known := (*_OF_LINUX, *_OF_OTHERS)):
+            raise line.error(f"[{selector[1]}] names no system", f"write one of {', '.join(known)}, or remove it")
+        if not selector or selector[1] in _OF_LINUX:
+            yield line
+
+
+def _lifted(spec: Specification, prefix: Value | None) -> Specification:
+    """Remove from an export what fits only the machine where it was made."""
+    built = [each for each in spec.conda if _BUILD.fullmatch(each.text)]
+    exported = prefix is not None or (len(built) >= 3 and len(built) == len(spec.conda))
+    if not exported:
+        return spec
+    kept = [each for each in spec.conda if not _FOREIGN.fullmatch(each.name)]
+    conda = tuple(replace(each, text=_BUILD.sub(r"\g<name> ==\g<version>", each.text)) for each in kept)
+    of = f" of {prefix.text} (line {prefix.line + 1})" if prefix is not None else ""
+    lifted = f": the build strings of {len(built)} packages are dropped, their versions kept" if built else ""
+    sentences = [*spec.sentences, f"{spec.title} is an export{of}{lifted}; {_FROM_HISTORY}"]
+    gone = [each.name for each in spec.conda if each not in kept]
+    if gone:
+        sentences.append(f"{spec.title}: skipped, because they belong to Windows or macOS: {', '.join(gone)}")
+    return replace(spec, conda=conda, exported=True, sentences=tuple(sentences))
+
+
+def _specification(project: ProjectFile, pip: Sequence[Requirement], wish: Mapping[str, Any]) -> Specification:
+    parts = [*project.extras, *(f"group:{group}" for group in project.groups)]
+    content = json.dumps({"project": project.kind, "parts": parts, **wish}, sort_keys=True)
+    title = f"{project.path.name}[{','.join(parts)}]" if parts else project.path.name
+    return Specification(title, pip=tuple(pip), file=project.path, wish=content, wheels=project)
+
+
+def _read_pyproject(path: Path, parts: Sequence[str]) -> Specification:
+    tree = load_toml(path)
+    table, tool = _table(tree, "project", path), _table(tree, "tool", path)
+    if "project" not in tree:
+        hint = _POETRY if "poetry" in tool else "add it, or write a requirements.txt"
+        raise ConfigError(f"{path} has no [project] table", hint=hint)
+    extras, groups = split_parts(parts)
+    optional = {normalize(name): value for name, value in _table(table, "optional-dependencies", path).items()}
+    known = {normalize(name): value for name, value in _table(tree, "dependency-groups", path).items()}
+    dynamic = _lines(table, "dynamic", path)
+    if "optional-dependencies" not in dynamic:
+        _refuse_unknown("extra", extras, optional, path)
+    _refuse_unknown("group", groups, known, path)
+    direct = [*_lines(table, "dependencies", path), *(line for each in groups for line in _of_group(each, known, path))]
+    direct += [line for each in extras for line in _lines(optional, each, path)]
+    own, seen = normalize(str(table.get("name", ""))), set(extras)
+    # A line may ask for extras of the project itself, `mine[gpu]`, and so may those that it adds.
+    for line in direct:
+        of_own = _OF_EXTRAS.match(line)
+        if of_own and normalize(of_own[1]) == own:
+            more = {normalize(each.strip()) for each in of_own[2].split(",")} & optional.keys() - seen
+            direct += [found for each in sorted(more) for found in _lines(optional, each, path)]
+            seen |= more
+    uv, root = _table(tool, "uv", path), workspace_root(path.parent)
+    # uv reads the settings of the workspace and those of its member.
+    above = load_toml(root / PYPROJECT)["tool"]["uv"] if root != path.parent else {}
+    given = {**_table(above, "sources", root / PYPROJECT), **_table(uv, "sources", path)}
+    sources = list(source_tables({normalize(name): value for name, value in given.items()}))
+    listed = [each for settings in (uv, above) for each in settings.get("index") or () if isinstance(each, dict)]
+    indexes = [(str(each.get("name", "")), str(each["url"])) for each in listed if "url" in each]
+    # The addresses of packages and repositories have no name, as that of an index has one.
+    indexes += [("", str(each[key])) for _, each in sources for key in ("git", "url") if key in each]
+    project = ProjectFile(
+        PYPROJECT, path, extras, groups, str(table.get("requires-python", "")), indexes=tuple(indexes),
+        is_dynamic=bool({"dependencies", "optional-dependencies"} & {*dynamic}),
+    )  # fmt: skip
+    local = local_packages(path.parent, uv)
+    wish = {"direct": sorted(direct), "python": project.requires_python, "uv": uv, "local": local}
+    if above:
+        wish["workspace"] = {"uv": above, "local": local_packages(root, {"sources": above.get("sources", {})})}
+    if dynamic:
+        wish["built"] = {**digests(path.parent, tree), "tool": tool.get("setuptools", {})}
+    names = [(_NAME.match(line), line.strip()) for line in direct]
+    wanted = [Requirement(normalize(name[1]) if name else "", line) for name, line in names]
+    # TOML has dates, which JSON has not.
+    spec = _specification(project, wanted, json.loads(json.dumps(wish, default=str)))
+    of_torch = [
+        url for package, each in sources
+        if package == "torch" and "index" in each and each.get("extra", "") in ("", *extras)
+        for name, url in indexes if name == each["index"]
+    ]  # fmt: skip
+    return replace(spec, indexes=tuple(of_torch))
+
+
+def _table(tree: Mapping[str, Any], key: str, path: Path) -> dict[str, Any]:
+    value = tree.get(key, {})
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path.name}: {key} is not a table", hint="correct it; uv check shows such errors too")
+    return value
+
+
+def _lines(tree: Mapping[str, Any], key: str, path: Path) -> list[str]:
+    value = tree.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise ConfigError(f"{path.name}: {key} is not a list of strings", hint=f'write {key} = ["numpy>=2"]')
+    return list(value)
+
+
+def _of_group(name: str, known: Mapping[str, Any], path: Path, within: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield the dependencies of a group, and of the groups that it includes."""
+    _refuse_unknown("group", [name], known, path)
+    if name in within:
+        raise ConfigError(f"{path.name}: the group {name} includes itself", hint="remove one include-group")
+    for each in known[name]:
+        if isinstance(each, dict):
+            yield from _of_group(normalize(str(each.get("include-group", ""))), known, path, (*within, name))
+        else:
+            yield str(each)
+
+
+def _refuse_unknown(kind: str, names: Sequence[str], known: Mapping[str, Any], path: Path) -> None:
+    for name in (each for each in names if each not in known):
+        has = ", ".join(sorted(known)) or f"no {kind}s"
+        raise ConfigError(f"{path.name} has no {kind} {name!r}{did_you_mean(name, known)}", hint=f"it has {has}")
+
+
+def _read_uv_lock(path: Path, parts: Sequence[str]) -> Specification:
+    beside = path.with_name(PYPROJECT)
+    if not beside.is_file():
+        raise ConfigError(f"{path} has no {PYPROJECT} beside it", hint=f"copy it there, or export a {PYLOCK}")
+    spec, data = _read_pyproject(beside, parts), path.read_bytes()
+    assert spec.project is not None
+    # To parse 10 000 lines of TOML takes seconds, and one value is needed.
+    python = re.search(rb'^requires-python = "([^"]*)"', data, re.MULTILINE)
+    wanted = python[1].decode() if python else spec.project.requires_python
+    locked = replace(spec.project, kind=UV_LOCK, path=path, requires_python=wanted)
+    return _specification(locked, spec.pip, {"lock": digest(data), "pyproject": spec.wish})
+
+
+def _read_pylock(path: Path, parts: Sequence[str]) -> Specification:
+    tree = load_toml(path)
+    packages = tree.get("packages")
+    if not isinstance(packages, list) or not all(isinstance(each, dict) and "name" in each for each in packages):
+        hint = "`uv export --format pylock.toml -o pylock.toml` writes it"
+        raise ConfigError(f"{path} has no packages of a pylock.toml", hint=hint)
+    extras, groups = split_parts(parts)
+    for kind, names, key in (("extra", extras, "extras"), ("group", groups, "dependency-groups")):
+        _refuse_unknown(kind, names, dict.fromkeys(map(normalize, _lines(tree, key, path))), path)
+    pip = [Requirement(normalize(str(each["name"])), str(each["name"])) for each in packages]
+    project = ProjectFile(PYLOCK, path, extras, groups, requires_python=str(tree.get("requires-python", "")))
+    return _specification(project, pip, {"lock": digest(path.read_bytes())})
