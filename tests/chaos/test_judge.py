@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import random
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +9,7 @@ import pytest
 
 from clusterfn.bridge import layout
 from clusterfn.calls import outcome_errors
-from tests.chaos.judge import CLASSES, INVENTED, LOST, REFUSED, TWICE, Ask, Fate, Wrong, as_table, judged, judged_groups
-from tests.chaos.orders import BARE, SLURM, orders
+from tests.chaos.judge import CLASSES, INVENTED, LOST, REFUSED, TWICE, Ask, Fate, judged, judged_groups
 
 ASK = Ask(7, size=8)
 FINE = Fate("j", ASK, "here", told=ASK.value(), ends=[{"kind": "returned"}], runs=["j/1"])
@@ -70,33 +67,3 @@ def test_a_map_may_lose_as_many_items_as_processes_were_killed() -> None:
 def test_kinds_and_classes_are_those_that_users_see() -> None:
     theirs = {kind: error.__name__ for kind, error in outcome_errors.ERRORS.items()} | {layout.RAISED: "ValueError"}
     assert {kind: theirs[kind] for kind in CLASSES} == CLASSES
-
-
-def test_the_table_counts_who_was_killed_and_how_jobs_ended() -> None:
-    fates = [FINE, ended("signal", DIED, place="there"), replace(FINE, ends=[], told=None, taken=False, runs=[])]
-    text = as_table("a storm", {"worker": 1, "cut": 2}, fates, [Wrong(LOST, "j")], ["1 sleep"])
-    assert text.splitlines() == [
-        "a storm",
-        "killed: worker 1, cut 2",
-        "  ended as                        here               there",
-        "  returned                           1                   0",
-        "  not sent                           1                   0",
-        "  KilledBySignal                     0                   1",
-        "3 orders: lost 1, invented 0, run twice 0, run though refused 0, left over 1",
-    ]
-
-
-def test_five_hundred_are_a_mixture_that_the_seed_decides() -> None:
-    def first() -> list[Any]:
-        made, found = orders(random.Random(3)), []
-        while sum(len(order.asks) for order in found) < 500:
-            found.append(next(made))
-        return [(order.host, order.asks, order.is_map) for order in found]
-
-    mixture = first()
-    assert mixture == first()
-    asks = list(itertools.chain.from_iterable(asks for _, asks, _ in mixture))
-    assert len(asks) == len({ask.number for ask in asks}) == 500
-    assert {ask.ending for ask in asks} == {"returns", "raises", "exits", "flaky"}
-    assert {host for host, _, is_map in mixture if is_map} == {BARE, SLURM}
-    assert any(ask.ballast for ask in asks) and any(ask.size > 10**6 for ask in asks)

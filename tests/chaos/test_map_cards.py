@@ -6,7 +6,6 @@ import collections
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,8 +14,7 @@ from typing import Any
 
 import pytest
 
-import clusterfn
-from clusterfn import Cancelled, KilledBySignal, WorkerLost, cluster
+from clusterfn import KilledBySignal, WorkerLost, cluster
 from tests.chaos import holds
 from tests.chaos.onhost import until
 from tests.chaos.reaper import Reaper
@@ -64,19 +62,6 @@ def on_cards(sharing: Sharing, seconds: float) -> Callable[[int], int]:
 def runs_of(sharing: Sharing) -> dict[int, int]:
     """Item -> how often it ran."""
     return {int(path.name[5:]): len(path.read_text().splitlines()) for path in sharing.runs.glob("item-*")}
-
-
-def tickets(sharing: Sharing) -> list[Path]:
-    """Ada's that wait."""
-    return list(sharing.root("ada").glob("machines/*/queue/*"))
-
-
-def all_held(sharing: Sharing) -> Path:
-    """Bob has every card, until the file that this names is made."""
-    over = sharing.folder / "over"
-    holder = sharing.send_until(sharing.new_lane(), "bob", CARDS, over)
-    assert until(lambda: sharing.there(holder).runs(), 150), sharing.there(holder).history()
-    return over
 
 
 def cards_of(names: frozenset[str], uid: int) -> int:
@@ -132,40 +117,6 @@ print(unknown)
 """
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=150, check=False)
     return done.stdout.strip() + done.stderr
-
-
-def test_a_group_that_waits_for_gpus_is_stopped_before_anything_ran(sharing: Sharing) -> None:
-    over = all_held(sharing)
-    group = cluster(host="ada", gpus=2)(on_cards(sharing, 0.1)).map(range(6), max_parallel=3)
-    assert until(lambda: len(tickets(sharing)) == 3, 150), tickets(sharing)
-
-    group.stop()
-
-    assert group.wait(150), group
-    assert [type(each) for each in group.failed.values()] == [Cancelled] * 6
-    assert until(lambda: not tickets(sharing), 150), tickets(sharing)
-    over.touch()
-    assert sharing.settles() == []
-    assert runs_of(sharing) == {}
-
-
-def test_a_group_that_waits_for_gpus_needs_nobody_who_waits_for_it(sharing: Sharing, tmp_path: Path) -> None:
-    over = all_held(sharing)
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import time\nfrom clusterfn import cluster\n\n@cluster(host='ada', gpus=2)\ndef card(x):\n    import os\n"
-        "    return len(os.environ['CUDA_VISIBLE_DEVICES'].split(','))\n\n"
-        "print(card.map(range(6), max_parallel=3).id, flush=True)\ntime.sleep(600)\n"
-    )
-    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as client:
-        assert client.stdout is not None
-        number = client.stdout.readline().strip()
-        all_wait = until(lambda: len(tickets(sharing)) == 3, 150)
-        client.send_signal(signal.SIGKILL)
-    assert all_wait, tickets(sharing)
-    over.touch()
-    assert clusterfn.attach(number, "ada").results(150) == [2] * 6
-    assert sharing.settles() == []
 
 
 @pytest.mark.long

@@ -6,12 +6,10 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge.schedulers.slurm import SlurmOnHost
-from clusterfn.errors import SubmitError
+from clusterfn import SubmitError
 from tests.chaos.inprocess import Here
 from tests.chaos.lanes import Lane
 from tests.chaos.onhost import JobOnHost, until
@@ -32,37 +30,6 @@ def test_script_given_to_sbatch_twice_runs_once_and_the_other_says_so(here: Here
     first = (sent.there.folder / "claim").read_text()
     assert first != second
     assert f"claimed by submission {first}; this is {second}: nothing to do" in sent.log()
-
-
-def test_elements_of_an_array_are_different_submissions(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """SLURM_JOB_ID alone would not do: the last element has the array's own number."""
-    folder = world.runs / "array"
-    folder.mkdir()
-    world.own(folder)
-    script = f"cd {folder} && env > part-$SLURM_ARRAY_TASK_ID && mv part-$SLURM_ARRAY_TASK_ID $SLURM_ARRAY_TASK_ID"
-    line = f"sbatch --parsable -p short --mem=100M -o /dev/null --array=1-3 --wrap '{script}'"
-    number = world.lab.ssh("slurm-second", line).stdout.decode().strip()
-    assert until(lambda: len(list(folder.glob("[123]"))) == 3, 150, 0.1)
-    found = {}
-    for task in "123":
-        variables = dict(entry.split("=", 1) for entry in (folder / task).read_text().splitlines() if "=" in entry)
-        for name in [name for name in os.environ if name.startswith("SLURM_")]:
-            monkeypatch.delenv(name)
-        for name, value in variables.items():
-            if name.startswith("SLURM_"):
-                monkeypatch.setenv(name, value)
-        found[task] = SlurmOnHost().submission_id()
-        assert variables["SLURM_JOB_ID"], "else this proves nothing"
-    assert found == {task: f"{number}_{task}" for task in "123"}
-
-
-@pytest.mark.fault("21")
-def test_sbatch_that_timed_out_but_submitted_gives_one_job(here: Here) -> None:
-    sent = here.submit("speak", "late-sbatch", lines=5, every=0.1)
-    sent.ends_once(5)
-    assert len(sent.in_slurm()) == 1
 
 
 def test_sbatch_that_never_submitted_is_an_error_after_a_look(here: Here, world: World) -> None:
@@ -99,19 +66,3 @@ def test_script_killed_before_the_claim_after_its_client_is_lost_to_a_second_cli
     first.process.wait()
     second.order("attach", job.id, "bare-stuck")
     assert (second.hear(job.id, "state") or {}).get("error", {}).get("type") == "WorkerLost"
-
-
-@pytest.mark.fault("26")
-def test_client_that_ends_at_once_leaves_a_job_that_runs(world: World, new_lane: Callable[[], Lane]) -> None:
-    """submit() has given an id: the end of the program is a detach, as Ctrl-C is."""
-    jobs = []
-    for number, host in enumerate(("bare", "slurm", "bare")):
-        lane = new_lane()
-        job = JobOnHost(world.root, f"{number}{os.urandom(8).hex()}"[:16], world.runs)
-        lane.order("submit", job.id, host, call="speak", args={"path": str(job.runs_file), "lines": 3, "every": 0.1})
-        lane.close()
-        jobs.append(job)
-    for job in jobs:
-        assert until(job.finals, 150), job.history()
-        assert [found["kind"] for found in job.finals()] == ["returned"]
-        assert len(job.runs()) == 1

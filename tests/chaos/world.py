@@ -33,7 +33,6 @@ _TIMED_OUT = 'echo "sbatch: error: Batch job submission failed: Socket timed out
 STUBS = {
     "gpu": {"nvidia-smi": _SMI},
     "slow-sbatch": {"sbatch": 'sleep 0.4; /usr/bin/sbatch "$@"; r=$?; sleep 0.4; exit $r'},
-    "late-sbatch": {"sbatch": f'/usr/bin/sbatch "$@" >/dev/null 2>&1; {_TIMED_OUT}'},
     "no-sbatch": {"sbatch": _TIMED_OUT},
     "busy-sbatch": {"sbatch": 'echo "sbatch: error: Unable to contact slurm controller (connect failure)" >&2; exit 1'},
     # Once told to, squeue is out of its mind, or hangs.

@@ -26,6 +26,7 @@ from clusterfn.bridge.supervisor import gpus as bridge_gpus
 from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo
 from clusterfn.bridge.supervisor.process_tree import boot_id
 from clusterfn.bridge.supervisor.verdict import AttemptEnded
+from clusterfn.errors import ClusterfnError
 from clusterfn.gpu import smi
 from clusterfn.hosts import gpus
 from clusterfn.hosts.survey import parse as surveyed
@@ -91,6 +92,8 @@ def read_as_slurms(text: str) -> None:
         assert isinstance(state.in_words, str)
     slurm.trouble(Answer(rc=0, out=text, err=text))
     slurm.explain(Evidence(text, text, "17"))
+    with contextlib.suppress(ClusterfnError):
+        slurm.submitted(Answer(1, text, text))
     slurm_site.read_limits([text, text, text], None)
     slurm_gres.types(text)
     slurm_gres.nodes(text)

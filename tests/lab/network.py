@@ -59,12 +59,6 @@ class DelayProxy:
     ) -> None:
         self.close()
 
-    @property
-    def open_connections(self) -> int:
-        """Connections that pass through now."""
-        with self._lock:
-            return len(self._open) // 2
-
     def far_ports(self) -> set[int]:
         """The ports of this machine from which its connections go on to the target."""
         found = set()

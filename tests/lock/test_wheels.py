@@ -137,17 +137,6 @@ def make_source(folder: Path) -> None:
             archive.addfile(member, io.BytesIO(text.encode()))
 
 
-def test_a_range_for_torch_is_kept_when_gpus_are_asked_for(bench: Bench, pip_conf: Path):
-    for version in ("2.6.0", "2.7.1", "2.14.0"):
-        make_wheel(bench.folder / "wheels", "torch", version)
-    pip_conf.write_text(f"[global]\nno-index = true\nfind-links = {bench.folder / 'wheels'}\n")
-
-    made = locked_for_gpus(bench, "    - torch>=2.4,<2.8\n")
-
-    assert names(made.lock, "pip") == {"torch": "2.7.1"}
-    assert made.why.startswith("CUDA 12.6 for PyTorch 2.7.1: driver 595.45.04")
-
-
 def test_the_users_index_decides_on_the_build_and_the_reason_names_it(bench: Bench, pip_conf: Path):
     index = make_index(bench.folder / "whl" / "cu118", make_wheel(bench.folder / "wheels", "torch", "2.7.1+cu118"))
     usual = make_index(bench.folder / "simple", make_wheel(bench.folder / "wheels", "torch", "2.14.0"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import pickle
 import re
 from collections.abc import AsyncIterator, Iterator
@@ -66,11 +65,6 @@ def test_arguments_that_it_takes_pass():
     assert kind.method("fit").options.gpus == 2
 
 
-def test_a_construction_that_could_only_fail_is_rejected():
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'path'"):
-        ActorClass(Model).check_construction((), {"deep": True})
-
-
 def test_a_method_of_an_actor_has_no_map_and_cannot_be_sent():
     handle: Any = SimpleNamespace(kind=ActorClass(Model))
     predict = ActorMethod(None, handle, "predict")  # type: ignore[arg-type] # it calls nothing here
@@ -82,19 +76,6 @@ def test_a_method_of_an_actor_has_no_map_and_cannot_be_sent():
     assert predict.__name__ == "predict"
     with pytest.raises(AttributeError, match="_name"):
         ActorMethod.__new__(ActorMethod).map
-
-
-def test_the_call_of_an_async_method_is_awaited():
-    async def value(x: int) -> int:
-        return x
-
-    def send(called: Any, args: tuple[int, ...], *rest: Any) -> Any:
-        return value(*args)
-
-    handle: Any = SimpleNamespace(kind=ActorClass(Model), number=1, send=send)
-    later = ActorMethod(None, handle, "later")  # type: ignore[arg-type] # as above
-
-    assert asyncio.run(later(3)) == 3
 
 
 def test_an_actor_that_is_being_closed_has_its_worker_until_it_is_and_takes_no_calls():

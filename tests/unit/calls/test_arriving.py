@@ -107,26 +107,6 @@ def test_what_came_early_of_a_job_that_failed_is_to_be_fetched():
     assert arriving.value is None
 
 
-def test_a_damaged_value_is_not_loaded():
-    data, content, told = written(Large())
-    arriving = Arriving(PLACE)
-    arriving.announce(content)
-    give(arriving, spoil_a_byte(data), 65536)
-
-    with pytest.raises(ResultError, match="damaged: the checksum is wrong"):
-        load(arriving, told)
-
-
-def test_a_value_that_is_cut_short_is_not_loaded():
-    data, content, told = written(Large())
-    arriving = Arriving(PLACE)
-    arriving.announce(content)
-    give(arriving, data[:-1], 65536)
-
-    with pytest.raises(ResultError, match=f"{len(data) - 1} bytes arrived, {len(data)} were written"):
-        load(arriving, told)
-
-
 @pytest.mark.parametrize("early", [0, 1 << 20])
 def test_more_than_was_announced_is_rejected(early):
     data, content, _ = written(Large())

@@ -64,15 +64,6 @@ def sent(host: str, path: Path) -> None:
     ledger.write_text("".join(json.dumps({**json.loads(line), "at": 1}) + "\n" for line in lines))
 
 
-def test_a_machine_that_has_not_sent_it_asks_all_hosts(tmp_path, monkeypatch):
-    use(monkeypatch, config(tmp_path / "clusterfn.yml", other=tmp_path / "r", gpu=root_with_job(tmp_path / "root")))
-
-    session, folder = attach.find_job("7f3a", None)
-
-    assert session.host.name == "gpu"
-    assert folder == f"{tmp_path}/root/jobs/{JOB}"
-
-
 def test_a_host_that_cannot_be_asked_hides_no_job_of_another(tmp_path, monkeypatch):
     use(monkeypatch, config(tmp_path / "clusterfn.yml", away=None, gpu=root_with_job(tmp_path / "root")))
 

@@ -102,14 +102,6 @@ def test_on_a_machine_there_are_no_more_than_it_has_room_for(count, most, cores,
     assert -(-count // group.chunk) <= 4 * group.elements + 3
 
 
-def test_on_this_machine_four_run_at_once():
-    assert chunking.on_machine(100, MapOptions(50, None), MachineCapacity(by_cores=16, local=True)).at_once == 4
-    assert (
-        chunking.on_machine(100, MapOptions(50, None), MachineCapacity(by_cores=16, by_memory=2, local=True)).at_once
-        == 2
-    )
-
-
 @pytest.mark.parametrize(("count", "cards", "at_once"), [(2, 1, 1), (2, 2, 2), (3, 2, 2), (2, 0, 1), (8, 3, 3)])
 def test_two_items_that_would_share_a_gpu_run_one_after_another(count, cards, at_once):
     assert (

@@ -65,33 +65,6 @@ def test_beside_a_job_what_cannot_travel_is_named_and_not_the_job():
         payload.pack(print, (job,), {})
 
 
-class Model:
-    def fit(self, rows):
-        pass
-
-
-@pytest.mark.parametrize(
-    ("function", "args", "kwargs"),
-    [
-        (two, (1,), {}),
-        (two, (1, 2, 3), {}),
-        (two, (1, 2), {"other": 3}),
-        (two, (1,), {"x": 1}),
-        (lambda x: x, (), {}),
-        (Model().fit, (), {}),
-        (functools.partial(two, 1), (2, 3), {}),
-    ],
-)
-def test_wrong_arguments_raise_what_python_raises_before_anything_is_sent(function, args, kwargs):
-    with pytest.raises(TypeError) as here:
-        function(*args, **kwargs)
-    with pytest.raises(TypeError) as refused:
-        payload.pack(function, args, kwargs)
-
-    told = [str(each.value).rpartition("()")[2] for each in (here, refused)]
-    assert told[0] == told[1] or isinstance(function, (functools.partial, types.MethodType))
-
-
 @pytest.mark.parametrize(("function", "args"), [(fills_in, (1,)), (functools.partial(two, 1), (2,)), (max, (1, 2))])
 def test_a_signature_that_is_not_certain_refuses_nothing(function, args):
     assert payload.pack(function, args, {})
@@ -168,11 +141,6 @@ def test_a_class_that_cannot_be_compared_goes():
         pass
 
     pack(Column(), [Column()])
-
-
-def test_a_missing_file_is_reported_at_the_call(tmp_path):
-    with pytest.raises(PayloadError, match="cannot be read"):
-        pack(File(tmp_path / "none"))
 
 
 def test_an_edited_module_of_the_same_package_is_reported(tmp_path, monkeypatch):
@@ -339,16 +307,6 @@ def test_ctrl_c_while_a_call_is_prepared_says_that_it_was_not_sent(send, tmp_pat
     with pytest.raises(KeyboardInterrupt):
         send(Pressed())
     assert capsys.readouterr().err.count("it was not sent, and nothing runs") == 1
-
-
-def test_a_call_that_takes_long_to_prepare_says_so(monkeypatch, capsys):
-    monkeypatch.setattr(job_display, "PREPARING_S", 0.0)
-    said = threading.Event()
-    monkeypatch.setattr(console, "tell", lambda line: (sys.stderr.write(line), said.set()))
-
-    with job_display.preparing("train"):
-        assert said.wait(150)
-    assert capsys.readouterr().err == "preparing train: reading and packing its arguments"
 
 
 def test_calls_that_are_prepared_side_by_side_are_each_reported_once(monkeypatch):

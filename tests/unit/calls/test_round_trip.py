@@ -14,9 +14,8 @@ import sqlite3
 import sys
 import textwrap
 import types
-import weakref
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -119,24 +118,6 @@ def test_a_module_that_cannot_go_is_named_where_it_is_sent():
 # classes
 
 
-def test_one_class_sent_twice_is_one_class():
-    class Once:
-        pass
-
-    assert sent(Once) is sent(Once) and sent([Once, Once()])[0] is type(sent(Once()))
-
-
-def test_a_class_that_holds_itself_and_its_instances():
-    class Own:
-        instances: ClassVar[list[Any]] = []
-
-    Own.me = Own  # type: ignore[attr-defined]
-    Own.instances.append(Own())
-
-    there = sent(Own)
-    assert there.me is there and type(there.instances[0]) is there
-
-
 def test_an_object_whose_class_has_no_module_goes():
     assert type(sent(type("Made", (), {"__module__": None})())).__name__ == "Made"
 
@@ -205,14 +186,6 @@ def test_views_of_dicts_and_of_memory():
 
 def test_a_logger_is_the_one_of_its_name():
     assert sent(logging.getLogger("clusterfn.test")) is logging.getLogger("clusterfn.test")
-
-
-def test_a_weak_set_of_classes_and_a_weak_reference_in_a_closure():
-    class Kept:
-        pass
-
-    kinds = weakref.WeakSet([Kept])
-    assert [each.__name__ for each in sent((Kept, kinds))[1]] == ["Kept"]
 
 
 def test_a_figure_comes_without_its_place_in_pyplot(monkeypatch):

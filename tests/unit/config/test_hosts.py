@@ -3,8 +3,6 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from clusterfn.config import config_file, yamlfile
 from clusterfn.config.keys import HOST_KEYS
@@ -156,45 +154,6 @@ def test_a_bom_and_windows_line_ends_are_read():
     assert got.hosts["a"].setup == ("x",)
 
 
-WORDS = ["hosts", "a", "scheduler", "slurm", "bare", ":", ": ", "\n", "\n  ", "\n    ", "{", "}", "[", "]", "-", "- ",
-         "'", '"', "&x", "*x", "!", "!!int", "|", ">", "?", "#", ",", "%", "@", "`", "\t", "no", "1:30", "010", "null",
-         "\x00", "\x85", "\u2028", "\ufeff", "\ud800", "\\U", "\\x", "FFFFFFFF", "---", "...",
-         "<<", "~", "é"]  # fmt: skip
-
-
-@settings(deadline=None)
-@given(st.lists(st.sampled_from(WORDS), max_size=40).map("".join) | st.text(max_size=60))
-def test_nothing_but_configerror_comes_out_of_any_text(text):
-    try:
-        parsed(text)
-    except ConfigError as error:
-        assert "clusterfn.yml:" in error.message
-
-
-@settings(deadline=None)
-@given(st.binary(max_size=60))
-def test_nothing_but_configerror_comes_out_of_any_bytes(data):
-    try:
-        config_file.parse(data, Path("clusterfn.yml"))
-    except ConfigError as error:
-        assert "clusterfn.yml:" in error.message
-
-
-KEYS = st.sampled_from(sorted(HOST_KEYS))
-VALUES = st.sampled_from(WORDS) | st.sampled_from(
-    ["2h", "4GB", "7", "$X/y", "{a: b}", "[a, 1]", "true", "2024-01-01", "1e9", ".inf"]
-)
-
-
-@settings(deadline=None)
-@given(st.dictionaries(KEYS, VALUES, max_size=6))
-def test_no_value_of_any_key_brings_out_anything_else(keys):
-    try:
-        host("\n".join(f"{key}: {value}" for key, value in keys.items()))
-    except ConfigError as error:
-        assert "clusterfn.yml:" in error.message
-
-
 def test_yaml_is_not_imported_with_the_library():
     import subprocess
     import sys
@@ -211,7 +170,7 @@ def test_every_fact_of_a_host_can_be_configured():
     assert of_making - {"cuda"} | of_cuda == set(EnvironmentSettings._fields)
 
 
-@pytest.mark.parametrize("text", ['"3.11"', "Host", "./python3", "/usr/bin/", "uv"])
+@pytest.mark.parametrize("text", ['"3.11"', "Host", "./python3", "/usr/bin/", "python2.7", "-c"])
 def test_what_is_no_source_of_python_is_refused(text):
     with pytest.raises(ConfigError, match="does not say where Python comes from"):
         host(f"scheduler: bare\nenv_python: {text}")

@@ -48,13 +48,9 @@ def test_nothing_is_sent_while_a_command_imports_its_target(send, tmp_path, monk
         {"train.py": f"{SINGLE}f.local(1)\ndef g():\n    return f()\nVALUE = [g() for _ in range(1)]\n"},
         {"single.py": SINGLE, "train.py": "from single import f\nclass Config:\n    value = f()\n"},
         {"single.py": SINGLE, "helper.py": "from single import f\nf()\n", "train.py": "import helper\n"},
-        {"train.py": f"{SINGLE}for x in [1]:\n    f.submit(x)\n"},
-        {"train.py": f"{SINGLE}f.map([1])\n"},
-        {"train.py": f"{SINGLE}from clusterfn import Executor\nExecutor().submit(f, 1)\n"},
         {"train.py": f"{SINGLE}from clusterfn import Session\nSession().call(f, 1)\n"},
-        {"train.py": f"{SINGLE}from clusterfn import sweep\nsweep(f, {{'x': [1]}})\n"},
     ],
-    ids=["itself", "by a function", "in a class", "of a helper", "submit", "map", "executor", "session", "sweep"],
+    ids=["itself", "by a function", "in a class", "of a helper", "session"],
 )
 def test_in_a_job_a_call_at_import_is_an_error_that_says_where(tmp_path, files):
     for name, text in files.items():

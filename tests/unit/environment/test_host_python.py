@@ -15,7 +15,7 @@ import pytest
 from clusterfn.config.spec import EnvironmentSettings, Host
 from clusterfn.environment import python_source, resolve, solver
 from clusterfn.environment.project import PYPROJECT, ProjectFile
-from clusterfn.environment.python_source import HOST, HostPython, PythonSource, choose, parse_source
+from clusterfn.environment.python_source import HOST, HostPython, PythonSource, choose
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from tests.programs import main
 from tests.unit.environment import shelf as shelves
@@ -124,12 +124,6 @@ def test_a_path_that_leads_to_no_interpreter_is_refused(tmp_path: Path, content:
     assert caught.value.message == f"tensor01 cannot use the Python {path} for pyproject.toml"
     expected = [f"{path} cannot be executed"] if content is None else ["broken", f"{path} ended with exit status 3"]
     assert list(caught.value.evidence) == expected
-
-
-@pytest.mark.parametrize("text", ["3.11", "Host", "python2.7", "./python3", "/usr/bin/", "-c"])
-def test_what_names_no_source_is_refused(text: str):
-    with pytest.raises(ConfigError, match="does not say where Python comes from"):
-        parse_source(text)
 
 
 def test_the_brackets_name_the_source(shelf: Shelf, monkeypatch: pytest.MonkeyPatch):

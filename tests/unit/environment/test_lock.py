@@ -128,11 +128,6 @@ def test_a_damaged_lock_says_what_is_wrong_and_what_to_do(text: str, message: st
     assert caught.value.hint
 
 
-def test_a_python_without_a_minor_says_so():
-    with pytest.raises(LockError, match="3 is not a version of Python"):
-        lock(PYTHON.replace("3.11.7", "3")).python("linux-64")
-
-
 def test_a_lock_without_python_says_so():
     with pytest.raises(LockError, match="has no python for linux-64"):
         lock(WHEEL).python("linux-64")

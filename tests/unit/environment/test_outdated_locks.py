@@ -71,16 +71,6 @@ def test_members_of_a_workspace_are_local_packages(shelf: Shelf):
     assert shelf.read("train/pyproject.toml").input_hash != before.input_hash
 
 
-def test_a_file_that_requirements_name_makes_the_lock_out_of_date(shelf: Shelf):
-    shelf.write("-r more.txt\n", "requirements.txt")
-    shelf.write("a\n", "more.txt")
-    before = shelf.read("requirements.txt").input_hash
-
-    shelf.write("a<2\n", "more.txt")
-
-    assert shelf.read("requirements.txt").input_hash != before
-
-
 def test_other_extras_of_a_local_package_make_the_lock_out_of_date(shelf: Shelf):
     shelf.pyproject('"base"', EXTRAS)
     found = []

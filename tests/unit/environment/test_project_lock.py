@@ -61,14 +61,6 @@ def test_a_changed_project_keeps_its_python_and_says_what_changed(shelf: Shelf):
     assert shelf.said[-1].endswith(": new: more") and "pyproject.toml has changed" in shelf.said[-2]
 
 
-def test_a_deleted_lock_asks_for_python_again(shelf: Shelf):
-    shelf.wheel("toy")
-    shelf.pyproject('"toy"')
-    shelf.lock().path.unlink()
-    shelf.lock()
-    assert shelf.pythons == ["3.11", "3.11"]
-
-
 def test_a_host_of_another_platform_is_added_and_the_first_stays(shelf: Shelf):
     shelf.wheel("toy", "1.0", "cp311-cp311-manylinux_2_17_x86_64")
     shelf.wheel("toy", "1.0", "cp311-cp311-manylinux_2_17_aarch64")

@@ -91,16 +91,6 @@ def test_a_repository_that_git_cannot_read_is_no_question_of_versions(shelf: She
     assert any("gift" in each or "gone" in each for each in refused.evidence) and "git clone" in str(refused.hint)
 
 
-def test_the_archive_is_the_same_from_another_clone_and_at_another_time(repository: Path, tmp_path: Path):
-    clone = tmp_path / "clone"
-    git(tmp_path, "clone", "--quiet", str(repository), str(clone))
-    commit = git(repository, "rev-parse", "HEAD")
-
-    first, second = (repositories.pack(f"git+{folder.as_uri()}@{commit}", "gift") for folder in (repository, clone))
-
-    assert first == second
-
-
 @pytest.mark.parametrize(
     "address",
     [

@@ -92,13 +92,6 @@ def test_a_line_means_the_same_in_each_place(shelf: Shelf, written: Written, tex
     assert "skipped" not in "".join(shelf.said)
 
 
-def test_another_hash_than_the_users_is_refused(shelf: Shelf, written: Written):
-    shelf.wheel("deep")
-
-    with pytest.raises(LockError, match=r"deep 1\.0 has another hash than the file allows"):
-        wheels(shelf, written(f"deep --hash=sha256:{'0' * 64}\n"))
-
-
 @pytest.mark.parametrize("file", ["more.txt", "limits.txt", "pyproject.toml"])
 def test_what_a_line_names_makes_the_lock_out_of_date(shelf: Shelf, written: Written, file: str):
     shelf.write("toy\n", "more.txt")

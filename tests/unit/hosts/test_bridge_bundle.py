@@ -30,19 +30,6 @@ def test_a_name_that_is_no_utf8_is_possible():
     assert bridge_bundle.make({"\udcff": b""}).digest
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        layout.SUPERVISE, layout.WORKER, "_clusterfn/bridge/layout.py", "_clusterfn/bridge/worker/main.py",
-        "_clusterfn/bridge/supervisor/main.py",
-        "_clusterfn_wire/container.py", "_clusterfn_wire/cloudpickle/cloudpickle.py",
-        "library/clusterfn/api/decorator.py",
-    ],
-)  # fmt: skip
-def test_the_bridge_is_laid_out_as_the_architecture_says(name):
-    assert bridge_bundle.bridge().files[name]
-
-
 def test_the_bridge_is_source_alone_and_small():
     files = bridge_bundle.bridge().files
 
@@ -138,22 +125,6 @@ def test_a_second_interpreter_makes_the_same_bridge():
     )
 
     assert done.stdout.strip() == bridge_bundle.bridge().digest
-
-
-def test_the_library_in_a_job_finds_the_serialization_beside_it(tmp_path):
-    for name, data in bridge_bundle.bridge().files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(data)
-    code = (
-        "import sys; sys.path[:0] = sys.argv[1:];"
-        "from clusterfn.hosts import serialization\n"
-        "for name in ('container', 'pickler', 'cloudpickle'): print(serialization.part(name).__file__)"
-    )
-
-    argv = [sys.executable, "-I", "-S", "-c", code, str(tmp_path / "library")]
-    ran = subprocess.run(argv, check=True, capture_output=True, text=True)
-
-    assert all(line.startswith(str(tmp_path / "_clusterfn_wire")) for line in ran.stdout.splitlines()), ran.stdout
 
 
 def test_only_files_of_the_library_itself_are_sent(tmp_path: Path):

@@ -854,17 +854,6 @@ def test_callbacks_that_raise_stop_no_other_callback_and_no_reader(
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == 4 * [error]
 
 
-def test_every_request_ends_though_the_callback_of_the_first_raises(connected: Connected) -> None:
-    connection, _ = connected(silent)
-    replies = [connection.ping() for _ in range(3)]
-    for reply in replies:
-        reply.add_done_callback(lambda reply: sys.exit(1))
-
-    connection.close()
-
-    assert all(isinstance(reply.exception(0), HostError) for reply in replies)
-
-
 def test_a_callback_that_exits_ends_its_request_and_no_other(connected: Connected) -> None:
     connection, _ = connected(lambda request, body: [GROWN] if request["do"] == "follow" else [(OK, b"")])
 

@@ -92,7 +92,6 @@ def test_an_end_without_a_node_names_none() -> None:
     [
         ("ReqNodeNotAvail, UnavailableNodes:n[1-3]", "the nodes that it needs are down, drained or reserved"),
         ("ReqNodeNotAvail(Unavailable:n1)", "the nodes that it needs are down, drained or reserved"),
-        ("ReqNodeNotAvail, May be reserved for other job", "the nodes that it needs are down, drained or reserved"),
         ("ReqNodeNotAvail, Reserved for maintenance", "less `time=`"),
         ("AssocGrpCPUMinutesLimit", "used up the time"),
         ("QOSGrpGRES", "your group has reached a limit"),

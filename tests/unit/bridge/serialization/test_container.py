@@ -15,18 +15,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from clusterfn.hosts import serialization
 from tests.fixtures import roundtrip
 
 container = serialization.part("container")
 SHORT = 1 << 20
-PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner, inner),
-)
 
 
 class Buffer:
@@ -59,12 +53,6 @@ def load(folder, read_blob=None):
 
 def load_or_remove(folder):
     return load(folder, functools.partial(container.check_blob, removes=True))
-
-
-@settings(max_examples=50, deadline=None)
-@given(PLAIN, st.dictionaries(st.text(), st.text()))
-def test_plain_values_come_back(value, sources):
-    assert container.loads(whole(value, sources={f"<{name}>": text for name, text in sources.items()})) == value
 
 
 @pytest.mark.parametrize("sources", [{}, {"<cell>": 'a, "crc": 3}\n'}], ids=["plain", "with sources"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import signal
 from pathlib import Path
@@ -111,13 +110,6 @@ def test_one_call_reports_what_it_has_written_to_and_again_after_modules_were_lo
 )  # fmt: skip
 def test_what_a_function_writes_in_the_place_of_that_report_is_no_memory_to_copy(said: Any):
     assert part("prefault").read_ranges(said) == []
-
-
-def test_a_report_of_memory_is_read_as_it_was_written():
-    prefault = part("prefault")
-    shortest = sorted(prefault.own_ranges(), key=lambda pair: pair[1])[:3]  # all of a process of tests are too much
-    assert len(shortest) == 3
-    assert prefault.read_ranges(json.loads(json.dumps(shortest))) == shortest
 
 
 def test_a_reserve_serves_until_an_outcome_has_used_it(tmp_path: Path):

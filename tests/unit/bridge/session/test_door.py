@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge.supervisor.process_tree import descendants
-from tests.unit.bridge.session.serving import Client, Server, frame, of_main, payload_of, value_of
+from tests.processes import descendants_of
+from tests.unit.bridge.session.serving import Client, Server, frame, of_main, payload_of
 from tests.waiting import WAIT_S, until
 
 
@@ -62,8 +62,8 @@ def test_no_other_process_of_a_session_keeps_its_socket_open(start: Callable[...
     client.end(1)
 
     own = server.process.pid
-    assert len(descendants(own)) >= 3
-    until(lambda: [pid for pid in [own, *descendants(own)] if has_it(pid)] == [own])
+    assert len(descendants_of(own)) >= 3
+    until(lambda: [pid for pid in [own, *descendants_of(own)] if has_it(pid)] == [own])
 
 
 def test_the_stack_of_a_crash_is_in_the_output_of_its_call(start: Callable[..., Server]):
@@ -214,23 +214,6 @@ def test_a_call_that_comes_twice_runs_once(start: Callable[..., Server], tmp_pat
     assert client.end(2)[1] == 2
     assert (tmp_path / "runs").read_text() == "ran\n"
     assert server.close()["calls"] == 2
-
-
-def test_a_call_whose_client_goes_away_in_its_midst_leaves_everything_in_its_files(
-    start: Callable[..., Server], tmp_path: Path
-):
-    server = start()
-    client = Client(server)
-    client.send(1, wait_for, str(tmp_path / "gate"))
-    client.send(2, speak, "later")
-    client.next("taken")
-    client.sock.close()
-    (tmp_path / "gate").touch()
-
-    until(lambda: server.outcome(2).exists())
-    assert value_of((server.outcome(1).parent / "value.pkl").read_bytes()) == "through"
-    assert (server.outcome(2).parent / "stdout").read_text() == "later\n"
-    assert Client(server).next is not None, "another connection is taken"
 
 
 def test_a_client_that_does_not_read_holds_up_no_call(start: Callable[..., Server]):
@@ -471,24 +454,6 @@ def test_a_process_that_was_forked_ahead_and_killed_costs_no_call(start: Callabl
     client.send(2, speak, "two")
 
     assert client.end(2)[1][1] == runner
-
-
-def test_random_numbers_and_lines_that_wait_for_a_newline_are_each_calls_own(start: Callable[..., Server]):
-    client = Client(start())
-
-    @of_main
-    def draw() -> int:
-        import random
-
-        print("half a line", end="")
-        return random.getrandbits(64)
-
-    for number in range(1, 4):
-        client.send(number, draw)
-    drawn = {client.end(number)[1] for number in range(1, 4)}
-
-    assert len(drawn) == 3
-    assert client.printed() == {("stdout", number): b"half a line" for number in range(1, 4)}
 
 
 def test_what_is_no_frame_ends_its_connection_and_nothing_else(start: Callable[..., Server]):

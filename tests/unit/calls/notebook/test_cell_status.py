@@ -28,18 +28,6 @@ def test_sentences_of_a_cell_share_one_output_and_none_is_red(notebook):
     assert notebook.stderr.getvalue() == ""
 
 
-def test_a_line_is_replaced_until_it_is_closed(notebook):
-    line = console.StatusLine()
-    with notebook:
-        for ended in range(51):
-            line.redraw(f"[{ended}/50]", (ended, 50))
-        line.close()
-        console.tell("50/50 returned")
-
-    assert notebook.plain == ["[50/50]\nclusterfn: 50/50 returned"]
-    assert notebook.html[0].count("<progress") == 1 and '<progress value="50" max="50"' in notebook.html[0]
-
-
 def test_a_line_that_is_taken_away_leaves_the_sentences(notebook):
     with notebook:
         console.tell("sent")

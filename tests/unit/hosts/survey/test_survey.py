@@ -211,12 +211,6 @@ def test_gpus_are_read():
     )
 
 
-def test_a_driver_without_compute_cap_is_asked_again():
-    found = parse.surveyed_gpus(Section("gpus", 0, OLD, {"again": ["Tesla K80, 11441, 418.87"]}))
-
-    assert found == SurveyedGpus(("Tesla K80",), 11441 * 2**20, "418.87")
-
-
 @pytest.mark.parametrize(
     ("rc", "lines", "trouble"),
     [

@@ -15,7 +15,7 @@ import pytest
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, HostError, Unreachable
-from clusterfn.hosts.transports import auto, base, local, openssh, ssh_config, transport_for, trust
+from clusterfn.hosts.transports import auto, base, openssh, ssh_config, transport_for, trust
 from clusterfn.hosts.transports.auto import AutoTransport
 from clusterfn.hosts.transports.openssh import OpensshTransport
 from tests.waiting import until
@@ -166,17 +166,6 @@ def test_a_busy_sshd_is_asked_again(ssh: Stub, monkeypatch: pytest.MonkeyPatch) 
         OpensshTransport(HOST).open("cat")
 
     assert ssh.came == 4
-
-
-def test_a_lost_connection_is_the_cause(ssh: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
-    for each in (local, openssh):
-        monkeypatch.setattr(each, "PATIENCE_S", 60.0)
-    ssh(f"{OPENS} echo 'Timeout, server 10.0.0.8 not responding.' >&2; exit 255")
-    stream = OpensshTransport(HOST).open("cat")
-
-    assert stream.read(1) == b""
-    assert stream.cause() == "the connection was lost: Timeout, server 10.0.0.8 not responding."
-    stream.close()
 
 
 def test_a_child_that_holds_the_pipes_holds_nothing_up(ssh: Stub, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import socket
 import struct
@@ -46,14 +45,6 @@ def test_a_read_returns_what_is_there_and_never_more_than_it_asks_for() -> None:
     assert (len(received), received.read_ready()) == (0, False)
 
 
-def test_after_the_end_the_rest_comes_and_then_nothing() -> None:
-    received = ReceivedPieces()
-    received.feed(b"abc")
-    received.close()
-
-    assert [received.read(2), received.read(2), received.read(2)] == [b"ab", b"c", b""]
-
-
 @pytest.mark.parametrize("limit_s", [0.0, 0.01])
 def test_a_read_waits_no_longer_than_its_limit(limit_s: float) -> None:
     with pytest.raises(PipeTimeout):
@@ -78,17 +69,6 @@ def test_all_that_came_can_be_taken_at_once() -> None:
     received.feed(b"d")
 
     assert [received.empty(), received.empty(), len(received)] == [b"abcd", b"", 0]
-
-
-def test_a_waiting_reader_wakes_for_a_piece_and_for_the_end() -> None:
-    for end in (lambda received: received.feed(b"abc"), lambda received: received.close()):
-        received = ReceivedPieces()
-        thread, read = reading(received)
-
-        end(received)
-        thread.join(WAIT_S)
-
-        assert read in ([b"abc"], [b""])
 
 
 def test_packets_that_came_together_wake_the_reader_once_before_the_socket_waits(
@@ -319,23 +299,6 @@ def test_late_packets_are_given_once_the_socket_has_no_more(pair: tuple[QuickSoc
     sock.recv(1)
 
     assert taken == [b"abcd" * 2000]
-
-
-def test_a_socket_gives_all_bytes_in_the_sizes_asked_for_and_then_its_end(
-    pair: tuple[QuickSocket, socket.socket],
-) -> None:
-    sock, there = pair
-    sent = os.urandom(2_000_000)
-    sending = threading.Thread(target=lambda: (there.sendall(sent), there.close()), daemon=True)
-    sending.start()
-
-    sizes = itertools.cycle([1, 16, 32_704, 5000, 300_000])
-    pieces = list(iter(lambda: sock.recv(next(sizes)), b""))
-    sending.join(WAIT_S)
-
-    assert b"".join(pieces) == sent
-    assert [len(piece) for piece in pieces[:2]] == [1, 16]
-    assert sock.recv(1) == b""
 
 
 def test_a_socket_that_waits_too_long_says_so_and_loses_nothing(pair: tuple[QuickSocket, socket.socket]) -> None:

@@ -202,14 +202,6 @@ def test_a_cryptography_that_encrypts_only_bytes_gets_bytes(
     assert {kind for kind, size, _ in given if size > 2**12} == {memoryview if takes_memory else bytes}
 
 
-def test_a_closed_channel_is_an_error(connect: Connect) -> None:
-    with connect(CIPHERS[0]) as (ours, _):
-        ours.close()
-
-        with pytest.raises(OSError, match="closed"):
-            send_all(ours, b"late")
-
-
 def test_data_is_encrypted_from_the_memory_of_the_packet_in_whole_blocks(connect: Connect) -> None:
     with connect(CIPHERS[0], packetizer=Watched) as (ours, theirs):
         for size in range(MOST - 40, MOST + 1):

@@ -356,12 +356,6 @@ def test_two_names_of_one_account_share_what_is_held_and_two_accounts_do_not(tmp
             "install OpenSSH's client",
         ),
         (
-            "openssh",
-            "linux",
-            "Holding a connection needs the system's ssh, and this machine has none",
-            "install OpenSSH's client",
-        ),
-        (
             "auto",
             "win32",
             "Windows's ssh cannot hold a connection .*: it has no ControlMaster",

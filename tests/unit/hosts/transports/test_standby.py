@@ -39,18 +39,6 @@ def keeper_of(held: Held) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def test_it_is_taken_once_and_the_next_program_gets_another(held: Held) -> None:
-    held.keep()
-    first = held.waiting()
-    second = held.waiting()
-
-    for number, taken in enumerate((first, second)):
-        taken.stream.write(b"echo %d\n" % number)
-        assert read_all(taken.stream) == b"%d\n" % number
-        taken.stream.close()
-    assert len(set(held.pids())) >= 2
-
-
 def test_there_is_none_before_a_keeper_has_started_or_of_another_name(held: Held) -> None:
     assert held.take() is None
     held.keep()

@@ -42,14 +42,6 @@ def awaited(job: Any, coming: Reply[bytes]) -> kernel_job.KernelJob:
     return kernel_job.await_holder(job, session)
 
 
-def test_a_holder_that_listens_is_reached_through_its_scheduler(coming: Reply[bytes]) -> None:
-    coming.resolve(FACTS)
-
-    found = awaited(WaitingJob(), coming)
-
-    assert (found.address, list(found.join)) == ("/run/holder", ["srun", "77", "attach", "77"])
-
-
 def test_a_job_that_ends_before_its_holder_listens_says_why_and_is_asked_no_more(coming: Reply[bytes]) -> None:
     job = WaitingJob()
     job.set_exception(WorkerLost("its node has died"))

@@ -73,18 +73,6 @@ def test_an_option_means_in_a_cell_what_it_means_in_the_decorator():
         assert parse_line(line).options == parse_options({keyword: value})
 
 
-@pytest.mark.parametrize(
-    ("line", "requeue"),
-    [
-        ("--requeue timeout", {"timeout": 3}),
-        ("--requeue=timeout=5", {"timeout": 5}),
-        ("--requeue timeout,preempted=10 --requeue node", {"timeout": 3, "preempted": 10, "node": 3}),
-    ],
-)
-def test_a_cause_alone_means_the_usual_count(line, requeue):
-    assert parse_line(line).options.requeue == requeue
-
-
 def test_a_flag_may_come_before_any_option():
     asked = parse_line("--keep --allow-cpu -i x --keep")
 

@@ -113,17 +113,6 @@ def test_the_kernel_gets_all_that_the_client_has_sent_and_only_its_handshake_is_
     assert waits.sent_to_kernel(1) == GREETING + socket_ready(b"DEALER") + asked + b"more"
 
 
-def test_a_kernel_that_comes_at_once_speaks_for_itself(monkeypatch):
-    waits = Waits(monkeypatch)
-    waits.kernel.end()
-    waits.kernel.look()
-
-    assert waits.kernel.without_handshake(Frame(DATA, 1, 1, GREETING[:10])).body == GREETING[:10]
-    waits.stream.send(DATA, 1, GREETING[10:] + b"all of it")
-    assert waits.sent_to_kernel(1) == GREETING + b"all of it"
-    assert set(waits.client.values()) == {b""}
-
-
 def test_a_request_that_is_not_signed_with_the_key_gets_no_answer(monkeypatch):
     waits = Waits(monkeypatch)
     waits.begin()
