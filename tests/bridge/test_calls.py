@@ -29,15 +29,3 @@ def test_a_call_returns_its_value(bridge, tmp_path, host, python):
     assert outcome["kind"] == "returned", outcome
     assert job.value() == 42
     assert job.output() == "adding\n"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("python", ["3.9", "3.10", "3.11", "3.12", "3.13"])
-@pytest.mark.parametrize("host", ["3.6", "3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13"])
-def test_every_pair_of_interpreters(bridge, tmp_path, host, python):
-    bench = bench_of(bridge, tmp_path, host, python)
-    failing = "def f():\n    raise ValueError('no')\n"
-
-    assert bench.run(ADD, 20, 22)[0].value() == 42
-    assert bench.run(failing)[1]["exception"]["message"] == "no"
-    assert bench.run("def f():\n    import os\n    os._exit(3)\n")[1]["code"] == 3

@@ -150,8 +150,8 @@ def start_all(user: Neighbour, jobs: list[Job]) -> None:
         user.start(job)
 
 
-@pytest.mark.parametrize(("many", "some"), [(8, 5), pytest.param(60, 30, marks=pytest.mark.long)])
-def test_one_job_beside_those_of_two_others_does_not_wait_for_all_of_theirs(street, many: int, some: int):
+def test_one_job_beside_those_of_two_others_does_not_wait_for_all_of_theirs(street):
+    many, some = 8, 5
     ada, mal, eve = street(ADA), street(MAL), street(EVE)
     of_ada = [cores(ada, 1, 0.5) for _ in range(many)]
     of_mal = [cores(mal, 1, 0.5) for _ in range(some)]

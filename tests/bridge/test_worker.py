@@ -148,8 +148,8 @@ def test_pickling_that_ends_the_process_is_not_a_success(bench: Bench):
     assert (outcome["kind"], outcome["stage"], outcome["code"]) == ("exited", "result", 5)
 
 
-@pytest.mark.parametrize("size", [10 << 20, 100 << 20])
-def test_a_very_long_message_is_cut_in_the_outcome_and_whole_in_the_value(bench: Bench, size):
+def test_a_very_long_message_is_cut_in_the_outcome_and_whole_in_the_value(bench: Bench):
+    size = 10 << 20
     job, outcome = bench.run("def f(size):\n    raise ValueError('a' + 'x' * size + 'z')\n", size)
 
     message, trace = outcome["exception"]["message"], outcome["exception"]["traceback"]
@@ -159,8 +159,7 @@ def test_a_very_long_message_is_cut_in_the_outcome_and_whole_in_the_value(bench:
     assert trace.startswith("Traceback") and trace.endswith("xz\n")
     assert (job.attempt / "outcome.json").stat().st_size < 300000
     assert outcome["value"]["size"] > size
-    if size == 10 << 20:
-        assert outcome["usage"]["cpu_s"] < 8.0
+    assert outcome["usage"]["cpu_s"] < 8.0
 
 
 def test_a_value_over_the_limit_of_file_sizes_could_not_be_written(bench: Bench):
