@@ -13,14 +13,12 @@ from typing import Any
 
 import pytest
 
-import clusterfn
 from clusterfn import ActorLost, Cancelled, ConfigError, DiskFull, HostDiskFull, KilledBySignal, PayloadError, Session
 from clusterfn.calls import job_display, submit
 from clusterfn.calls.job import entry_of
 from clusterfn.calls.session_stream import CallStream
 from clusterfn.calls.session_tracker import SessionCallJob
 from clusterfn.errors import Unreachable
-from tests.e2e.conftest import ON_SLURM, Hosts
 from tests.fixtures.calls.actor_model import Model, Plain, Ranks, Saved
 from tests.waiting import until
 
@@ -352,16 +350,3 @@ def test_the_program_of_an_actor_runs_again_only_to_construct_it(tmp_path: Path)
     assert status == 1
     assert said.startswith("clusterfn: a method of an actor starts its own program") and "session.call(f, …)" in said
     assert path.read_text() == "constructed\n" * 2, "it is not constructed again"
-
-
-@pytest.mark.lab
-@ON_SLURM
-def test_an_actor_on_a_host_keeps_its_object(hosts: Hosts, host: str):
-    assert hosts
-    with Session(host) as session, session.actor(Model, "a") as model:
-        jobs = [model.predict.submit(number) for number in range(10)]
-        assert [job.result(150) for job in jobs] == [2 * number for number in range(10)]
-        with pytest.raises(clusterfn.KilledBySignal):
-            model.kill(signal.SIGKILL)
-        with pytest.raises(ActorLost):
-            model.predict(1)

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import clusterfn
-from clusterfn import Cancelled, Executor, HostError, Unsatisfiable, cluster
+from clusterfn import Cancelled, Executor, HostError, cluster
 from clusterfn.calls.group import state_of_group
 from tests.e2e.conftest import REPOSITORY
 from tests.waiting import until
@@ -131,14 +131,6 @@ def test_values_can_be_read_after_shutdown_and_shutdown_twice_is_once(here):
     assert list(values) == [1, 2] and job.result(0) == 3
 
 
-def test_an_error_in_the_block_is_raised_once_the_calls_have_ended(here):
-    with pytest.raises(ValueError, match="of the block"), Executor("here") as executor:
-        job = executor.submit(abs, -3)
-        raise ValueError("of the block")
-
-    assert job.done() and job.result() == 3
-
-
 def test_futures_are_waited_for_as_those_of_threads_are(executor, tmp_path):
     wait, failing = until_there(tmp_path / "go"), executor.submit(divmod, 1, 0)
     waiting = executor.submit(wait, 1)
@@ -187,17 +179,6 @@ def test_a_timeout_ends_the_waiting_and_not_the_calls(here, tmp_path):
     executor.shutdown()
 
     assert clusterfn.attach(sent(here)[0].name).results(150) == [None, 1]
-
-
-def test_what_is_waited_for_may_come_from_anywhere(executor, tmp_path):
-    wait = until_there(tmp_path / "go")
-    with ThreadPoolExecutor() as threads:
-        futures = [executor.submit(wait, 1), threads.submit(wait, 2), executor.submit(wait, None)]
-
-        done, waiting = concurrent.futures.wait(futures, 150, concurrent.futures.FIRST_COMPLETED)
-        assert done == {futures[2]} and waiting == set(futures[:2])
-        (tmp_path / "go").touch()
-        assert {future.result() for future in concurrent.futures.as_completed(futures, 150)} == {1, 2, None}
 
 
 def test_arguments_go_as_they_are(executor):
@@ -269,11 +250,6 @@ def test_a_functions_own_options_hold_and_those_of_the_executor_go_over_them(her
     specs = [json.loads((path / "spec.json").read_text()) for path in sent(here)]
     assert [(spec["resources"]["cores"], spec["resources"]["memory_bytes"]) for spec in specs] == [(1, 2**30)] * 3
     assert [spec["retries"] for spec in specs] == [1] * 3
-
-
-def test_gpus_that_a_function_asks_for_are_not_forgotten(executor):
-    with pytest.raises(Unsatisfiable, match="gpus=1000 is more than here has"):
-        executor.submit(cluster(gpus=1000)(pow), 2, 5)
 
 
 @pytest.mark.parametrize("call", [lambda made: made.submit(abs(-4)), lambda made: made.map(abs(-4), [1])])

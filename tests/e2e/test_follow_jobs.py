@@ -351,12 +351,3 @@ def test_slurm_changes_the_time_and_the_memory_of_an_array_that_waits(hosts, lab
     assert line.split("|")[1] == "600M" and line.split("|")[0] >= "21:00"
     assert main(["alter", group.id, "--priority", "10"]) == 2
     assert "SLURM lets users only lower the priority" in capsys.readouterr().err
-
-
-@pytest.mark.lab
-def test_on_slurm_the_screen_shows_own_jobs_with_what_their_node_measured(hosts, tmp_path, capsys):
-    go = hosts.root / f"go-{tmp_path.name}"
-    with running(work, go, host="slurm") as job:
-        until(lambda: (job.usage.get("now") or {}).get("cores"))
-        assert main(["top", "slurm"]) == 0
-        assert re.search(rf"^{job.id[:4]} +work +RUNNING .* \d\.\d of 1 ", capsys.readouterr().out, re.MULTILINE)

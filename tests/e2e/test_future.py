@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterfn import Cancelled, ClusterfnError, ConfigError, attach, cluster
+from clusterfn import ClusterfnError, ConfigError, attach, cluster
 from clusterfn.calls import attach as finding
 from clusterfn.calls import history
 from clusterfn.calls import submit as sending
@@ -78,34 +78,6 @@ def test_a_timeout_leaves_the_job_alone(hosts, gate, host):
 
     (gate / "go").touch()
     assert job.result(150) == "value"
-
-
-def test_a_cancelled_task_leaves_the_job_alone(hosts, gate):
-    job = cluster(host="tensor01")(until_told(gate)).submit()
-
-    async def give_up():
-        task = asyncio.ensure_future(wait_for_it())
-        await asyncio.sleep(0.1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    async def wait_for_it():
-        await job
-
-    asyncio.run(give_up())
-
-    (gate / "go").touch()
-    assert job.result(150) == "value"
-
-
-def test_jobs_can_be_gathered(hosts):
-    function = cluster(host="tensor01")(after)
-
-    async def gather():
-        return await asyncio.gather(*(function.submit(0.0, n) for n in range(5)))
-
-    assert asyncio.run(gather()) == [0, 1, 2, 3, 4]
 
 
 def test_a_job_that_waits_for_a_gpu_can_be_withdrawn_and_never_runs(hosts, gate, gpubox_reset):
@@ -179,17 +151,6 @@ def test_what_a_job_tells_of_itself(hosts, host, tmp_path):
     assert fetched[0].read_text() == "aaa"
     with pytest.raises(ClusterfnError, match=r"no-such[\s\S]*b.bin"):
         job.download("no-such*")
-
-
-def test_logs_can_be_read_while_the_job_runs(hosts, gate):
-    job = cluster(host="tensor01")(until_told(gate)).submit()
-
-    assert job.files == []
-    assert until(job.logs) == "began\n"
-    assert not job.done()
-    assert job.usage == {}
-    (gate / "go").touch()
-    job.result(150)
 
 
 ATTACHING = """
@@ -302,19 +263,6 @@ def test_a_job_that_is_looked_for_on_another_host_than_its_own_is_reported_with_
     assert f"there is no job {job_id} on there: it was sent to here\n" in str(refused.value)
     assert "still being sent" not in str(refused.value)
     assert "next:  leave the host out, or use that host: here" in str(refused.value)
-
-
-def test_an_attached_job_that_runs_is_followed_and_can_be_stopped(hosts, gate):
-    sent = cluster(host="tensor01")(until_told(gate)).submit()
-    running(sent)
-
-    again = attach(sent.id, "tensor01")
-    running(again)
-    again.stop()
-
-    for job in (sent, again):
-        with pytest.raises(Cancelled):
-            job.result(150)
 
 
 def test_how_far_a_job_is_is_known_when_attach_returns(hosts, gate):
