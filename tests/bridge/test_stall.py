@@ -163,6 +163,7 @@ def test_a_stuck_function_ends_with_the_line_where_it_is(bridge: Path, tmp_path:
     assert "worker.py" not in stack
 
 
+@pytest.mark.long
 def test_a_spawned_child_does_too(job):
     assert "lock.acquire()  # the second time" in shown(job("in_a_spawned_child", stall_s=STALL_S).run())
 

@@ -111,12 +111,6 @@ def test_for_an_open_file_no_list_is_advised(bench: Bench):
     assert "outputs=" in outcome["hint"] and "list" not in outcome["hint"]
 
 
-def test_a_coroutine_function_is_awaited(bench: Bench):
-    job, _ = bench.run("async def f():\n    import asyncio\n    await asyncio.sleep(0.01)\n    return 'awaited'\n")
-
-    assert job.value() == "awaited"
-
-
 def test_an_exception_that_refuses_to_travel_still_gives_its_text(bench: Bench):
     _, outcome = bench.run("""def f():
     class Odd(Exception):

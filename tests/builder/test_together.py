@@ -239,18 +239,12 @@ def test_a_holder_that_a_signal_has_stopped_is_named_and_its_lock_is_taken(host:
 
 
 @pytest.mark.fault("41")
-@pytest.mark.parametrize("who", [{"pid": 2**22 + 1}, {"start": "1"}])
-def test_the_lock_of_a_process_that_is_gone_is_taken_at_once(host: Host, python: dict, who: dict):
+@pytest.mark.parametrize("who", [{"pid": 2**22 + 1}, {"start": "1"}, {"boot": "another"}])
+def test_the_lock_of_a_process_that_is_gone_or_from_before_the_machine_booted_is_taken_at_once(
+    host: Host, python: dict, who: dict
+):
     plan = host.plan([python])
     held_by(host, plan, **who)
-
-    assert host.build(plan).rc == 0
-
-
-@pytest.mark.fault("41")
-def test_the_lock_from_before_the_machine_booted_is_taken(host: Host, python: dict):
-    plan = host.plan([python])
-    held_by(host, plan, boot="another")
 
     assert host.build(plan).rc == 0
 

@@ -252,6 +252,11 @@ def test_a_kernel_that_dies_says_why_and_starts_again_in_its_job(notebook: Noteb
     assert notebook.proxy != proxy
 
 
+def test_a_lost_connection_loses_no_output(notebook: Notebook):
+    assert notebook.print_slowly(300) == ("ok", "".join(f"{number}\n" for number in range(300)))
+    until(lambda: "the connection to the kernel is back" in notebook.log.read_text())
+
+
 def start_as_vs_code(
     folder: Path, name: str, meanwhile: Callable[[], None] = lambda: None
 ) -> tuple[subprocess.Popen[bytes], BlockingKernelClient]:
@@ -349,7 +354,6 @@ def test_a_kernel_runs_over_ssh_and_inside_a_job_of_slurm(
         assert said == ("error", "KeyboardInterrupt")
         assert len(notebook.run("print('x' * 20_000_000)")[1]) == 20_000_001
         assert notebook.print_slowly(300) == ("ok", "".join(f"{number}\n" for number in range(300)))
-        until(lambda: "the connection to the kernel is back" in notebook.log.read_text())
 
         notebook.manager.restart_kernel()
         notebook.client.wait_for_ready(timeout=WAIT_S)
