@@ -139,6 +139,7 @@ def test_a_working_directory_that_is_not_there_is_named_by_the_attempt(bench: Be
 
     assert (outcome["kind"], outcome["stage"]) == ("environment", "environment")
     assert outcome["message"] == "the working directory /no/such/folder cannot be used: No such file or directory"
+    assert outcome["hint"] == "correct cwd="
 
 
 def test_a_working_directory_that_a_variable_makes_relative_is_entered_once(bench: Bench, tmp_path: Path):

@@ -116,21 +116,6 @@ def test_a_signal_that_a_program_survives_is_no_end(bench: Bench):
     assert job.value() is True
 
 
-def test_a_killed_supervisor_takes_its_tree_along_and_job_sh_concludes(bench: Bench):
-    job = bench.job(WITH_CHILDREN)
-    script = job.start()
-    job.wait_for_text("up")
-    until(lambda: len(job.tagged()) == 3)
-
-    os.kill(job.supervisor_pid(), signal.SIGKILL)
-
-    assert script.wait(150) == 10
-    outcome = job.outcome()
-    assert (outcome["kind"], outcome["stage"], outcome["by"]) == ("lost", "supervisor", "after")
-    assert "SIGKILL" in outcome["message"]
-    assert job.tagged() == []
-
-
 def test_a_killed_supervisor_kills_its_worker_at_once(bench: Bench):
     job = bench.job(SLEEP)
     script = job.start()
@@ -343,13 +328,6 @@ def test_a_damaged_bridge_is_named(bench: Bench, tmp_path: Path, gone):
     assert (outcome["kind"], outcome["stage"]) == ("environment", "start")
     assert outcome["message"].startswith("the bridge on the host is damaged: ")
     assert "call again" in outcome["hint"]
-
-
-def test_a_missing_working_directory_is_named(bench: Bench):
-    _, outcome = bench.run("def f():\n    pass\n", cwd="/nowhere/here")
-
-    assert "/nowhere/here cannot be used" in outcome["message"]
-    assert outcome["hint"] == "correct cwd="
 
 
 def test_another_version_is_refused_before_anything_is_unpickled(bench: Bench):

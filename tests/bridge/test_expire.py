@@ -120,6 +120,36 @@ def test_a_damaged_job_does_not_keep_the_others(bench: Bench, damage):
     assert first.exists()
 
 
+def pass_days(bench: Bench, days: float) -> None:
+    """All files and folders become so much older."""
+    for folder, _, names in os.walk(bench.root):
+        for path in (folder, *(os.path.join(folder, name) for name in names)):
+            then = os.lstat(path).st_mtime - days * DAY_S
+            os.utime(path, (then, then), follow_symlinks=False)
+
+
+def test_a_site_that_purges_files_leaves_no_folders_for_ever(bench: Bench):
+    """While the user is away nothing of ours looks; the site removes files, and not the folders."""
+    jobs = [bench.ended(keep_days=5.0) for _ in range(3)]
+    pass_days(bench, 20)
+    part = bench.ended()
+    pass_days(bench, 20)
+    for job in jobs:
+        for path in [path for path in job.folder.rglob("*") if path.is_file()]:
+            path.unlink()
+    (part.folder / "spec.json").unlink()
+    assert all(job.folder.exists() for job in jobs)
+
+    for _ in range(4):
+        last = bench.ended(keep_days=5.0)
+        remove_expired(JobFolder(str(last.folder)))
+        pass_days(bench, 1.1)
+        remove_expired(JobFolder(str(last.folder)))
+
+    assert [job.id for job in jobs if job.folder.exists()] == []
+    assert last.folder.exists() and (part.attempt / "value.pkl").exists(), "what holds a file is not judged by folders"
+
+
 def test_what_was_half_removed_goes_and_what_is_half_uploaded_stays(bench: Bench):
     old, sent = aged_job(bench, 4.3), aged_job(bench, 4.3)
     old.folder.rename(old.folder.with_name(".expired-" + old.id))

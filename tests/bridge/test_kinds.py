@@ -46,14 +46,6 @@ def test_a_job_gets_gpus_of_its_type_and_size_alone(bench, tmp_path, uuids, aske
     assert value == [",".join(uuids[index] for index in given), "PCI_BUS_ID"]
 
 
-def test_slurm_counts_its_gpus_as_they_are_on_the_bus(bench):
-    job = bench.job(SHOW, resources={"gpus": 2}, scheduler="slurm")
-
-    job.start(PATH="/nowhere", CUDA_VISIBLE_DEVICES="0,1", SLURM_JOB_ID="1").wait(150)
-
-    assert job.value() == ["0,1", "PCI_BUS_ID"]
-
-
 @pytest.mark.parametrize(
     ("asked", "message", "hint"),
     [

@@ -94,13 +94,3 @@ def test_no_gpus_hides_slurms_gpus_as_well(box: Box):
     job.start(CUDA_VISIBLE_DEVICES="0,1", SLURM_JOB_ID="1").wait(150)
 
     assert job.value() == ""
-
-
-def test_a_gpu_that_another_job_has_leased_is_passed_over(box: Box):
-    mark = box.mark(f"gpu/{box.uuid(0)}")
-    job = box.job(1)
-
-    box.run(job)
-
-    mark.close()
-    assert job.value() == box.uuid(1)

@@ -166,35 +166,6 @@ def test_children_do_not_hold_the_descriptors_of_the_report_and_the_value(bench:
     assert [int(fd) for fd in job.value().split() if int(fd) > 3] == []
 
 
-def test_names_of_main_and_spawned_children(bench: Bench):
-    source = """
-SCALE = 3
-
-def times(x):
-    return SCALE * x
-
-def f():
-    import multiprocessing, pickle, sys
-    assert sys.modules['__main__'].times is times
-    with multiprocessing.get_context('spawn').Pool(1) as pool:
-        return pool.map(pickle.loads(pickle.dumps(times)), [1, 2])
-"""
-    job, outcome = bench.run(source)
-
-    assert outcome["kind"] == "returned", outcome
-    assert job.value() == [3, 6]
-
-
-def test_nothing_runs_when_the_script_has_ended(bench: Bench):
-    job = bench.job("def f():\n    return 1\n")
-    script = job.start()
-    worker = job.worker_pid()
-
-    script.wait(150)
-
-    assert not is_running(worker)
-
-
 TWO_CHILDREN = """def f():
     import subprocess
     hows = {'start_new_session': True}, {'env': {}}
@@ -216,18 +187,6 @@ def test_what_a_dead_supervisor_leaves_is_found_by_its_tag_and_by_its_session(be
     assert script.wait(150) == 10  # by itself: the sweep spares job.sh
     assert [pid for pid in children if is_running(pid)] == []
     assert len([note for note in job.outcome()["notes"] if "sleep" in note]) == 2
-
-
-def test_a_worker_ends_with_its_supervisor_though_nobody_sweeps(bench: Bench):
-    job = bench.job("def f():\n    import time\n    print('up', flush=True)\n    time.sleep(600)\n")
-    script = job.start()
-    job.wait_for_text("up")
-    worker, supervisor = job.worker_pid(), job.supervisor_pid()
-
-    for pid in (script.pid, supervisor):
-        os.kill(pid, signal.SIGKILL)
-
-    until(lambda: not is_running(worker))
 
 
 ANOTHER_SESSION = """

@@ -145,32 +145,6 @@ def test_who_holds_a_gpu_for_no_job_is_named_with_the_process(street):
     assert ada.ended(job) == ["returned"]
 
 
-def start_all(user: Neighbour, jobs: list[Job]) -> None:
-    for job in jobs:
-        user.start(job)
-
-
-@pytest.mark.parametrize(("many", "some"), [(8, 5), pytest.param(60, 30, marks=pytest.mark.long)])
-def test_one_job_beside_those_of_two_others_does_not_wait_for_all_of_theirs(street, many: int, some: int):
-    ada, mal, eve = street(ADA), street(MAL), street(EVE)
-    of_ada = [cores(ada, 1, 0.5) for _ in range(many)]
-    of_mal = [cores(mal, 1, 0.5) for _ in range(some)]
-    of_eve = cores(eve, 1)
-    start_all(ada, of_ada)
-    start_all(mal, of_mal)
-    until(lambda: ada.box.tickets() and mal.box.tickets())
-
-    eve.start(of_eve)
-
-    assert eve.ended(of_eve) == ["returned"]
-    assert ada.ended(*of_ada) + mal.ended(*of_mal) == ["returned"] * (many + some)
-    taken = [(line["t"], user.uid) for user in (ada, mal, eve) for line in user.box.holds() if line["event"] == "taken"]
-    order = [uid for _, uid in sorted(taken)]
-    assert len(order[order.index(EVE) :]) > 4, order
-    mals = [place for place, uid in enumerate(order) if uid == MAL]
-    assert order[: mals[-1]].count(ADA) <= some + 4, order
-
-
 def test_where_the_kernel_does_not_say_who_bound_a_name_a_taken_name_keeps_nobody_waiting_either(street):
     """Linux before 5.3: SO_PEERCRED of the holder says it."""
     ada, mal = street(ADA), street(MAL)
@@ -201,19 +175,6 @@ def test_what_shares_the_cores_in_time_keeps_no_other_user_waiting(street):
     for each in (*local, more):
         kill(each.worker_pid(), each.supervisor_pid())
     assert ada.ended(fourth) == ["returned"]
-
-
-def test_priority_orders_ones_own_jobs(street):
-    ada = street(ADA)
-    first = ada.running(cores(ada, 2, 600))
-    low, usual, high = (ada.job(NAP, 0, resources={"cores": 2}, priority=each) for each in (-1, 0, 7))
-    for job in (low, usual, high):
-        ada.queued(job)
-
-    kill(first.worker_pid(), first.supervisor_pid())
-
-    assert ada.ended(low, usual, high) == ["returned"] * 3
-    assert ada.box.order()[1:] == [high.id, usual.id, low.id]
 
 
 def test_who_takes_all_cpu_names_only_changes_which_cpus_a_job_gets(street):

@@ -227,19 +227,6 @@ def test_of_a_long_queue_only_the_front_is_looked_at_and_all_start_in_turn(box: 
     until(lambda: not box.spoolers())
 
 
-def test_who_came_first_is_served_first(box: Box):
-    box.say(cards=1)
-    first = running(box, box.job(1, 600))
-    waiting = [box.job(1, 0.05) for _ in range(4)]
-    for job in waiting:
-        box.queued(job)
-
-    let_go(first)
-
-    assert ended(*waiting) == ["returned"] * 4
-    assert box.order() == [first.id, *(job.id for job in waiting)]
-
-
 @pytest.mark.usefixtures("unhurried")
 def test_who_was_sent_first_by_one_program_is_let_in_first_though_it_comes_later(box: Box):
     first, second = box.job(2), box.job(2)
@@ -275,20 +262,6 @@ def test_a_job_without_gpus_passes_one_that_waits_for_gpus(box: Box):
 
     assert ended(small) == ["returned"]
     assert not waiting.has_outcome()
-
-
-def test_an_older_job_of_another_user_goes_first(box: Box):
-    box.say(cards=2)
-    held = box.mark("wait/4242/1/99999999/2/1/0/aaaaaaaaaaaaaaaa//0")  # it waits for two, since the machine started
-    job = box.job(1)
-
-    box.queued(job)
-    until(lambda: box.reason(job))
-    time.sleep(0.5)  # it would be started by now
-    assert not job.has_outcome()
-
-    held.close()
-    assert ended(job) == ["returned"]
 
 
 def test_a_younger_job_of_another_user_does_not(box: Box):

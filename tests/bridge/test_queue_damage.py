@@ -350,7 +350,7 @@ def test_a_job_whose_setup_hangs_keeps_nobody_else_waiting_and_is_withdrawn_at_o
         os.killpg(pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("end", ["cancelled", "unsatisfiable"])
+@pytest.mark.parametrize("end", ["cancelled", pytest.param("unsatisfiable", marks=pytest.mark.long)])
 def test_a_job_whose_setup_hangs_gives_the_only_gpu_up_and_can_still_be_ended(
     box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
 ):
@@ -385,6 +385,7 @@ def test_a_job_whose_setup_hangs_gives_the_only_gpu_up_and_can_still_be_ended(
             os.killpg(pid, signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_a_job_whose_setup_is_only_slow_does_not_wait_for_all_that_come_after_it(
     box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

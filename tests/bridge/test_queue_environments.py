@@ -114,7 +114,7 @@ def processes_of(job: Job) -> list[str]:
     return [line for line in found if str(job.folder) in line]
 
 
-@pytest.mark.parametrize("how", ["cancel", "conclude"])
+@pytest.mark.parametrize("how", ["cancel", pytest.param("conclude", marks=pytest.mark.long)])
 def test_a_job_can_be_withdrawn_while_its_environment_is_made_and_the_next_goes_on_with_it(
     box: Box, environments: Environments, how: str
 ):

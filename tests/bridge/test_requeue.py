@@ -112,6 +112,7 @@ def restart(bench: Bench, job: Job) -> None:
         path.write_text(text.replace(boot, "0" * 8 + boot[8:]))
 
 
+@pytest.mark.fault("30")
 def test_a_job_that_a_restart_interrupted_is_queued_once_and_begins_with_its_checkpoint(bench: Bench):
     job = bench.job(COUNTS, 2, requeue={"node": 1})
     job.start()

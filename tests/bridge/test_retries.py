@@ -129,14 +129,6 @@ def test_what_would_fail_again_is_not_tried_again(bench: Bench, body: str):
     assert (last(job)["attempt"], last(job)["earlier"]) == (1, [])
 
 
-def test_without_retries_nothing_is_tried_again(bench: Bench):
-    job = bench.job(FLAKY, 1)
-
-    job.run()
-
-    assert (last(job)["kind"], last(job)["attempt"]) == ("raised", 1)
-
-
 def test_all_attempts_share_the_time(bench: Bench):
     job = bench.job(FLAKY.replace("wait=0", "wait=1.5"), 9, retries=9, resources={"time_s": 10.0})
 

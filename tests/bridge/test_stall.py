@@ -135,16 +135,6 @@ def test_code_that_is_named_after_a_pipe_does_not_hold_up_the_supervisor(job, tm
     assert 'pipe", line 2 in <module>\n' in stack
 
 
-def test_a_stuck_function_ends_with_the_line_where_it_is(job):
-    outcome = job("twice", stall_s=STALL_S).run()
-    stack = shown(outcome)
-
-    assert outcome["message"] == "the job printed nothing and used no CPU time for 6 s"
-    assert outcome["stage"] == "function"
-    assert 'stuck.py", line 14 in twice\n      lock.acquire()  # the second time\n' in stack
-    assert "worker.py" not in stack
-
-
 def test_a_forked_child_that_waits_for_a_lock_shows_its_own_stack(job):
     stuck = job("fork_and_lock", stall_s=STALL_S)
     stack = shown(stuck.run())
@@ -156,27 +146,33 @@ def test_a_forked_child_that_waits_for_a_lock_shows_its_own_stack(job):
 
 
 @pytest.mark.parametrize("python", [pytest.param("3.9", marks=pytest.mark.long), "3.13"])
-def test_an_old_supervisor_reads_what_any_worker_writes(bridge: Path, tmp_path: Path, python: str):
+def test_a_stuck_function_ends_with_the_line_where_it_is(bridge: Path, tmp_path: Path, python: str):
+    """An old supervisor reads what any worker writes."""
     if interpreter("3.6") is None or interpreter(python) is None:
         pytest.skip(f"Python 3.6 or {python} is not installed here")
     bench = Bench(tmp_path / "root", bridge, str(interpreter("3.6")), str(interpreter(python)))
     (tmp_path / "stuck.py").write_text(STUCK)
     source = "def f():\n    import stuck\n    return stuck.twice()\n"
 
-    assert "lock.acquire()  # the second time" in shown(bench.run(source, sys_path=[str(tmp_path)], stall_s=STALL_S)[1])
+    outcome = bench.run(source, sys_path=[str(tmp_path)], stall_s=STALL_S)[1]
+
+    stack = shown(outcome)
+    assert outcome["message"] == "the job printed nothing and used no CPU time for 6 s"
+    assert outcome["stage"] == "function"
+    assert 'stuck.py", line 14 in twice\n      lock.acquire()  # the second time\n' in stack
+    assert "worker.py" not in stack
 
 
+@pytest.mark.long
 def test_a_spawned_child_does_too(job):
     assert "lock.acquire()  # the second time" in shown(job("in_a_spawned_child", stall_s=STALL_S).run())
 
 
-@pytest.mark.parametrize("name", ["prints", "computes", pytest.param("children_compute", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "name", ["computes", *(pytest.param(each, marks=pytest.mark.long) for each in ("prints", "children_compute"))]
+)
 def test_a_process_that_does_something_is_left_alone(job, name: str):
     assert job(name, stall_s=STALL_S).run()["kind"] == "returned"
-
-
-def test_without_a_limit_nothing_is_looked_at(bench: Bench):
-    assert bench.run("def f():\n    import time\n    time.sleep(1)\n")[1]["kind"] == "returned"
 
 
 def test_who_asks_gets_the_stacks_and_the_job_goes_on(job, tmp_path: Path):

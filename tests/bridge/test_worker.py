@@ -111,12 +111,6 @@ def test_for_an_open_file_no_list_is_advised(bench: Bench):
     assert "outputs=" in outcome["hint"] and "list" not in outcome["hint"]
 
 
-def test_a_coroutine_function_is_awaited(bench: Bench):
-    job, _ = bench.run("async def f():\n    import asyncio\n    await asyncio.sleep(0.01)\n    return 'awaited'\n")
-
-    assert job.value() == "awaited"
-
-
 def test_an_exception_that_refuses_to_travel_still_gives_its_text(bench: Bench):
     _, outcome = bench.run("""def f():
     class Odd(Exception):
@@ -148,8 +142,8 @@ def test_pickling_that_ends_the_process_is_not_a_success(bench: Bench):
     assert (outcome["kind"], outcome["stage"], outcome["code"]) == ("exited", "result", 5)
 
 
-@pytest.mark.parametrize("size", [10 << 20, 100 << 20])
-def test_a_very_long_message_is_cut_in_the_outcome_and_whole_in_the_value(bench: Bench, size):
+def test_a_very_long_message_is_cut_in_the_outcome_and_whole_in_the_value(bench: Bench):
+    size = 10 << 20
     job, outcome = bench.run("def f(size):\n    raise ValueError('a' + 'x' * size + 'z')\n", size)
 
     message, trace = outcome["exception"]["message"], outcome["exception"]["traceback"]
@@ -159,8 +153,7 @@ def test_a_very_long_message_is_cut_in_the_outcome_and_whole_in_the_value(bench:
     assert trace.startswith("Traceback") and trace.endswith("xz\n")
     assert (job.attempt / "outcome.json").stat().st_size < 300000
     assert outcome["value"]["size"] > size
-    if size == 10 << 20:
-        assert outcome["usage"]["cpu_s"] < 8.0
+    assert outcome["usage"]["cpu_s"] < 8.0
 
 
 def test_a_value_over_the_limit_of_file_sizes_could_not_be_written(bench: Bench):

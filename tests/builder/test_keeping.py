@@ -65,17 +65,6 @@ def test_fifty_purged_files_are_linked_again(host: Host, plan: dict):
     assert (host.prefix(plan) / f"{toys.SITE}/mine/data1.txt").stat().st_nlink == 2
 
 
-def test_a_build_of_one_that_may_be_purged_mends_it(host: Host, plan: dict):
-    before = files(host.prefix(plan))
-    purge(host.prefix(plan), 20)
-    (host.prefix(plan) / "READY").unlink(missing_ok=True)
-
-    last = host.build({**plan, "purged": True}).last
-
-    assert last["reused"] and last["mended"]["missing"] >= 20
-    assert files(host.prefix(plan)) == before
-
-
 def test_packages_that_were_purged_too_are_unpacked_again(host: Host, plan: dict):
     before = files(host.prefix(plan))
     purge(host.prefix(plan), 50)

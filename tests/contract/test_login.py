@@ -108,10 +108,6 @@ def test_a_code_is_asked_for_once_and_the_question_says_who_asks(
     assert (prompts(), there.via) == (1, way)
 
 
-def test_auto_goes_by_paramiko_where_a_code_is_wanted(totp: Any, person: Person, connect_to: Connect) -> None:
-    assert connect_to(totp()).via == "paramiko"
-
-
 @pytest.mark.fault("48")
 @pytest.mark.parametrize("way", WAYS)
 def test_wrong_codes_end_in_an_error_that_says_what_was_tried(totp: Any, prompts: Counted, way: str) -> None:
@@ -405,14 +401,6 @@ def test_a_master_that_was_killed_is_noticed_and_cleared_away(
     assert list(runtime.iterdir()) == []
     assert shared_login.log_in(logged_in, Person(lab.totp.code))[1]
     assert prompts() == 2
-
-
-def test_it_ends_itself_when_nobody_has_used_it(totp: Any, lab: Any, runtime: Path) -> None:
-    made, _ = shared_login.log_in(totp()._replace(login_ttl_s=8.0), Person(lab.totp.code))
-
-    until(lambda: not held_connections.is_running(made.pid))
-
-    assert (list(shared_login.all_held()), list(runtime.iterdir())) == ([], [])
 
 
 def test_of_logins_at_once_one_is_held_and_logout_leaves_none(totp: Any, runtime: Path) -> None:

@@ -59,13 +59,6 @@ def test_an_sshd_with_no_common_cipher_is_named(by_ssh: MakeHost) -> None:
         connect(by_ssh("chacha-bash", "Host chacha-bash\nCiphers aes128-ctr"))
 
 
-def test_an_agent_answers(by_ssh: MakeHost, connect_to: Connect) -> None:
-    there = connect_to(by_ssh("py38-bash"))
-
-    assert there.run(["echo", "hi"]).result(WAIT_S).out == b"hi\n"
-    assert there.via == "openssh"
-
-
 def test_a_quiet_configuration_does_not_hide_what_failed(by_ssh: MakeHost, connect_to: Connect) -> None:
     connect_to(by_ssh("py38-bash", "LogLevel QUIET"))
 

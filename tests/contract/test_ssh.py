@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import threading
 import time
@@ -17,7 +16,6 @@ import pytest
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ConfigError, HostKeyError, Unreachable
-from clusterfn.hosts import loop
 from clusterfn.hosts.connection import connect
 from clusterfn.hosts.transports import paramiko, transport_for
 from clusterfn.hosts.transports.ssh_config import resolve
@@ -187,22 +185,6 @@ def test_what_paramiko_does_not_do_is_refused_by_name(configured: Callable[[str,
 
     with pytest.raises(ConfigError, match="asks for knownhostscommand"):
         connect(host)
-
-
-def test_a_host_that_goes_silent_is_noticed_and_reached_again(lab_host: LabHost, connect_to: Connect) -> None:
-    there = connect_to(lab_host("py36-bash"))
-    stopped = there.facts.pid
-    os.kill(stopped, signal.SIGSTOP)
-    asked = there.run(["echo", "back"])
-    now = time.monotonic()
-
-    for passed in range(3, 49, 3):  # as it is checked
-        loop.start(there.check(now + passed)).result(WAIT_S)
-        time.sleep(0.05)  # what it asks is sent, and answered by nobody
-
-    assert asked.result(WAIT_S).out == b"back\n"
-    assert there.facts.pid != stopped
-    os.kill(stopped, signal.SIGKILL)
 
 
 def test_a_warm_question_costs_one_round_trip(lab_host: LabHost, connect_to: Connect, record_property: Any) -> None:

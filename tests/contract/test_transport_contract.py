@@ -24,7 +24,6 @@ BY_SSH = ["paramiko", "openssh", "auto"]
 HELD = "held"
 STANDBY = "standby"
 TRANSPORTS = ["fake", "local", STANDBY, *(pytest.param(kind, marks=pytest.mark.lab) for kind in [*BY_SSH, HELD])]
-LOGIN_SHELLS = ["bash", "dash", "tcsh", "fish"]
 
 
 def play(command: str, far: Far) -> int:
@@ -161,17 +160,6 @@ def test_a_command_that_a_signal_ends_has_that_cause(lab_host: Any, kind: str) -
     assert read_all(stream) == b""
     assert stream.cause() == "it was ended by a signal"
     assert stream.stderr() == "it hurts\n"
-    stream.close()
-
-
-@pytest.mark.lab
-@pytest.mark.parametrize("shell", LOGIN_SHELLS)
-@pytest.mark.parametrize("kind", ["paramiko", "openssh"])
-def test_a_quoted_command_passes_any_login_shell(lab_host: Any, kind: str, shell: str) -> None:
-    transport = transport_for(lab_host(f"py36-{shell}")._replace(transport=kind))
-    stream = transport.open('exec /bin/sh -c \'printf "<%s>" "$0" a"  b"\'')
-
-    assert read_all(stream).endswith(b"</bin/sh><a  b>")
     stream.close()
 
 

@@ -7,20 +7,21 @@ import gc
 import os
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import clusterfn
-from clusterfn import ActorLost, Cancelled, ConfigError, DiskFull, HostDiskFull, KilledBySignal, PayloadError, Session
-from clusterfn.calls import job_display, submit
-from clusterfn.calls.job import entry_of
-from clusterfn.calls.session_stream import CallStream
-from clusterfn.calls.session_tracker import SessionCallJob
-from clusterfn.errors import Unreachable
-from tests.e2e.conftest import ON_SLURM, Hosts
+from clusterfn import (
+    ActorLost,
+    Cancelled,
+    ConfigError,
+    DiskFull,
+    HostDiskFull,
+    KilledBySignal,
+    PayloadError,
+    Session,
+)
 from tests.fixtures.calls.actor_model import Model, Plain, Ranks, Saved
 from tests.waiting import until
 
@@ -92,7 +93,7 @@ def test_an_actor_that_dies_says_so_at_its_call_and_at_each_later_one(tmp_path: 
         assert session.actor(Model, "d").predict(4) == 8, "its worker is free after each of them"
 
 
-def _has_room(session: Session) -> bool:
+def has_room(session: Session) -> bool:
     try:
         return session.submit(abs, -1).result(150) == 1
     except ConfigError:
@@ -104,7 +105,7 @@ def test_the_worker_of_an_actor_that_dies_between_two_calls_is_free_for_others()
     with Session() as session:
         model = session.actor(Model, "a")
         os.kill(model.pid(), signal.SIGKILL)
-        until(lambda: _has_room(session))
+        until(lambda: has_room(session))
         with pytest.raises(ActorLost, match="its process was killed by SIGKILL between two calls"):
             model.predict(1)
         with session.actor(Model, "b") as again:
@@ -209,101 +210,6 @@ def test_a_full_disk_costs_an_actor_only_the_calls_that_meet_it(small: Path):
         assert model.history() == [1]
 
 
-def test_calls_of_an_actor_go_by_files_where_there_is_no_stream(here: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("clusterfn.calls.session_stream.MOST_BYTES", -1)
-
-    with Session() as session:
-        model = session.actor(Model, "a")
-        jobs = [model.predict.submit(number) for number in range(3)]
-        assert [job.result(150) for job in jobs] == [0, 2, 4]
-        assert model.history() == [0, 1, 2], "a method that prints nothing"
-        with pytest.raises(KilledBySignal, match="SIGTERM"):
-            model.kill(signal.SIGTERM)
-        with pytest.raises(ActorLost):
-            model.predict(1)
-
-
-def interrupted(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
-@pytest.mark.usefixtures("here")
-def test_an_actor_whose_sending_was_interrupted_keeps_no_worker_and_one_whose_closing_was_can_be_closed(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    sent, went_through_the_stream = CallStream.send, [False]
-
-    def send_and_note(*each: Any) -> bool:
-        went_through_the_stream.append(sent(*each))
-        return went_through_the_stream[-1]
-
-    def send_and_interrupt(*each: Any) -> None:
-        assert sent(*each)
-        raise KeyboardInterrupt
-
-    with Session() as session:
-        session.actor(Model, "whose module the host has from now on").close()
-        with monkeypatch.context() as patched:
-            patched.setattr(CallStream, "send", send_and_note)
-            until(lambda: session.submit(abs, -1).result(150) == 1 and went_through_the_stream[-1])
-        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-            patched.setattr(submit, "send_contents", interrupted)
-            session.actor(Model, "not sent")
-        assert session.submit(abs, -1).result(150) == 1
-        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-            patched.setattr(CallStream, "send", send_and_interrupt)
-            session.actor(Model, "sent")
-        assert session.submit(abs, -2).result(150) == 2
-
-        model = session.actor(Model, "a")
-        for name, which in ((submit, "send_contents"), (CallStream, "send")):
-            with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-                patched.setattr(name, which, interrupted)
-                model.close()
-            assert model.predict(1) == 2
-        assert model.close() == 2
-        assert session.submit(abs, -3).result(150) == 3
-
-
-def lost(call: SessionCallJob[Any], *_: object) -> None:
-    entry_of(call).lose(Unreachable("log in again"))
-    call.result(150)
-
-
-@pytest.mark.usefixtures("here")
-@pytest.mark.parametrize(("ends", "error"), [(interrupted, KeyboardInterrupt), (lost, Unreachable)])
-def test_an_actor_that_nobody_has_when_it_is_constructed_is_closed(
-    ends: Callable[..., None], error: type[BaseException], monkeypatch: pytest.MonkeyPatch
-):
-    """Whatever ends the waiting for it: a signal's handler, or the loss of the connection."""
-    with Session() as session:
-        with monkeypatch.context() as patched, pytest.raises(error):
-            patched.setattr(job_display, "result", ends)
-            session.actor(Model, "a")
-        assert session.submit(abs, -1).result(150) == 1
-
-
-@pytest.mark.usefixtures("here")
-def test_an_actor_that_nothing_refers_to_is_closed_with_the_next_call_if_the_host_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    was_asked = threading.Event()
-
-    def unreachable(*_: object) -> None:
-        was_asked.set()
-        raise Unreachable("log in again")
-
-    with Session() as session:
-        model = session.actor(Model, "a")
-        assert model.predict(1) == 2
-        with monkeypatch.context() as patched:
-            patched.setattr(submit, "send_contents", unreachable)
-            del model
-            gc.collect()
-            assert was_asked.wait(150)
-        until(lambda: _has_room(session))
-
-
 @pytest.mark.usefixtures("here")
 def test_a_closing_that_could_only_fail_is_rejected_and_the_actor_stays(tmp_path: Path):
     with Session(workers=3, cores=3) as session:
@@ -352,16 +258,3 @@ def test_the_program_of_an_actor_runs_again_only_to_construct_it(tmp_path: Path)
     assert status == 1
     assert said.startswith("clusterfn: a method of an actor starts its own program") and "session.call(f, …)" in said
     assert path.read_text() == "constructed\n" * 2, "it is not constructed again"
-
-
-@pytest.mark.lab
-@ON_SLURM
-def test_an_actor_on_a_host_keeps_its_object(hosts: Hosts, host: str):
-    assert hosts
-    with Session(host) as session, session.actor(Model, "a") as model:
-        jobs = [model.predict.submit(number) for number in range(10)]
-        assert [job.result(150) for job in jobs] == [2 * number for number in range(10)]
-        with pytest.raises(clusterfn.KilledBySignal):
-            model.kill(signal.SIGKILL)
-        with pytest.raises(ActorLost):
-            model.predict(1)

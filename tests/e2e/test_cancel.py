@@ -28,7 +28,9 @@ def test_a_call_that_arrived_and_ran_while_it_was_cancelled_has_its_value(lab: A
         assert session.call(len, b"next") == 4, "no number of a call is left out"
 
 
-@pytest.mark.parametrize("data", [b"small", _BY_FILES], ids=["streamed", "by files"])
+@pytest.mark.parametrize(
+    "data", [b"small", pytest.param(_BY_FILES, marks=pytest.mark.long)], ids=["streamed", "by files"]
+)
 def test_calls_that_are_cancelled_at_any_moment_are_withdrawn_or_have_their_value(
     lab: Any, lab_root: Path, data: bytes
 ) -> None:

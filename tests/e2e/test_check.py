@@ -66,13 +66,6 @@ def test_a_home_of_eight_megabytes(check, tiny):
     )
 
 
-def test_a_python_that_is_not_there(check):
-    said, mends = ended(check("py36", "python: /nowhere/python3"), "FAIL", "python")
-
-    assert said == "No Python 3.6 or newer was found on py36"
-    assert mends.startswith("set python: /path/to/python3 under host py36")
-
-
 def test_a_host_without_python3_in_its_path(check):
     assert "runs the agent and the supervisor" in ended(check("nopython-bash"), "PASS", "python")[0]
 

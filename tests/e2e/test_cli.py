@@ -259,10 +259,6 @@ def test_a_job_that_several_hosts_show_is_taken_from_the_one_it_was_sent_to(run,
 
     assert (ran.stdout, ran.returncode) == ("adding\n", 0)
     assert "on b" in run("cancel", one_home[:4]).stderr
-
-
-@pytest.mark.long
-def test_a_job_is_listed_under_the_host_it_was_sent_to_and_another_with_its_scheduler_may_be_asked(run, one_home):
     assert [line.split()[2] for line in run("jobs", "a").stdout.splitlines()] == ["HOST", "b"]
     assert [job["host"] for job in json.loads(run("jobs", "c", "--json").stdout)] == ["b"]
     assert " on a had already ended" in run("cancel", one_home, "a").stderr

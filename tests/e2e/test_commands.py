@@ -13,7 +13,6 @@ import pytest
 
 import clusterfn
 from clusterfn import CommandFailed, File, ResultError
-from tests.e2e.conftest import ON_BARE
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
 TRAIN = """
@@ -235,18 +234,6 @@ def test_an_array_of_sbatch_is_a_map(here, project):
 
     assert [each["value"] for each in json.loads(ran.stdout)] == [[1], [2], [3]], ran.stderr
     assert "not taken from job.sbatch: --partition=gpu (the host has no SLURM)" in ran.stderr
-
-
-@pytest.mark.lab
-@ON_BARE
-def test_commands_on_a_host(hosts, host, project):
-    clusterfn.run(["python", "train.py"], host=host, outputs=["metrics.json"])
-    assert json.loads((project / "metrics.json").read_text())["lr"] == 1.0
-    with pytest.raises(CommandFailed) as caught:
-        clusterfn.run("./plain.sh x", host=host)
-    assert caught.value.exit_status == 4
-    group = clusterfn.command("python train.py --lr {lr}", host=host, result="metrics.json").map([1, 2])
-    assert [each["lr"] for each in group.results()] == [1.0, 2.0]
 
 
 @pytest.mark.lab

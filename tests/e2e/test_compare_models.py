@@ -44,12 +44,6 @@ def check_compared(printed, said, why=", as sequential_up_to=2 asks", counts=(1,
     assert places == sorted(places)
 
 
-@pytest.mark.long
-@pytest.mark.lab
-def test_models_are_compared_here(hosts, here, torch):
-    check_compared(*compared("--environment", torch, "--counts", "2", "3"), counts=(2, 3))
-
-
 @pytest.mark.lab
 @pytest.mark.long
 def test_models_are_compared_on_a_box_of_gpus(hosts, torch, gpubox_reset):

@@ -37,16 +37,6 @@ def score(cfg: Any, extra: Any = None) -> float:
 score.__module__ = "__main__"
 
 
-def test_a_map_is_distinguished_by_the_fields_of_its_arguments(here, capsys):
-    group = cluster(score).map([Config(0.1), Config(0.2)], [Path("/a/long/path/to/some/data/x.csv")] * 2)
-
-    assert group.results() == [0.1, 0.2]
-    assert "] lr=0.2 ✓ 0.2" in capsys.readouterr().err
-    assert [group.label(index) for index in range(2)] == ["lr=0.1", "lr=0.2"]
-    again = clusterfn.attach(group.id)
-    assert again.label(1) == "lr=0.2"
-
-
 def test_a_sweep_says_which_configuration_has_won(here, capsys, tmp_path):
     configs = {"cfg": [Config(0.3), Config(0.1)], "extra": [("of", "all", "configurations")]}
     result = clusterfn.sweep(cluster(score), configs, minimize=True, journal=tmp_path / "j.jsonl")

@@ -517,28 +517,6 @@ def environment(lab: Any) -> str:
 
 @pytest.mark.long
 @pytest.mark.lab
-@BOTH
-def test_four_workers_shuffle_and_one_dies(hosts, environment, host):
-    from dask import bag
-
-    earlier = hosts.jobs()
-    size = {**LITTLE, "memory": "3GB"} if host == "slurm" else LITTLE  # a node of the lab's SLURM has 8 GB
-    with clusterfn.dask_client(host, workers=4, environment=environment, **size) as client:
-        client.wait_for_workers(4, WAIT_S)
-        numbers = bag.range(20_000, npartitions=16).groupby(remainder, shuffle="tasks", npartitions=8)
-        computing = client.compute(numbers)
-        victim = client.run(os.getpid)[workers_of(client)[0]]
-        os.kill(victim, signal.SIGKILL)
-        groups = dict(computing.result(WAIT_S))
-        nodes = set(client.run(lambda: os.environ.get("SLURMD_NODENAME", "one")).values())
-
-    assert {key: sorted(found) for key, found in groups.items()} == {key: [*range(key, 20_000, 7)] for key in range(7)}
-    assert len(nodes) == (2 if host == "slurm" else 1)
-    until(lambda: not pids_of(hosts.root, earlier))
-
-
-@pytest.mark.long
-@pytest.mark.lab
 def test_twenty_seconds_without_network_lose_nothing(lab, environment, tmp_path, monkeypatch):
     root = lab.home("bash") / f"dask-{secrets.token_hex(4)}"
     with lab.cable() as cable:
@@ -608,36 +586,6 @@ def test_what_starts_the_workers_of_another_node_dies_and_the_block_ends_with_th
 def arguments_of(pid: int) -> list[str]:
     """The words of its command, each with a zero behind it."""
     return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-
-
-@pytest.mark.long
-@pytest.mark.lab
-@pytest.mark.parametrize("moment", ["before it connects", "while tasks run"])
-def test_a_client_that_is_killed_leaves_nothing_behind_on_two_nodes(hosts, environment, tmp_path, moment):
-    earlier = hosts.jobs()
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import os, time, clusterfn\n"
-        "from unittest import mock\n"
-        "def leave(*_):\n"
-        "    os.kill(os.getpid(), 9)\n"
-        "if __name__ == '__main__':\n"
-        f"    if {moment!r} == 'before it connects':\n"
-        "        mock.patch('clusterfn.integrations.dask.jobs.Relay', leave).start()\n"
-        f"    asked = dict(environment={environment!r}, idle='3s', memory='512MB', scheduler_memory='512MB')\n"
-        "    with clusterfn.dask_client('slurm', workers=2, nodes=2, **asked) as client:\n"
-        "        busy = client.map(time.sleep, [600, 601])\n"
-        "        while not all(client.processing().values()):\n"
-        "            time.sleep(0.1)\n"
-        "        leave()\n"
-    )
-    subprocess.run([sys.executable, str(script)], timeout=WAIT_S, check=False)
-    (job,) = hosts.jobs() - earlier
-    end = hosts.root / "jobs" / job / "attempts" / "1" / "outcome.json"
-
-    until(end.exists)
-    assert json.loads(end.read_text())["kind"] == "returned"
-    until(lambda: not pids_of(hosts.root, earlier))
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ import pytest
 
 import clusterfn
 from clusterfn import Cancelled, DependencyFailed, KilledBySignal, PayloadError, cluster
-from tests.e2e.conftest import BOTH, ON_BARE, ON_SLURM, give_to
+from tests.e2e.conftest import ON_BARE, ON_SLURM, give_to
 from tests.fixtures.pair import Pair
 from tests.lab import Lab
 from tests.programs import main
@@ -297,23 +297,3 @@ def test_a_job_is_no_sequence(hosts):
     with pytest.raises(TypeError, match="means one value, and map.. takes lists"):
         cluster(host="tensor01")(total).map(job)
     assert job.result(150)["loss"] == 2
-
-
-@pytest.mark.long
-@BOTH
-def test_a_hundred_that_depend_on_a_failed_job_have_one_cause_and_none_starts(hosts, host, folder):
-    there = cluster(host=host)
-    failed = there(fail).submit("luck")
-    waits = [there(note).submit(str(folder / str(number)), failed) for number in range(100)]
-
-    errors = [each.exception(500) for each in waits]
-
-    assert {type(each) for each in errors} == {DependencyFailed}
-    assert {each.__cause__ for each in errors} == {failed.exception()}
-    assert list(folder.iterdir()) == []
-
-
-@pytest.mark.long
-@BOTH
-def test_a_graph_of_fifty_jobs_outlives_its_client(lab, hosts, host, folder):
-    assert outlives_its_client(lab, host, 48, folder / "go").result(500) == 48 + sum(range(48))

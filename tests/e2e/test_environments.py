@@ -6,7 +6,6 @@ Most tests share one root of environments and one lock; `fresh` ones begin with 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pwd
@@ -27,7 +26,6 @@ from clusterfn import EnvironmentBuildError, Unsatisfiable, cluster
 from clusterfn.calls.job import entry_of
 from clusterfn.config import places
 from tests.e2e.conftest import MINOR, Hosts, give_to
-from tests.lab.condapackage import Entry, Package, write
 from tests.programs import main
 from tests.waiting import until
 
@@ -270,33 +268,6 @@ def test_a_batch_job_of_its_own_builds_where_a_partition_is_named(fresh, lab, ca
     assert "link" in said.err and "is built on slurm" in said.err
 
 
-ONCE = """
-import json
-from clusterfn import cluster
-
-@cluster(host="tensor01", environment="environment.yml")
-def ready():
-    import pathlib, sys
-    return pathlib.Path(sys.prefix, "READY").read_text()
-
-print(json.dumps(ready()))
-"""
-
-
-@pytest.mark.fault("42")
-@long  # tests/builder/test_together.py starts eight builders
-def test_two_clients_at_once_build_once(fresh):
-    (fresh.folder / "once.py").write_text(ONCE)
-    argv = [sys.executable, str(fresh.folder / "once.py")]
-    both = [subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=fresh.folder) for _ in range(2)]
-
-    told = [process.communicate(timeout=150)[0] for process in both]
-
-    assert [process.returncode for process in both] == [0, 0]
-    assert told[0] == told[1] != b"" and len(fresh.environments) == 1
-    assert [path.name for path in (fresh.root / "envs").iterdir()] == [fresh.environments[0].parent.name]
-
-
 def wrong_hash(packages: list[dict[str, Any]]) -> None:
     next(each for each in packages if each["name"] == "numpy")["hash"]["sha256"] = "0" * 64
 
@@ -314,19 +285,6 @@ def test_what_was_damaged_on_its_way_is_sent_again(fresh, lab):
 
     assert "numpy" in str(refusal("tensor01")) and not blob.exists()
     assert cluster(host="tensor01", environment="environment.yml")(compute)()[0] == NUMPY
-
-
-def broken(folder: Path) -> dict[str, Any]:
-    """A package whose post-link script fails, as an entry of a lock."""
-    files = {"bin/.broken-post-link.sh": Entry(b"#!/bin/sh\necho no such licence >&2\nexit 3\n", 0o755)}
-    package = Package("broken", "1.0", "h0_0", files, formats=(".tar.bz2",))
-    write(package, folder)
-    path = folder / "linux-64" / f"{package.stem}.tar.bz2"
-    hashes = {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-    return {
-        "name": "broken", "version": "1.0", "manager": "conda", "platform": "linux-64", "dependencies": {},
-        "url": path.as_uri(), "hash": hashes, "category": "main", "optional": False,
-    }  # fmt: skip
 
 
 def test_a_queued_job_tells_how_far_its_environment_is(fresh, request):
@@ -356,7 +314,11 @@ def test_a_queued_job_does_not_wait_for_an_environment_that_cannot_be(place, lab
     until(lambda: name not in lab.slurm.run("squeue", "--noheader", "--format=%j").stdout)
 
 
-LEAKS = {"PYTHONPATH": "/tmp/leaked", "LD_LIBRARY_PATH": "/tmp/leaked", "CONDA_PREFIX": "/tmp/leaked"}
+LEAKS = {
+    "PYTHONPATH": "/tmp/leaked", "LD_LIBRARY_PATH": "/tmp/leaked", "CONDA_PREFIX": "/tmp/leaked",
+    "PYTHONSTARTUP": "/tmp/leaked.py", "VIRTUAL_ENV": "/tmp/leaked",
+}  # fmt: skip
+KEPT = {"https_proxy": "http://proxy:3128", "NO_PROXY": "localhost", "SSL_CERT_FILE": "/etc/ssl/ca.pem"}
 BROKEN_INIT = """
 __conda_setup="$('/opt/no/conda' 'shell.bash' 'hook' 2> /dev/null)"
 eval "$__conda_setup"; conda activate base
@@ -370,11 +332,11 @@ def _root_of_second(lab: Any) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("host", ["slurm-second", pytest.param("tensor01-second", marks=long)])
-def test_nothing_of_the_account_is_seen_in_it(place, lab, _root_of_second, host):
+def test_nothing_of_the_account_is_seen_in_it_but_proxies_and_certificates(place, lab, _root_of_second, host):
     home = lab.home("second")
     bashrc, site = home / ".bashrc", home / ".local" / "lib" / f"python{MINOR}" / "site-packages"
     before = bashrc.read_bytes() if bashrc.exists() else None
-    bashrc.write_text("".join(f"export {name}={value}\n" for name, value in LEAKS.items()) + BROKEN_INIT)
+    bashrc.write_text("".join(f"export {name}={value}\n" for name, value in {**LEAKS, **KEPT}.items()) + BROKEN_INIT)
     site.mkdir(parents=True, exist_ok=True)
     (site / "numpy.py").write_text("raise RuntimeError('the numpy of the home')\n")
     place.root = _root_of_second
@@ -395,6 +357,7 @@ def test_nothing_of_the_account_is_seen_in_it(place, lab, _root_of_second, host)
         (site / "numpy.py").unlink()
         bashrc.unlink() if before is None else bashrc.write_bytes(before)
     assert {name: variables[name] for name in variables if "leaked" in variables[name]} == {}
+    assert {name: variables.get(name) for name in KEPT} == KEPT
     assert not [folder for folder in path if "leaked" in folder] and numpy.startswith(prefix)
     assert variables["PATH"].split(":")[0] == f"{prefix}/bin"
     assert (variables["CONDA_PREFIX"], variables["CONDA_DEFAULT_ENV"][:12]) == (prefix, "environment-")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import gc
 import itertools
 import json
@@ -12,13 +11,11 @@ import subprocess
 import sys
 import time
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import clusterfn
-from clusterfn import Cancelled, Executor, HostError, Unsatisfiable, cluster
-from clusterfn.calls.group import state_of_group
+from clusterfn import Cancelled, Executor, cluster
 from tests.e2e.conftest import REPOSITORY
 from tests.waiting import until
 
@@ -131,14 +128,6 @@ def test_values_can_be_read_after_shutdown_and_shutdown_twice_is_once(here):
     assert list(values) == [1, 2] and job.result(0) == 3
 
 
-def test_an_error_in_the_block_is_raised_once_the_calls_have_ended(here):
-    with pytest.raises(ValueError, match="of the block"), Executor("here") as executor:
-        job = executor.submit(abs, -3)
-        raise ValueError("of the block")
-
-    assert job.done() and job.result() == 3
-
-
 def test_futures_are_waited_for_as_those_of_threads_are(executor, tmp_path):
     wait, failing = until_there(tmp_path / "go"), executor.submit(divmod, 1, 0)
     waiting = executor.submit(wait, 1)
@@ -189,17 +178,6 @@ def test_a_timeout_ends_the_waiting_and_not_the_calls(here, tmp_path):
     assert clusterfn.attach(sent(here)[0].name).results(150) == [None, 1]
 
 
-def test_what_is_waited_for_may_come_from_anywhere(executor, tmp_path):
-    wait = until_there(tmp_path / "go")
-    with ThreadPoolExecutor() as threads:
-        futures = [executor.submit(wait, 1), threads.submit(wait, 2), executor.submit(wait, None)]
-
-        done, waiting = concurrent.futures.wait(futures, 150, concurrent.futures.FIRST_COMPLETED)
-        assert done == {futures[2]} and waiting == set(futures[:2])
-        (tmp_path / "go").touch()
-        assert {future.result() for future in concurrent.futures.as_completed(futures, 150)} == {1, 2, None}
-
-
 def test_arguments_go_as_they_are(executor):
     def capital(*args, **kwargs):
         return args, kwargs
@@ -223,18 +201,6 @@ def test_after_shutdown_nothing_is_taken_and_all_that_was_has_ended(here):
         executor.submit(pow, 2, 5)
     with pytest.raises(RuntimeError, match="after shutdown"):
         executor.map(pow, [3], [2])
-
-
-def test_shutdown_waits_for_the_others_where_nothing_can_be_heard_of_one(here, tmp_path):
-    executor = Executor("here")
-    lost, other = executor.map(pow, [1], [2]), executor.map(pow, [3], [2])
-    state_of_group(executor._groups[0]).fail(HostError("it is gone"))
-
-    executor.shutdown()
-
-    assert executor._groups[1].done() and next(other) == 9
-    with contextlib.suppress(HostError):
-        assert next(lost) == 1
 
 
 def test_what_has_not_started_can_be_withdrawn_at_shutdown(here, tmp_path):
@@ -269,11 +235,6 @@ def test_a_functions_own_options_hold_and_those_of_the_executor_go_over_them(her
     specs = [json.loads((path / "spec.json").read_text()) for path in sent(here)]
     assert [(spec["resources"]["cores"], spec["resources"]["memory_bytes"]) for spec in specs] == [(1, 2**30)] * 3
     assert [spec["retries"] for spec in specs] == [1] * 3
-
-
-def test_gpus_that_a_function_asks_for_are_not_forgotten(executor):
-    with pytest.raises(Unsatisfiable, match="gpus=1000 is more than here has"):
-        executor.submit(cluster(gpus=1000)(pow), 2, 5)
 
 
 @pytest.mark.parametrize("call", [lambda made: made.submit(abs(-4)), lambda made: made.map(abs(-4), [1])])
@@ -341,26 +302,6 @@ def test_what_waits_to_be_sent_is_dropped_at_shutdown_if_it_is_asked(here, tmp_p
     assert {path.name for path in sent(here)} == {first.id}
 
 
-def test_an_error_at_the_turn_of_a_call_is_that_calls_and_the_next_one_is_sent(here, tmp_path, monkeypatch):
-    from clusterfn.calls import call
-
-    send_needs, refused = call.send_needs, []
-
-    def fails_once(prepared, job):
-        if job.id == refused[0]:
-            raise HostError("no way there")
-        return send_needs(prepared, job)
-
-    with Executor("here", max_workers=1) as limited:
-        first, second, third = (limited.submit(until_there(tmp_path / "go"), number) for number in range(3))
-        refused.append(second.id)
-        monkeypatch.setattr(call, "send_needs", fails_once)
-        (tmp_path / "go").touch()
-        with pytest.raises(HostError, match="no way there"):
-            second.result(150)
-        assert (first.result(150), third.result(150)) == (0, 2)
-
-
 def test_a_call_may_take_the_value_of_one_before_it_in_the_same_executor_alone(here, tmp_path):
     with Executor("here", max_workers=1) as limited:
         waiting = limited.submit(until_there(tmp_path / "go"), 3)
@@ -370,48 +311,6 @@ def test_a_call_may_take_the_value_of_one_before_it_in_the_same_executor_alone(h
             cluster(host="here")(abs).submit(unsent)
         (tmp_path / "go").touch()
         assert following.result(150) == 64
-
-
-@pytest.fixture
-def slow(monkeypatch):
-    """The ids of jobs that take long to send, until they are taken out."""
-    from clusterfn.calls import call
-
-    send_needs, ids = call.send_needs, set()
-
-    def send_slowly(prepared, job):
-        until(lambda: job.id not in ids)
-        return send_needs(prepared, job)
-
-    monkeypatch.setattr(call, "send_needs", send_slowly)
-    return ids
-
-
-def test_a_call_never_overtakes_the_one_whose_value_it_takes(here, tmp_path, slow):
-    with Executor("here", max_workers=2) as limited:
-        blocking = [limited.submit(until_there(tmp_path / "go"), number) for number in range(2)]
-        first = limited.submit(abs, -3)
-        second = limited.submit(pow, first, 2)
-        slow.add(first.id)
-        (tmp_path / "go").touch()
-        until(lambda: all(job.done() for job in blocking))
-        with pytest.raises(clusterfn.ConfigError, match="has not been sent yet"):
-            cluster(host="here")(abs).submit(first)
-        slow.clear()
-        assert second.result(150) == 9
-
-
-def test_a_call_that_is_just_being_sent_can_be_stopped(here, tmp_path, slow):
-    with Executor("here", max_workers=1) as limited:
-        first = limited.submit(abs, -1)
-        second = limited.submit(until_there(tmp_path / "go"), 2)
-        third = limited.submit(abs, -3)
-        slow.add(second.id)
-        assert first.result(150) == 1
-        stopping = ThreadPoolExecutor(1).submit(second.stop)
-        slow.clear()
-        stopping.result(150)
-        assert isinstance(second.exception(150), Cancelled) and third.result(150) == 3
 
 
 def test_a_value_that_a_waiting_call_takes_is_not_removed(here, tmp_path):
@@ -426,31 +325,6 @@ def test_a_value_that_a_waiting_call_takes_is_not_removed(here, tmp_path):
         assert held.result(150) == 9
     data.remove()
     assert not (here / "jobs" / data.id).exists()
-
-
-UNSENT_AT_EXIT = """
-import time
-import clusterfn
-from clusterfn.calls import call
-send_needs, count = call.send_needs, []
-def send_slowly(*given):
-    count.append(1)
-    time.sleep(2 if len(count) == 3 else 0)  # the last one, while nothing else waits
-    return send_needs(*given)
-call.send_needs = send_slowly
-executor = clusterfn.Executor("here", max_workers=1)
-for number in range(3):
-    executor.submit(abs, -number)
-"""
-
-
-def test_python_exits_when_the_last_call_is_sent(here):
-    done = subprocess.run([sys.executable, "-c", UNSENT_AT_EXIT], capture_output=True, text=True, timeout=150)
-
-    assert done.returncode == 0 and "2 calls are not sent yet (max_workers=1); Ctrl-C drops them" in done.stderr
-    assert len(sent(here)) == 3
-    for path in sent(here):
-        assert clusterfn.attach(path.name).result(150) in (0, 1, 2)
 
 
 def test_a_map_has_as_many_items_at_work_as_there_are_workers(here):

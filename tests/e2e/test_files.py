@@ -30,14 +30,6 @@ def to_send(text):
     return [line for line in named if line not in there], there
 
 
-@ON_BARE
-def test_a_file_arrives_under_its_name_with_its_content(hosts, host, tmp_path):
-    path = tmp_path / "data.csv"
-    path.write_text(f"a,b\n1,ü\n{host}")
-
-    assert cluster(host=host)(read)(File(path)) == ("data.csv", path.read_text())
-
-
 def test_a_second_call_sends_nothing_of_it(hosts, tmp_path):
     path, again = tmp_path / "big.bin", tmp_path / "again.bin"
     path.write_bytes(os.urandom(3 << 20))

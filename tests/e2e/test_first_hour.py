@@ -12,7 +12,6 @@ import shutil
 import stat
 import subprocess
 import sys
-import tarfile
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -333,27 +332,3 @@ def test_without_a_terminal_what_is_missing_is_named(
     assert ran.returncode in (1, 2) and wanted in ran.stderr, ran.stderr
     assert "Traceback" not in ran.stderr
     assert not [name for name in laptop.files() if name.startswith("project/")]
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_the_first_hour_with_nothing_installed(tmp_path: Path, newcomer: Any, address: str) -> None:
-    """The same from `pip install .` on, in a copy of the last commit and a virtual environment of its own."""
-    clone = tmp_path / "clone"
-    packed = tmp_path / "clone.tar"
-    subprocess.run(["git", "-C", str(REPOSITORY), "archive", "-o", str(packed), "HEAD"], check=True)
-    with tarfile.open(packed) as archive:
-        archive.extractall(clone)
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
-    machine = tmp_path / "laptop"
-    machine.mkdir()
-    laptop = Laptop(machine, tmp_path / "venv" / "bin")
-    shell = Terminal(laptop.inside("bash", "--norc", "--noprofile", "-i"), clone, laptop.env)
-    try:
-        shell.command(INSTALL.strip(), {}, timeout_s=400)
-        shell.command(f"cd {laptop.project}", {})
-        answers = {**RETURNS, **TRUSTS, PASSWORD: newcomer.password}
-        shown = [shell.command(line, answers) for line in readme_commands(address)]
-    finally:
-        shell.close()
-    assert "hello from " in shown[-1], "".join(shown)

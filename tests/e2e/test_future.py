@@ -7,15 +7,10 @@ import concurrent.futures
 import os
 import secrets
 import time
-from types import SimpleNamespace
 
 import pytest
 
-from clusterfn import Cancelled, ClusterfnError, ConfigError, attach, cluster
-from clusterfn.calls import attach as finding
-from clusterfn.calls import history
-from clusterfn.calls import submit as sending
-from clusterfn.config import config_file
+from clusterfn import ClusterfnError, ConfigError, attach, cluster
 from tests.e2e.conftest import ON_BARE, ON_SLURM, give_to
 from tests.waiting import until
 
@@ -78,34 +73,6 @@ def test_a_timeout_leaves_the_job_alone(hosts, gate, host):
 
     (gate / "go").touch()
     assert job.result(150) == "value"
-
-
-def test_a_cancelled_task_leaves_the_job_alone(hosts, gate):
-    job = cluster(host="tensor01")(until_told(gate)).submit()
-
-    async def give_up():
-        task = asyncio.ensure_future(wait_for_it())
-        await asyncio.sleep(0.1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    async def wait_for_it():
-        await job
-
-    asyncio.run(give_up())
-
-    (gate / "go").touch()
-    assert job.result(150) == "value"
-
-
-def test_jobs_can_be_gathered(hosts):
-    function = cluster(host="tensor01")(after)
-
-    async def gather():
-        return await asyncio.gather(*(function.submit(0.0, n) for n in range(5)))
-
-    assert asyncio.run(gather()) == [0, 1, 2, 3, 4]
 
 
 def test_a_job_that_waits_for_a_gpu_can_be_withdrawn_and_never_runs(hosts, gate, gpubox_reset):
@@ -181,17 +148,6 @@ def test_what_a_job_tells_of_itself(hosts, host, tmp_path):
         job.download("no-such*")
 
 
-def test_logs_can_be_read_while_the_job_runs(hosts, gate):
-    job = cluster(host="tensor01")(until_told(gate)).submit()
-
-    assert job.files == []
-    assert until(job.logs) == "began\n"
-    assert not job.done()
-    assert job.usage == {}
-    (gate / "go").touch()
-    job.result(150)
-
-
 ATTACHING = """
 import json, sys
 from dataclasses import dataclass
@@ -222,23 +178,6 @@ def test_another_process_finds_the_job_by_its_id_or_the_beginning_of_it(hosts, r
     expected = [True, True, 7, job_id, "make", "made there\n"]
     assert run_script(ATTACHING, job_id) == expected
     assert run_script(ATTACHING, job_id[:6]) == expected
-
-
-def test_a_job_is_found_by_its_id_even_if_it_is_still_on_its_way(here, monkeypatch):
-    """Its folder comes after somebody has looked for it."""
-    late, really_send, really_look = [], sending.submit_job, finding.find_folders
-    monkeypatch.setattr(sending, "submit_job", lambda *given: late.append(given))
-
-    def look(session, job_id):
-        found = really_look(session, job_id)
-        if late:
-            really_send(*late.pop())
-        return found
-
-    monkeypatch.setattr(finding, "find_folders", look)
-    job = cluster(lambda: 7).submit()
-
-    assert attach(job.id).result(150) == 7
 
 
 def test_an_id_is_taken_as_it_was_copied(here):
@@ -277,44 +216,6 @@ def test_digits_that_fit_a_job_on_its_way_and_another_are_not_enough(here):
     with pytest.raises(ConfigError, match=f"{job.id[:4]} matches 2 jobs"):
         attach(job.id[:4])
     assert attach(job.id).result(150) == 7
-
-
-def test_a_job_that_was_sent_a_while_ago_and_is_not_there_is_reported(here, monkeypatch):
-    monkeypatch.setattr(finding, "ON_ITS_WAY_S", 0.0)
-    job_id = secrets.token_hex(8)
-    history.remember(SimpleNamespace(id=job_id, host="here", name="f"), config_file.load().path)
-
-    with pytest.raises(ConfigError, match="it is still being sent, or was rejected"):
-        attach(job_id)
-
-
-def test_a_job_that_is_looked_for_on_another_host_than_its_own_is_reported_with_where_it_is(tmp_path, monkeypatch):
-    hosts = "".join(f"  {name}: {{scheduler: local, root: {tmp_path / name}}}\n" for name in ("here", "there"))
-    (tmp_path / "clusterfn.yml").write_text(f"hosts:\n{hosts}")
-    monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
-    job_id = secrets.token_hex(8)
-    history.remember(SimpleNamespace(id=job_id, host="here", name="f"), config_file.load().path)
-    own = {**vars(time), "sleep": lambda _: pytest.fail("waits for what was sent elsewhere")}  # others may sleep
-    monkeypatch.setattr(finding, "time", SimpleNamespace(**own))
-
-    with pytest.raises(ConfigError) as refused:
-        attach(job_id, "there")
-    assert f"there is no job {job_id} on there: it was sent to here\n" in str(refused.value)
-    assert "still being sent" not in str(refused.value)
-    assert "next:  leave the host out, or use that host: here" in str(refused.value)
-
-
-def test_an_attached_job_that_runs_is_followed_and_can_be_stopped(hosts, gate):
-    sent = cluster(host="tensor01")(until_told(gate)).submit()
-    running(sent)
-
-    again = attach(sent.id, "tensor01")
-    running(again)
-    again.stop()
-
-    for job in (sent, again):
-        with pytest.raises(Cancelled):
-            job.result(150)
 
 
 def test_how_far_a_job_is_is_known_when_attach_returns(hosts, gate):

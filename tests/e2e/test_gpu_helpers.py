@@ -112,6 +112,7 @@ def naming(words):
     return found
 
 
+@pytest.mark.long
 def test_many_jobs_with_gpus_leave_no_process_thread_or_file_behind(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)

@@ -217,6 +217,7 @@ def test_a_record_of_what_is_gone_costs_no_call(hold: Hold, program: Program, ro
     assert not (root / "held").exists(), said
 
 
+@pytest.mark.long
 def test_a_call_whose_processes_are_killed_ends_with_its_cause(hold: Hold, program: Program) -> None:
     hold("--cores", "1", "--memory", "1GB", "--time", "10min")
     last = "try: remote(dies)()\nexcept WorkerLost as lost: print(json.dumps(str(lost)))"

@@ -8,15 +8,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
 
+import clusterfn
 from clusterfn import Session, cluster, errors
-from clusterfn.calls import attach
-from clusterfn.calls.job import entry_of
 from tests.e2e.conftest import session_of
 from tests.waiting import until
 
@@ -137,7 +135,7 @@ def test_who_waits_for_jobs_whose_files_are_removed_learns_whether_they_run_or_w
     until(lambda: len(list(root.glob("machines/*/queue/*"))) == 3)
     session = Session(cores=22)
     call = session.submit(double, 1)
-    attached = [attach.attach(each.id, "here") for each in (group, job, waiting, waiting_group)]
+    attached = [clusterfn.attach(each.id, "here") for each in (group, job, waiting, waiting_group)]
     ends = [getattr(each, "results", None) or each.result for each in (*attached, waiting, waiting_group, call)]
     words = [sys.executable, "-m", "clusterfn", "logs", "-f", job.id]
     logs = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
@@ -174,16 +172,6 @@ def pids_with(text: str) -> list[int]:
     """The processes with this in their command line."""
     found = subprocess.run(["pgrep", "-f", text], capture_output=True, text=True, check=False).stdout
     return [int(pid) for pid in found.split()]
-
-
-def test_a_callback_of_a_refused_job_may_ask_the_host(root):
-    job = cluster(double).submit(1)
-    assert job.result() == 2
-    heard = threading.Event()
-    refused = cluster(double).submit(1)
-    entry_of(refused).fail(errors.SubmitError("no"))
-    refused.add_done_callback(lambda done: (done.logs(), heard.set()))
-    assert heard.wait(150)
 
 
 @pytest.mark.parametrize("asked, has", [({"cores": 9999}, "cores=9999"), ({"memory": "900TB"}, "memory=")])

@@ -11,7 +11,6 @@ import pytest
 
 import clusterfn
 from clusterfn import ConfigError, PayloadError
-from tests.e2e.conftest import ON_BARE, lab_venv
 
 
 def squared(x):
@@ -117,13 +116,3 @@ def test_wrong_options_are_rejected_before_anything_is_sent(here):
     with pytest.raises(ConfigError, match="memory='16' is not an amount of memory"):
         run(squared, [1], memory="16")
     assert not (here / "jobs").exists() or not list((here / "jobs").iterdir())
-
-
-@pytest.mark.lab
-@ON_BARE
-def test_a_loop_runs_on_a_host_of_the_lab(hosts, lab, host):
-    environment = f"venv:{lab_venv(lab, 'joblib', 'joblib')}"
-
-    values = run(squared, range(6), n_jobs=3, host=host, environment=environment, memory="200MB")
-
-    assert values == [(x * x, True) for x in range(6)]

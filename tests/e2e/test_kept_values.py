@@ -12,7 +12,7 @@ import pytest
 
 import clusterfn
 from clusterfn import ClusterfnError, ConfigError, ResultError, cluster
-from tests.e2e.conftest import MINOR, ON_BARE
+from tests.e2e.conftest import MINOR
 from tests.lab.network import DelayProxy
 from tests.waiting import until
 
@@ -166,9 +166,8 @@ def test_where_a_value_cannot_be_kept_keep_is_rejected_before_anything_is_sent(h
 
 
 @pytest.mark.lab
-@ON_BARE
-@pytest.mark.parametrize("size", [20 * MB, pytest.param(200 * MB, marks=pytest.mark.long)])
-def test_a_value_goes_through_three_jobs_without_passing_this_machine(host, size, hosts, lab, tmp_path, monkeypatch):
+def test_a_value_goes_through_three_jobs_without_passing_this_machine(hosts, lab, tmp_path, monkeypatch):
+    host, size = "tensor01", 20 * MB
     port = lab.host(host).port
     with DelayProxy(0, port) as wire:
         config = tmp_path / "ssh_config"

@@ -32,11 +32,6 @@ def check(took: Submitted, count: int) -> None:
     assert took.up_kb <= UP_KB + sum(map(len, bridge_bundle.bridge().files.values())) / 1024 / count, took
 
 
-def test_calls_on_a_new_root_send_one_bridge_and_all_report_back(lab: Any, tmp_path: Path) -> None:
-    with many_submits(lab, tmp_path) as host:
-        check(host.submit(60, stopped_s=3.0), 60)
-
-
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("alias", "count"), [("py36-bash", 1000), ("slurm-bash", 1000), ("gridengine-bash", 300)])

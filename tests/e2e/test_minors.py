@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-
 import pytest
 
 from tests.e2e.test_callers import CALLERS, caller  # noqa: F401 - a fixture
@@ -140,29 +137,6 @@ def test_a_whole_call(environment_of, caller, run_script, here, there):  # noqa:
     assert run_script(SCRIPT, "py36", there, python=python) == "whole"
 
 
-CELLS = """
-import json
-from IPython.core.interactiveshell import InteractiveShell
-shell = InteractiveShell.instance()
-for cell in (
-    "from dataclasses import dataclass\\nfrom clusterfn import cluster\\nSCALE = 2",
-    "@dataclass\\nclass Point:\\n    x: int",
-    "@dataclass\\nclass Moved(Point):\\n    by: int = SCALE",
-    "@cluster(host='py36')\\ndef move(point):\\n    return Moved(point.x * SCALE), sorted([1, 2], key=lambda n: -n)",
-    "moved, numbers = move(Point(3))\\nassert type(moved) is Moved and moved == Moved(6, 2), moved",
-    "assert numbers == [2, 1]",
-):
-    shell.run_cell(cell).raise_error()
-print(json.dumps("whole"))
-"""
-
-
-def test_functions_and_classes_of_cells(environment_of, run_script):
-    environment_of("3.9")
-
-    assert run_script(CELLS) == "whole"
-
-
 REFUSED = """
 import json, sys
 from clusterfn import cluster, EnvironmentBuildError
@@ -182,25 +156,3 @@ def test_an_environment_older_than_the_worker_is_refused_before_anything_is_sent
     assert "has Python 3.8" in said
     assert "needs Python 3.9 or newer" in said
     assert hosts.jobs() == before
-
-
-PROMPT = """
-from clusterfn import cluster
-def f():
-    return 5
-
-cluster(host="py36")(f)()
-"""
-
-
-def test_a_prompt_that_keeps_no_text(environment_of, caller, installed):  # noqa: F811
-    python = caller("3.11")
-    environment_of("3.9")
-
-    done = subprocess.run(
-        [python, "-i", "-q"], input=PROMPT, capture_output=True, text=True, timeout=150, env=os.environ, check=False
-    )
-
-    assert "PayloadError" in done.stderr
-    assert "f (<stdin>, line 1): its source is not available" in done.stderr
-    assert "use an environment with Python 3.11" in done.stderr

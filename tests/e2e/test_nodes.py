@@ -243,15 +243,6 @@ def test_each_node_has_as_many_tasks_as_are_asked_for_and_the_first_ones_value_c
     assert capsys.readouterr().out == "in the first task\n"
 
 
-def test_a_task_that_fails_ends_the_others_and_its_error_is_raised(hosts):
-    job = cluster(host="slurm", nodes=2, tasks_per_node=2, memory="500MB", time="10min")(stands).submit("3")
-
-    error = job.exception(150)
-
-    assert isinstance(error, ValueError) and str(error) == "of one task"
-    until(lambda: not processes_of(job.id))
-
-
 def test_tasks_need_srun(hosts):
     call = cluster(tasks_per_node=2)(stands)
     with pytest.raises(ConfigError, match="only a host with `scheduler: slurm` starts tasks as srun does"):

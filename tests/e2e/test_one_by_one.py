@@ -110,17 +110,6 @@ def test_it_happens_without_the_client_that_has_sent_both(hosts, host, folder):
     assert clusterfn.attach(scores, host).results(150) == ["0", "1"]
 
 
-def test_maps_that_share_one_gpu_all_end(hosts, folder, gpubox_reset):
-    there = cluster(host="tensor01", gpus=8)
-    models = there(hold).map(paths(folder, "go", 3))
-    scores = there(note).map(paths(folder, "did", 3), models)
-    reports = there(note).map(paths(folder, "wrote", 3), scores)
-    for number in range(3):
-        (folder / f"go-{number}").touch()
-
-    assert reports.results(150) == ["0", "1", "2"]
-
-
 @ON_BARE
 def test_stopping_either_of_two_maps_leaves_the_other_alone(hosts, host, folder):
     there = cluster(host=host, memory="200MB")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from clusterfn import ExitedEarly, KilledBySignal, ResultError, cluster
+from clusterfn import ResultError, cluster
 from tests.fixtures.hidden import hide
 
 pytestmark = pytest.mark.lab
@@ -28,27 +26,6 @@ def test_a_closure(hosts):
 
     assert on_box(scale)(4) == (12, ["a", "b"])
     assert words == ["a"]
-
-
-def test_lambdas_made_in_a_loop_are_different(hosts):
-    jobs = [cluster(host="tensor01")(lambda n=n: n * n).submit() for n in range(4)]
-
-    assert [job.result(150) for job in jobs] == [0, 1, 4, 9]
-
-
-def test_generators_decorators_and_new_syntax_inside(hosts):
-    import functools
-
-    def work(items):
-        @functools.lru_cache
-        def square(n):
-            return n * n
-
-        if (count := len(items)) > 2:
-            total = sum(square(n) for n in items)
-        return count, total, square.cache_info().misses
-
-    assert on_box(work)([1, 2, 2, 3]) == (4, 18, 3)
 
 
 def test_an_async_function(hosts):
@@ -170,49 +147,6 @@ def test_modules_and_packages_of_a_project(hosts, tmp_path):
 
     assert done.returncode == 0, done.stderr
     assert done.stdout == '[true, 8, 8, "travelled", "imported in the function", 401]\n'
-
-
-def test_a_function_of_a_module_that_is_called_from_elsewhere(hosts, tmp_path, monkeypatch):
-    (tmp_path / "my_package_e2e").mkdir()
-    (tmp_path / "my_package_e2e" / "__init__.py").touch()
-    (tmp_path / "my_package_e2e" / "a.py").write_text("from . import b\n\n\ndef f(n):\n    return b.g(n)\n")
-    (tmp_path / "my_package_e2e" / "b.py").write_text("def g(n):\n    raise LookupError(f'g has no {n}')\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    module = importlib.import_module("my_package_e2e.a")
-
-    with pytest.raises(LookupError, match="g has no 3"):
-        cluster(host="tensor01")(module.f)(3)
-
-
-POOL = """
-import json
-from clusterfn import cluster
-
-OFFSET = 100
-
-def square(n):
-    return n * n + OFFSET
-
-@cluster(host="tensor01", cores=2)
-def pooled(method):
-    import multiprocessing
-    with multiprocessing.get_context(method).Pool(2) as pool:
-        return pool.map(square, range(4))
-
-@cluster(host="tensor01", cores=2)
-def executed():
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
-    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return list(pool.map(square, range(4)))
-
-print("top level code runs once, here")
-print(json.dumps([pooled("spawn"), pooled("fork"), executed()]))
-"""
-
-
-def test_pools_of_processes_inside_the_function(hosts, run_script):
-    assert run_script(POOL) == [[100, 101, 104, 109]] * 3
 
 
 NUMPY = """
@@ -341,31 +275,3 @@ def test_the_eleventh_returns_an_array_that_the_host_could_not_read(hosts, lab, 
     hide(monkeypatch, "numpy")
     with pytest.raises(ResultError, match="needs the module numpy, which is not installed on this machine"):
         array()
-
-
-def test_deaths_have_their_own_types(hosts):
-    with pytest.raises(ExitedEarly) as exited:
-        on_box(lambda: os._exit(3))()
-    with pytest.raises(KilledBySignal) as killed:
-        on_box(lambda: os.kill(os.getpid(), signal.SIGKILL))()
-
-    assert exited.value.code == 3
-    assert killed.value.signal == "SIGKILL"
-
-
-def test_the_remote_traceback_shows_the_users_own_line(hosts):
-    import traceback
-
-    def fails(n):
-        limit = n - 1
-        if limit < 5:
-            raise ValueError("too small")  # this very line
-        return limit
-
-    with pytest.raises(ValueError, match="too small") as caught:
-        on_box(fails)(1)
-
-    text = "".join(traceback.format_exception(caught.type, caught.value, caught.tb))
-    assert 'raise ValueError("too small")  # this very line' in text
-    assert "test_payload.py" in text
-    assert "tensor01" in text

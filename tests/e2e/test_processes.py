@@ -57,14 +57,6 @@ def test_of_a_script(hosts, run_script):
     assert run_script(DEFINITIONS + call) == FOUND
 
 
-@pytest.mark.lab
-def test_for_another_python(lab, here, run_script):
-    python = next(lab.python(minor) for minor in ("3.9", "3.12") if minor != f"3.{sys.version_info[1]}")
-    call = f"print(json.dumps(cluster(environment='python:{python}')(everything)([Point(7)], here)))"
-
-    assert run_script(DEFINITIONS + call) == FOUND
-
-
 def test_of_a_program_on_the_command_line(here, tmp_path):
     call = "print(json.dumps(cluster(everything)([Point(7)], here)))"
     done = subprocess.run(
@@ -127,33 +119,6 @@ loky.double = lambda n: 2 * n
 
 def test_of_joblib(here):
     assert cluster(loky)([1, 2, 3]) == [2, 4, 6]
-
-
-LOADER = """
-import json, sys
-from clusterfn import cluster
-
-class Squares:
-    def __len__(self):
-        return 4
-    def __getitem__(self, n):
-        return float(n * n)
-
-@cluster(host="slurm", environment="python:" + sys.argv[1], memory="4GB")
-def batches(contexts):
-    from torch.utils.data import DataLoader
-    loaders = [DataLoader(Squares(), 4, num_workers=1, multiprocessing_context=each) for each in contexts]
-    return [batch.tolist() for loader in loaders for batch in loader]
-
-print(json.dumps(batches(["spawn", None])))
-"""
-
-
-@pytest.mark.lab
-@pytest.mark.long
-@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the lab's PyTorch is for Python 3.11")
-def test_of_a_data_loader(hosts, lab, run_script):
-    assert run_script(LOADER, str(lab.torch_python)) == [[0.0, 1.0, 4.0, 9.0]] * 2
 
 
 ON_A_CARD = """

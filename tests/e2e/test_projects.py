@@ -175,15 +175,6 @@ def test_a_requirements_txt_with_hashes(project):
         cluster(host="tensor01", environment="requirements.txt")(only_six)()
 
 
-@pytest.mark.long
-def test_the_command_locks_builds_and_shows_a_project(project, capsys):
-    assert main(["env", "build", "pyproject.toml[names]", "tensor01"]) == 0
-    assert main(["env", "lock", "--check", "pyproject.toml[names]", "tensor01", "--gpus", "0"]) == 0
-    assert main(["env", "show", "pyproject.toml[names]", "tensor01"]) == 0
-
-    assert "idna" in capsys.readouterr().out
-
-
 def version_of(python: Path) -> str:
     argv = [str(python), "-c", "import platform; print(platform.python_version())"]
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()

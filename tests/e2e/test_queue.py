@@ -101,17 +101,6 @@ def test_who_waits_behind_another_user_reads_for_whom_the_free_gpus_are_kept(box
     assert (theirs.result(150), job.result(150)) == (0, 4)
 
 
-def test_a_job_that_waits_is_withdrawn_by_cancel(full, hosts):
-    job = cluster(host=full[0], gpus=1)(hold).submit(0.0)
-    until(lambda: job.reason == HELD)
-
-    assert job.cancel()
-
-    assert job.cancelled()
-    until(lambda: not list(hosts.root.glob(f"machines/*/queue/{job.id}")))
-    assert full[1].state == "RUNNING"
-
-
 def test_a_group_waits_and_starts_with_its_turn(full, capsys):
     """Until then each command says who is next and why, as of a single call."""
     group = cluster(host=full[0], gpus=2)(hold).map([0.0] * 4, range(4))

@@ -64,14 +64,3 @@ def test_the_report_comes_from_inside_a_locked_environment(project: Path, capsys
     assert "RESULT:[4.0, 6.0]" in said
     assert result == [4.0, 6.0]
     assert f"torch-{TORCH}" in (project / "environment.conda-lock.yml").read_text()
-
-
-@pytest.mark.long
-def test_the_same_torch_from_a_requirements_txt(project: Path, lab: Any) -> None:
-    (project / "requirements.txt").write_text(f"torch=={TORCH}\n")
-
-    environment = f"requirements.txt[python:{lab.python(MINOR)}]"
-    result = cluster(host="tensor01", environment=environment, memory="4GB")(report)()
-
-    assert result == [4.0, 6.0]
-    assert f"torch-{TORCH}" in next(project.glob("requirements-*.conda-lock.yml")).read_text()

@@ -47,13 +47,6 @@ def check(library: str, host: str, folder: Path) -> None:
     assert (ran.returncode, ran.stdout) == (0, PRINTED[library]), ran.stderr
 
 
-@pytest.mark.parametrize("library", PRINTED)
-def test_an_example_runs_on_this_machine(library, here, tmp_path):
-    check(library, "here", tmp_path)
-
-    assert list((here / "jobs").iterdir())
-
-
 @pytest.mark.lab
 @pytest.mark.parametrize("host", ["tensor01", "slurm"])
 @pytest.mark.parametrize("library", PRINTED)

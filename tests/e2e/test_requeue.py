@@ -8,7 +8,7 @@ import signal
 import pytest
 
 import clusterfn
-from clusterfn import ConfigError, TimeLimit, WorkerLost, cluster
+from clusterfn import ConfigError, WorkerLost, cluster
 from clusterfn.calls.job import entry_of
 from tests.e2e.conftest import ON_BARE
 from tests.waiting import until
@@ -72,20 +72,6 @@ def test_a_job_that_runs_out_of_time_begins_again_as_one_job(hosts, host, capsys
     assert listed[job.id].state == "RETURNED"
 
 
-def test_the_error_of_the_last_attempt_names_all(hosts):
-    job = cluster(host="tensor01", requeue={"timeout": 1}, **SOON)(counting).submit(9)
-
-    error = job.exception(300)
-
-    assert isinstance(error, TimeLimit) and "requeue= allows no more than 1" in error.message
-    assert "this was the last of 2 attempts" in error.message and "requeued (1 of 1)" in error.evidence[0]
-    assert f'resume="{job.id[:4]}"' in (error.hint or "")
-
-
-def test_a_warned_function_may_return(hosts):
-    assert cluster(host="tensor01", **SOON)(saving)() == ["warned"]
-
-
 def test_slurm_s_preemption_warns_the_function_and_its_value_counts(hosts, lab):
     job = cluster(host="slurm", time="10min", warn_before="1min", requeue=["preempted"])(saving).submit()
     until(lambda: job.checkpoint.files)
@@ -96,6 +82,7 @@ def test_slurm_s_preemption_warns_the_function_and_its_value_counts(hosts, lab):
     assert job.result(150) == ["warned"]
 
 
+@pytest.mark.long  # how often is counted as for other causes: tests/bridge/test_requeue.py
 def test_slurm_preempts_a_job_no_more_often_than_allowed(hosts, lab):
     job = cluster(host="slurm", time="10min", requeue={"preempted": 1})(counting).submit(9)
     for count in (1, 2):

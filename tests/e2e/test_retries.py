@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 
 import pytest
 
 import clusterfn
-from clusterfn import ConfigError, TimeLimit, WorkerLost, cluster
+from clusterfn import ConfigError, TimeLimit, cluster
 from tests.e2e.conftest import ON_SLURM
 from tests.waiting import until
 
@@ -17,7 +16,6 @@ pytestmark = pytest.mark.lab
 
 def flaky(failures, key="all"):
     """Fails with what a broken card says in its first attempts; the cards of all attempts."""
-    import os
     from pathlib import Path
 
     path = Path(os.environ["CLUSTERFN_CHECKPOINT"], str(key))
@@ -32,7 +30,6 @@ def flaky(failures, key="all"):
 
 def waiting(seconds):
     """Long in its first attempt, in no time in the next; which it is, and the pid of what watches over it."""
-    import os
     import time
     from pathlib import Path
 
@@ -47,7 +44,6 @@ def waiting(seconds):
 
 def beats():
     """For ever in its first attempt, else for three seconds: a line every few moments with the attempt and its node."""
-    import os
     import time
     from pathlib import Path
 
@@ -105,28 +101,6 @@ def test_items_of_a_map_are_tried_again_by_themselves(hosts, capsys):
     assert [len(result) for result in results[:2]] == [1, 2]
     assert type(results[2]) is RuntimeError and "last of 2 attempts" in "\n".join(results[2].__notes__)
     assert "1, 'b': attempt 1 failed on" in capsys.readouterr().err
-
-
-def watching(hosts, job):
-    """The pid of the supervisor, as soon as the function runs."""
-    path = hosts.root / "jobs" / job.id / "checkpoint" / "watching"
-    until(path.exists)
-    return int(path.read_text())
-
-
-def test_a_killed_supervisor_costs_an_attempt_where_retries_allow_it(hosts):
-    function = cluster(host="tensor01", retries=1)(waiting)
-    job, strict = function.submit(300), function.with_options(retries=0).submit(300)
-    for each in (job, strict):
-        supervisor = watching(hosts, each)
-        usage = hosts.root / "jobs" / each.id / "attempts" / "1" / "usage.json"
-        until(lambda usage=usage: usage.exists() and usage.read_text())  # it is created before it is written
-        os.kill(supervisor, signal.SIGKILL)
-
-    assert job.result(150) is False
-    assert "the supervisor of the job was ended by SIGKILL" in job.notes[0]
-    assert isinstance(strict.exception(150), WorkerLost)
-    assert strict.usage["last_known"] and strict.usage["wall_s"] > 0
 
 
 def test_slurm_is_asked_to_start_a_lost_node_s_job_again_and_tries_again_within_the_allocation(hosts, lab):

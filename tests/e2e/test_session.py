@@ -14,36 +14,30 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import clusterfn
-from clusterfn import Session, cluster
-from clusterfn.calls import submit
-from clusterfn.calls.session_tracker import SessionCallTracker
-from clusterfn.config.job_spec import JobSpec
-from clusterfn.errors import (
+from clusterfn import (
     ActorLost,
-    Cancelled,
     ConfigError,
     DiskFull,
     ExitedEarly,
     HostDiskFull,
     HostError,
     KilledBySignal,
+    Session,
     Unsatisfiable,
     WorkerLost,
+    cluster,
 )
-from clusterfn.hosts.connection import Completed, HostConnection, Reply
 from tests.bridge.test_usage import SMI
 from tests.e2e.conftest import Hosts
 from tests.fixtures.calls.actor_model import Model
 from tests.processes import parent_of
-from tests.turns import settle
 from tests.waiting import until
 
 
@@ -55,23 +49,6 @@ def process() -> tuple[int, int]:
 def server_of(session: Session) -> int:
     """The process of a session that hands out its calls."""
     return parent_of(session.call(process)[1])
-
-
-def calls_come_too_late(session: Session, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Have calls arrive beside where the session looks, as if they came after its last look; return where it looks.
-
-    Nothing is stopped for that: the supervisor of a session wakes its programs.
-    """
-    session.call(abs, -1)
-    assert session.job is not None
-    calls, put_tree = Path(session.job.folder) / "calls", HostConnection.put_tree
-
-    def put_beside(connection: HostConnection, path: str, *given: Any, **more: Any) -> Any:
-        return put_tree(connection, f"{path}.late" if Path(path).parent == calls else path, *given, **more)
-
-    monkeypatch.setattr("clusterfn.calls.session_stream.MOST_BYTES", -1)  # the calls go as files
-    monkeypatch.setattr(HostConnection, "put_tree", put_beside)
-    return calls
 
 
 def set_a_mark() -> bool:
@@ -96,20 +73,8 @@ def wait_for_gate(path: str) -> str:
     return "through"
 
 
-def chatter(lines: int) -> str:
-    for number in range(lines):
-        os.write(1, b"%09d\n" % number)
-    os.write(2, b"the last words\n" * 20)
-    return "value"
-
-
-def chatter_and_die(lines: int) -> None:
-    chatter(lines)
-    os._exit(3)
-
-
 # Else the processes of calls import this module, and pytest.
-for travels_by_value in (process, set_a_mark, sleeper, lives, wait_for_gate, chatter, chatter_and_die):
+for travels_by_value in (process, set_a_mark, sleeper, lives, wait_for_gate):
     travels_by_value.__module__ = "__main__"
 
 
@@ -130,24 +95,6 @@ def in_a_fork(work: Callable[[], object]) -> str:
         said = pipe.read()
     os.waitpid(pid, 0)
     return said
-
-
-@pytest.mark.usefixtures("here")
-def test_a_call_keeps_no_more_output_than_a_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    whole = JobSpec.to_json
-    monkeypatch.setattr(JobSpec, "to_json", lambda job: whole(job._replace(log_limit_bytes=200)))
-
-    with Session() as session:
-        job = session.submit(chatter, 50_000)
-        assert job.result(150) == "value"
-        with pytest.raises(ExitedEarly) as caught:
-            session.call(chatter_and_die, 10)
-
-    kept = b"".join(b"%09d\n" % number for number in range(20))
-    lost = b"\n[clusterfn: 499800 more bytes were not kept: log_limit_bytes is 200]\n"
-    assert job.logs().encode() == kept + lost
-    assert "499800 more bytes were not kept" in " ".join(job.notes)
-    assert caught.value.evidence[-1] == "the last words"
 
 
 @pytest.mark.usefixtures("here")
@@ -381,26 +328,6 @@ def test_spawned_children_find_the_functions_of_a_call():
 
 
 @pytest.mark.usefixtures("here")
-def test_a_call_that_waits_for_another_of_its_session_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    gate, said, why_silent = tmp_path / "gate", set[str](), SessionCallTracker.why_silent
-
-    def asked(tracker: SessionCallTracker) -> str:
-        told = why_silent(tracker)
-        said.add(told)
-        gate.touch()
-        return told
-
-    with Session() as session:
-        session.call(abs, -1)
-        monkeypatch.setattr(SessionCallTracker, "why_silent", asked)
-        monkeypatch.setattr("clusterfn.hosts.spoken_wait.SPEAK_AFTER_S", 0.0)
-        session.submit(wait_for_gate, str(gate))
-        session.call(process)
-
-    assert "1 earlier call of its session has not ended" in said
-
-
-@pytest.mark.usefixtures("here")
 def test_modules_that_calls_use_are_loaded_before_later_ones():
     """yaml comes from the environment; the standard library is loaded by each call."""
 
@@ -423,7 +350,6 @@ def test_a_module_that_starts_threads_is_left_to_the_calls(here: Path, tmp_path:
     (folder / "quiet.py").write_text("")
 
     def use() -> int:
-        import threading
 
         import quiet  # type: ignore[import-not-found]  # noqa: F401
         import threaded  # type: ignore[import-not-found]  # noqa: F401
@@ -465,172 +391,6 @@ def test_a_call_that_is_still_packed_when_its_session_ends_runs_in_another(here:
 
     assert session.call(abs, PackedForLong()) == 7
     session.shutdown()
-
-
-def test_a_call_that_comes_at_the_moment_of_the_end_runs_in_another_session(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-):
-    session = Session(idle="1min")  # long: `close` ends it
-    calls, job = calls_come_too_late(session, monkeypatch), session.job
-    assert job is not None
-    call = session.submit(abs, -5)
-    (calls / "close").touch()
-    until(job.done)
-    assert call.result(150) == 5
-    session.shutdown()
-
-
-def test_calls_that_are_moved_to_another_session_keep_their_order(here: Path, monkeypatch: pytest.MonkeyPatch):
-    session = Session(idle="1min")
-    calls = calls_come_too_late(session, monkeypatch)
-    moved = [session.submit(abs, -number) for number in range(6)]
-    (calls / "close").touch()
-    assert [call.result(150) for call in moved] == [*range(6)]
-    session.shutdown()
-
-    assert [Path(call.folder).name for call in moved] == ["1", "2", "3", "4", "5", "6"]
-
-
-class PackedUntil:
-    """An argument that is packed, as an int, only when the job of its session has ended."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        assert self.session.job is not None and self.session.job.result(150)["why"] == "idle"
-        return int, ("7",)
-
-
-def test_a_call_that_no_other_session_can_take_gets_the_error_of_that(here: Path, monkeypatch: pytest.MonkeyPatch):
-    session = Session(idle="1s")
-    assert session.call(abs, -1) == 1
-
-    def unsatisfiable(*_: object) -> None:
-        raise Unsatisfiable("no such environment")
-
-    monkeypatch.setattr("clusterfn.api.session.prepare_packed", unsatisfiable)
-    assert isinstance(session.submit(abs, PackedUntil(session)).exception(150), Unsatisfiable)
-
-
-def test_a_call_whose_end_is_on_the_host_gets_that_even_if_others_cannot_be_moved(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-):
-    session = Session(idle="1min")
-    calls = calls_come_too_late(session, monkeypatch)
-    ended, unserved = session.submit(abs, -2), session.submit(abs, -3)
-    have = HostConnection.have
-
-    def have_of_one(connection: HostConnection, paths: Sequence[str], **more: Any) -> Any:
-        """As if the end of one call were on its way when all of them are looked for."""
-        return have(connection, ["/" if path.endswith("/calls/2/outcome.json") else path for path in paths], **more)
-
-    def unsatisfiable(*_: object) -> None:
-        raise Unsatisfiable("no such environment")
-
-    monkeypatch.setattr(HostConnection, "have", have_of_one)
-    monkeypatch.setattr("clusterfn.api.session.prepare_packed", unsatisfiable)
-    (calls / "close").touch()
-
-    assert isinstance(unserved.exception(150), Unsatisfiable)
-    attempt = calls / "2"
-    attempt.mkdir()
-    (attempt / "outcome.new").write_text('{"kind": "cancelled", "message": "it has ended", "stage": "queue"}')
-    (attempt / "outcome.new").rename(attempt / "outcome.json")
-    assert isinstance(ended.exception(150), Cancelled)
-    monkeypatch.undo()
-    session.shutdown()
-
-
-def test_a_call_that_is_moved_to_a_session_whose_worker_has_an_actor_meanwhile_is_reported(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-):
-    have, is_going, late = HostConnection.have, threading.Event(), list[str]()
-
-    async def answer_late(reply: Reply[list[bool]]) -> list[bool]:
-        await asyncio.get_running_loop().run_in_executor(None, is_going.wait, 150)
-        return await reply
-
-    def have_late(connection: HostConnection, paths: Sequence[str], **more: Any) -> Any:
-        # Which moves the calls. The second session may be idle as well before the actor is sent: it moves that at once.
-        if not late and any(path.endswith("/calls/2/outcome.json") for path in paths):
-            late.append("first")
-            return answer_late(have(connection, paths, **more))
-        return have(connection, paths, **more)
-
-    monkeypatch.setattr(HostConnection, "have", have_late)
-    with Session(idle="1s") as session:
-        assert session.call(abs, -1) == 1
-        call = session.submit(abs, PackedUntil(session))
-        model = session.actor(Model, "a")
-        is_going.set()
-
-        with pytest.raises(ConfigError, match=r"no worker for abs: its only worker has the actor \(Model\)"):
-            call.result(150)
-        assert model.predict(1) == 2
-
-
-def test_a_call_that_was_taken_before_shutdown_is_served_even_if_its_session_has_just_ended(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-):
-    session = Session(idle="1min")  # long: `shutdown` ends it
-    calls_come_too_late(session, monkeypatch)
-    first = session.job
-    call = session.submit(abs, -5)
-    session.shutdown(wait=False)
-
-    assert call.result(150) == 5
-    assert session.job is not first
-    session.shutdown()
-    assert session.job is not None and session.job.result(0)["why"] == "closed"
-
-
-def test_a_call_whose_sending_was_interrupted_does_not_hold_up_the_next(here: Path, monkeypatch: pytest.MonkeyPatch):
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with Session(idle="1min") as session:
-        assert session.call(abs, -1) == 1
-        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-            patched.setattr(submit, "send_contents", interrupted)
-            session.call(abs, -2)
-        assert session.submit(abs, -3).result(150) == 3
-
-
-@pytest.mark.usefixtures("here")
-def test_numbers_to_skip_are_sent_again_only_once_the_host_has_answered(monkeypatch: pytest.MonkeyPatch):
-    asked: list[tuple[Sequence[str], Reply[Completed]]] = []
-    run = HostConnection.run
-
-    def held(connection: HostConnection, argv: Sequence[str], *rest: Any, **more: Any) -> Any:
-        if not argv[2].startswith("mkdir"):
-            return run(connection, argv, *rest, **more)
-        asked.append((argv, Reply(lambda: None)))
-        return asked[-1][1]
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with Session() as session:
-        assert session.call(abs, -1) == 1
-        with monkeypatch.context() as patched:
-            patched.setattr(HostConnection, "run", held)
-            patched.setattr(submit, "send_contents", interrupted)
-            for _ in range(201):
-                with pytest.raises(KeyboardInterrupt):
-                    session.call(abs, -2)
-                settle()
-            assert len(asked) == 1
-            refused = Completed(1, None, b"", b"no space left on device")
-            asked[0][1].resolve(refused)
-            settle()
-            assert [len(argv[4:]) for argv, _ in asked] == [1, 200], "those that came meanwhile go all the same"
-            asked[1][1].resolve(refused)
-            settle()
-            assert len(asked) == 2
-            until(lambda: len(asked) == 3)  # a call that is behind them waits for them
-            asked[2][1].reject(HostError("sh took longer than 60 s"))
-        assert session.submit(abs, -3).result(150) == 3
 
 
 @pytest.mark.usefixtures("here")
@@ -728,43 +488,13 @@ def stop_my_parents(generations: int) -> str:
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize("generations", [1, 2, 3], ids=["runner", "server", "supervisor"])
+@pytest.mark.parametrize(
+    "generations", [pytest.param(2, id="server"), pytest.param(3, id="supervisor", marks=pytest.mark.long)]
+)
 def test_a_call_that_stops_the_programs_of_its_session_returns_and_so_do_the_next_ones(generations: int):
     with Session() as session:
         assert session.submit(stop_my_parents, generations).result(150) == "value"
         assert session.submit(abs, -1).result(150) == 1
-
-
-@pytest.mark.usefixtures("here")
-def test_a_call_is_withdrawn_in_one_step_which_may_be_taken_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    gate, put, run = tmp_path / "gate", HostConnection.put, HostConnection.run
-    with Session() as session:
-        first = session.submit(wait_for_gate, str(gate))
-        stopped, withdrawn = session.submit(abs, -2), session.submit(abs, -3)
-        until(lambda: first.state == "RUNNING")
-
-        def late(connection: HostConnection, *each: Any, **more: Any) -> Any:
-            """The turn of the call comes before this request."""
-            gate.touch()
-            assert isinstance(stopped.exception(150), Cancelled)
-            return put(connection, *each, **more)
-
-        def twice(connection: HostConnection, *each: Any, **more: Any) -> Any:
-            """As after a loss of the connection."""
-            run(connection, *each, **more).result(150)
-            return run(connection, *each, **more)
-
-        monkeypatch.setattr(HostConnection, "run", twice)
-        assert withdrawn.cancel()
-        monkeypatch.setattr(HostConnection, "put", late)
-        stopped.stop()
-        monkeypatch.undo()
-        gate.touch()
-
-        assert isinstance(stopped.exception(150), Cancelled)
-        assert session.submit(abs, -4).result(150) == 4
-        assert session.job is not None
-    assert session.job.result(150)["calls"] == 2, "neither of them ran"
 
 
 @pytest.mark.usefixtures("here")
@@ -817,20 +547,6 @@ def test_a_session_says_its_mistakes_before_anything_is_sent(here: Path):
 
 
 @pytest.mark.lab
-def test_the_gpus_stay_the_same_for_all_calls_and_are_free_after_the_last(hosts: Hosts):
-    def card() -> str:
-        return os.environ["CUDA_VISIBLE_DEVICES"]
-
-    with Session("tensor01", gpus=2) as session:
-        first, second = session.call(card), session.call(card)
-    with Session("tensor01", gpus=2) as session:
-        third = session.call(card)
-
-    assert first == second == third
-    assert len(first.split(",")) == 2
-
-
-@pytest.mark.lab
 def test_a_session_that_can_never_run_says_what_to_ask_for(hosts: Hosts):
     with Session("slurm", memory="900GB") as session, pytest.raises(Unsatisfiable) as never:
         session.call(abs, -1)
@@ -865,38 +581,14 @@ def test_calls_and_values_longer_than_what_srun_carries_at_a_time_are_whole(host
     def echo(data: bytes) -> bytes:
         return data
 
+    before = hosts.jobs()
     with Session("slurm", cores=1) as session:
         session.call(abs, -1)
         for size in (1000, 1024, 3000, 200_000):
             values = [os.urandom(size) for _ in range(40)]
             jobs = [session.submit(echo, value) for value in values]
             assert all(job.result(150) == value for job, value in zip(jobs, values))
-
-
-@pytest.mark.lab
-def test_a_session_on_slurm_is_one_batch_job_for_all_calls(hosts: Hosts):
-    def number() -> str:
-        return os.environ["SLURM_JOB_ID"]
-
-    before = hosts.jobs()
-    with Session("slurm", cores=1) as session:
-        numbers = {session.call(number) for _ in range(3)}
-
-    assert len(numbers) == 1
-    assert len(hosts.jobs() - before) == 1
-
-
-@pytest.mark.lab
-def test_a_session_whose_client_has_gone_ends_by_itself(hosts: Hosts, run_script: Any):
-    job_id = run_script(
-        "import clusterfn, json\n"
-        "session = clusterfn.Session('tensor01', idle='2s')\n"
-        "session.call(abs, -1)\n"
-        "print(json.dumps(session.job.id), flush=True)\n"
-        "import os; os._exit(0)\n"
-    )
-
-    assert clusterfn.attach(job_id).result(150)["why"] == "idle"
+    assert len(hosts.jobs() - before) == 1, "one job of SLURM for all calls"
 
 
 @pytest.mark.usefixtures("here")

@@ -128,47 +128,6 @@ def by_module(made: Any) -> None:
     made.profile(MODULES.format(folder=folder), "modules.sh")
 
 
-def by_cshrc(made: Any) -> None:
-    made.shell("/usr/bin/tcsh")
-    made.write(
-        ".cshrc", f"if ($?prompt == 0) exit\nsetenv PATH ${{PATH}}:{made.commands}\nsetenv SLURM_CONF {slurm_conf()}"
-    )
-
-
-def by_csh_login(made: Any) -> None:
-    made.shell("/usr/bin/tcsh")
-    made.write(".login", f"setenv PATH ${{PATH}}:{made.commands}\nsetenv SLURM_CONF {slurm_conf()}")
-
-
-def by_fish(made: Any) -> None:
-    made.shell("/usr/bin/fish")
-    text = f"if status is-login\nset -gx PATH $PATH {made.commands}\nset -gx SLURM_CONF {slurm_conf()}\nend"
-    made.write(".config/fish/config.fish", text)
-
-
-def by_zprofile(made: Any) -> None:
-    if shutil.which("zsh") is None:
-        pytest.skip("there is no zsh on this machine")
-    made.shell(shutil.which("zsh"))
-    made.write(".zprofile", variables(made))
-
-
-def by_dash_profile(made: Any) -> None:
-    made.shell("/bin/dash")
-    made.write(".profile", variables(made))
-
-
-def by_alias(made: Any) -> None:
-    made.environ["SLURM_CONF"] = slurm_conf()
-    made.write(".bash_profile", ". ~/.bashrc")
-    made.write(".bashrc", f"{GUARD}\nalias sbatch='{made.commands}/sbatch --comment=hello'")
-
-
-def by_function(made: Any) -> None:
-    made.environ["SLURM_CONF"] = slurm_conf()
-    made.write(".bash_profile", f'sbatch() {{\n  echo submitting >&2\n  {made.commands}/sbatch "$@"\n}}')
-
-
 def by_usual_folder(made: Any) -> None:
     made.environ["SLURM_CONF"] = slurm_conf()
     made.mounts = f"mkdir -p /usr/local/slurm && cp -r {made.commands} /usr/local/slurm/bin"
@@ -201,18 +160,9 @@ def by_forced_command(made: Any) -> None:
 
 
 WAYS = {
-    by_bash_profile: "by a login shell",
     by_module: "by `module load slurm`",
     by_wrapper: "by a login shell",
-    by_profile: "by a login shell",
     by_guarded_bashrc: "by an interactive login shell",
-    by_cshrc: "by a login shell",
-    by_csh_login: "by a login shell",
-    by_fish: "by a login shell",
-    by_zprofile: "by a login shell",
-    by_dash_profile: "by a login shell",
-    by_alias: "in a usual folder",
-    by_function: "in a usual folder",
     by_usual_folder: "in a usual folder",
     by_variable_of_logins: "by a login shell",
     by_forced_command: "by a login shell",

@@ -68,7 +68,7 @@ def load(tmp_path, monkeypatch):
     return write
 
 
-@pytest.mark.parametrize("lines", [1, 5000, *(pytest.param(lines, marks=pytest.mark.long) for lines in SIZES[1:-1])])
+@pytest.mark.parametrize("lines", [1, 5000])
 def test_a_function_of_any_length_in_a_module(hosts, load, lines):
     function = load(with_lines(lines), "steps", "tensor01")
 
@@ -85,12 +85,11 @@ def test_each_of_those_lengths_has_its_own_value():
     assert len(values) == len(SIZES)
 
 
-@pytest.mark.parametrize("host", ["tensor01", pytest.param("slurm", marks=pytest.mark.long)])
-def test_functions_of_all_lengths_in_a_script(hosts, run_script, host):
+def test_functions_of_all_lengths_in_a_script(hosts, run_script):
     text = ["import json", "from clusterfn import cluster"]
     for lines in SIZES:
-        text.append(f"@cluster(host={host!r})\n" + with_lines(lines).replace("def steps", f"def steps_{lines}"))
-    text.append(f"sizes = {SIZES if host == 'tensor01' else (1, 20, 31, 5000)}")
+        text.append("@cluster(host='tensor01')\n" + with_lines(lines).replace("def steps", f"def steps_{lines}"))
+    text.append(f"sizes = {SIZES}")
     text.append("jobs = [globals()[f'steps_{n}'].submit() for n in sizes]")
     text.append("local = [globals()[f'steps_{n}'].local() for n in sizes]")
     text.append("print(json.dumps([[list(job.result()) for job in jobs], [list(value) for value in local]]))")
@@ -100,42 +99,31 @@ def test_functions_of_all_lengths_in_a_script(hosts, run_script, host):
     assert there == here
 
 
-@pytest.mark.parametrize("calls", [50, *(pytest.param(calls, marks=pytest.mark.long) for calls in (1, 5))])
-def test_any_number_of_child_processes(hosts, load, calls):
-    function = load(with_calls(calls), "calls", "tensor01")
+def test_any_number_of_child_processes(hosts, load):
+    function = load(with_calls(50), "calls", "tensor01")
 
     assert function() == function.local()
 
 
-@pytest.mark.long
-def test_fifty_child_processes_on_slurm(hosts, load):
-    function = load(with_calls(50), "calls", "slurm")
+def test_a_large_string_literal_in_a_module(hosts, load):
+    function = load(with_literal(100 << 10), "literal", "tensor01")
 
     assert function() == function.local()
+    assert function.local()[0] == 100 << 10
 
 
-@pytest.mark.parametrize("size", [100 << 10, *(pytest.param(n, marks=pytest.mark.long) for n in (1 << 10, 10 << 20))])
-def test_string_literals_of_any_size_in_a_module(hosts, load, size):
-    function = load(with_literal(size), "literal", "tensor01")
-
-    assert function() == function.local()
-    assert function.local()[0] == size
-
-
-@pytest.mark.parametrize("host", ["tensor01", pytest.param("slurm", marks=pytest.mark.long)])
-@pytest.mark.parametrize("size", [10 << 20, pytest.param(1 << 10, marks=pytest.mark.long)])
-def test_string_literals_of_any_size_in_a_script(hosts, run_script, host, size):
+def test_a_string_literal_of_ten_megabytes_in_a_script(hosts, run_script):
     ending = "import json\nprint(json.dumps([literal(), literal.local()]))\n"
-    source = with_literal(size).replace("def literal", f"@cluster(host={host!r})\ndef literal")
+    source = with_literal(10 << 20).replace("def literal", "@cluster(host='tensor01')\ndef literal")
 
     there, here = run_script(f"from clusterfn import cluster\n{source}\n{ending}")
 
     assert there == here
-    assert here[0] == size
+    assert here[0] == 10 << 20
 
 
-@pytest.mark.parametrize("size", [100 << 10, pytest.param(1 << 10, marks=pytest.mark.long)])
-def test_code_as_a_string_with_every_quote_passes_through_a_child_process(hosts, load, size):
+def test_code_as_a_string_with_every_quote_passes_through_a_child_process(hosts, load):
+    size = 100 << 10
     code = f"import sys\ntext = {SHELL!r} + sys.argv[1]\nsys.stdout.buffer.write(text.encode())\n"
     argument = (SHELL * (size // len(SHELL.encode()) + 1)).encode()[:size].decode("utf-8", "ignore")
     source = (

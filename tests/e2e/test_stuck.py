@@ -1,4 +1,4 @@
-"""A job whose supervisor was stopped: every host says so and ends it on request, with a scheduler and without."""
+"""A job whose supervisor was stopped: a host with a scheduler says so and ends it on request."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run_stuck(host: str) -> clusterfn.Job[str]:
     return stops_its_supervisor.submit()
 
 
-@pytest.mark.parametrize("host", ["tensor01", "slurm", pytest.param("gridengine-bash", marks=pytest.mark.long)])
+@pytest.mark.parametrize("host", ["slurm", pytest.param("gridengine-bash", marks=pytest.mark.long)])
 def test_a_job_that_stopped_its_supervisor_is_ended_by_cancel(
     hosts: Hosts, host: str, lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -193,16 +193,6 @@ def test_only_keywords_and_draws_and_a_key_of_the_result(here):
     assert result.best.score == min(each.config["lr"] * 2 for each in result) and len(result.top()) == 2
 
 
-@pytest.mark.parametrize(
-    "count", [1, pytest.param(320, marks=[pytest.mark.long, pytest.mark.lab, pytest.mark.timeout(600)])]
-)
-def test_from_one_configuration_to_hundreds(here, count):
-    result = clusterfn.sweep(cluster(graded), {"x": range(10, 10 + count)}, journal=here.parent / "j")
-
-    assert [each.score for each in result] == list(range(10, 10 + count))
-    assert result.best.config == {"x": 9 + count} and len(lines(here.parent / "j", "ended")) == count
-
-
 # going on
 
 SCRIPT = """

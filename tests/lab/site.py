@@ -86,15 +86,6 @@ class Site:
         subprocess.run(["chown", "-R", self.account.name, str(self.account.home)], check=True)
         return path
 
-    def shell(self, path: str) -> None:
-        """Give the account another login shell."""
-        passwd = self.etc / "passwd"
-        lines = passwd.read_text().splitlines()
-        own = [
-            line.rpartition(":")[0] + f":{path}" if line.startswith(f"{self.account.name}:") else line for line in lines
-        ]
-        passwd.write_text("\n".join(own) + "\n")
-
     def start(self) -> None:
         """Start the sshd, and wait until it listens."""
         variables = " ".join(f'"{name}={value}"' for name, value in self.environ.items())
