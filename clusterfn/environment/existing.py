@@ -231,8 +231,8 @@ def _folders_beside(kind: str, value: str) -> str:
 
 def _explain_absence(kind: str, value: str, printed: str) -> EnvironmentBuildError:
     """Return the error for an environment that is not there, from what `_REPORT` has printed; it lists what is."""
-    found = {mark: [line[len(mark) :] for line in printed.splitlines() if line.startswith(mark)]
-             for mark in (_WHY, _HOME, _THERE)}  # fmt: skip
+    found = {sign: [line[len(sign) :] for line in printed.splitlines() if line.startswith(sign)]
+             for sign in (_WHY, _HOME, _THERE)}  # fmt: skip
     # Without the caller's version of Python, others may do.
     of, like = ("python", f"/usr/bin/{_CALLERS_PYTHON}") if kind == "found" else (kind, value)
     home = next(iter(found[_HOME]), "")

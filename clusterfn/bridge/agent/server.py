@@ -249,7 +249,7 @@ def start_the_rest(agent: Agent, woken: int) -> None:
 def part_from_client() -> bool:
     """Continue in a fork that holds nothing of the connection; return whether this process is the one that continues.
 
-    Whoever has started the agent sees it end.
+    The process that has started the agent sees it end.
     """
     try:
         if os.fork():
