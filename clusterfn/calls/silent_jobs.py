@@ -137,8 +137,11 @@ async def _conclude_unseen(silent: Conclusion) -> None:
                 return
         else:
             spec, message = posixpath.join(job.folder, layout.SPEC), "the job was sent but never started"
-            if not (await job.connection.run(["find", spec, "-mmin", "+1"])).out or await start_later(job.session):
-                # A younger job may be about to start, and so may one that waits in the agent of another program.
+            if not (await job.connection.run(["find", spec, "-mmin", "+1"])).out:
+                # A younger job may be about to start.
+                return
+            # So may one that waits in the agent of another program.
+            if await start_later(job.session):
                 return
     except (ClusterfnError, concurrent.futures.CancelledError):
         # The next missed heartbeat asks again.

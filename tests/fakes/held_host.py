@@ -82,6 +82,7 @@ class HeldConnection:
     """A connection whose requests stay open until they are answered by hand."""
 
     state = SimpleNamespace(name="connected", since=0.0, cause="")
+    facts = SimpleNamespace(machine="m-1")
 
     def __init__(self) -> None:
         self.open: dict[int, Request] = {}
