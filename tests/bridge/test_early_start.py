@@ -6,11 +6,9 @@ import json
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from clusterfn.bridge.supervisor import early_start, worker_process
 from tests.bridge.box import Box
 from tests.bridge.host import Bench, Job, command_of, is_running, layout_bridge, obey_modes
 from tests.waiting import until
@@ -46,11 +44,6 @@ def worker_of(job: Job) -> int:
         return next((pid for pid in job.tagged() if b"worker.py" in command_of(pid)), None)
 
     return until(loaded)
-
-
-def end(worker: worker_process.WorkerProcess) -> None:
-    worker.dismiss()
-    os.waitpid(worker.pid, 0)
 
 
 def test_the_worker_loads_while_the_supervisor_does(bench: Bench, gate: Path, tmp_path: Path):
@@ -113,27 +106,6 @@ def test_relative_folders_of_its_variables_are_those_of_its_working_directory(be
     assert outcome["kind"] == "returned" and job.value() == 7
 
 
-def test_no_folder_of_the_user_is_looked_at_before_the_job_is_claimed(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """On a file system that hangs, the supervisor could neither be cancelled nor keep a time limit."""
-    seen: list[str] = []
-    for name in ("stat", "lstat", "statvfs", "access", "listdir", "open"):
-
-        def look(path: object, *args: object, _real: Any = getattr(os, name), **options: object) -> object:
-            seen.append(str(path))
-            return _real(path, *args, **options)
-
-        monkeypatch.setattr(os, name, look)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-
-    worker = early_start.start_worker(str(bench.job(ENV, cwd=str(tmp_path / "project")).folder))
-
-    assert worker is not None
-    end(worker)
-    assert seen and not [path for path in seen if path.startswith((f"{tmp_path}/home", f"{tmp_path}/project"))]
-
-
 def test_a_working_directory_that_is_not_there_is_named_by_the_attempt(bench: Bench):
     _, outcome = bench.run("def f():\n    return 1\n", cwd="/no/such/folder")
 
@@ -184,32 +156,6 @@ def test_an_interpreter_behind_a_program_of_the_host_gets_its_cpus(bench: Bench,
     assert outcome["kind"] == "returned" and job.value() == 1
 
 
-def test_the_step_of_a_held_allocation_has_one_although_it_claims_its_job_first(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-):
-    job = bench.job("def f():\n    return 1\n")
-    (job.folder / "claim").write_text("1234.5")
-    assert early_start.start_worker(str(job.folder)) is None
-
-    monkeypatch.setenv("CLUSTERFN_STEP", "1")
-    worker = early_start.start_worker(str(job.folder))
-
-    assert worker is not None
-    end(worker)
-
-
-def test_a_machine_without_room_for_one_loses_no_job(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    before = set(os.listdir("/proc/self/fd"))
-    monkeypatch.setattr(os, "fork", no_room)
-
-    assert early_start.start_worker(str(bench.job("def f():\n    return 1\n").folder)) is None
-    assert set(os.listdir("/proc/self/fd")) <= before, "what it has opened is closed"
-
-
-def no_room() -> int:
-    raise BlockingIOError(11, "Resource temporarily unavailable")
-
-
 def test_a_job_with_other_variables_than_it_was_started_with_gets_another_worker(bench: Bench, gate: Path):
     job = bench.job(ENV, env={"MINE": "before"})
     script = job.start(GATE=str(gate))
@@ -245,27 +191,6 @@ def test_an_environment_that_is_there_is_held_and_its_variables_are_known(bench:
     assert job.value() == "by a script" and job.wait_for("starting")["pid"] == pid
 
 
-@pytest.mark.parametrize("ready", [None, "{", '{"told": {"set": {"MINE": "Jörg"}}}'])
-def test_an_environment_that_is_not_there_or_not_plain_starts_none(bench: Bench, ready: str | None):
-    assert early_start.start_worker(str(bench.job(ENV, **built(bench, ready)).folder)) is None
-
-
-@pytest.mark.parametrize(("more", "starts"), [({}, True), ({"purged": True}, False)])
-def test_an_environment_that_must_be_looked_at_first_starts_none(bench: Bench, more: dict[str, object], starts: bool):
-    worker = early_start.start_worker(str(bench.job(ENV, **built(bench, "{}", **more)).folder))
-
-    assert (worker is not None) is starts
-    if worker is not None:
-        end(worker)
-
-
-def test_an_environment_of_somebody_else_starts_none(bench: Bench, as_root: None):
-    spec = built(bench, "{}")
-    os.chown(bench.root / "envs" / ("7f3a" * 4) / "READY", 4242, 4242)
-
-    assert early_start.start_worker(str(bench.job(ENV, **spec).folder)) is None
-
-
 def test_it_ends_with_its_supervisor_and_has_run_nothing(bench: Bench, gate: Path, tmp_path: Path):
     job = bench.job(f"def f():\n    open({str(tmp_path / 'ran')!r}, 'w').close()\n")
     script = job.start(GATE=str(gate))
@@ -289,50 +214,6 @@ def test_a_second_script_of_a_job_leaves_no_worker_behind(bench: Bench, gate: Pa
         script.wait(150)
 
     assert (tmp_path / "ran").read_text() == "x" and job.tagged() == []
-
-
-@pytest.mark.parametrize("name", ["claim", "attempts", "../../machines/m/queue/7f3a"])
-def test_a_job_that_has_begun_or_will_wait_starts_none(bench: Bench, name: str):
-    job = bench.job("def f():\n    return 1\n")
-    (job.folder / name).parent.mkdir(parents=True, exist_ok=True)
-    (job.folder / name).touch()
-
-    assert early_start.start_worker(str(job.folder)) is None
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        {"after": {"7f3a": {}}},
-        {"env": {"PYTHONPATH": "src"}},
-        {"env": {"LD_LIBRARY_PATH": "/lib:"}},
-        {"env": {"NAME": "Jörg"}},
-        {"resources": {"nodes": 2}},
-        {"resources": {"tasks_per_node": 2}},
-    ],
-)
-def test_a_job_whose_worker_is_not_known_yet_starts_none(bench: Bench, spec: dict[str, object]):
-    assert early_start.start_worker(str(bench.job("def f():\n    return 1\n", **spec).folder)) is None
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"id": "7f3a"'])
-def test_a_damaged_spec_is_left_to_the_supervisor(tmp_path: Path, text: str):
-    (tmp_path / "spec.json").write_text(text)
-
-    assert early_start.start_worker(str(tmp_path)) is None
-
-
-def test_what_the_interpreter_reads_at_its_start_cannot_change_any_more():
-    argv, env = ["/bin/cat"], {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": "", "CLUSTERFN_JOB": "7f3a/1"}
-    worker = worker_process.launch(argv, env, "/", {})
-    try:
-        assert worker.fits(argv, {**env, "CUDA_VISIBLE_DEVICES": "GPU-1", "HF_HOME": "/data"})
-        for changed in {"LD_LIBRARY_PATH": "/lib"}, {"CLUSTERFN_JOB": "7f3a/2"}, {"PYTHONPATH": "/x"}:
-            assert not worker.fits(argv, {**env, **changed})
-        assert not worker.fits(["/bin/true"], env) and not worker.fits(argv, {"PATH": "/bin"})
-    finally:
-        worker.dismiss()
-    os.waitpid(worker.pid, 0)
 
 
 def test_what_the_function_prints_has_its_files_before_it_begins(
@@ -360,11 +241,3 @@ def test_what_its_interpreter_has_started_ends_if_another_submission_has_the_job
 
     assert "the job is claimed by submission another" in job.log()
     assert not [command_of(pid) for pid in job.tagged()]
-
-
-def test_one_that_hangs_in_its_interpreter_is_ended_when_another_is_needed(tmp_path: Path):
-    worker = worker_process.launch(["/bin/sleep", "600"], {}, str(tmp_path), {})
-
-    worker.dismiss()
-
-    assert os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]) == -signal.SIGKILL

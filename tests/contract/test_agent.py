@@ -301,6 +301,12 @@ def test_a_program_that_fails_says_what_it_said_last(here: HostConnection, statu
 # programs
 
 
+def test_arguments_arrive_as_given(here: HostConnection) -> None:
+    done = here.run(["printf", "%s\\0", *ODD]).result(WAIT_S)
+
+    assert done.out == b"\0".join(word.encode() for word in [*ODD, ""])
+
+
 def test_a_program_has_its_input_its_variables_and_its_exit_status(here: HostConnection) -> None:
     argv = ["sh", "-c", 'cat; printf "%s" "$A$SLURM_X" >&2; exit 3']
     data = os.urandom(300_000)
@@ -635,6 +641,12 @@ def test_a_name_that_leads_out_of_the_tree_is_refused(here: HostConnection, tmp_
         here.put_tree(str(tmp_path / "t" / "tree"), [TreeFile(name, b"x")]).result(WAIT_S)
 
     assert list((tmp_path / "t").iterdir()) == []
+
+
+def test_have_and_paths_with_tilde_and_variables(here: HostConnection, tmp_path: Path) -> None:
+    answer = here.have([str(tmp_path), str(tmp_path / "no"), "~/", "$HOME"]).result(WAIT_S)
+
+    assert answer == [True, False, True, True]
 
 
 def test_what_a_client_relies_on_is_dated(here: HostConnection) -> None:
