@@ -102,7 +102,8 @@ def read_plan(path: "Union[str, int]") -> BuildPlan:
     except OSError as error:
         raise BuildFailed("the plan cannot be read: %s" % error, stage="plan") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise BuildFailed("%s is no plan: %s: %s" % (path, type(error).__name__, error), stage="plan") from error
+        named = path if isinstance(path, str) else "the standard input"
+        raise BuildFailed("%s is no plan: %s: %s" % (named, type(error).__name__, error), stage="plan") from error
 
 
 def check_id(text: str) -> str:
