@@ -116,6 +116,8 @@ def _shared(lab: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host
         with contextlib.suppress(FileNotFoundError):  # another process clears away, too
             if time.time() - old.stat().st_mtime > _OLD_S:
                 shutil.rmtree(old, ignore_errors=True)
+    root.mkdir(mode=0o700)  # whichever test comes first may put a file there as root
+    give_to("cfbash", root)
     python = lab.python(MINOR)
     hosts = Hosts(tmp_path_factory.mktemp("e2e") / "clusterfn.yml", root, f"~/{name}", python)
     hosts.describe(lab, hosts.config, python)

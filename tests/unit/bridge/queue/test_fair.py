@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from clusterfn.bridge.layout import HOLDS
 from clusterfn.bridge.queue import lease_names, machine, plan, tickets, usage
 from clusterfn.bridge.queue.lease_names import HeldNames
 from clusterfn.bridge.queue.machine import ANY, Demand, MachineResources, Usage, Used, UserLimits, Waiting
@@ -41,7 +42,7 @@ class User:
         Path(machine.folder(str(root))).mkdir(parents=True)
 
     def note(self, event: str, job: str, when: float, asked: Demand) -> None:
-        with (Path(machine.folder(str(self.root))) / tickets.JOURNAL_FILE).open("a") as file:
+        with (Path(machine.folder(str(self.root))) / HOLDS).open("a") as file:
             line = {"event": event, "job": job, "t": when, "asked": dict(asked._asdict()), "cards": []}
             file.write(json.dumps(line) + "\n")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterfn.bridge.layout import HOLDS
 from clusterfn.bridge.queue import machine, report, tickets
 from clusterfn.bridge.queue.lease_names import HeldNames
 from clusterfn.bridge.queue.report import GpuHolders
@@ -27,7 +28,7 @@ def users(root, seen, seen_on=None):
 def journal(root, *lines):
     folder = Path(machine.folder(str(root)))
     folder.mkdir(parents=True)
-    (folder / tickets.JOURNAL_FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / HOLDS).write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def test_of_several_a_process_on_the_gpu_tells_and_counts(tmp_path):
