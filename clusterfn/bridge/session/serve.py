@@ -77,6 +77,7 @@ class SessionServer:
 
     Attributes:
         served: How many ran.
+        address: The path of the socket that takes calls; "" without one.
         loaded: Modules that calls find loaded.
     """
 
@@ -101,14 +102,10 @@ class SessionServer:
         self._folders = CallFolders(folder)
         self._calls = FolderWatch(folder, self._watcher)
         self._door = Door(self._watcher, self._on_frame)
+        self.address = self._door.address
         self._runners: list[RunnerProcess] = []
         for share in shares:
             self._start(share)
-
-    @property
-    def address(self) -> str:
-        """The path of the socket that takes calls; "" without one."""
-        return self._door.address
 
     def serve(self) -> str:
         """Serve call after call; return why it ended."""

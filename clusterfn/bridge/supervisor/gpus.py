@@ -290,7 +290,7 @@ class GpuUsageMonitor:
         self._notes = notes
         self._samples = {name: GpuSamples(name) for name in names if name.startswith(("GPU-", "MIG-"))}
         self._asking: "Optional[subprocess.Popen[bytes]]" = None
-        self._answer = b""
+        self._out, self._answer = -1, b""
         self._next = time.monotonic() + _EARLY_LOOK_EVERY_S
         self._early_looks_left = _EARLY_LOOKS - 1
         self._until = 0.0
@@ -342,13 +342,15 @@ class GpuUsageMonitor:
         process_tree.apart.add(asking.pid)
         self._asking, self._answer = asking, b""
         self._until = time.monotonic() + _LIMIT_S
-        os.set_blocking(_out_of(asking), False)
+        assert asking.stdout is not None
+        self._out = asking.stdout.fileno()
+        os.set_blocking(self._out, False)
 
     def _listen(self, asking: "subprocess.Popen[bytes]") -> None:
         more = True
         while more and len(self._answer) < _MOST:
             try:
-                data = os.read(_out_of(asking), _MOST)
+                data = os.read(self._out, _MOST)
             except BlockingIOError:
                 if time.monotonic() >= self._until:
                     hung_programs.append("hung")
@@ -385,12 +387,6 @@ class GpuUsageMonitor:
             samples = self._samples.setdefault(row["uuid"], GpuSamples(row["uuid"]))
             samples.see(row["name"], row["memory.used"], row["utilization.gpu"])
         return bool(rows)
-
-
-def _out_of(asking: "subprocess.Popen[bytes]") -> int:
-    if asking.stdout is None:
-        raise AssertionError("it was started with a pipe")
-    return asking.stdout.fileno()
 
 
 def monitored_gpus(uuids: "Optional[list[str]]", wanted: int, given: str) -> "list[str]":

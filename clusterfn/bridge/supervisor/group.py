@@ -179,7 +179,7 @@ def fail_unfinished_items(folder: str) -> int:
         else:
             attempt.supersede(by)
     conclude_if_complete(job)
-    # This import is late, because elements that run items load this module too, and send no notification.
+    # This import is late, because elements load this module to run items, and notify no user.
     from .notify import tell_end
 
     tell_end(job.home)

@@ -264,7 +264,7 @@ def _prepare(cwd: str, spec: "Mapping[str, Any]", parent: int, out: int, err: in
 
 
 def start_afresh(out: int, err: int) -> None:
-    """Have, in a fork, signals and streams as a program expects them: an empty stdin, and these for what it prints."""
+    """Restore in a fork what a program expects: the signals, an empty stdin, and these files for what it prints."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)

@@ -151,6 +151,7 @@ Tell = Callable[[Job[int]], None]
 def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, *tells: Tell) -> str:
     """What stands on `stream` of a job that is told each of these, and then returns."""
     out = io.StringIO()
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(sys, "stdout", out)
     job = Job[int]("7f3a" * 4, "train", "lab8", "/jobs/7f3a", Taken())  # type: ignore[arg-type]
