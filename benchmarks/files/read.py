@@ -86,7 +86,7 @@ def _of_accepted(path: Path, kind: str, theirs: Rejected) -> Verdict:
 
 def _of_rejection(path: Path, said: ClusterfnError, theirs: object) -> Verdict:
     text = f"{said.message} | {' | '.join(map(str, said.evidence))} | next: {said.hint}"
-    if re.search(r"index cannot be reached|Git operation failed|Could not resolve host", text):
+    if re.search(r"index cannot be reached|Git operation failed|not resolve host|service not known", text):
         return Verdict(UNREACHABLE, text)
     if isinstance(theirs, Rejected):
         return Verdict(BOTH, f"{text} | the other reader: {theirs}")
