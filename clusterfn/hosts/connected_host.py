@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clusterfn.bridge import layout
 from clusterfn.errors import ClusterfnError, HostError
@@ -140,10 +140,10 @@ class HostBridge:
         folder = self.folder
         return [] if folder in self._contents else self._contents.send(folder, lambda: self.put(folder))
 
-    def put(self, folder: str, after: Sequence[Reply[Any]] = ()) -> Reply[bool]:
-        """Send it to that folder."""
+    def put(self, folder: str) -> Reply[bool]:
+        """Send it to that folder; the agent leaves what is there only if it is whole."""
         files = [TreeFile(name, data) for name, data in bridge_bundle.bridge().files.items()]
-        return self._connect().put_tree(folder, files, after=after)
+        return self._connect().put_tree(folder, files)
 
     def distrust(self) -> None:
         """Look again for all that was there, which may be gone or damaged; send the bridge under another name."""
@@ -160,7 +160,7 @@ class HostBridge:
         What needs it goes after these.
         """
         self._contents.forget()
-        return self._replace(folder) if self._is_own(folder) else []
+        return self._contents.send(folder, lambda: self.put(folder)) if self._is_own(folder) else []
 
     def supervise(
         self, command: str, *args: str, bridge: str = "", stdin: bytes = b"", timeout_s: float = 60.0
@@ -207,16 +207,10 @@ class HostBridge:
 
     def _send_again(self, folder: str, sends: int) -> list[Reply[bool]]:
         """Send what the host has lost, unless that was done after `sends` times. Does not wait."""
-        if sends != self._sends:
-            return self._contents.send(folder, lambda: self.put(folder))
-        self._sends += 1
-        self._contents.forget()
-        return self._replace(folder)
-
-    def _replace(self, folder: str) -> list[Reply[bool]]:
-        # Remove the folder first, because `put_tree` leaves a folder that exists as it is, damaged or not.
-        removed = self._connect().run(removal_command(folder))
-        return self._contents.send(folder, lambda: self.put(folder, [removed]))
+        if sends == self._sends:
+            self._sends += 1
+            self._contents.forget()
+        return self._contents.send(folder, lambda: self.put(folder))
 
 
 def _lacks(folder: str, stderr: bytes) -> bool:

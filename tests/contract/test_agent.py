@@ -476,6 +476,25 @@ def test_only_regular_files_are_listed_and_read(here: HostConnection, tmp_path: 
         here.get(str(tmp_path / "latest"), bytes).result(WAIT_S)
 
 
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "after another request"])
+def test_a_folder_with_a_list_of_its_files_replaces_one_that_lacks_some(
+    here: HostConnection, tmp_path: Path, waits: bool
+) -> None:
+    code = b"x = 1\n"
+    files = [TreeFile("lib/x.py", code), TreeFile("files.json", json.dumps({"lib/x.py": len(code)}).encode())]
+    folder = tmp_path / "place" / "bridge"
+    cache = folder / "lib" / "__pycache__" / "x.pyc"
+    cache.parent.mkdir(parents=True)  # as Python does that compiles a module of a folder which was just removed
+    cache.write_bytes(b"")
+    after = [here.run(["sleep", "0.2"])] if waits else []
+
+    assert here.put_tree(str(folder), files, after=after).result(WAIT_S)
+    assert (folder / "lib" / "x.py").read_bytes() == code and not cache.exists()
+
+    assert not here.put_tree(str(folder), files).result(WAIT_S)
+    assert list(folder.parent.iterdir()) == [folder]
+
+
 def test_small_files_come_together_and_whole_or_are_left_to_a_request_of_their_own(
     here: HostConnection, tmp_path: Path
 ) -> None:

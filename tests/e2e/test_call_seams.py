@@ -36,7 +36,6 @@ from tests.e2e.test_map import began, counted_until_told, gate, square  # noqa: 
 from tests.waiting import until
 
 
-@pytest.mark.long  # on a busy machine the bridge is now and then replaced twice, and an element starts in between
 @pytest.mark.lab
 def test_a_damaged_bridge_costs_no_item(hosts, gate):  # noqa: F811
     group = cluster(host="tensor01")(counted_until_told(gate, (0,))).map(range(5), max_parallel=1)

@@ -37,11 +37,16 @@ class MissingPaths:
             now = time.monotonic()
             self.whole_until[path] = now + (now - began) / CHECK_SHARE
             return False
-        # The name is that of a part, because agents remove parts that were left behind.
-        aside = "%s.part-%d-%d" % (path, os.getpid(), int(began * 1e6))
-        os.rename(path, aside)
-        remove_tree(aside)
+        remove_damaged(path)
         return True
+
+
+def remove_damaged(tree: str) -> None:
+    """Remove a tree whose name a whole one gets next."""
+    # The name is that of a part, because agents remove parts that were left behind.
+    aside = "%s.part-%d-%d" % (tree, os.getpid(), int(time.monotonic() * 1e6))
+    os.rename(tree, aside)
+    remove_tree(aside)
 
 
 def is_whole(tree: str) -> bool:

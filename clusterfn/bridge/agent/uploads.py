@@ -12,8 +12,9 @@ import sys
 import time
 import zlib
 
-from .files import existing_folder, make_parent, record_use, remove_tree, write_all
+from .files import MANIFEST, existing_folder, make_parent, record_use, remove_tree, write_all
 from .handler import Failure, RequestHandler, expand, failure_of
+from .needs import is_whole, remove_damaged
 from .parts import PartWriter, boot_id, remove_old_parts
 
 TYPE_CHECKING = False
@@ -55,7 +56,7 @@ class PutHandler(PartWriter):
         record_use(self.path, self.agent.root)
         # A request that this one waits for may remove the file that exists now; the rename notices that in the end.
         is_final = not self.header.get("after") and (self.is_tree or self.header.get("crc") is not None)
-        if is_final and os.path.exists(self.path):
+        if is_final and os.path.exists(self.path) and self.is_kept():
             return self.end(existed=True)
         self.boot = boot_id() if self.header.get("resume") else ""
         self.resumable = bool(self.boot)
@@ -240,8 +241,19 @@ class PutHandler(PartWriter):
         except OSError as error:
             if not self.is_tree or error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                 raise
-            return self.end(existed=True)
+            if self.is_kept():
+                return self.end(existed=True)
+            remove_damaged(self.path)
+            os.rename(self.part, self.path)
         return self.end_when_named()
+
+    def is_kept(self) -> bool:
+        """Whether what has the name already stays: a folder with a list of its files only if all of them are there.
+
+        A Python that compiles a module of a folder which was removed makes that folder again, for the byte code alone.
+        """
+        has_list = self.is_tree and any(each[0] == MANIFEST for each in self.header["files"])
+        return not has_list or is_whole(self.path)
 
     def look_again(self, failed: "Optional[Header]") -> None:
         """Look again for what was lacking, or fail with the error for which the client did not send it."""
