@@ -206,7 +206,7 @@ class GroupElements(ArrayTaskOwner):
         Without an answer, that is asked later, too.
         """
         try:
-            is_lost = not await silent_jobs.start_later(self.session)
+            is_lost = not await silent_jobs.may_start_later(self.session)
         except (ClusterfnError, CancelledError):
             is_lost = False
         if not is_lost:

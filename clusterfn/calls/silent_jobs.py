@@ -141,7 +141,7 @@ async def _conclude_unseen(silent: Conclusion) -> None:
                 # A younger job may be about to start.
                 return
             # So may one that waits in the agent of another program.
-            if await start_later(job.session):
+            if await may_start_later(job.session):
                 return
     except (ClusterfnError, concurrent.futures.CancelledError):
         # The next missed heartbeat asks again.
@@ -158,7 +158,7 @@ async def is_refused_elsewhere(connection: HostConnection, folder: str) -> bool:
     return bool(notes.out)
 
 
-async def start_later(session: HostState) -> bool:
+async def may_start_later(session: HostState) -> bool:
     """Whether an agent on that machine has lately said that jobs wait in it for their turn to begin."""
     machine = posixpath.join(session.root, layout.MACHINES, session.connection.facts.machine)
     note = posixpath.join(machine, layout.STARTING)
