@@ -111,6 +111,8 @@ class HostBridge:
         self._contents = contents
         self._unset = unset
         self._suffix = ""
+        # By the folder that each removes.
+        self._removals: dict[str, Reply[Completed]] = {}
         # Counts how often a lost bridge was sent again. Only the loop's thread changes it, so it needs no lock.
         self._sends = 0
 
@@ -143,14 +145,17 @@ class HostBridge:
     def put(self, folder: str) -> Reply[bool]:
         """Send it to that folder; the agent leaves what is there only if it is whole."""
         files = [TreeFile(name, data) for name, data in bridge_bundle.bridge().files.items()]
-        return self._connect().put_tree(folder, files)
+        # A removal that is slow to start would take what comes now under that name.
+        removal = self._removals.get(folder)
+        after = [removal] if removal is not None and not removal.done() else []
+        return self._connect().put_tree(folder, files, after=after)
 
     def distrust(self) -> None:
         """Look again for all that was there, which may be gone or damaged; send the bridge under another name."""
         with contextlib.suppress(HostError):
             # The bridge gets another name below, so a failed removal does no
             # harm. The next request reports a lost connection.
-            self._connect().run(removal_command(self.folder))
+            self._removals[self.folder] = self._connect().run(removal_command(self.folder))
         self._suffix = f"-{secrets.token_hex(4)}"
         self._contents.forget()
 

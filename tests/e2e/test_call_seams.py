@@ -28,7 +28,7 @@ from clusterfn.calls.group import state_of_group
 from clusterfn.calls.job import entry_of
 from clusterfn.cli import top
 from clusterfn.config import config_file
-from clusterfn.hosts import connection
+from clusterfn.hosts import connected_host, connection
 from clusterfn.scheduler.slurm.submit import Slurm
 from tests.e2e.conftest import session_of
 from tests.e2e.test_executor import sent, until_there
@@ -37,15 +37,21 @@ from tests.waiting import until
 
 
 @pytest.mark.lab
-def test_a_damaged_bridge_costs_no_item(hosts, gate):  # noqa: F811
+def test_a_damaged_bridge_costs_no_item(hosts, gate, monkeypatch):  # noqa: F811
+    # The command that removes the damaged one is slow to start, as on a busy machine.
+    slow = f"sleep 1; {connected_host._REMOVE}; echo >'{gate}/removed'"
+    monkeypatch.setattr(connected_host, "_REMOVE", slow)
     group = cluster(host="tensor01")(counted_until_told(gate, (0,))).map(range(5), max_parallel=1)
     until(lambda: began(gate, 0))
 
-    (hosts.root / "bridge" / Path(state_of_group(group).backend.job.bridge).name / "worker.py").unlink()
+    worker = hosts.root / "bridge" / Path(state_of_group(group).backend.job.bridge).name / "worker.py"
+    worker.unlink()
     (gate / "go").touch()
 
     assert group.results(150) == list(range(5))
     assert [len(began(gate, x)) for x in range(5)] == [1] * 5
+    until((gate / "removed").exists)
+    assert worker.exists()
 
 
 DIES = """

@@ -248,10 +248,7 @@ class PutHandler(PartWriter):
         return self.end_when_named()
 
     def is_kept(self) -> bool:
-        """Whether what has the name already stays: a folder with a list of its files only if all of them are there.
-
-        A Python that compiles a module of a folder which was removed makes that folder again, for the byte code alone.
-        """
+        """Whether what has the name already stays: a folder with a list of its files only if all of them are there."""
         has_list = self.is_tree and any(each[0] == MANIFEST for each in self.header["files"])
         return not has_list or is_whole(self.path)
 
