@@ -38,9 +38,13 @@ from tests.waiting import until
 
 @pytest.mark.lab
 def test_a_damaged_bridge_costs_no_item(hosts, gate, monkeypatch):  # noqa: F811
+    def removes_late(folder: str) -> list[str]:
+        shell, option, script, *words = remove(folder)
+        return [shell, option, f"sleep 1; {script}; echo >'{gate}/removed'", *words]
+
     # The command that removes the damaged one is slow to start, as on a busy machine.
-    slow = f"sleep 1; {connected_host._REMOVE}; echo >'{gate}/removed'"
-    monkeypatch.setattr(connected_host, "_REMOVE", slow)
+    remove = connected_host.removal_command
+    monkeypatch.setattr(connected_host, "removal_command", removes_late)
     group = cluster(host="tensor01")(counted_until_told(gate, (0,))).map(range(5), max_parallel=1)
     until(lambda: began(gate, 0))
 
