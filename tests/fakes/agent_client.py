@@ -9,6 +9,7 @@ from typing import Any
 
 from clusterfn.bridge.agent.frames import Inbox, pack
 from clusterfn.bridge.agent.server import Agent
+from tests.waiting import until
 
 
 class Client:
@@ -41,9 +42,36 @@ class Client:
             with contextlib.suppress(BlockingIOError):  # it has asked for more, and had nothing to say yet
                 self.heard += [header for header, _ in self.inbox.feed(os.read(self.answers, 2**20))]
 
-    def end(self) -> None:
-        """Let it release what it holds, as an agent that has lost its client does."""
+    def send(self, data: bytes, **header: Any) -> None:
+        """Send a chunk of any size, while the agent takes turns."""
+        frame = memoryview(pack(dict(header, do="chunk"), data))
+        while frame:
+            self.turns(1)
+            with contextlib.suppress(BlockingIOError):
+                frame = frame[os.write(self.asking, frame) :]
+        self.turns(2)
+
+    def answer_of(self, number: int) -> dict[str, Any]:
+        """The newest answer to a request, once there is one; `heard` has only what came since the last."""
+        self.heard.clear()
+
+        def hear() -> bool:
+            self.turns(1)
+            with contextlib.suppress(BlockingIOError):
+                self.heard += [header for header, _ in self.inbox.feed(os.read(self.answers, 2**20))]
+            return any(each["id"] == number for each in self.heard)
+
+        until(hear)
+        return self.heard[-1]
+
+    def lose(self) -> None:
+        """End the connection in the agent's view: its requests release what they hold."""
         for request in list(self.agent.requests.values()):
             request.release()
+        self.agent.requests.clear()
+
+    def end(self) -> None:
+        """Let it release what it holds, as an agent that has lost its client does."""
+        self.lose()
         for fd in self.fds:
             os.close(fd)

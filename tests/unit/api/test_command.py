@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import shlex
 import subprocess
 
 import pytest
 
 import clusterfn
-from clusterfn.api.command import make_command, read_command
-from clusterfn.calls.project import Project
-from clusterfn.errors import ConfigError
+from clusterfn import ConfigError
 
 
 @pytest.fixture
@@ -31,13 +30,15 @@ def project(tmp_path, monkeypatch):
     return here
 
 
-def made(line, **options):
-    return make_command(read_command(line), options).function
-
-
 def sent(line, **options):
     """What a command is made of."""
-    return made(line, **options).__wrapped__.args[0]
+    return clusterfn.command(line, **options).__wrapped__.args[0]
+
+
+def names_sent(monkeypatch, folder, line="nvidia-smi"):
+    """The files of a folder that go with a command."""
+    monkeypatch.chdir(folder)
+    return {name for name, _ in sent(line)["project"].members()}
 
 
 @pytest.mark.parametrize(
@@ -50,11 +51,10 @@ def sent(line, **options):
         ("exit 3", ()), ("source env.sh", ()),
     ],
 )  # fmt: skip
-def test_a_list_is_exact_and_a_text_goes_to_a_shell_only_if_it_needs_one(line, words):
-    read = read_command(line)
+def test_a_list_is_exact_and_a_text_goes_to_a_shell_only_if_it_needs_one(project, line, words):
+    read = sent(line)
 
-    assert read.words == words
-    assert bool(read.line) == (not words)
+    assert (read["words"], bool(read["line"])) == (words, not words)
 
 
 @pytest.mark.parametrize(
@@ -64,16 +64,16 @@ def test_a_list_is_exact_and_a_text_goes_to_a_shell_only_if_it_needs_one(line, w
         (["awk", "{print $1}", '{"a": {"b": 1}}', "${HOME}", "{{lr}}"], ()),
     ],
 )
-def test_places_are_names_in_single_braces(line, names):
-    assert read_command(line).names == names
-    assert read_command(["echo", "{{lr}}"]).words == ("echo", "{lr}"), "doubled braces are text"
+def test_places_are_names_in_single_braces(project, line, names):
+    assert tuple(inspect.signature(clusterfn.command(line)).parameters) == names
+    assert sent(["echo", "{{lr}}"])["words"] == ("echo", "{lr}"), "doubled braces are text"
 
 
 def test_its_places_are_its_parameters(project):
     with pytest.raises(TypeError, match="'lr'"):
-        made("python train.py --lr {lr}", host="local").submit()
+        clusterfn.command("python train.py --lr {lr}", host="local").submit()
     with pytest.raises(TypeError, match="rate"):
-        made("python train.py --lr {lr}", host="local").submit(lr=1, rate=2)
+        clusterfn.command("python train.py --lr {lr}", host="local").submit(lr=1, rate=2)
 
 
 @pytest.mark.parametrize(
@@ -85,16 +85,16 @@ def test_its_places_are_its_parameters(project):
     ],
 )  # fmt: skip
 def test_a_job_has_the_name_of_the_script_the_module_or_the_program(project, line, name):
-    assert made(line).__name__ == name
+    assert clusterfn.command(line).__name__ == name
 
 
-def test_git_decides_what_belongs_to_a_project_and_keys_never_do(project):
-    names = {name for name, _ in sent("nvidia-smi")["project"].members()}
+def test_git_decides_what_belongs_to_a_project_and_keys_never_do(project, monkeypatch):
+    names = names_sent(monkeypatch, project)
 
     assert names == {"train.py", "job.sh", "dos.sh", "pkg/train.py", ".gitignore", "data/x.csv"}
 
 
-def test_a_submodule_that_was_not_fetched_has_no_files_and_a_fetched_one_has(project, tmp_path):
+def test_a_submodule_that_was_not_fetched_has_no_files_and_a_fetched_one_has(project, tmp_path, monkeypatch):
     git = ["git", "-c", "protocol.file.allow=always", "-c", "user.name=ada", "-c", "user.email=ada@example.edu"]
     library, clone = tmp_path / "library", tmp_path / "clone"
     library.mkdir()
@@ -106,22 +106,21 @@ def test_a_submodule_that_was_not_fetched_has_no_files_and_a_fetched_one_has(pro
     ):  # fmt: skip
         subprocess.run([*git, *words], cwd=where, check=True)
 
-    assert {name for name, _ in Project(clone).members()} == {".gitmodules"}
-    assert "lib/lib.py" in {name for name, _ in Project(project).members()}
+    assert names_sent(monkeypatch, clone) == {".gitmodules"}
+    assert "lib/lib.py" in names_sent(monkeypatch, project)
 
 
-def test_a_repository_around_the_project_that_ignores_all_of_it_decides_nothing(project):
+def test_a_repository_around_the_project_that_ignores_all_of_it_decides_nothing(project, monkeypatch):
     (project / ".gitignore").write_text("*\n")
 
-    names = {name for name, _ in Project(project / "pkg").members()}
-    assert names == {"train.py"}
+    assert names_sent(monkeypatch, project / "pkg") == {"train.py"}
 
 
-def test_a_link_to_a_key_is_a_key(project, tmp_path):
+def test_a_link_to_a_key_is_a_key(project, tmp_path, monkeypatch):
     (tmp_path / "id_ed25519").write_text("")
     (project / "mine").symlink_to(tmp_path / "id_ed25519")
 
-    assert "mine" not in {name for name, _ in Project(project).members()}
+    assert "mine" not in names_sent(monkeypatch, project)
 
 
 def test_a_folder_above_the_home_directory_or_of_everybody_is_no_project(project, tmp_path, monkeypatch):
@@ -132,12 +131,12 @@ def test_a_folder_above_the_home_directory_or_of_everybody_is_no_project(project
         (folder / "run.sh").write_text("echo\n")
         monkeypatch.chdir(folder)
         with pytest.raises(ConfigError, match=f"the project of run.sh would be all of {folder}\n"):
-            made("./run.sh", host="local")
+            clusterfn.command("./run.sh", host="local")
         assert sent("nvidia-smi")["project"] is None
 
 
-def test_the_script_itself_is_sent_even_if_git_ignores_it(project):
-    assert "local.py" in {name for name, _ in sent("python local.py")["project"].members()}
+def test_the_script_itself_is_sent_even_if_git_ignores_it(project, monkeypatch):
+    assert "local.py" in names_sent(monkeypatch, project, "python local.py")
 
 
 def test_the_project_of_a_script_elsewhere_is_its_folder(project, tmp_path):
@@ -184,7 +183,7 @@ def test_with_a_folder_of_the_host_nothing_is_sent(project):
 )  # fmt: skip
 def test_what_cannot_run_is_rejected_with_what_to_do(project, line, problem, hint):
     with pytest.raises(ConfigError) as caught:
-        made(line, host="tensor01", nodes=2)
+        clusterfn.command(line, host="tensor01", nodes=2)
 
     assert problem in caught.value.message
     assert hint in caught.value.hint
@@ -195,11 +194,11 @@ def test_a_script_that_calls_srun_needs_slurm_or_a_srun_of_its_own(project, tmp_
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
     (project / "job.sbatch").write_text("#!/bin/bash\n#SBATCH -c 2\nsrun python train.py\n")
     with pytest.raises(ConfigError, match="calls srun, which tensor01 does not have") as caught:
-        made("./job.sbatch")
+        clusterfn.command("./job.sbatch")
 
     line = (caught.value.hint or "").partition("script: ")[2]
     (project / "job.sbatch").write_text(f"#!/bin/bash\n#SBATCH -c 2\n{line}\nsrun python train.py\n")
-    assert made("./job.sbatch").options.cores == 2
+    assert clusterfn.command("./job.sbatch").options.cores == 2
 
 
 @pytest.mark.parametrize("line", ["bash job.sh", "python -c pass", "bash -c ls", "python --version"])
@@ -209,14 +208,14 @@ def test_a_shell_or_an_interpreter_with_something_to_do_is_no_keyboard_matter(pr
 
 @pytest.mark.parametrize("word", ["~/data", "$SCRATCH/x", "--out=${HOME}/x"])
 def test_a_word_for_the_hosts_shell_is_advised_to_stay_as_it_is(project, word, capsys):
-    made(["python", "train.py", word])
+    clusterfn.command(["python", "train.py", word])
 
     assert f"the command gets {word} as it is" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("line", ["echo $HOME", "ls ~/data | wc", "python train.py --out=$SCRATCH"])
 def test_of_a_line_for_the_hosts_shell_nothing_is_reported(project, line, capsys):
-    made(line)
+    clusterfn.command(line)
 
     assert "as it is" not in capsys.readouterr().err
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 
 from clusterfn import ConfigError, Session
-from clusterfn.calls.session_job import SessionJob
 
 
 @pytest.mark.parametrize(
@@ -28,15 +26,6 @@ def test_workers_that_cannot_share_what_the_session_has_are_rejected(options: di
 
     assert says in str(rejected.value)
     assert "next:" in str(rejected.value)
-
-
-def test_a_session_whose_job_was_withdrawn_says_so_instead_of_raising_that():
-    holding = SessionJob.__new__(SessionJob)
-    withdrawn: Any = concurrent.futures.Future()
-    withdrawn.cancel()
-    holding.job = withdrawn
-
-    assert holding.why_over == "it was withdrawn before it started"
 
 
 def numbers() -> Iterator[int]:

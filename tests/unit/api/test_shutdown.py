@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from clusterfn import Executor
-from clusterfn.calls import at_once
-from clusterfn.errors import ClusterfnError
-from clusterfn.hosts.rpc.frames import Header
+from clusterfn import ClusterfnError, Executor
 from tests.fakes.slurm_hosts import LoginNode, slurm_hosts
 from tests.waiting import until
+
+MANY = 8  # calls that are concluded at the same time
 
 
 class Slow(LoginNode):
@@ -27,14 +27,14 @@ class Slow(LoginNode):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self._asked_to_conclude: list[Header] = []
+        self._asked_to_conclude: list[Any] = []
 
-    def ran(self, program: str, request: Header, stdin: bytes) -> Iterator[tuple[Header, bytes]]:
+    def ran(self, program: str, request: Any, stdin: bytes) -> Iterator[tuple[Any, bytes]]:
         if "conclude" not in request["argv"]:
             yield from super().ran(program, request, stdin)
             return
         self._asked_to_conclude.append(request)
-        if len(self._asked_to_conclude) == at_once.MOST:
+        if len(self._asked_to_conclude) == MANY:
             asked, self._asked_to_conclude = self._asked_to_conclude, []
             for each in asked:
                 is_damaged = bool(self.damaged) and each["argv"][-1].endswith(self.damaged)
@@ -53,7 +53,7 @@ def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Slow]:
 
 def test_many_calls_are_withdrawn_at_the_same_time_and_a_failure_hides_none(node: Slow) -> None:
     executor = Executor("node700")
-    jobs = [executor.submit(abs, -1) for _ in range(2 * at_once.MOST)]
+    jobs = [executor.submit(abs, -1) for _ in range(2 * MANY)]
     until(lambda: node.asked["still"] == len(jobs))
     node.damaged = jobs[3].id
 

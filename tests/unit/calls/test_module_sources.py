@@ -17,36 +17,9 @@ from clusterfn.calls.files import Directory, shipment
 from clusterfn.calls.payload import Payload
 from clusterfn.errors import PayloadError
 from clusterfn.hosts import serialization
+from tests.unit.calls.own_project import sent, write
 
 PAYLOAD = Payload(b"", {}, None, (), ())
-
-
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    """A folder on sys.path, as the script's own folder is; what is imported from it is forgotten afterwards."""
-    before = set(sys.modules)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield tmp_path
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
-
-
-def write(folder: Path, **files: str) -> None:
-    for name, text in files.items():
-        path = folder / (name.replace("__", "/").replace("/init", "/__init__") + ".py")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-
-
-def sent(*names: str) -> set[str]:
-    parcel = module_sources.collect(names)[0]
-    return set(parcel.files) if parcel else set()
-
-
-def test_what_it_imports_is_sent_wherever_the_import_is(project):
-    write(project, mine_a="def f():\n    import mine_b.c", mine_b__init="", mine_b__c="from mine_d import x", mine_d="")
-
-    assert sent("mine_a") == {"mine_a.py", "mine_b/__init__.py", "mine_b/c.py", "mine_d.py"}
 
 
 @pytest.mark.parametrize("files", [["run-1/files/code/train.py", "log.txt"], ["cats/1.png"], ["__pycache__/x.py"], []])
@@ -58,52 +31,6 @@ def test_a_folder_without_a_module_in_it_is_none(project, files):
 
     assert sent("mine") == set()
     assert not own_modules.is_own("mine")
-
-
-def test_a_folder_with_a_module_deep_in_it_is_one(project):
-    write(project, mine__deep__x="")
-
-    assert sent("mine") == {"mine/deep/x.py"}
-
-
-def test_modules_that_import_each_other_end(project):
-    write(project, mine_a="import mine_b", mine_b="import mine_a")
-
-    assert sent("mine_a") == {"mine_a.py", "mine_b.py"}
-
-
-def test_a_package_travels_whole_with_its_data(project):
-    write(project, mine__init="", mine__deep__x="")
-    (project / "mine/table.csv").write_text("a")
-    (project / "mine/large.bin").write_bytes(bytes(2 << 20))
-    for left_out in (".git", "__pycache__", "node_modules"):
-        (project / "mine" / left_out).mkdir()
-        (project / "mine" / left_out / "x.py").touch()
-
-    assert sent("mine.deep") == {"mine/__init__.py", "mine/deep/x.py", "mine/table.csv"}
-
-
-def test_links_of_a_package_travel_as_what_they_lead_to(project):
-    write(project, mine__init="", mine__a="", shared__common__init="", shared__common__b="")
-    (project / "shared/data").mkdir()
-    (project / "shared/data/x.csv").write_text("a")
-    (project / "mine/common").symlink_to("../shared/common")
-    (project / "mine/itself").symlink_to(".")
-    (project / "mine/data").symlink_to("../shared/data")
-    (project / "mine/.#a.py").symlink_to("ada@laptop.4711")  # an editor has unsaved changes
-
-    assert sent("mine") == {"mine/__init__.py", "mine/a.py", "mine/common/__init__.py", "mine/common/b.py"}
-
-
-def test_links_of_packages_to_each_other_end_and_those_out_of_the_users_own_stay(project):
-    write(project, mine__init="", mine__a__init="", mine__b__init="", mine__x="")
-    (project / "mine/a/b").symlink_to("../b")
-    (project / "mine/b/a").symlink_to("../a")
-    write(project, **{"lib__site-packages__numpy__init": ""})
-    (project / "mine/numpy").symlink_to("../lib/site-packages/numpy")
-
-    both = {f"mine/{each}/__init__.py" for each in ("a", "b", "a/b", "b/a")}
-    assert sent("mine") == {"mine/__init__.py", "mine/x.py", *both}
 
 
 METADATA = "Metadata-Version: 2.1\nName: my-pkg\nVersion: 1.2.3\n"
@@ -209,14 +136,6 @@ def test_a_large_data_file_of_a_package_does_not_travel_and_is_named_once(projec
     assert told.count("are limited to 1 MB") == 1 and f"{project}/mine/table.bin. To send one, pass" in told
 
 
-@pytest.mark.parametrize("name", ["ca.pem", "a.key", ".env.example", "secrets.py", "id_rsa.pub", "tokens.json", "env"])
-def test_what_only_sounds_like_a_key_travels(project, name):
-    write(project, mine__init="")
-    (project / "mine" / name).write_text("-----BEGIN CERTIFICATE-----\n")
-
-    assert sent("mine") == {"mine/__init__.py", f"mine/{name}"}
-
-
 def test_a_key_in_a_directory_argument_is_sent_and_named_once(project, capsys):
     (project / "data").mkdir()
     (project / "data" / ".env").touch()
@@ -268,33 +187,6 @@ def test_a_folder_named_like_a_module_of_the_standard_library_travels_if_it_is_i
     assert not own_modules.is_own("json")
 
 
-def test_a_pth_file_makes_an_editable_install_ones_own(tmp_path, monkeypatch):
-    write(tmp_path, source__mine_e="")
-    (tmp_path / "site-packages").mkdir()
-    (tmp_path / "site-packages/mine.pth").write_text(f"{tmp_path / 'source'}\n")
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    import site
-
-    site.addsitedir(str(tmp_path / "site-packages"))
-
-    assert sent("mine_e") == {"mine_e.py"}
-
-
-def test_a_finder_of_an_editable_install_is_asked(tmp_path, monkeypatch):
-    write(tmp_path, src__mine_f__init="")
-
-    class Finder:
-        @staticmethod
-        def find_spec(name, path=None, target=None):
-            if name != "mine_f":
-                return None
-            return importlib.util.spec_from_file_location(name, tmp_path / "src/mine_f/__init__.py")
-
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
-
-    assert sent("mine_f") == {"mine_f/__init__.py"}
-
-
 def test_the_place_of_an_installed_module_is_looked_up_once(monkeypatch):
     assert not own_modules.is_own("colorsys")
 
@@ -315,9 +207,6 @@ def test_an_installed_package_that_becomes_a_link_to_ones_own_travels_from_then_
     assert not own_modules.is_own("linked")
 
 
-SO = ".cpython-311-x86_64-linux-gnu.so"
-
-
 @pytest.mark.parametrize(
     ("files", "remain", "compiled"),
     [
@@ -331,7 +220,7 @@ SO = ".cpython-311-x86_64-linux-gnu.so"
 )  # fmt: skip
 def test_what_has_a_compiled_extension_is_left_out_and_named(project, files, remain, compiled):
     for file in files:
-        path = project / file.format(so=SO)
+        path = project / file.format(so=".cpython-311-x86_64-linux-gnu.so")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("import mine_dependency" if path.suffix == ".py" else "")
 
@@ -340,31 +229,6 @@ def test_what_has_a_compiled_extension_is_left_out_and_named(project, files, rem
     assert (set(bundle.files) if bundle else set()) == remain
     assert [each.name for each in left] == compiled and {each.folder for each in left} == {project}
     assert left == module_sources.compiled_in("mine")
-
-
-def test_what_only_a_compiled_package_imports_is_left_out_too(project):
-    write(project, mine__init="import mine_other", mine_other="", mine_script="import mine")
-    (project / f"mine/fast{SO}").touch()
-
-    assert sent("mine_script") == {"mine_script.py"}
-
-
-def test_a_package_that_is_built_while_the_program_runs(project):
-    write(project, mine__init="")
-    assert sent("mine") == {"mine/__init__.py"}
-    (project / f"mine/fast{SO}").touch()
-
-    assert sent("mine") == set()
-
-
-def test_more_than_50_mb_are_refused_with_the_largest_named(project):
-    write(project, mine__init="")
-    for number in range(52):
-        (project / f"mine/{number}.dat").write_bytes(bytes(1 << 20))
-
-    with pytest.raises(PayloadError, match="larger than 50 MB") as caught:
-        sent("mine")
-    assert any("1 MB  mine/" in line for line in caught.value.evidence)
 
 
 def test_a_huge_folder_is_left_as_soon_as_it_is_too_large(project, monkeypatch):
@@ -378,19 +242,6 @@ def test_a_huge_folder_is_left_as_soon_as_it_is_too_large(project, monkeypatch):
     with pytest.raises(PayloadError):
         sent("mine")
     assert len(looked) < 20
-
-
-def test_a_source_that_cannot_be_parsed_still_travels(project):
-    write(project, mine_a="this is (not Python")
-
-    assert sent("mine_a") == {"mine_a.py"}
-
-
-def test_nothing_is_imported_or_run(project):
-    write(project, mine_a="import mine_b", mine_b="raise SystemExit('run')")
-
-    assert sent("mine_a") == {"mine_a.py", "mine_b.py"}
-    assert "mine_a" not in sys.modules
 
 
 def test_a_module_edited_since_its_import_is_reported_once(project):

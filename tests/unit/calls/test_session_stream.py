@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from clusterfn.bridge.agent.frames import Inbox, pack
+from clusterfn.calls.session_job import SessionJob
 from clusterfn.calls.session_stream import MOST_BYTES, MOST_UNTAKEN, CallStream
 from clusterfn.errors import Unreachable
 from clusterfn.hosts.rpc.reply import Reply
@@ -290,3 +291,12 @@ def test_a_forked_child_sends_nothing_through_it():
     connection.is_usable = False
 
     assert send(stream, 1) is None
+
+
+def test_a_session_whose_job_was_withdrawn_says_so_instead_of_raising_that():
+    holding = SessionJob.__new__(SessionJob)
+    withdrawn: Any = concurrent.futures.Future()
+    withdrawn.cancel()
+    holding.job = withdrawn
+
+    assert holding.why_over == "it was withdrawn before it started"

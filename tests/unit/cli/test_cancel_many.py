@@ -11,12 +11,8 @@ from typing import Any
 
 import pytest
 
-from clusterfn.bridge import layout
-from clusterfn.cli import main
-from clusterfn.errors import HostError
-from clusterfn.hosts import connection
-from clusterfn.hosts.rpc.frames import Header
 from tests.fakes.slurm_hosts import LoginNode, slurm_hosts
+from tests.programs import main
 
 
 class Queue(LoginNode):
@@ -48,7 +44,7 @@ class Queue(LoginNode):
         self.jobs = [secrets.token_hex(8) for _ in range(count)]
         return self.jobs
 
-    def ran(self, program: str, request: Header, stdin: bytes) -> Iterator[tuple[Header, bytes]]:
+    def ran(self, program: str, request: Any, stdin: bytes) -> Iterator[tuple[Any, bytes]]:
         words, lines, rc = request["argv"], [], 0
         if "list" in words:
             facts = {"name": "f", "state": self.state, "message": "", "started": 1.0}
@@ -56,7 +52,7 @@ class Queue(LoginNode):
             lines = [json.dumps({"id": each, "host": self.elsewhere.get(each, here), **facts}) for each in self.jobs]
         elif "withdraw" in words:
             asked = json.loads(stdin)
-            assert asked["verdict"]["withdraw"] and asked["verdict"]["kind"] == layout.CANCELLED
+            assert asked["verdict"]["withdraw"] and asked["verdict"]["kind"] == "cancelled"
             self.withdrawals.append(len(asked["jobs"]))
             lines = [json.dumps({"id": each, "name": "f"}) for each in asked["jobs"] if each not in self.begun]
         elif "remove" in words:
@@ -152,30 +148,3 @@ def test_jobs_that_have_begun_are_asked_about_by_themselves(queue: Callable[[], 
     assert [each["ended"] for each in told.values()] == [True, True, False, True, False]
     assert [told[each]["error"]["type"] for each in (jobs[2], jobs[4])] == ["ConfigError"] * 2
     assert node.asked["find"] >= 2
-
-
-@pytest.mark.parametrize(("command", "state"), [("cancel", "PENDING"), ("rm", "RETURNED")])
-def test_a_host_that_does_not_answer_hides_nothing_of_another(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any, command: str, state: str
-) -> None:
-    def connect(host: Any, **more: Any) -> Any:
-        if host.name == down:
-            raise HostError("it does not answer", host=down)
-        return connects(host, **more)
-
-    with slurm_hosts(monkeypatch, tmp_path, 2, secrets.randbelow(10**9), node=Queue) as world:
-        up, down = world.nodes
-        connects, node = connection.connect, world.nodes[up]
-        assert isinstance(node, Queue)
-        monkeypatch.setattr(connection, "connect", connect)
-        jobs, node.state = node.hold(4), state
-        node.elsewhere = {jobs[3]: down}
-
-        code = main([command, "--json", "--all", up])
-
-    said = json.loads(capsys.readouterr().out)
-    done = [each for each in said if each["ended"]] if command == "cancel" else said["removed"]
-    (failed,) = [each for each in said if not each["ended"]] if command == "cancel" else said["kept"]
-    assert code == 1
-    assert [each["id"] for each in done] == jobs[:3]
-    assert failed["id"] == jobs[3] and failed["error"]["message"].endswith("it does not answer")

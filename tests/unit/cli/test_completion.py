@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from clusterfn.calls import history
-from clusterfn.cli import completion, main
+from tests.programs import main
 
 
 @pytest.fixture
@@ -19,9 +18,10 @@ def one_job(tmp_path, monkeypatch) -> None:
     config = tmp_path / "clusterfn.yml"
     config.write_text("hosts:\n  tensor01: {scheduler: bare}\n")
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
-    monkeypatch.setattr("clusterfn.calls.history.ledger_path", lambda: tmp_path / "jobs.jsonl")
-    for job_id in ("7f3a", "90aa", "90aa"):
-        history.remember(SimpleNamespace(id=job_id, host="tensor01", name="f"), config)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "state/clusterfn").mkdir(parents=True)
+    sent = [{"id": each, "host": "tensor01", "config": str(config), "at": 1} for each in ("7f3a", "90aa", "90aa")]
+    (tmp_path / "state/clusterfn/jobs.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in sent))
 
 
 def test_hosts_and_job_ids_are_known_without_a_host_being_asked(one_job, capsys):
@@ -32,10 +32,11 @@ def test_hosts_and_job_ids_are_known_without_a_host_being_asked(one_job, capsys)
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="there is no bash")
-def test_bash_completes_commands_options_and_ids(one_job, tmp_path):
+def test_bash_completes_commands_options_and_ids(one_job, tmp_path, capsys):
     pytest.importorskip("shtab")
     script = tmp_path / "completion.bash"
-    script.write_text(completion.script_for("bash"))
+    assert main(["completion", "bash"]) == 0
+    script.write_text(capsys.readouterr().out)
     words = tmp_path / "clusterfn"
     words.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m clusterfn "$@"\n')
     words.chmod(0o700)
@@ -63,16 +64,17 @@ def test_a_shell_must_be_named_and_shtab_installed(monkeypatch, capsys):
     assert "next:  pip install '.[completion]' in your clone of clusterfn" in capsys.readouterr().err
 
 
-def test_zsh_has_a_function_for_each_kind_of_word():
+def test_zsh_has_a_function_for_each_kind_of_word(capsys):
     pytest.importorskip("shtab")
-    text = completion.script_for("zsh")
+    assert main(["completion", "zsh"]) == 0
+    text = capsys.readouterr().out
 
     assert text.startswith("#compdef clusterfn") and "_clusterfn_hosts()" in text and "_clusterfn_jobs()" in text
 
 
 def test_the_version_is_answered_by_two_modules(tmp_path: Path):
     program = (
-        "import sys; before = {*sys.modules}; from clusterfn.cli import main; code = main(['--version']);"
+        "import sys; before = {*sys.modules}; import clusterfn.cli; code = clusterfn.cli.main(['--version']);"
         " print(sorted({*sys.modules} - before), file=sys.stderr); sys.exit(code)"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=150, check=True)

@@ -6,6 +6,7 @@ import importlib
 import io
 import json
 import re
+import secrets
 import shlex
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -25,7 +26,10 @@ from clusterfn.cli.check import function as check_function
 from clusterfn.cli.complaint import describe_error
 from clusterfn.cli.run import written
 from clusterfn.errors import ClusterfnError, ConfigError, HostError, OutOfMemory
+from clusterfn.hosts import connection
 from clusterfn.hosts.connection import Completed, Reply
+from tests.fakes.slurm_hosts import slurm_hosts
+from tests.unit.cli import test_cancel_many as cancel_many
 
 
 def read(*words):
@@ -490,3 +494,30 @@ def test_every_command_has_its_function():
     assert len(named) > 20
     for module, _, function in (each.rpartition(".") for each in named):
         assert callable(getattr(importlib.import_module(f"clusterfn.cli.{module}"), function))
+
+
+@pytest.mark.parametrize(("command", "state"), [("cancel", "PENDING"), ("rm", "RETURNED")])
+def test_a_host_that_does_not_answer_hides_nothing_of_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any, command: str, state: str
+) -> None:
+    def connect(host: Any, **more: Any) -> Any:
+        if host.name == down:
+            raise HostError("it does not answer", host=down)
+        return connects(host, **more)
+
+    with slurm_hosts(monkeypatch, tmp_path, 2, secrets.randbelow(10**9), node=cancel_many.Queue) as world:
+        up, down = world.nodes
+        connects, node = connection.connect, world.nodes[up]
+        assert isinstance(node, cancel_many.Queue)
+        monkeypatch.setattr(connection, "connect", connect)
+        jobs, node.state = node.hold(4), state
+        node.elsewhere = {jobs[3]: down}
+
+        code = main([command, "--json", "--all", up])
+
+    said = json.loads(capsys.readouterr().out)
+    done = [each for each in said if each["ended"]] if command == "cancel" else said["removed"]
+    (failed,) = [each for each in said if not each["ended"]] if command == "cancel" else said["kept"]
+    assert code == 1
+    assert [each["id"] for each in done] == jobs[:3]
+    assert failed["id"] == jobs[3] and failed["error"]["message"].endswith("it does not answer")

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge import layout
 from tests.programs import main
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the host is this machine")
@@ -22,7 +21,7 @@ JOB = "7f3a000011112222"
 def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the record of what is held on a SLURM host, which this machine is."""
     root, programs = tmp_path / "root", tmp_path / "bin"
-    folder = root / layout.HOLD
+    folder = root / "held"
     for each in (root, programs, folder):
         each.mkdir(mode=0o700)
     for name in ("sbatch", "squeue", "scontrol"):
@@ -38,10 +37,10 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_record_of_an_allocation_moves_no_cursor(held: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = {"id": "17", "job": JOB, "cores": 2, "gpus": 1, "node": "n1\x1b[2J\x1b]0;gone\x07\nready"}
-    (held / layout.HOLD_RECORD).write_text(json.dumps(record))
+    (held / "record").write_text(json.dumps(record))
 
     def let_go() -> None:
-        while not (held / layout.HOLD_RELEASE).exists():
+        while not (held / "release").exists():
             time.sleep(0.02)
         shutil.rmtree(held)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -10,16 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn import ConfigError, Executor, Session, cluster, sweep
-from clusterfn.bridge import layout
-from clusterfn.config import import_time
+import clusterfn
+from tests.programs import main
 
 SINGLE = "from clusterfn import cluster\n@cluster\ndef f(x=1):\n    return x\n"
 
 
 def run(tmp_path: Path, code: str, in_job: bool = True) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(import_time.__file__).parents[2]}"}
-    env = {**env, layout.TAG: "7f3a000011112222/1"} if in_job else env
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(clusterfn.__file__).parents[1]}"}
+    env = {**env, "CLUSTERFN_JOB": "7f3a000011112222/1"} if in_job else env
     argv = [sys.executable, "-c", code]
     return subprocess.run(argv, capture_output=True, text=True, timeout=60, env=env, cwd=tmp_path, check=False)
 
@@ -27,18 +25,21 @@ def run(tmp_path: Path, code: str, in_job: bool = True) -> subprocess.CompletedP
 @pytest.mark.parametrize(
     "send",
     [
-        lambda: cluster(abs)(-1), lambda: cluster(abs).submit(-1), lambda: cluster(abs).map([-1]),
-        lambda: Executor().submit(abs, -1), lambda: Session().call(abs, -1), lambda: sweep(cluster(abs), {"x": [1]}),
+        "cluster(abs)(-1)", "cluster(abs).submit(-1)", "cluster(abs).map([-1])", "Executor().submit(abs, -1)",
+        "Session().call(abs, -1)", "sweep(cluster(abs), {'x': [1]})",
     ],
     ids=["call", "submit", "map", "executor", "session", "sweep"],
 )  # fmt: skip
-def test_nothing_is_sent_while_a_command_imports_its_target(send, tmp_path, monkeypatch):
+def test_nothing_is_sent_while_a_command_imports_its_target(send, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    with import_time.importing(Path("train.py")), pytest.raises(ConfigError) as rejected:
-        send()
+    monkeypatch.syspath_prepend(tmp_path)
+    name = f"train_by_{tmp_path.name.translate({ord('-'): '_', ord('['): '_', ord(']'): '_'})}"
+    (tmp_path / f"{name}.py").write_text(f"from clusterfn import *\n{SINGLE}{send}\n")
 
-    assert "train.py calls a decorated function while it is imported" in str(rejected.value)
-    assert 'if __name__ == "__main__":' in str(rejected.value.hint)
+    assert main(["script", f"{tmp_path}/{name}.py::f"]) == 2
+    said = capsys.readouterr().err
+    assert f"{name}.py calls a decorated function while it is imported" in said
+    assert 'if __name__ == "__main__":' in said
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,7 @@ def test_a_spawned_process_does_not_repeat_the_calls_of_its_parent(tmp_path, in_
     )
     (tmp_path / "script.py").write_text(code)
     env = {**os.environ, "CLUSTERFN_CONFIG": str(tmp_path / "clusterfn.yml")}
-    env = {**env, layout.TAG: "7f3a000011112222/1"} if in_job else env
+    env = {**env, "CLUSTERFN_JOB": "7f3a000011112222/1"} if in_job else env
 
     argv = [sys.executable, str(tmp_path / "script.py")]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=env, check=False)
@@ -91,8 +92,10 @@ def test_a_spawned_process_does_not_repeat_the_calls_of_its_parent(tmp_path, in_
 
 
 def test_a_process_that_is_started_by_another_may_call_once_it_runs(tmp_path):
-    process = multiprocessing.get_context("fork").Process(target=import_time.reject_call)
-    process.start()
-    process.join(30)
+    code = f"{SINGLE}import multiprocessing, sys\n" + (
+        "if __name__ == '__main__':\n"
+        "    child = multiprocessing.get_context('fork').Process(target=f)\n"
+        "    child.start(); child.join(); sys.exit(child.exitcode)\n"
+    )
 
-    assert process.exitcode == 0
+    assert run(tmp_path, code).returncode == 0

@@ -11,10 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.environment import conda_solver, environment_files, package_sources, solver, uv, wheel_solver, wheels
+from clusterfn.config.spec import Host
+from clusterfn.environment import (
+    conda_solver,
+    environment_files,
+    package_sources,
+    resolve,
+    solver,
+    uv,
+    wheel_solver,
+    wheels,
+)
 from clusterfn.environment.conda_solver import SolveTarget
+from clusterfn.environment.cuda import GpuCapabilities
 from clusterfn.environment.lock import EnvironmentLock, LockedPackage, Unsolved
 from clusterfn.environment.package_sources import PipConfig
+from clusterfn.environment.resolve import LockedEnvironment
 from clusterfn.environment.specification import Specification
 from clusterfn.errors import LockError
 from tests.lock.conftest import make_wheel
@@ -82,6 +94,20 @@ class Shelf:
 
     def lock(self, name: str = "pyproject.toml", *parts: str, target: SolveTarget = HOST) -> EnvironmentLock:
         return solver.lock_for(self.read(name, *parts), target, self.said.append)
+
+    def lock_name(self, name: str = "pyproject.toml", *parts: str) -> str:
+        """The name of the lock beside the file, which is not there yet."""
+        path = solver.lock_beside(self.read(name, *parts))
+        assert path is not None
+        return path.name
+
+    def environment(
+        self, spec: Specification, gpus: GpuCapabilities | None = None, has: GpuCapabilities | None = None
+    ) -> LockedEnvironment:
+        """The environment of a call on tensor01: the GPUs that it asks for, and those that the host has."""
+        host = Host("tensor01", "tensor01", "bare", "clusterfn.yml:2")
+        facts = {"platform": "linux-x86_64", "glibc": "2.28", "root": "/root"}
+        return resolve.resolve_environment(spec, host, facts, gpus, (3, 11), self.said.append, lambda: has)
 
     def uv_lock(self) -> Path:
         """Write uv.lock as the user does."""

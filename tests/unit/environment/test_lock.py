@@ -221,3 +221,13 @@ def test_without_py_rattler_it_is_said_what_to_install(monkeypatch: pytest.Monke
         find_interpreter()
 
     assert "pip install 'py-rattler" in (caught.value.hint or "")
+
+
+def test_what_an_old_conda_lock_supposed_of_hosts_is_no_package():
+    row = (
+        "- {name: __osx, version: '11.0', manager: conda, platform: osx-64, dependencies: {}, category: main,\n"
+        "   url: 'file:///tmp/osx-64/__osx-11.0-0.tar.bz2', hash: {md5: aa, sha256: null}}\n"
+    )
+    text = f"version: 1\nmetadata: {{platforms: [osx-64], channels: [], sources: []}}\npackage:\n{row}"
+
+    assert parsed(text).packages == ()

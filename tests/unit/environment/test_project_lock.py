@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from clusterfn.config.spec import Host
-from clusterfn.environment import resolve
-from clusterfn.environment.lock import EnvironmentLock
-from clusterfn.errors import LockError
+from clusterfn import LockError
 from tests.lock.conftest import sha256
 from tests.unit.environment.shelf import HOST, Shelf
 
 ARM = replace(HOST, platform="linux-aarch64")
 
 
-def rows(lock: EnvironmentLock, platform: str = "linux-64") -> list[tuple[str, str, str]]:
+def rows(lock: Any, platform: str = "linux-64") -> list[tuple[str, str, str]]:
     return sorted((each.manager, each.name, each.version) for each in lock.on(platform))
 
 
@@ -186,10 +184,7 @@ def test_what_was_asked_for_and_private_indexes_reach_the_environment(shelf: She
     shelf.wheel("deep")
     index = '[[tool.uv.index]]\nname = "ours"\nurl = "https://ours.invalid/simple"\nexplicit = true\n'
     shelf.pyproject('"toy"', index)
-    facts = {"platform": "linux-x86_64", "glibc": "2.28", "root": "/root"}
-    host = Host("tensor01", "tensor01", "bare", "clusterfn.yml:2")
-
-    made = resolve.resolve_environment(shelf.read(), host, facts, None, (3, 11), shelf.said.append)
+    made = shelf.environment(shelf.read())
 
     assert made.wanted == ("toy",)
     assert made.indexes == (("ours", "https://ours.invalid/simple"),)

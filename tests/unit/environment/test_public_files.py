@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from clusterfn.environment import lock as locks
-from clusterfn.errors import ConfigError
+from clusterfn import ConfigError
 from tests.unit.environment.shelf import Shelf
 from tests.unit.environment.test_locks_of_others import PACKAGE, PARTS
 
@@ -20,16 +17,6 @@ def test_extras_in_the_list_of_conda_are_rejected_with_their_line(shelf: Shelf, 
         shelf.read("environment.yml")
 
     assert "`pip:`" in str(caught.value.hint)
-
-
-def test_what_an_old_conda_lock_supposed_of_hosts_is_no_package():
-    row = (
-        "- {name: __osx, version: '11.0', manager: conda, platform: osx-64, dependencies: {}, category: main,\n"
-        "   url: 'file:///tmp/osx-64/__osx-11.0-0.tar.bz2', hash: {md5: aa, sha256: null}}\n"
-    )
-    text = f"version: 1\nmetadata: {{platforms: [osx-64], channels: [], sources: []}}\npackage:\n{row}"
-
-    assert locks.parse_lock(text.encode(), Path("x.conda-lock.yml")).packages == ()
 
 
 def test_what_a_pylock_does_not_have_is_rejected(shelf: Shelf):

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.config.spec import Host
-from clusterfn.environment import cuda, packages, resolve
+from clusterfn.environment import cuda, packages
 from clusterfn.environment import lock as locks
 from clusterfn.environment.cuda import GpuCapabilities
 from clusterfn.environment.specification import Specification
@@ -79,9 +78,7 @@ def read(shelf: Shelf, place: str, wanted: str) -> Specification:
 
 def locked(shelf: Shelf, spec: Specification, gpus: GpuCapabilities | None, has: GpuCapabilities | None = OLD) -> str:
     """The version of PyTorch in the lock for a call."""
-    host = Host("tensor01", "tensor01", "bare", "clusterfn.yml:2")
-    facts = {"platform": "linux-x86_64", "glibc": "2.28", "root": "/root"}
-    made = resolve.resolve_environment(spec, host, facts, gpus, (3, 11), shelf.said.append, lambda: has)
+    made = shelf.environment(spec, gpus, has)
     return next(each.version for each in made.lock.packages if each.name == "torch")
 
 

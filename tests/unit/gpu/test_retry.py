@@ -11,9 +11,7 @@ from functools import partial
 
 import pytest
 
-from clusterfn.bridge.worker.cuda_table import HERE, NEVER, TABLE
-from clusterfn.errors import ConfigError, SubmitError, Unreachable
-from clusterfn.gpu import GpuMonitor, retry_transient, smi
+from clusterfn import ConfigError, SubmitError, Unreachable, gpu
 from tests.fakes import torch as fake_torch
 from tests.waiting import replace_here, until
 
@@ -80,9 +78,9 @@ def test_a_transient_error_is_tried_again_and_waits_longer_each_time(waits, logg
     failing = Failing(BUSY, ConnectionResetError("peer"), BUSY)
 
     if made:
-        result = asyncio.run(retry_transient(made(failing), attempts=4, backoff_s=2.0)(1, a=2))
+        result = asyncio.run(gpu.retry_transient(made(failing), attempts=4, backoff_s=2.0)(1, a=2))
     else:
-        result = retry_transient(failing, attempts=4, backoff_s=2.0)(1, a=2)
+        result = gpu.retry_transient(failing, attempts=4, backoff_s=2.0)(1, a=2)
 
     assert result == ((1,), {"a": 2})
     assert all(most / 2 <= wait <= most for wait, most in zip(waits, (2.0, 4.0, 8.0)))
@@ -112,31 +110,19 @@ def test_only_what_may_go_away_in_this_process_is_tried_again(waits, error, agai
     failing = Failing(error)
 
     if again:
-        assert retry_transient(failing)(7) == ((7,), {})
+        assert gpu.retry_transient(failing)(7) == ((7,), {})
     else:
         with pytest.raises(type(error)) as caught:
-            retry_transient(failing)(7)
+            gpu.retry_transient(failing)(7)
         assert caught.value is error
     assert failing.calls == 1 + again
-
-
-@pytest.mark.parametrize("row", [row for row in TABLE if row.retry != NEVER], ids=lambda row: row.name)
-def test_each_transient_row_is_tried_here_or_said_to_need_a_new_process(waits, row):
-    failing = Failing(RuntimeError(row.texts[0]))
-
-    if row.retry == HERE:
-        assert retry_transient(failing)() == ((), {})
-        return
-    with pytest.raises(RuntimeError) as caught:
-        retry_transient(failing)()
-    assert caught.value.__notes__[-1].startswith("a new process may succeed where this one cannot; next: ")
 
 
 def test_the_last_error_is_raised_as_itself_with_the_count(waits):
     failing = Failing(BUSY, BUSY, last := RuntimeError(str(BUSY)), BUSY)
 
     with pytest.raises(RuntimeError) as caught:
-        retry_transient(failing)()
+        gpu.retry_transient(failing)()
 
     assert (caught.value, failing.calls, len(waits)) == (last, 3, 2)
     assert last.__notes__ == ["Failing was called 3 times"]
@@ -147,17 +133,17 @@ def test_memory_is_given_back_between_attempts(waits, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", torch)
     failing = Failing(torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))
 
-    assert retry_transient(failing, also=(torch.cuda.OutOfMemoryError,))() == ((), {})
+    assert gpu.retry_transient(failing, also=(torch.cuda.OutOfMemoryError,))() == ((), {})
     assert torch.cuda.asked == ["empty_cache"]
 
 
 def test_as_a_decorator_it_keeps_name_and_kind(waits):
-    @retry_transient
+    @gpu.retry_transient
     def load(path):
         """Doc."""
         return path
 
-    @retry_transient(attempts=2)
+    @gpu.retry_transient(attempts=2)
     async def fetch(path):
         return path
 
@@ -170,7 +156,7 @@ def test_the_wait_is_a_minute_at_most_and_the_programs_dice_are_left_alone(waits
     expected = random.random()
     random.seed(7)
 
-    retry_transient(Failing(*[BUSY] * 9), attempts=10, backoff_s=30.0)()
+    gpu.retry_transient(Failing(*[BUSY] * 9), attempts=10, backoff_s=30.0)()
 
     assert max(waits) <= 60.0
     assert random.random() == expected
@@ -182,9 +168,9 @@ def test_what_makes_no_sense_is_refused():
 
     for wrong in ({"attempts": 0}, {"backoff_s": -1.0}):
         with pytest.raises(ConfigError):
-            retry_transient(print, **wrong)
+            gpu.retry_transient(print, **wrong)
     with pytest.raises(ConfigError, match="'numbers' again: it is a generator"):
-        retry_transient(numbers)
+        gpu.retry_transient(numbers)
 
 
 # Use of the cards
@@ -197,7 +183,7 @@ def wait_for_looks(monitor, looks):
 def test_the_monitor_sees_peaks_and_use_of_the_visible_gpus(box, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
 
-    with GpuMonitor(interval_s=0.1) as monitor:
+    with gpu.GpuMonitor(interval_s=0.1) as monitor:
         wait_for_looks(monitor, 1)
         with box.process(gpu=3, pid=1, used_mib=20476, utilization=80):
             wait_for_looks(monitor, monitor.looks + 2)
@@ -213,7 +199,7 @@ def test_the_monitor_sees_peaks_and_use_of_the_visible_gpus(box, monkeypatch):
 
 
 def test_a_short_block_is_looked_at_too(box):
-    with box.process(gpu=0, pid=1, used_mib=1020), GpuMonitor(interval_s=30.0) as monitor:
+    with box.process(gpu=0, pid=1, used_mib=1020), gpu.GpuMonitor(interval_s=30.0) as monitor:
         pass
 
     assert monitor.looks >= 1
@@ -225,7 +211,7 @@ def test_where_there_is_no_nvidia_smi_pytorch_is_asked(monkeypatch):
     torch.cuda.peak_gb[0] = 9.5
     monkeypatch.setitem(sys.modules, "torch", torch)
 
-    with GpuMonitor() as monitor:
+    with gpu.GpuMonitor() as monitor:
         pass
 
     assert (monitor.devices[0].peak_gb, monitor.devices[0].own_peak_gb, monitor.peak_gb) == (10.0, 9.5, 10.0)
@@ -235,10 +221,10 @@ def test_where_there_is_no_nvidia_smi_pytorch_is_asked(monkeypatch):
 def test_a_monitor_that_sees_nothing_says_why_and_harms_nothing(request, monkeypatch, mode):
     if mode:
         request.getfixturevalue("box").set(mode)
-        monkeypatch.setattr(smi, "PATIENCE_S", 0.3)
+        monkeypatch.setattr(gpu.smi, "PATIENCE_S", 0.3)
     before = set(threading.enumerate())
 
-    with GpuMonitor() as monitor:
+    with gpu.GpuMonitor() as monitor:
         result = 42
 
     assert (result, monitor.devices, monitor.peak_gb, monitor.looks) == (42, (), 0.0, 0)
@@ -247,7 +233,7 @@ def test_a_monitor_that_sees_nothing_says_why_and_harms_nothing(request, monkeyp
 
 
 def test_the_monitor_ends_with_its_block_and_starts_again(box):
-    monitor = GpuMonitor(interval_s=30.0)
+    monitor = gpu.GpuMonitor(interval_s=30.0)
     with pytest.raises(ValueError, match="bad"), monitor:
         raise ValueError("bad")
     looks = monitor.looks
@@ -264,4 +250,4 @@ def test_the_monitor_ends_with_its_block_and_starts_again(box):
 
 def test_looking_too_often_is_refused():
     with pytest.raises(ConfigError, match=r"at least 0\.1"):
-        GpuMonitor(interval_s=0.01)
+        gpu.GpuMonitor(interval_s=0.01)

@@ -285,3 +285,23 @@ def test_nobody_is_asked_on_a_bare_host():
     watch.add("a.1", lambda _: None)
     watch.look_now()
     assert connection.asked == []
+
+
+def test_a_program_that_sends_a_job_every_few_seconds_asks_the_controller_once_a_minute(made):
+    watch, connection, clock = made
+    for number in range(30):
+        watch.add(f"a.{number}", lambda _: None)
+        clock.now += 4
+        if connection.asked[-1] == 4 or number == 29:
+            connection.answer("7|PENDING|Priority|a.1")
+    assert connection.asked[-1] == 60
+
+    before = len(connection.asked)
+    for _ in range(20):  # a file system that hangs: each heartbeat is missed every few seconds
+        watch.look_now()
+        clock.now += 2
+    assert connection.asked[before:] == []
+
+    clock.now += 600
+    watch.add("b.1", lambda _: None)
+    assert connection.asked[-1] == 4, "the first job of some minutes is looked at soon all the same"

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge import layout
 from tests.unit.hosts.test_bridge_bundle import run_with_bridge
 
 
@@ -19,4 +18,4 @@ def test_a_module_that_registers_our_backend_of_joblib_is_imported_in_a_job_and_
         "    print(joblib.Parallel()(joblib.delayed(abs)(-x) for x in range(3)))"
     )
 
-    assert run_with_bridge(tmp_path, sys.executable, code, **{layout.TAG: "7f3a000011112222/1"}) == "[0, 1, 2]\n"
+    assert run_with_bridge(tmp_path, sys.executable, code, CLUSTERFN_JOB="7f3a000011112222/1") == "[0, 1, 2]\n"

@@ -7,6 +7,8 @@ import hashlib
 import json
 import os
 import pickle
+import pickletools
+import re
 import subprocess
 import sys
 import threading
@@ -281,3 +283,88 @@ def test_the_first_line_has_the_size_of_the_whole_file():
     data = whole(Buffer(b"a" * SHORT))
 
     assert container.size_by_header(data[: data.index(b"\n") + 1]) == len(data)
+
+
+OTHER = (3, 9) if sys.version_info[:2] != (3, 9) else (3, 10)
+
+
+def packed(obj, target=OTHER):
+    return container.pack(obj, target=target)
+
+
+def names_in(data):
+    return {str(argument) for _, argument, _ in pickletools.genops(data)}
+
+
+def closed_over(n):
+    class Local:
+        def get(self):
+            return n
+
+    return lambda m: (m, n, Local)
+
+
+def test_there_is_no_byte_code_between_versions():
+    here = names_in(packed(closed_over(1), target=None).pickle)
+    there = names_in(packed(closed_over(1)).pickle)
+
+    assert "CodeType" in here
+    assert "CodeType" not in there
+    assert any("lambda m: (m, n, Local)" in name for name in there)
+
+
+def test_only_what_goes_to_another_version_says_so_in_its_header():
+    headers = [packed([1], target).pieces()[0] for target in (None, sys.version_info[:2], OTHER)]
+
+    assert [b'"code": "text"' in header for header in headers] == [False, False, True]
+
+
+def test_byte_code_under_that_header_is_refused():
+    pieces = packed(closed_over(1), target=None).pieces()
+    head = re.sub(rb', "crc": \d+}\n', b', "code": "text"', pieces[0])
+    data = container.seal(head, container.checksum(pieces[1:])) + b"".join(pieces[1:])
+
+    with pytest.raises(Exception, match="byte code of another version"):
+        container.loads(data)
+
+
+ATTACH = """
+import sys
+sys.path.insert(0, {library!r})
+from clusterfn.hosts import serialization as wire
+import dataclasses, enum
+
+@dataclasses.dataclass
+class Point:
+    x: int
+
+class Colour(enum.Enum):
+    RED = 1
+
+class Outer:
+    class Inner:
+        pass
+
+class Mine(Exception):
+    def __init__(self, a, *, b):
+        self.b = b
+
+if {loads}:
+    methods = Point.__init__
+    point, colour, inner, records = wire.part("container").loads(sys.stdin.buffer.read())
+    mine = wire.part("exceptions").from_records(records)
+    assert type(point) is Point and point == Point(3)
+    assert colour is Colour.RED and type(inner) is Outer.Inner and type(mine) is Mine and mine.b == 2
+    assert Point.__init__ is methods
+else:
+    value = Point(3), Colour.RED, Outer.Inner(), wire.part("exceptions").to_records(Mine(1, b=2))
+    wire.part("container").dump(value, sys.stdout.buffer)
+"""
+
+
+def test_a_fresh_process_with_the_same_classes_gets_its_own():
+    def run(loads, data):
+        code = ATTACH.format(library=str(roundtrip.LIBRARY.parent), loads=loads)
+        return subprocess.run([sys.executable, "-c", code], input=data, capture_output=True, check=True).stdout
+
+    assert run(True, run(False, b"")) == b""

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import pickletools
-import re
-import sys
-
 import pytest
 
-from clusterfn.hosts import serialization
 from tests.fixtures import roundtrip
 from tests.unit.bridge.serialization.test_calls import CALLS, GROUPS, version
 
@@ -26,7 +21,6 @@ def pairs(those, usual):
     ]
 
 
-OTHER = (3, 9) if sys.version_info[:2] != (3, 9) else (3, 10)
 # Groups of exceptions are of Python 3.11: without them there is nothing to bring back.
 UNKNOWN_THERE = {"3.9": GROUPS, "3.10": GROUPS}
 
@@ -92,44 +86,3 @@ FEW = [("3.11", "3.11"), ("3.13", "3.9"), ("3.9", "3.13")]
 @pytest.mark.parametrize("script", [f"{each}_script.py" for each in SCRIPTS])
 def test_what_a_script_does_with_classes_goes_and_comes_back(caller, there, script, tmp_path):
     assert not_kept(caller, there, script, tmp_path) == {}
-
-
-def packed(obj, target=OTHER):
-    return serialization.part("container").pack(obj, target=target)
-
-
-def names_in(data):
-    return {str(argument) for _, argument, _ in pickletools.genops(data)}
-
-
-def closed_over(n):
-    class Local:
-        def get(self):
-            return n
-
-    return lambda m: (m, n, Local)
-
-
-def test_there_is_no_byte_code_between_versions():
-    here = names_in(packed(closed_over(1), target=None).pickle)
-    there = names_in(packed(closed_over(1)).pickle)
-
-    assert "CodeType" in here
-    assert "CodeType" not in there
-    assert any("lambda m: (m, n, Local)" in name for name in there)
-
-
-def test_only_what_goes_to_another_version_says_so_in_its_header():
-    headers = [packed([1], target).pieces()[0] for target in (None, sys.version_info[:2], OTHER)]
-
-    assert [b'"code": "text"' in header for header in headers] == [False, False, True]
-
-
-def test_byte_code_under_that_header_is_refused():
-    pieces = packed(closed_over(1), target=None).pieces()
-    container = serialization.part("container")
-    head = re.sub(rb', "crc": \d+}\n', b', "code": "text"', pieces[0])
-    data = container.seal(head, container.checksum(pieces[1:])) + b"".join(pieces[1:])
-
-    with pytest.raises(Exception, match="byte code of another version"):
-        container.loads(data)

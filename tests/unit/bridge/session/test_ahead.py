@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,9 @@ import pytest
 
 from clusterfn.bridge import session
 from clusterfn.hosts import serialization
-from tests.waiting import until
+from tests.unit.bridge.session.serving import Client, Server
+from tests.unit.bridge.session.test_door import note_and_stay, outlast_and_kill_the_runner
+from tests.waiting import WAIT_S, until
 
 
 def part(name: str) -> Any:
@@ -152,3 +155,28 @@ def test_the_value_and_the_outcome_of_a_call_are_brought_to_the_disk(tmp_path: P
     flush.sync([str(tmp_path)])
 
     assert synced == {each.stat().st_ino for each in (tmp_path, *tmp_path.iterdir())}
+
+
+# Once the gate is there, no worker gets as far as to wait for a call.
+DIE_AT_THE_GATE = """
+import os
+from clusterfn.hosts import serialization
+serialization.part("container")
+from clusterfn.bridge.session import runner
+serve_calls = runner.CallRunner.serve
+runner.CallRunner.serve = lambda self: os._exit(7) if os.path.exists({gate!r}) else serve_calls(self)
+"""
+
+
+def test_a_session_whose_workers_die_at_once_ends_with_its_other_calls(start: Callable[..., Server], tmp_path: Path):
+    gate, pids = tmp_path / "gate", tmp_path / "pids"
+    server = start(workers=2, before=DIE_AT_THE_GATE.format(gate=str(gate)))
+    client = Client(server)
+    client.send(1, note_and_stay, str(pids))
+    until(lambda: pids.exists() and pids.read_text().endswith("\n"))
+
+    gate.touch()
+    client.send(2, outlast_and_kill_the_runner, 0.0)
+
+    assert server.process.wait(WAIT_S) != 0
+    until(lambda: not Path("/proc", pids.read_text().strip()).exists())

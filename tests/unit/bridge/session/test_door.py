@@ -17,7 +17,7 @@ import pytest
 
 from tests.processes import descendants_of
 from tests.unit.bridge.session.serving import Client, Server, frame, of_main, payload_of
-from tests.waiting import WAIT_S, until
+from tests.waiting import until
 
 
 @of_main
@@ -150,31 +150,6 @@ def note_and_stay(path: str) -> None:
     with Path(path).open("a") as file:
         file.write(f"{os.getpid()}\n")
     time.sleep(600)
-
-
-# Once the gate is there, no worker gets as far as to wait for a call.
-DIE_AT_THE_GATE = """
-import os
-from clusterfn.hosts import serialization
-serialization.part("container")
-from clusterfn.bridge.session import runner
-serve_calls = runner.CallRunner.serve
-runner.CallRunner.serve = lambda self: os._exit(7) if os.path.exists({gate!r}) else serve_calls(self)
-"""
-
-
-def test_a_session_whose_workers_die_at_once_ends_with_its_other_calls(start: Callable[..., Server], tmp_path: Path):
-    gate, pids = tmp_path / "gate", tmp_path / "pids"
-    server = start(workers=2, before=DIE_AT_THE_GATE.format(gate=str(gate)))
-    client = Client(server)
-    client.send(1, note_and_stay, str(pids))
-    until(lambda: pids.exists() and pids.read_text().endswith("\n"))
-
-    gate.touch()
-    client.send(2, outlast_and_kill_the_runner, 0.0)
-
-    assert server.process.wait(WAIT_S) != 0
-    until(lambda: not Path("/proc", pids.read_text().strip()).exists())
 
 
 def test_a_call_that_an_earlier_start_has_taken_does_not_run_again(start: Callable[..., Server], tmp_path: Path):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import codecs
-from pathlib import Path
 
 import pytest
 
 from clusterfn import ConfigError
-from clusterfn.environment.environment_files import read_file
+from tests.unit.environment.shelf import Shelf
 
 ENCODINGS = [
     ("utf-8", b""), ("utf-8", codecs.BOM_UTF8), ("utf-16-le", codecs.BOM_UTF16_LE), ("utf-16-be", codecs.BOM_UTF16_BE),
@@ -21,10 +20,10 @@ FILES = {
 
 @pytest.mark.parametrize("encoding, mark", ENCODINGS)
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_is_read_by_its_bom(tmp_path: Path, name: str, encoding: str, mark: bytes):
-    (tmp_path / name).write_bytes(mark + FILES[name].encode(encoding))
+def test_a_file_is_read_by_its_bom(shelf: Shelf, name: str, encoding: str, mark: bytes):
+    (shelf.project / name).write_bytes(mark + FILES[name].encode(encoding))
 
-    assert [each.text for each in read_file(tmp_path / name).pip] == ["numpy>=2"]
+    assert [each.text for each in shelf.read(name).pip] == ["numpy>=2"]
 
 
 @pytest.mark.parametrize(
@@ -38,19 +37,19 @@ def test_a_file_is_read_by_its_bom(tmp_path: Path, name: str, encoding: str, mar
     ],
 )
 @pytest.mark.parametrize("name", [*FILES, "pyproject.toml"])
-def test_what_is_not_text_is_refused_with_its_place(tmp_path: Path, name: str, data: bytes, message: str):
-    (tmp_path / name).write_bytes(data)
+def test_what_is_not_text_is_refused_with_its_place(shelf: Shelf, name: str, data: bytes, message: str):
+    (shelf.project / name).write_bytes(data)
 
     with pytest.raises(ConfigError) as caught:
-        read_file(tmp_path / name)
+        shelf.read(name)
 
     in_toml = f"{name} is in UTF-16, and its format allows UTF-8 alone"
     assert message in caught.value.message or (name == "pyproject.toml" and in_toml in caught.value.message)
     assert caught.value.hint == "save the file as UTF-8"
 
 
-def test_a_file_that_cannot_be_read_is_refused_with_the_reason(tmp_path: Path):
-    (tmp_path / "requirements.txt").mkdir()
+def test_a_file_that_cannot_be_read_is_refused_with_the_reason(shelf: Shelf):
+    (shelf.project / "requirements.txt").mkdir()
 
     with pytest.raises(ConfigError, match=r"requirements.txt cannot be read: Is a directory"):
-        read_file(tmp_path / "requirements.txt")
+        shelf.read("requirements.txt")

@@ -1,0 +1,19 @@
+"""A project of the user's own in a folder, and which files of it travel with a function."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from clusterfn.calls import module_sources
+
+
+def write(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        path = folder / (name.replace("__", "/").replace("/init", "/__init__") + ".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def sent(*names: str) -> set[str]:
+    parcel = module_sources.collect(names)[0]
+    return set(parcel.files) if parcel else set()

@@ -1,0 +1,175 @@
+"""The results of a group as a user waits for them, and what the group says meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterfn import ClusterfnError, JobGroup, MapError
+from tests.unit.calls.groups import end, ended, group
+from tests.waiting import WAIT_S, until
+
+
+def test_the_names_of_a_group_are_those_that_the_reference_explains():
+    text = (Path(__file__).parents[3] / "docs/reference/api.md").read_text(encoding="utf-8")
+    table = text.split("## `JobGroup`")[1].split("\n## ")[0]
+    explained = {
+        re.match(r"\w+", word)[0]
+        for row in table.splitlines() if row.startswith("| `")
+        for word in re.findall(r"`([^`]*)`", row.split(" | ")[0]) if "group" not in word and "async" not in word
+    }  # fmt: skip
+
+    assert {name for name in dir(ended(1)) if not name.startswith("_")} == explained
+
+
+def test_waiting_has_an_end():
+    known, made = group(2)
+    end(known, 1, 1)
+
+    assert not made.wait(0.01) and not made.done()
+    with pytest.raises(concurrent.futures.TimeoutError, match="1 of 2 items have not ended"):
+        made.results(timeout=0.01)
+
+
+def test_none_succeeded_counts_each_cause():
+    made = ended(*[ValueError(n % 2) for n in range(5)])
+
+    with pytest.raises(MapError) as caught:
+        made.results()
+    assert caught.value.evidence == ("3 x ValueError: 0", "2 x ValueError: 1")
+    assert caught.value.__cause__ is made.failed[0]
+
+
+class Odd(Exception):
+    def __str__(self) -> str:
+        raise AttributeError("response")
+
+
+def test_results_come_although_an_exception_cannot_be_put_into_words(capfd):
+    assert ended(1, Odd()).results()[0] == 1
+    assert "item 1 ✗ failed: Odd: <no message: its __str__ raised AttributeError>" in capfd.readouterr().err
+    with pytest.raises(MapError, match="1 x Odd: <no message"):
+        ended(Odd()).results()
+
+
+def test_a_long_cause_ends_with_an_ellipsis(capfd):
+    ended(1, ValueError("x" * 300)).results()
+    line = next(each for each in capfd.readouterr().err.splitlines() if "✗" in each)
+    assert line.endswith("x…") and len(line) < 200
+
+
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+def test_a_group_that_waits_says_why(monkeypatch, term):
+    pytest.importorskip("pty", reason="a terminal of one's own needs Unix")
+    monkeypatch.setenv("TERM", term)
+    known, made = group(2)
+    known.set_state("PENDING", "waiting for its turn")
+    ours, theirs = os.openpty()
+    os.set_blocking(ours, False)
+    shown = ""
+
+    def look():
+        nonlocal shown
+        with pytest.raises(TimeoutError):
+            made.results(timeout=1.2)
+        with contextlib.suppress(BlockingIOError):
+            shown += os.read(ours, 65536).decode()
+        return "(waiting for its turn)" in shown
+
+    with os.fdopen(theirs, "w", encoding="utf-8") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        until(look)
+    os.close(ours)
+
+    assert ("\x1b" not in shown) == (term == "dumb")
+    assert "clusterfn: 7f3a pending (waiting for its turn)" in shown or term == "xterm"
+
+
+def test_what_is_known_is_reported_in_one_line():
+    known, made = group(3)
+    assert made.status == "PENDING (0 of 3 ended)"
+    known.begin_item(1)
+    end(known, 0, 1)
+    known.set_state("PENDING", "waiting for its turn")
+
+    assert made.status == "RUNNING (1 of 3 ended: 1 returned; waiting for its turn)"
+    assert repr(made).startswith("<JobGroup 7f3a000011112222 train on tensor01: RUNNING")
+
+
+def test_a_table_without_pandas_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+
+    with pytest.raises(ModuleNotFoundError, match=r"pip install pandas, or take results\(\)"):
+        ended(1).to_dataframe()
+
+
+def test_one_result_is_waited_for_by_itself():
+    known, made = group(3)
+    end(known, 2, 5)
+    end(known, 1, KeyError("x"))
+
+    assert made.result(2) == 5
+    with pytest.raises(KeyError):
+        made.result(1)
+    with pytest.raises(concurrent.futures.TimeoutError, match="item 0 has not ended"):
+        made.result(0, timeout=0.01)
+
+
+ASKED = {
+    "result": lambda made, index: made.result(index, timeout=0.01),
+    "usage": JobGroup.usage,
+    "logs": JobGroup.logs,
+    "stack": JobGroup.stack,
+    "files": JobGroup.files,
+    "download": JobGroup.download,
+    "label": JobGroup.label,
+}
+
+
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+def test_an_item_that_is_not_there_is_refused_at_once(asked):
+    made = ended(1, 2)
+
+    for index in (2, -3):
+        with pytest.raises(IndexError, match=f"there is no item {index}: the group has 2 items, 0 to 1"):
+            asked(made, index)
+    with pytest.raises(TypeError, match="'a' is not the index of an item"):
+        asked(made, "a")
+
+
+def test_items_can_be_counted_from_the_end_and_one_is_counted_in_the_singular():
+    assert ended(1, 2, 3).result(-1) == 3 and ended(1, 2).label(-1) == "item 1"
+    with pytest.raises(IndexError, match="^there is no item 1: the group has one item, 0$"):
+        ended(1).result(1)
+
+
+def test_async_for_can_be_left_while_it_waits_and_wakes_when_an_item_ends():
+    known, made = group(2)
+
+    async def gather():
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(made.__aiter__().__anext__(), 0.05)
+        asyncio.get_running_loop().call_later(0.05, end, known, 1, "b")
+        asyncio.get_running_loop().call_later(0.1, end, known, 0, "a")
+        return [found async for found in made]
+
+    assert asyncio.run(asyncio.wait_for(gather(), WAIT_S)) == [(1, "b"), (0, "a")]
+    assert known.listeners == []
+
+
+def test_what_is_lost_ends_an_async_for():
+    known, made = group(1)
+
+    async def gather():
+        asyncio.get_running_loop().call_later(0.05, known.fail, ClusterfnError("gone"))
+        return [found async for found in made]
+
+    with pytest.raises(ClusterfnError, match="gone"):
+        asyncio.run(asyncio.wait_for(gather(), WAIT_S))

@@ -1,0 +1,297 @@
+"""Requests to a host in memory: which error each becomes, what is asked again, and what waits for a person."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterfn import AuthenticationError, HostDiskFull, HostError, HostKeyError, Unreachable
+from tests.fakes.transport import agent
+from tests.unit.hosts.in_memory import OK, Connected, answering, failing, hold_back, is_ping, silent
+from tests.waiting import WAIT_S, until
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "words"),
+    [
+        ("full", HostDiskFull, "No space is left on lab8 for /p"),
+        ("denied", HostError, "/p on lab8 cannot be used"),
+        ("missing", HostError, "/p does not exist on lab8"),
+        ("timeout", HostError, "lab8 could not carry out the request"),
+        ("skipped", HostError, "No such thing"),
+        ("changed", HostError, "/p on lab8 has changed: No such thing"),
+        ("lost", HostError, "No such thing"),
+    ],
+)
+def test_an_error_frame_is_a_typed_error(connected: Connected, kind: str, error: type[HostError], words: str) -> None:
+    connection, _ = connected(failing(kind, free=0, needed=2**20))
+
+    with pytest.raises(error, match=words) as caught:
+        connection.ping().result(WAIT_S)
+    assert (caught.value.host, caught.value.kind) == ("lab8", kind)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("facts", "begins", "amounts"),
+    [
+        ({"free": 2**40, "errno": 122}, "Your disk quota on lab8 leaves no space for /p", "1 MB needed"),
+        ({"free": 0}, "No space is left on lab8 for /p", "0 bytes free, 1 MB needed"),
+    ],
+)
+def test_a_full_disk_says_how_much_and_a_quota_is_named_and_not_contradicted(
+    connected: Connected, facts: dict[str, int], begins: str, amounts: str
+) -> None:
+    connection, _ = connected(failing("full", needed=2**20, **facts))
+
+    error = connection.put("/p", b"x").exception(WAIT_S)
+
+    assert isinstance(error, HostDiskFull)
+    assert str(error).startswith(begins) and error.evidence == ("No such thing", amounts)
+
+
+@pytest.mark.parametrize("ask", ["result", "exception"])
+def test_a_reply_that_does_not_come_says_who_did_not_answer_what_and_goes_on(connected: Connected, ask: str) -> None:
+    connection, _ = connected(silent)
+    reply = connection.run(["sinfo", "--noheader"])
+
+    with pytest.raises(Unreachable, match="lab8 did not answer `run sinfo` within 0.01 s") as caught:
+        getattr(reply, ask)(0.01)
+    assert (reply.done(), caught.value.retryable, caught.value.host) == (False, True, "lab8")
+
+
+def test_what_was_asked_is_reported_of_files_and_of_ends_too(connected: Connected) -> None:
+    connection, _ = connected(silent)
+
+    with pytest.raises(Unreachable, match="`follow /p`"):
+        connection.wait("/p").result(0)
+    with pytest.raises(Unreachable, match="`the end of spawn job.sh`"):
+        connection.spawn(["job.sh"], "/", "/log").exited.result(0)
+
+
+def test_what_comes_after_names_only_what_is_still_open(connected: Connected) -> None:
+    connection, transport = connected(lambda request, body: [(OK, b"")] if is_ping(request) else [])
+    ended, waiting = connection.ping(), connection.have(["/a"])
+    ended.result(WAIT_S)
+
+    connection.run(["x"], after=[ended, waiting])
+
+    run = until(lambda: [asked for asked in transport.program.asked if asked["do"] == "run"])[0]  # type: ignore[attr-defined]
+    assert run["after"] == [waiting.id]
+
+
+def test_small_requests_overtake_the_chunks_of_two_uploads_that_take_turns(connected: Connected) -> None:
+    connection, transport = connected(
+        lambda request, body: answering(request, body) if is_ping(request) or request.get("last") else ()
+    )
+    gate = hold_back(transport)
+    first = connection.put("/a", bytes(2**20))
+    second = connection.put("/b", bytes(2**20))
+    ping = connection.ping()
+    gate.set()
+    for reply in (first, second, ping):
+        reply.result(WAIT_S)
+
+    asked = [(header["do"], header["id"]) for header in transport.program.asked]  # type: ignore[attr-defined]
+    chunks = [number for do, number in asked if do == "chunk"]
+    assert asked.index(("have", ping.id)) < len(asked) - 4
+    assert chunks[1:7] in ([first.id, second.id] * 3, [second.id, first.id] * 3)
+
+
+def test_a_file_that_vanishes_while_it_is_sent_fails_its_put_alone(connected: Connected, tmp_path: Path) -> None:
+    connection, transport = connected(lambda request, body: [(OK, b"")] if is_ping(request) else [])
+    gate = hold_back(transport)
+    source = tmp_path / "source"
+    source.write_bytes(b"x")
+    put = connection.put("/p", source)
+    source.unlink()
+    gate.set()
+
+    assert isinstance(put.exception(WAIT_S), FileNotFoundError)
+    connection.ping().result(WAIT_S)
+
+
+def test_after_a_break_only_those_of_many_files_are_asked_for_that_have_not_come(connected: Connected) -> None:
+    asked: list[list[list[Any]]] = []
+
+    def handler(request: dict[str, Any], body: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
+        if request["do"] == "get":
+            asked.append(request["files"])
+            yield {"sizes": [2, None]}, b"ab"
+            if len(request["files"]) == 2:
+                yield OK, b""
+
+    connection, transport = connected(handler)
+    came: list[tuple[str, bytes | None]] = []
+    reply = connection.get_each("/p", {"a": 2, "b": 1, "c": 2, "d": 9}, lambda *file: came.append(file))
+    until(lambda: reply.moved)
+    transport.drop()
+    reply.result(WAIT_S)
+
+    assert came == [("a", b"ab"), ("b", None), ("c", b"ab"), ("d", None)]
+    assert asked == [[["a", 2], ["b", 1], ["c", 2], ["d", 9]], [["c", 2], ["d", 9]]]
+
+
+def test_a_strange_host_key_ends_the_connection(connected: Connected) -> None:
+    connection, transport = connected(silent)
+    reply = connection.ping()
+    transport.error = HostKeyError("no", host="lab8")
+    transport.drop()
+
+    with pytest.raises(HostKeyError):
+        reply.result(WAIT_S)
+    assert len(transport.commands) == 2
+    assert not connection.usable()
+    with pytest.raises(HostKeyError):
+        connection.ping()
+
+
+def test_a_refused_login_waits_for_a_person_and_is_not_tried_again(
+    connected: Connected, logged_in: threading.Event
+) -> None:
+    connection, transport = connected(silent)
+    asked = connection.ping()
+    until(lambda: transport.program.asked)
+
+    transport.error = AuthenticationError("no", host="lab8")
+    transport.drop()
+    until(lambda: connection.state.name == "waiting")
+    with pytest.raises(
+        AuthenticationError, match="connection to lab8 needs you: clusterfn login lab8; your jobs keep running"
+    ):
+        connection.ping()
+    transport.error, transport.program = None, agent(answering)
+    with pytest.raises(Unreachable):  # it waits on, and nobody knocks at the host
+        asked.result(0.2)
+    assert (len(transport.commands), connection.usable()) == (2, True)
+
+    logged_in.set()
+    asked.result(WAIT_S)
+    assert (len(transport.commands), connection.state.name) == (3, "connected")
+
+
+def test_a_call_right_after_the_login_does_not_wait_for_the_next_look(
+    connected: Connected, logged_in: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, transport = connected(answering)
+    monkeypatch.setattr("clusterfn.hosts.rpc.link.LOCAL_LOOK_S", 60.0)
+    transport.error = AuthenticationError("no", host="lab8")
+    transport.drop()
+    until(lambda: not connection.line.connected)
+    with pytest.raises(AuthenticationError):
+        connection.ping().result(WAIT_S)
+
+    transport.error = None
+    logged_in.set()
+    connection.ping().result(WAIT_S)
+
+
+def test_a_machine_without_a_free_file_is_no_end(connected: Connected) -> None:
+    states: list[Any] = []
+    connection, transport = connected(answering)
+    connection.on_state(states.append)
+    transport.error = OSError(errno.EMFILE, "Too many open files")
+    transport.drop()
+    reply = connection.ping()
+    until(lambda: len(states) > 6)
+    transport.error = None
+
+    reply.result(WAIT_S)
+    assert "This machine could not open a connection to lab8: [Errno 24] Too many open files" in states[2].cause
+
+
+def test_an_error_of_another_kind_on_writing_is_a_host_error_too(connected: Connected) -> None:
+    connection, transport = connected(silent)
+    transport.streams[0].write = lambda data: 1 / 0  # type: ignore[assignment, method-assign, return-value]
+
+    with pytest.raises(HostError, match="broke on this machine"):
+        connection.ping().result(WAIT_S)
+
+
+def test_a_stream_that_cannot_be_closed_keeps_nobody_waiting(connected: Connected) -> None:
+    connection, transport = connected(silent)
+    reply = connection.ping()
+    transport.streams[0].close = lambda: 1 / 0  # type: ignore[assignment, method-assign, return-value]
+
+    connection.close()
+
+    with pytest.raises(HostError, match="was closed"):
+        reply.result(WAIT_S)
+
+
+def test_a_refusal_that_does_not_say_ok_false_is_one(connected: Connected) -> None:
+    refusal = {"end": True, "error": {"kind": "missing", "message": "no such file", "path": ["/p"]}}
+    connection, _ = connected(lambda request, body: answering(request, body) if is_ping(request) else [(refusal, b"")])
+
+    with pytest.raises(HostError, match="The file does not exist on lab8"):
+        connection.have(["/p"]).result(WAIT_S)
+    connection.ping().result(WAIT_S)
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
+def test_callbacks_that_raise_stop_no_other_callback_and_no_reader(
+    connected: Connected, error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    connection, transport = connected(lambda request, body: answering(request, body) if go.wait(WAIT_S) else ())
+    go, called = threading.Event(), []
+
+    def broken(_: object) -> None:
+        raise error
+
+    connection.on_state(broken)
+    connection.on_state(lambda state: called.append(state.name))
+    reply = connection.ping()
+    reply.add_done_callback(broken)
+    reply.add_done_callback(lambda reply: called.append("ping"))
+    go.set()
+    reply.result(WAIT_S)
+    until(lambda: called == ["ping"])
+    transport.drop()
+    connection.ping().result(WAIT_S)
+    connection.close()
+
+    until(lambda: called == ["ping", "reconnecting", "connected", "closed"])
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == 4 * [error]
+
+
+def test_a_callback_that_waits_while_the_connection_closes_gets_an_error(connected: Connected) -> None:
+    connection, _ = connected(silent)
+    first, second = connection.ping(), connection.ping()
+    told: list[BaseException] = []
+
+    def wait(_: object) -> None:
+        with pytest.raises(RuntimeError, match="would wait forever") as caught:
+            second.result(WAIT_S)
+        told.append(caught.value)
+
+    first.add_done_callback(wait)
+    connection.close()
+
+    assert told
+    with pytest.raises(HostError, match="was closed"):
+        second.result()
+
+
+def test_an_answer_and_a_cancel_at_once_end_a_request_once(connected: Connected) -> None:
+    connection, _ = connected(silent)
+    reply = connection.ping()
+    connection.close()
+
+    reply.resolve(None)
+    reply.reject(ValueError())
+
+    assert isinstance(reply.exception(0), HostError)
+
+
+def test_the_error_of_a_closed_connection_does_not_grow(connected: Connected) -> None:
+    connection, _ = connected(silent)
+    connection.close()
+    for _ in range(3):
+        with pytest.raises(HostError, match="was closed") as caught:
+            connection.ping()
+
+    assert len(caught.traceback) <= 6
