@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clusterfn.config.spec import Host
 from clusterfn.environment import (
     conda_solver,
+    cuda,
     environment_files,
+    lock,
     package_sources,
+    packages,
     resolve,
     solver,
     uv,
@@ -34,6 +38,7 @@ from tests.lock.conftest import make_wheel
 CHANNEL = "https://conda.anaconda.org/conda-forge"
 MIRROR = "https://pythons.example"
 HOST = SolveTarget("linux-64", "2.28", None, "3.11")
+BUILDS = cuda.load_table()
 
 
 def of_channel(minor: str, platform: str) -> list[LockedPackage]:
@@ -71,6 +76,10 @@ class Shelf:
     def read(self, name: str = "pyproject.toml", *parts: str) -> Specification:
         return environment_files.read_file(self.project / name, parts)
 
+    def packages(self, wanted: Iterable[str]) -> Specification:
+        """What `packages=` means."""
+        return packages.from_packages(wanted)
+
     def found(
         self, name: str = "pyproject.toml", *parts: str, target: SolveTarget = HOST, python: str = "3.11"
     ) -> dict[str, str]:
@@ -93,7 +102,13 @@ class Shelf:
         return caught.value
 
     def lock(self, name: str = "pyproject.toml", *parts: str, target: SolveTarget = HOST) -> EnvironmentLock:
-        return solver.lock_for(self.read(name, *parts), target, self.said.append)
+        return self.lock_of(self.read(name, *parts), target)
+
+    def lock_of(self, spec: Specification, target: SolveTarget = HOST) -> EnvironmentLock:
+        return solver.lock_for(spec, target, self.said.append)
+
+    def read_lock(self, name: str) -> EnvironmentLock:
+        return lock.read_lock(self.project / name)
 
     def lock_name(self, name: str = "pyproject.toml", *parts: str) -> str:
         """The name of the lock beside the file, which is not there yet."""
@@ -120,6 +135,16 @@ class Shelf:
     def settings(self) -> str:
         """What [tool.uv] says, so that uv itself uses these wheels alone."""
         return f'[tool.uv]\nno-index = true\nfind-links = ["{self.folder}"]\n'
+
+
+def capabilities(driver: str, *capabilities: str) -> GpuCapabilities:
+    """What nvidia-smi says of the GPUs of tensor01."""
+    return GpuCapabilities(driver, capabilities or ("8.6",), "nvidia-smi says on tensor01")
+
+
+def choose_builds(monkeypatch: pytest.MonkeyPatch, choose: Callable[[Iterable[Any]], Iterable[Any]]) -> None:
+    """Let there be no other builds of PyTorch than those chosen from the real ones."""
+    monkeypatch.setattr(cuda, "load_table", lambda: replace(BUILDS, builds=tuple(choose(BUILDS.builds))))
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,75 +10,9 @@ from clusterfn import ConfigError
 from clusterfn.config import places
 from clusterfn.config.forms import names_a_file
 from clusterfn.environment import existing, resolve
-from clusterfn.environment.environment_files import locate_file, read_file
-from clusterfn.environment.packages import from_packages
+from clusterfn.environment.environment_files import locate_file
 from clusterfn.environment.project import admits
-from clusterfn.environment.specification import Specification
-
-
-@pytest.mark.parametrize(
-    ("written", "conda", "pip"),
-    [
-        ("python=3.11", ["python=3.11"], []),
-        ("Numpy>=2", ["numpy >=2"], []),
-        ("numpy == 1.26.4", ["numpy == 1.26.4"], []),
-        ("numpy 1.26.*", ["numpy 1.26.*"], []),
-        ("pytorch=2.5.1=*cuda128*", ["pytorch=2.5.1=*cuda128*"], []),
-        ("numpy[version='>=2']", ["numpy[version='>=2']"], []),
-        ("bioconda::samtools=1.2", ["bioconda::samtools=1.2"], []),
-        ("torch==2.7.1", [], ["torch==2.7.1"]),
-        ("torch=2.7", [], ["torch==2.7.*"]),
-        ("torchvision", [], ["torchvision"]),
-        ("conda-forge::pytorch", ["conda-forge::pytorch"], []),
-        ("pip:rich[jupyter]>=13", [], ["rich[jupyter]>=13"]),
-    ],
-)
-def test_packages_mean(written: str, conda: list[str], pip: list[str]):
-    spec = from_packages([written])
-
-    assert [each.text for each in spec.conda] == conda
-    assert [each.text for each in spec.pip] == pip
-
-
-def test_channels_are_conda_forge_and_those_that_are_named():
-    assert from_packages(["numpy", "bioconda::samtools", "bioconda::bwa"]).channels == ("conda-forge", "bioconda")
-
-
-def test_where_torch_comes_from_is_said():
-    assert from_packages(["torch==2.7.1", "torchvision"]).sentences == (
-        "torch comes from PyPI, as a wheel (conda-forge's is conda-forge::pytorch)",
-    )
-
-
-@pytest.mark.parametrize("written", ["numpy; rm -rf", "=3", "pip:", "pip:-e ./nowhere", "pip:a b", "pip:x @ y.tar"])
-def test_what_names_no_package_is_refused(written: str):
-    with pytest.raises(ConfigError, match="is not a|is not here"):
-        from_packages([written])
-
-
-def test_a_choice_for_one_host_does_not_change_what_is_wanted():
-    spec = from_packages(["torch==2.7.1", "pip:rich"])
-    narrowed = replace(spec, pins=("torch==2.7.*",), torch_backend="cu118")
-
-    assert (narrowed.pip, narrowed.input_hash) == (spec.pip, spec.input_hash)
-    assert spec.wheel("torch").text == "torch==2.7.1"
-    assert spec.wheel("numpy") is None
-
-
-@pytest.mark.parametrize("index", [["--index-url https://e.org/whl/cu118"], ["--index-url", "https://e.org/whl/cu118"]])
-def test_pips_own_words_may_be_among_packages(index: list[str]):
-    spec = from_packages(
-        ["python=3.11", "torch", "uvicorn[standard]", *index, "--extra-index-url=https://e.org/simple"]
-    )
-
-    assert [each.text for each in spec.pip] == ["torch", "uvicorn[standard]"]
-    assert spec.indexes == ("https://e.org/whl/cu118", "https://e.org/simple")
-    assert spec.replaces_index
-    both = from_packages(["python=3.11", "torch", "uvicorn[standard]", *(
-        f"--extra-index-url {url}" for url in spec.indexes)])  # fmt: skip
-    assert not both.replaces_index and both.input_hash != spec.input_hash
-    with pytest.raises(ConfigError, match="--index-url has no value"):
-        from_packages(["torch", "--index-url"])
+from clusterfn.environment.requirement_lines import RequirementLines
 
 
 @pytest.mark.parametrize(
@@ -98,191 +31,6 @@ def test_pips_own_words_may_be_among_packages(index: list[str]):
 )
 def test_the_minor_versions_that_pip_would_take(versions: str, minors: list[int]):
     assert [minor for minor in range(10) if admits(versions, (2, minor))] == minors
-
-
-def test_the_hash_is_that_of_locks_that_are_in_repositories():
-    assert from_packages(("numpy",)).input_hash == "e7b03e0cd3cd7a7d6efb3b7b4af0aaac308a08d4b0f5b71d1b4dd496a2cc207d"
-
-
-def test_the_same_wishes_have_the_same_hash():
-    first, second = from_packages(["numpy>=2", "pandas"]), from_packages(["pandas", "numpy >=2"])
-
-    assert first.input_hash == second.input_hash
-    assert first.input_hash != from_packages(["numpy>=2"]).input_hash
-    assert from_packages(["rich"]).input_hash != from_packages(["pip:rich"]).input_hash
-
-
-@pytest.fixture
-def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """environment.yml with that text, as a specification."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-
-    def write(text: str, name: str = "environment.yml") -> Specification:
-        path = tmp_path / name
-        path.write_text(text)
-        return read_file(path)
-
-    return write
-
-
-def test_a_file_is_read_with_channels_selectors_and_the_pip_section(read):
-    spec = read(
-        "name: ml\n"
-        "channels: [conda-forge, nodefaults]\n"
-        "platforms: [linux-64, osx-arm64]\n"
-        "dependencies:\n"
-        "  - python=3.11\n"
-        "  - numpy >=2  # [linux]\n"
-        "  - pyobjc  # [osx]\n"
-        "  - pip:\n"
-        "    - --extra-index-url https://example.org/simple\n"
-        "    - --find-links=wheels\n"
-        "    - Rich == 13.*\n"
-    )
-
-    assert spec.channels == ("conda-forge",)
-    assert [each.text for each in spec.conda] == ["python=3.11", "numpy >=2"]
-    assert [(each.name, each.text) for each in spec.pip] == [("rich", "Rich == 13.*")]
-    assert spec.indexes == ("https://example.org/simple",)
-    assert "--find-links " + str(spec.file.parent / "wheels") in spec.wheels.lines
-    assert ("", str(spec.file.parent / "wheels")) in spec.addresses
-    assert spec.wants_python
-    assert not spec.exported
-
-
-def test_without_channels_those_of_condarc_count(read, tmp_path: Path):
-    assert read("dependencies: [numpy]").channels == ("conda-forge",)
-    (tmp_path / ".condarc").write_text("channels: [our-mirror, bioconda]\n")
-    assert read("dependencies: [numpy]").channels == ("our-mirror", "bioconda")
-
-
-def test_a_channel_that_has_ended_is_named(read):
-    (sentence,) = read("channels: [pytorch, conda-forge]\ndependencies: [pytorch]").sentences
-
-    assert sentence.startswith("the channel pytorch has no release after PyTorch 2.5")
-
-
-def test_a_prefix_makes_an_export_whose_builds_are_lifted_aloud(read):
-    spec = read(
-        "dependencies:\n- numpy=1.26.4=py311h64a7726_0\n- libcxx=16.0.6=h4653b0c_0\n- pytorch=2.5.1=*cuda*\n"
-        "prefix: /Users/ada/miniconda3/envs/ml\n"
-    )
-
-    assert [each.text for each in spec.conda] == ["numpy ==1.26.4", "pytorch=2.5.1=*cuda*"]
-    assert spec.exported
-    assert spec.sentences == (
-        "environment.yml is an export of /Users/ada/miniconda3/envs/ml (line 5): the build strings of 2 packages are "
-        "dropped, their versions kept; `conda env export --from-history` writes only what you asked for",
-        "environment.yml: skipped, because they belong to Windows or macOS: libcxx",
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "is_kept"),
-    [
-        ("windrose", True), ("wincnf", True), ("windspharm", True), ("cctools-common", True), ("vcversioner", True),
-        ("libgfortran5", True), ("ld64-tools", True), ("macholib", True),
-        ("wincertstore", False), ("win_inet_pton", False), ("vs2015_runtime", False), ("vs2022_win-64", False),
-        ("m2w64-gcc-libs", False), ("pyobjc-core", False), ("cctools_osx-64", False), ("clang_osx-arm64", False),
-    ],
-)  # fmt: skip
-def test_an_export_loses_only_what_belongs_to_another_system(read, name: str, is_kept: bool):
-    spec = read(f"dependencies:\n- numpy=1.26.4=py311_0\n- {name}=1.0=0\nprefix: /Users/ada/miniconda3/envs/ml\n")
-
-    assert [each.name for each in spec.conda] == (["numpy", name] if is_kept else ["numpy"])
-    assert any(name in sentence for sentence in spec.sentences) is not is_kept
-
-
-def test_one_build_that_was_asked_for_stays(read):
-    spec = read("dependencies:\n- numpy=1.26.4=py311h64a7726_0\n- six\n- tqdm\n- rich\n")
-
-    assert spec.conda[0].text == "numpy=1.26.4=py311h64a7726_0"
-    assert spec.sentences == ()
-
-
-@pytest.mark.parametrize(
-    ("text", "message", "hint"),
-    [
-        ("dependencis: [a]", 'environment.yml:1:1: unknown key "dependencis"; did you mean dependencies?', "keys"),
-        ("dependencies: [numpy]\nvariables: {A: b}", 'environment.yml:2:1: unknown key "variables"', "env={…}"),
-        ("name: ml", 'there is no "dependencies:"', "list the packages"),
-        ("dependencies:\n  numpy: 2", "expected a list of packages, found a mapping", 'start each line with "- "'),
-        ("dependencies:\n- numpy\n- 3.10", 'environment.yml:3:3: dependencies[1]: "3.10" is a number', "quotes"),
-        ("dependencies:\n- numpy\n- '=1'", "environment.yml:3: '=1' is not a conda package", "channel::package"),
-        ("dependencies:\n- pip:\n  - -r requirements.txt", "environment.yml:3: \"-r requirements", "its path?"),
-        ("dependencies:\n- pip:\n  - ./wheel.whl", '"./wheel.whl" names what is not here', "counts from"),
-        ("dependencies:\n- pip:\n  - -e hg+https://e.org/x#egg=x", "environment.yml:3: '-e hg+https", "clone it"),
-        ("dependencies:\n- numpy  # [amd]", "environment.yml:2:3: dependencies[0]: [amd] names no system", "unix"),
-        ("", "is empty", "dependencies:"),
-        ("dependencies: [numpy", "not YAML", ""),
-    ],
-)  # fmt: skip
-def test_a_file_is_refused_with_its_line_and_a_hint(read, text: str, message: str, hint: str):
-    with pytest.raises(ConfigError) as caught:
-        read(text)
-
-    assert message in caught.value.message
-    assert hint in (caught.value.hint or "")
-
-
-def test_a_requirements_txt_is_read_as_pip_reads_it(read, tmp_path: Path):
-    (tmp_path / "setup.py").touch()
-
-    spec = read(
-        "# ours\n--extra-index-url https://e.org/simple\n-f wheels\nnumpy>=2,<3  # fast\n-e .\n"
-        "uvicorn[standard] \\\n  >=0.3\n",
-        "requirements.txt",
-    )
-
-    assert [each.text for each in spec.pip] == ["numpy>=2,<3", "uvicorn[standard] >=0.3"]
-    assert (spec.conda, spec.indexes, spec.replaces_index) == ((), ("https://e.org/simple",), False)
-    assert "-f " + str(spec.file.parent / "wheels") in spec.wheels.lines
-    assert ("", str(spec.file.parent / "wheels")) in spec.addresses
-    assert spec.project is not None and spec.project.kind == "requirements.txt"
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("numpy\n-r more.txt", 'requirements.txt:2: "-r more.txt" names a file that is not here'),
-        ("x @ hg+https://e.org/x", "requirements.txt:1: 'x @ hg+https://e.org/x' is a repository"),
-        ("-e svn+https://e.org/x", "requirements.txt:1: '-e svn+https://e.org/x' is a repository"),
-        ("-e ./gone", 'requirements.txt:1: "-e ./gone" names what is not here'),
-        ("x @ file:///no/x", 'requirements.txt:1: "x @ file:///no/x" names what is not here'),
-        ("numpy\n--no-deps", 'requirements.txt:2: "--no-deps" cannot be locked'),
-        ("# nothing", "lists no packages"),
-    ],
-)
-def test_a_line_of_requirements_txt_that_no_lock_can_hold_is_refused_with_its_number(read, text: str, message: str):
-    with pytest.raises(ConfigError) as caught:
-        read(text, "requirements.txt")
-
-    assert message in caught.value.message
-    assert caught.value.hint
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "numpy @ file:///croot/numpy_and_numpy_base_1682520569166/work",
-        "cffi @ file:///tmp/abs_98z5h56wf8/croots/recipe/cffi_1659598650955/work",
-        "urllib3[socks] @ file:///C:/ci/urllib3_1680254378466/work",
-        "scipy@file:///work/ci_py311/scipy_1676839849213/work ; python_version > '3.8'",
-    ],
-)
-@pytest.mark.parametrize("name", ["requirements.txt", "environment.yml"])
-def test_what_pip_freeze_writes_in_conda_is_refused_with_how_to_export(read, name: str, line: str):
-    with pytest.raises(ConfigError, match="`pip freeze` wrote it in a conda environment, without a version") as caught:
-        read(f"{line}\n" if name.endswith(".txt") else f'dependencies:\n- pip:\n  - "{line}"\n', name)
-
-    assert "pip list --format=freeze" in (caught.value.hint or "")
-
-
-def test_a_lock_can_be_named_itself(read):
-    spec = read("version: 1\n", "gpu.conda-lock.yml")
-
-    assert spec.given_lock == spec.file
-    assert spec.given_lock.name == "gpu.conda-lock.yml"
 
 
 @pytest.mark.parametrize(("text", "is_file"), [("environment.yml", True), ("a/b.YAML", True), ("conda:ml", False)])
@@ -331,11 +79,37 @@ def test_the_configuration_is_no_environment_to_be_meant(tmp_path: Path):
     assert "did you mean" not in refused.value.message
 
 
-@pytest.mark.parametrize("option", ["--extra-index-url ", "--extra-index-url=", "--extra-index-url   "])
-def test_an_address_keeps_its_signs_and_its_password_is_not_shown(option: str):
-    address = "https://ada:dG9rZW4=@nexus.example/simple?a=b"
+def test_an_option_that_is_rejected_shows_no_password(tmp_path: Path):
+    with pytest.raises(ConfigError, match="cannot be locked") as caught:
+        RequirementLines(tmp_path).add("--proxy=http://ada:sekret@proxy.example:80")
 
-    spec = from_packages(["numpy", f"{option}{address}"])
+    assert "sekret" not in str(caught.value)
 
-    assert spec.indexes == (address,)
-    assert "dG9rZW4" not in spec.title and "nexus.example" in spec.title
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("toy==\\\n1.0\ndeep\n", ["toy==1.0", "deep"]),
+        ("toy \\\n    >=1\\\n    --hash=x\n", ["toy >=1 --hash=x"]),
+        ("toy \\\n# why\ndeep\n", ["toy", "deep"]),
+        ("# why \\\ntoy\n", ["toy"]),
+        ("toy  # why \\\nnot-read\ndeep\n", ["toy", "deep"]),
+        ("deep\ntoy\\", ["deep", "toy"]),
+    ],
+)
+def test_continued_lines_and_comments_are_read_as_pip_reads_them(tmp_path: Path, text: str, expected: list[str]):
+    path = tmp_path / "requirements.txt"
+    path.write_text(text)
+    lines = RequirementLines(tmp_path)
+
+    lines.read_file(path)
+
+    assert lines.given == expected
+
+
+def test_an_error_names_the_line_at_which_a_continued_one_begins(tmp_path: Path):
+    path = tmp_path / "requirements.txt"
+    path.write_text("deep\ntoy \\\n  --config-settings x=y\n")
+
+    with pytest.raises(ConfigError, match=r"^requirements\.txt:2: "):
+        RequirementLines(tmp_path).read_file(path)

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from clusterfn.environment import cuda, packages
-from clusterfn.environment import lock as locks
-from clusterfn.environment.cuda import GpuCapabilities
-from clusterfn.environment.specification import Specification
-from clusterfn.errors import EnvironmentBuildError
+from clusterfn import EnvironmentBuildError
 from tests.builder import toys
 from tests.programs import main
-from tests.unit.environment.shelf import Shelf, shelf_in
+from tests.unit.environment.shelf import Shelf, capabilities, choose_builds, shelf_in
 from tests.unit.environment.test_repositories import TABLE as GIFT
 from tests.unit.environment.test_repositories import git
 
-OLD = GpuCapabilities("575.57.08", ("8.6",), "nvidia-smi says on tensor01")
-NEW = GpuCapabilities("595.45.04", ("8.6",), "nvidia-smi says on tensor01")
-# PyTorch 2.9 and newer has a build for CUDA 13 alone, so that no index of PyTorch is asked.
-WHOLE = cuda.load_table()
-TABLE = replace(WHOLE, builds=tuple(
-    row if row.cuda > "12.8" else replace(row, last=min(row.last or (2, 8), (2, 8)))
-    for row in WHOLE.builds if row.cuda > "12.8" or row.first < (2, 9)
-))  # fmt: skip
+OLD = capabilities("575.57.08")
+NEW = capabilities("595.45.04")
+
+
+def only_new_ones_for_cuda_13(builds: Iterable[Any]) -> Iterable[Any]:
+    """PyTorch 2.9 and newer has a build for CUDA 13 alone, so that no index of PyTorch is asked."""
+    for row in builds:
+        if row.cuda > "12.8":
+            yield row
+        elif row.first < (2, 9):
+            yield replace(row, last=min(row.last or (2, 8), (2, 8)))
 
 
 @pytest.fixture
@@ -39,11 +39,11 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
             made.wheel("torch", version)
         made.wheel("accelerate", requires="torch>=2")
         made.wheel("newest", requires="torch>=2.15")
-        monkeypatch.setattr(cuda, "load_table", lambda: TABLE)
+        choose_builds(monkeypatch, only_new_ones_for_cuda_13)
         yield made
 
 
-def read(shelf: Shelf, place: str, wanted: str) -> Specification:
+def read(shelf: Shelf, place: str, wanted: str) -> Any:
     """A file that wants PyTorch itself, or through a package, a clone of a repository, or a repository."""
     if wanted == "repository":
         folder = shelf.folder.parent / "gift"
@@ -63,10 +63,10 @@ def read(shelf: Shelf, place: str, wanted: str) -> Specification:
             shelf.pyproject('"clone"', sources)
             return shelf.read(place)
         if place == "packages=":
-            return packages.from_packages(["python=3.11", "-e ./clone"])
+            return shelf.packages(["python=3.11", "-e ./clone"])
         wanted = "-e ./clone"
     if place == "packages=":
-        return packages.from_packages(["python=3.11", f"pip:{wanted}"])
+        return shelf.packages(["python=3.11", f"pip:{wanted}"])
     if place == "requirements.txt":
         shelf.write(f"{wanted}\n", place)
     elif place == "pyproject.toml":
@@ -76,7 +76,7 @@ def read(shelf: Shelf, place: str, wanted: str) -> Specification:
     return shelf.read(place)
 
 
-def locked(shelf: Shelf, spec: Specification, gpus: GpuCapabilities | None, has: GpuCapabilities | None = OLD) -> str:
+def locked(shelf: Shelf, spec: Any, gpus: Any, has: Any = OLD) -> str:
     """The version of PyTorch in the lock for a call."""
     made = shelf.environment(spec, gpus, has)
     return next(each.version for each in made.lock.packages if each.name == "torch")
@@ -108,7 +108,7 @@ def test_a_range_is_narrowed_and_never_left(shelf: Shelf):
 
 
 def test_of_the_users_index_the_newest_build_that_runs_is_taken(shelf: Shelf, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cuda, "load_table", lambda: WHOLE)
+    choose_builds(monkeypatch, list)
     for version in ("2.10.0", "2.11.0"):  # the latter has no code for this GPU
         shelf.wheel("torch", f"{version}+cu128")
     index = shelf.folder.parent / "cu128"
@@ -162,7 +162,7 @@ def test_a_lock_of_uv_whose_pytorch_does_not_run_leaves_none_either(shelf: Shelf
 @pytest.mark.parametrize("wanted", ["accelerate", "torch"])
 def test_where_there_are_no_gpus_or_no_build_for_them_a_call_without_gets_the_newest(shelf: Shelf, wanted: str):
     spec = read(shelf, "requirements.txt", wanted)
-    none_runs = GpuCapabilities("300.1", ("8.6",), "nvidia-smi says on tensor01")
+    none_runs = capabilities("300.1")
 
     assert locked(shelf, spec, None, has=None) == "2.15.0"
     (shelf.project / "requirements.conda-lock.yml").unlink()
@@ -181,14 +181,13 @@ def test_a_lock_for_a_platform_has_a_pytorch_that_most_gpus_run(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch, wanted: str
 ):
     """Of PyPI's own builds: others are on an index of PyTorch."""
-    of_pypi = replace(WHOLE, builds=tuple(row for row in WHOLE.builds if row.on_pypi and row.cuda > "12.6"))
-    monkeypatch.setattr(cuda, "load_table", lambda: of_pypi)
+    choose_builds(monkeypatch, lambda builds: [row for row in builds if row.on_pypi and row.cuda > "12.6"])
     shelf.wheel("torch", "2.10.0")
     read(shelf, "requirements.txt", wanted)
 
     assert main(["env", "lock", "requirements.txt", "--platform", "linux-64"]) == 0
 
-    lock = locks.read_lock(shelf.project / "requirements.conda-lock.yml")
+    lock = shelf.read_lock("requirements.conda-lock.yml")
     assert [each.version for each in lock.packages if each.name == "torch"] == ["2.10.0"]
 
 
