@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,13 +10,26 @@ import pytest
 
 import clusterfn
 from clusterfn import ConfigError
-from clusterfn.config import config_file, quiet
+from tests.programs import main
 
 
 @pytest.fixture(autouse=True)
 def file_again() -> Iterator[None]:
     yield
     clusterfn.configure()
+
+
+def listed(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """The hosts by name, and where each is defined; the default one with a star."""
+    assert main(["hosts", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    return {each["name"] + "*" * each["default"]: each["source"] for each in rows if each["name"] != "local"}
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    """What `clusterfn hosts` says besides the list."""
+    assert main(["hosts"]) == 0
+    return capsys.readouterr().err
 
 
 def test_a_function_runs_on_a_host_that_no_file_names(tmp_path, capsys):
@@ -27,7 +41,7 @@ def test_a_function_runs_on_a_host_that_no_file_names(tmp_path, capsys):
     assert list((tmp_path / "root" / "jobs").iterdir())
 
 
-def test_it_replaces_the_file_until_it_is_called_without_arguments(tmp_path, monkeypatch):
+def test_it_replaces_the_file_until_it_is_called_without_arguments(tmp_path, monkeypatch, capsys):
     file = tmp_path / "clusterfn.yml"
     file.write_text("hosts:\n  hpc: {scheduler: bare}\n")
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(file))
@@ -35,34 +49,34 @@ def test_it_replaces_the_file_until_it_is_called_without_arguments(tmp_path, mon
     clusterfn.configure(
         hosts={"a": {"scheduler": "bare", "limits": {"jobs": 2}}, "b": {"scheduler": "bare"}}, default_host="b"
     )
-    known = config_file.load()
-
-    assert (known.path, known.named, known.resolve(None)[0].name) == (None, ("a", "b"), "b")
-    assert known.resolve(None)[1] == "default_host: in clusterfn.configure()"
-    assert known.hosts["a"].limits.jobs == 2
+    assert listed(capsys) == {"a": "clusterfn.configure()", "b*": "clusterfn.configure()"}
+    assert "a call without a host uses b: default_host: in clusterfn.configure()" in said(capsys)
+    assert main(["config", "a", "--json"]) == 0
+    assert '"limits.jobs", "value": 2' in capsys.readouterr().out
     with pytest.raises(ConfigError, match=r"there is no host 'hpc' \(host='hpc'\)") as refused:
-        known.resolve("hpc")
+        clusterfn.cluster(host="hpc")(abs).submit(1)
     assert refused.value.evidence == ("clusterfn.configure() describes the hosts a, b",)
     assert refused.value.hint == "choose one of them or local, or add hpc to clusterfn.configure()"
 
     clusterfn.configure()
-    assert config_file.load().path == file
+    assert listed(capsys) == {"hpc*": f"{file}:2"}
 
 
-def test_without_hosts_the_file_keeps_its_own(tmp_path, monkeypatch):
+def test_without_hosts_the_file_keeps_its_own(tmp_path, monkeypatch, capsys):
     file = tmp_path / "clusterfn.yml"
     file.write_text("hosts:\n  a: {scheduler: bare}\n  b: {scheduler: bare}\ndefault_host: a\n")
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(file))
 
     clusterfn.configure(quiet=True)
-    assert quiet.in_file and config_file.load().resolve(None)[0].name == "a"
+    assert (listed(capsys), said(capsys)) == ({"a*": f"{file}:2", "b": f"{file}:3"}, "")
 
     clusterfn.configure(default_host="b")
-    assert config_file.load().resolve(None) == (config_file.load().hosts["b"], "default_host: in clusterfn.configure()")
-    assert config_file.load().path == file and not quiet.in_file
+    assert listed(capsys) == {"a": f"{file}:2", "b*": f"{file}:3"}
+    assert "default_host: in clusterfn.configure()" in said(capsys)
+
     with pytest.raises(ConfigError, match=r"there is no host 'c'(?s:.*)describe others with clusterfn.conf"):
         clusterfn.configure(default_host="c")
-    assert config_file.load().default_host == "b"
+    assert "b*" in listed(capsys)
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -78,11 +92,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("given", "says"), WRONG)
-def test_what_is_wrong_is_named_and_changes_nothing(given, says):
+def test_what_is_wrong_is_named_and_changes_nothing(given, says, capsys):
     clusterfn.configure(hosts={"before": {"scheduler": "bare"}})
 
     with pytest.raises(ConfigError) as refused:
         clusterfn.configure(**given)
 
     assert says in str(refused.value) and "hunter22" not in str(refused.value)
-    assert config_file.load().named == ("before",)
+    assert [*listed(capsys)] == ["before*"]

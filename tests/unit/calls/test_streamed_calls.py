@@ -7,45 +7,16 @@ import io
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import clusterfn
-from clusterfn import Session, WorkerLost
-from clusterfn.calls import session_stream
-from clusterfn.config import config_file
-from clusterfn.hosts.connection import HostConnection, Reply, connection_for
-from tests.processes import parent_of
+from clusterfn import Session
+from tests.unit.calls.streaming import agent, of_main
 from tests.waiting import WAIT_S, until
-
-
-@pytest.fixture
-def sent(tmp_path: Path, warm_root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """A configuration whose only host is this machine; the numbers of the calls that went through a socket."""
-    path = tmp_path / "clusterfn.yml"
-    path.write_text(f"hosts:\n  local:\n    scheduler: local\n    root: {warm_root}\n    limits: {{cores: 64}}\n")
-    monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
-    numbers: list[int] = []
-    send = session_stream.CallStream.send
-
-    def noted(stream: session_stream.CallStream, number: int, *args: Any) -> bool:
-        went = send(stream, number, *args)
-        if went:
-            numbers.append(number)
-        return went
-
-    monkeypatch.setattr(session_stream.CallStream, "send", noted)
-    yield numbers
-
-
-def of_main(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Travels by value, as a function of a script does."""
-    function.__module__ = "__main__"
-    return function
 
 
 @of_main
@@ -81,12 +52,6 @@ def talk_around(gate: str) -> str:
         time.sleep(0.02)
     print("after", flush=True)
     return "through"
-
-
-def agent() -> int:
-    """The process of the agent that serves this program."""
-    host, _ = config_file.load().resolve(None)
-    return connection_for(host).facts.pid
 
 
 def test_a_lost_connection_costs_neither_a_value_nor_a_line_and_repeats_none(sent: list[int], tmp_path: Path):
@@ -136,73 +101,6 @@ def test_workers_run_the_calls_of_a_map_beside_one_another(sent: list[int], tmp_
         assert list(session.map(meet, [str(tmp_path / "met")] * 2, [3, 4])) == [9, 16]
         with pytest.raises(clusterfn.ConfigError, match="asks for cores=2, each worker of the session has 1"):
             session.submit(clusterfn.cluster(cores=2)(speak), "never")
-
-
-def test_a_session_that_dies_asks_its_host_for_all_of_its_calls_together(
-    sent: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    asked: list[int] = []
-    have = HostConnection.have
-
-    def noted(connection: HostConnection, paths: Sequence[str], **more: Any) -> Any:
-        asked.append(len([path for path in paths if "/calls/" in path]))
-        return have(connection, paths, **more)
-
-    session = Session()
-    through_the_socket(session, sent)
-    server = parent_of(session.call(runner))
-    calls = [session.submit(talk_around, str(tmp_path / "gate")) for _ in range(20)]
-    until(lambda: calls[0].state == "RUNNING")
-    monkeypatch.setattr(HostConnection, "have", noted)
-    os.kill(server, signal.SIGKILL)
-
-    assert all(isinstance(call.exception(150), WorkerLost) for call in calls)
-    assert [each for each in asked if each] == [20, 20], "which have ended, and which of the others have begun"
-    session.shutdown()
-
-
-def test_calls_that_have_ended_without_an_outcome_are_not_followed_any_more(
-    sent: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(session_stream, "MOST_BYTES", -1)  # the calls go as files, which are followed
-    followed: list[Reply[Any]] = []
-
-    follow = HostConnection.follow
-
-    def noted(connection: HostConnection, files: Any, until: str = "", *rest: Any, **more: Any) -> Any:
-        reply = follow(connection, files, until, *rest, **more)
-        if "/calls/" in until:
-            followed.append(reply)
-        return reply
-
-    monkeypatch.setattr(HostConnection, "follow", noted)
-    session = Session()
-    server = parent_of(session.call(runner))
-    running, waiting = session.submit(talk_around, str(tmp_path / "gate")), session.submit(speak, "never")
-    withdrawn = session.submit(speak, "never")
-    until(lambda: running.state == "RUNNING")
-    assert withdrawn.cancel()
-    os.kill(server, signal.SIGKILL)
-
-    assert all(isinstance(call.exception(150), WorkerLost) for call in (running, waiting))
-    assert len(followed) >= 4, "four calls"
-    until(lambda: all(reply.done() for reply in followed))
-    session.shutdown()
-
-
-@pytest.fixture
-def withdrawing(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], object]]]:
-    """What is called, one after another, when a call is withdrawn, before the host is asked for that."""
-    then: list[Callable[[], object]] = []
-    run = HostConnection.run
-
-    def noted(connection: HostConnection, argv: Sequence[str], *rest: Any, **more: Any) -> Any:
-        if "ln -s" in " ".join(argv) and then:
-            then.pop()()
-        return run(connection, argv, *rest, **more)
-
-    monkeypatch.setattr(HostConnection, "run", noted)
-    yield then
 
 
 def test_calls_that_are_withdrawn_together_do_not_wait_for_one_another(

@@ -1,56 +1,15 @@
 """Units, and the keywords of the decorator."""
 
-import re
 from datetime import timedelta
 
 import pytest
 
-from clusterfn.api.decorator import cluster
-from clusterfn.bridge import layout
 from clusterfn.config.keys import HOST_KEYS
 from clusterfn.config.options import CallOptions, Options, keywords, parse_options
 from clusterfn.config.schedulers import SCHEDULER_KEYS
-from clusterfn.config.units import parse_memory, parse_time
+from clusterfn.config.units import parse_time
 from clusterfn.config.unknown_option import ALIASES, OF_HOSTS
 from clusterfn.errors import ConfigError, did_you_mean
-
-
-@pytest.mark.parametrize(
-    "text, size",
-    [("1KB", 2**10), ("512MB", 2**29), ("16GB", 2**34), ("16 GiB", 2**34), ("1.5tb", 3 * 2**39), (" 1gb ", 2**30)],
-)
-def test_memory_is_counted_in_powers_of_two(text, size):
-    assert parse_memory(text) == size
-
-
-@pytest.mark.parametrize(
-    "value", ["16", "16G", "GB", "-1GB", "0GB", "9" * 400 + "GB", "1e3MB", "1 GB x", "", 16, 1.5, None, True, b"1GB"]
-)
-def test_memory_needs_a_unit(value):
-    with pytest.raises(ConfigError, match="is not an amount of memory") as caught:
-        parse_memory(value)
-    assert re.search(r'memory="[\d.]+[GM]B"', caught.value.hint)
-
-
-TIMES_IN_EVERY = [
-        ("90min", 5400), ("90m", 5400), ("2h", 7200), ("1d 12h", 129600), ("1h30min", 5400), ("45s", 45),
-        ("0.5h", 1800), ("2 hours", 7200), ("1 hour 30 minutes", 5400), ("90 mins", 5400), ("1 Day", 86400),
-        ("2hrs", 7200), ("3 days", 259200), ("45 seconds", 45), ("1min 5secs", 65),
-        ("02:00:00", 7200), ("100:00:00", 360000), ("1-00:00:00", 86400), (timedelta(hours=1), 3600),
-    ]  # fmt: skip
-
-
-def test_times_in_every_spelling():
-    for value, seconds in TIMES_IN_EVERY:
-        assert parse_time(value) == seconds
-
-
-def test_a_time_needs_a_unit():
-    for value in ("90", "1:30", "h", "", "2 weeks", "2 months", "1 hourly", "-1h", "0s", "9" * 400 + "d",
-                  "9" * 400 + "-00:00:01", "00:00:00", 90, 1.5, None, True, timedelta(0)):  # fmt: skip
-        with pytest.raises(ConfigError, match="is not a duration") as caught:
-            parse_time(value)
-        assert 'time="90min"' in caught.value.hint, value
 
 
 @pytest.mark.parametrize("value", ["0d", "0s", "00:00:00"])
@@ -76,39 +35,8 @@ def test_every_keyword_is_read():
     )  # fmt: skip
 
 
-def test_a_list_of_causes_means_three_times_each():
-    assert parse_options({"requeue": ["timeout", "node"]}).requeue == {"timeout": 3, "node": 3}
-
-
-def test_a_number_as_a_variable_is_its_digits_as_in_clusterfn_yml():
-    assert parse_options({"env": {"A": 4, "B": 1.5, "C": "x"}}).env == {"A": "4", "B": "1.5", "C": "x"}
-
-
 def test_none_means_not_said():
     assert parse_options(dict.fromkeys(["cores", "memory", "modules", "env", "name", "on_interrupt"])) == Options()
-
-
-def test_methods_of_every_kind_work_in_the_advised_order(monkeypatch):
-    monkeypatch.setenv(layout.TAG, "0123/1")  # as in a job: a call is the plain function
-
-    class Kinds:
-        @classmethod
-        @cluster
-        def made(cls, x):
-            return cls.__name__, x
-
-        @staticmethod
-        @cluster
-        def still(x):
-            return x
-
-        @property
-        @cluster
-        def double(self):
-            return 2
-
-    assert (Kinds.made(1), Kinds().made(1), Kinds.still(3), Kinds().still(3)) == (("Kinds", 1),) * 2 + (3, 3)
-    assert Kinds().double == 2
 
 
 def test_no_guess_where_nothing_is_near():

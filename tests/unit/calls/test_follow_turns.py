@@ -1,0 +1,203 @@
+"""Which of many jobs are followed at a time, and what a controller is asked about them."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from unittest.mock import Mock
+
+import pytest
+
+from clusterfn import ClusterfnError, Executor
+from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls.job_tracker import Tracker
+from clusterfn.config import config_file
+from clusterfn.config.spec import ResultPolicy
+from clusterfn.hosts import follow_window, loop
+from clusterfn.hosts.connection import Reply
+from clusterfn.hosts.host_state import open_session
+from clusterfn.hosts.rpc.requests import Followed
+from clusterfn.scheduler.slurm.submit import Slurm
+from tests.fakes.slurm_hosts import SlurmHosts
+from tests.waiting import WAIT_S, until
+
+
+def test_a_job_that_waits_for_long_asks_the_host_for_nothing_but_looks(
+    hosts: Callable[[int], SlurmHosts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Slurm, "looks_s", ((0.2, 3.0), (0.4, 4.0), (float("inf"), 60.0)))
+    world = hosts(1)
+    node = world.nodes["node0"]
+    job = Executor("node0").submit(abs, -1)
+    until(lambda: node.asked["still"])
+    for _ in range(3):
+        time.sleep(0.25)
+        node.look()
+    time.sleep(0.25)
+
+    assert node.asked["squeue"] <= 3
+    node.end_all()
+    assert job.result(60) == 7
+
+
+def test_jobs_whose_heartbeats_stop_together_cost_a_controller_one_look(
+    hosts: Callable[[int], SlurmHosts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Slurm, "looks_s", ((float("inf"), 60.0),))  # the age of the jobs changes nothing
+    node = hosts(1).nodes["node0"]
+    jobs = [Executor("node0").submit(abs, -1) for _ in range(10)]
+    until(lambda: node.asked["still"] == 10)
+    node.run_all()
+    node.look()
+
+    node.fall_silent()
+    until(lambda: node.asked["squeue"] >= 2)
+    node.look()
+    node.fall_silent()
+    jobs[0].logs()  # all before it has been answered
+
+    assert node.asked["scontrol"] == 0
+    assert node.asked["squeue"] <= 5, "once at first, then for each silence a look soon, and the long interval again"
+    node.end_all()
+    assert [job.result(60) for job in jobs] == [7] * 10
+
+
+def test_the_oldest_jobs_are_followed_and_those_that_begin_are_canceled_or_waited_for(
+    hosts: Callable[..., SlurmHosts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow_window, "MOST", 2)
+    world = hosts(1)
+    (name, node), *_ = world.nodes.items()
+    jobs = [Executor(name).submit(abs, -1) for _ in range(8)]
+    until(lambda: node.asked["still"] == 2 and node.asked["sbatch"] == 8)
+    assert node.asked["follow"] == 2
+
+    node.run_one(5)
+    node.look()
+    until(lambda: node.asked["still"] == 3)
+    with contextlib.suppress(ClusterfnError):  # this host has no bridge that could say that it is canceled
+        jobs[6].cancel()
+    until(lambda: node.asked["follow"] == 4)
+    with pytest.raises(TimeoutError):
+        jobs[7].result(timeout=0.01)
+    until(lambda: node.asked["follow"] == 5)
+    node.end_all()  # of the five that are followed: two others come into their place
+    until(lambda: [job.done() for job in jobs].count(True) == 5)
+    assert [number for number, job in enumerate(jobs) if not job.done()] == [2, 3, 4]
+    until(lambda: node.asked["follow"] == 7)
+    node.end_all(later_too=True)
+
+    assert concurrent.futures.wait([*jobs[:6], jobs[7]], 150).not_done == set()
+
+
+def test_a_connection_that_ends_for_good_is_reported_to_jobs_that_are_not_followed_yet(
+    hosts: Callable[..., SlurmHosts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow_window, "MOST", 1)
+    ((name, node),) = hosts(1).nodes.items()
+    jobs = [Executor(name).submit(abs, -1) for _ in range(1500)]
+    until(lambda: node.asked["sbatch"] == 1500)
+
+    open_session(config_file.load().resolve(name)[0]).connection.close()
+
+    assert {type(job.exception(150)) for job in jobs} == {type(jobs[0].exception(150))}
+    assert isinstance(jobs[-1].exception(0), ClusterfnError)
+
+
+def test_a_turn_comes_only_by_the_connection_by_which_the_job_was_sent(
+    hosts: Callable[..., SlurmHosts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow_window, "MOST", 1)
+    ((name, node),) = hosts(1).nodes.items()
+    session = open_session(config_file.load().resolve(name)[0])
+    tracker = Tracker(session, "7f3a000011112222", "train")
+    job: Job[int] = Job("7f3a", "train", name, tracker.folder, tracker)
+    tracker.entry = entry_of(job)
+    session.follow_window.enter("another")
+    tracker.follow(in_turn=True)
+    first = session.connection
+    first.close()
+    assert session.connection is not first, "it is opened again"
+
+    tracker.skip_turn()
+
+    assert isinstance(job.exception(60), ClusterfnError)
+    assert node.asked["follow"] == 0
+
+
+def test_what_a_job_prints_comes_once_to_a_display_that_began_before_the_turn_of_the_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(follow_window, "MOST", 1)
+    session = Mock(root="/root", host=Mock(result_policy=ResultPolicy), follow_window=follow_window.FollowWindow())
+    files: list[Followed] = []
+    session.connection.follow.side_effect = lambda some, *_, **__: files.extend(some) or Reply(lambda: None)
+    tracker = Tracker(session, "7f3a000011112222", "train")
+    job: Job[int] = Job("7f3a", "train", "tensor01", tracker.folder, tracker)
+    tracker.entry = entry_of(job)
+    session.follow_window.enter("another")
+    tracker.follow(in_turn=True)
+    is_shown, shown = threading.Event(), Mock()
+    loop.call(is_shown.wait, WAIT_S)  # the turn of the job comes after that
+
+    tracker.watch_output(shown)
+    is_shown.set()
+
+    until(lambda: session.connection.follow.call_count == 2)
+    for each in files:
+        if each.path.endswith("/stdout"):
+            each.on_data(b"epoch 1")
+    shown.assert_called_once_with("stdout", b"epoch 1")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork beside threads
+def test_a_forked_child_has_a_window_of_its_own(
+    hosts: Callable[..., SlurmHosts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow_window, "MOST", 1)
+    (name,) = hosts(1).nodes
+    session = open_session(config_file.load().resolve(name)[0])
+    assert session.follow_window.enter("one") and not session.follow_window.enter("another")
+
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if session.follow_window.enter("the child's") else 1)
+
+    assert os.waitpid(pid, 0)[1] == 0
+    assert not session.follow_window.enter("a third"), "its parent keeps its own"
+
+
+def test_a_refused_job_keeps_no_place_among_those_that_are_followed(
+    hosts: Callable[..., SlurmHosts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow_window, "MOST", 1)
+    ((name, node),) = hosts(1).nodes.items()
+    session = open_session(config_file.load().resolve(name)[0])
+    trackers = [Tracker(session, f"7f3a00001111222{number}", "train") for number in range(3)]
+    jobs: list[Job[int]] = [
+        Job(f"7f3a{number}", "train", name, each.folder, each) for number, each in enumerate(trackers)
+    ]
+    for tracker, job in zip(trackers, jobs):
+        tracker.entry = entry_of(job)
+    trackers[0].follow(in_turn=True)
+
+    trackers[1].end()  # refused, before its caller comes to the next line
+    trackers[1].follow(in_turn=True)
+    trackers[2].follow(in_turn=True)
+    assert trackers[2].awaited is None
+    trackers[0].end()
+
+    until(lambda: trackers[2].awaited is not None)
+    late = Tracker(session, "7f3a000011112223", "train")
+    job = Job("7f3a", "train", name, late.folder, late)
+    late.entry = entry_of(job)
+    late.skip_turn()  # somebody waits for it before it is sent
+    late.follow(in_turn=True)
+    assert late.awaited is not None
+    for tracker in (trackers[2], late):
+        tracker.end()

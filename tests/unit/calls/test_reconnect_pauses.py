@@ -1,0 +1,242 @@
+"""How long a client waits before it connects again, and what a waiting caller reads meanwhile."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import re
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from clusterfn.bridge.job_states import RETURNED, RUNNING, UNKNOWN
+from clusterfn.calls import job_display
+from clusterfn.calls.group import JobGroup
+from clusterfn.calls.job import Job, entry_of
+from clusterfn.errors import (
+    ClusterfnError,
+    ConfigError,
+    HostError,
+    HostKeyError,
+    Unreachable,
+)
+from clusterfn.hosts.connection import ConnectionState, HostConnection
+from clusterfn.hosts.host_state import HostState
+from clusterfn.hosts.rpc import link, reconnect
+from clusterfn.hosts.rpc.link import describe_trouble
+from tests.fakes.taken import Taken
+from tests.fakes.transport import FakeTransport, agent
+from tests.unit.calls.waiters import (
+    HOST,
+    Garbling,
+    followed,
+    in_a_group,
+    in_a_session,
+    no_agent,
+    of_a_session,
+    silent,
+)
+from tests.waiting import until
+
+LOST = "no connection to lab8 since 14:03:07, reconnecting: the host no longer answered"
+
+
+def test_the_first_attempt_is_made_at_once_and_each_pause_is_twice_as_long_up_to_half_a_minute() -> None:
+    longest = [max(reconnect.pause_s(waits) for _ in range(300)) for waits in range(12)]
+    shortest = [min(reconnect.pause_s(waits) for _ in range(300)) for waits in range(12)]
+
+    assert longest[0] == 0.0
+    for waits, wanted in enumerate([1.0, 2.0, 4.0, 8.0, 16.0, *6 * [30.0]], 1):
+        assert wanted * 0.9 < longest[waits] <= wanted
+        assert wanted * 0.5 <= shortest[waits] < wanted * 0.6
+
+
+def test_the_pauses_grow_while_a_host_is_away_and_begin_again_once_it_was_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[int] = []
+    monkeypatch.setattr(reconnect, "pause_s", lambda waited: waits.append(waited) or 0.001)
+    monkeypatch.setattr(link, "SOON_S", 0.0)  # a stream that ends is not taken for one that broke at once
+    transport = FakeTransport(agent(lambda request, body: [({"end": True, "ok": True}, b"")]))
+    connection = HostConnection(HOST, transport)
+    for _ in range(2):
+        transport.error = Unreachable("gone", host="lab8")
+        transport.drop()
+        before = len(waits)
+        reply = connection.ping()
+        until(lambda: len(waits) >= before + link.MOST_WAITS + 4)  # on a busy machine there may be many more
+        transport.error = None
+        reply.result(150)
+    connection.close()
+
+    again = waits.index(0, 1)
+    for round_of in (waits[:again], waits[again:]):
+        assert round_of == [min(number, link.MOST_WAITS) for number in range(len(round_of))]
+
+
+def test_what_comes_after_an_upload_that_was_dropped_meanwhile_is_not_asked_of_the_next_agent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reconnect, "pause_s", lambda _: 0.001)
+    asked: list[str] = []
+
+    def answers(request: dict[str, Any], body: bytes) -> Iterable[tuple[dict[str, Any], bytes]]:
+        asked.append(request["do"])
+        return [({"end": True, "ok": True}, b"")] if request.get("paths") == [] else []
+
+    transport = FakeTransport(agent(answers))
+    connection = HostConnection(HOST, transport)
+    upload = connection.put("/root/jobs/7f3a/payload.pkl", b"x")
+    start = connection.run(["sh", "job.sh"], after=[upload])
+    until(lambda: "run" in asked)
+    transport.error = Unreachable("gone", host="lab8")
+    transport.drop()
+    until(lambda: connection.state.name == "reconnecting")
+    asked.clear()
+
+    upload.cancel()
+    transport.error = None
+
+    with pytest.raises(HostError, match="it was cancelled"):
+        start.result(150)
+    connection.ping().result(150)
+    assert "run" not in asked
+    connection.close()
+
+
+def test_what_is_lost_and_since_when_is_said_in_words() -> None:
+    words = describe_trouble("lab8", ConnectionState("reconnecting", 0.0, "the host no longer answered"))
+
+    assert re.fullmatch(r"no connection to lab8 since \d\d:\d\d:\d\d, reconnecting: the host no longer answered", words)
+    needs_you = "connection to lab8 needs you: clusterfn login lab8; your jobs keep running"
+    assert describe_trouble("lab8", ConnectionState("waiting", 0.0, needs_you)) == needs_you
+    assert describe_trouble("lab8", ConnectionState("connected", 0.0)) == ""
+    assert describe_trouble("lab8", ConnectionState("closed", 0.0, "gone")) == ""
+
+
+def test_a_job_says_so_and_afterwards_what_it_said_before() -> None:
+    job = Job[int]("7f3a" * 4, "train", "lab8", "/jobs/7f3a", Taken())  # type: ignore[arg-type]
+    heard: list[tuple[str, Any]] = []
+    entry_of(job).listen(lambda kind, what: heard.append((kind, what)))
+    entry_of(job).set_state(RUNNING, "n1")
+    entry_of(job).show_connection(LOST)
+    entry_of(job).show_connection(LOST)
+    assert (job.state, job.status) == (RUNNING, f"RUNNING ({LOST})")
+    entry_of(job).show_connection("")
+
+    assert job.status == "RUNNING (n1)"
+    assert heard == [("state", RUNNING), ("connection", LOST), ("connection", "")]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+Tell = Callable[[Job[int]], None]
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, *tells: Tell) -> str:
+    """What stands on `stream` of a job that is told each of these, and then returns."""
+    out = io.StringIO()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(sys, "stdout", out)
+    job = Job[int]("7f3a" * 4, "train", "lab8", "/jobs/7f3a", Taken())  # type: ignore[arg-type]
+    entry_of(job).submitted_at = time.monotonic() + 3600.0  # its clock stays at 00:00
+    waiting = threading.Thread(target=lambda: job_display.result(job, "train on lab8"))
+    waiting.start()
+    until(lambda: entry_of(job).is_shown)
+    for tell in tells:
+        tell(job)
+    if not job.running():
+        job.set_running_or_notify_cancel()
+    job.set_result(1)
+    entry_of(job).tell("done", None)
+    waiting.join(150)
+    return stream.getvalue().partition("\n")[2]
+
+
+def test_a_terminal_shows_it_below_the_output_and_takes_it_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    text = shown(
+        monkeypatch, Terminal(),
+        lambda job: entry_of(job).set_state(RUNNING, ""),
+        lambda job: entry_of(job).tell("stderr", b"epoch 1: half"),
+        lambda job: entry_of(job).show_connection(LOST),
+        lambda job: entry_of(job).show_connection(""),
+        lambda job: entry_of(job).tell("stderr", b" done\n"),
+    )  # fmt: skip
+
+    line = f"7f3a running 00:00 ({LOST})"[:58] + "…"
+    assert text.endswith(f"\r\x1b[Kepoch 1: half\n\r\x1b[K{line}\r\x1b[K done\n")
+
+
+REFUSED = HostError("the root is not safe to use", hint="set root:")
+REFUSED.kind = "refused"
+DEATHS: dict[str, tuple[Exception | agent, type[ClusterfnError], str]] = {
+    "another host key": (HostKeyError("the key has changed"), HostKeyError, "the key has changed"),
+    "a typo in ssh_config": (ConfigError("line 3 cannot be read"), ConfigError, "line 3 cannot be read"),
+    "an unsafe root": (REFUSED, HostError, "the root is not safe to use"),
+    "an error of ours": (ZeroDivisionError("by zero"), HostError, "The connection to lab8-.* broke on this machine"),
+    "no frames": (Garbling(silent), HostError, "The host sent an invalid frame"),
+}
+
+
+@pytest.mark.parametrize("reason", DEATHS)
+@pytest.mark.parametrize("waiter", [followed, in_a_group, in_a_session])
+def test_a_waiting_caller_learns_at_once_why_the_connection_has_ended_for_good(
+    on_fake: tuple[HostState, FakeTransport], waiter: Callable[[HostState], Any], reason: str
+) -> None:
+    session, transport = on_fake
+    waits = waiter(session)
+    how, error, words = DEATHS[reason]
+    if isinstance(how, agent):
+        transport.program = how
+    else:
+        transport.error = copy.copy(how)
+    transport.drop()
+
+    with pytest.raises(error, match=words):
+        waits.results(150) if isinstance(waits, JobGroup) else waits.result(150)
+    assert waits.state == UNKNOWN
+    assert len(transport.commands) == (1 + link.GARBLED if isinstance(how, agent) else 2)  # nobody has logged in again
+
+
+def test_a_host_that_lets_in_and_starts_no_agent_is_tried_for_ten_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(reconnect, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    tries, failing = reconnect.Tries(), iter([*3 * ["home"], "away", *3 * ["home"]])
+
+    def opener() -> Any:
+        raise Unreachable("away") if next(failing) == "away" else no_agent("the home is not there")
+
+    told = []
+    for seconds in (0, 300, 599, 599, 599, 1198, 1199):
+        clock[0] = float(seconds)
+        tried = tries.once(opener)
+        told.append(tried.not_yet or tried.refused)
+
+    assert told[:-1] == [*3 * ["the home is not there"], "away", *2 * ["the home is not there"]]
+    assert isinstance(told[-1], HostError)
+
+
+def test_a_call_of_a_session_that_has_ended_keeps_no_value_for_the_garbage_collector(
+    on_fake: tuple[HostState, FakeTransport],
+) -> None:
+    session, _ = on_fake
+    call = of_a_session(session)
+    entry_of(call).finish(RETURNED, "", lambda ended: ended.set_result(bytes(1 << 20)))
+    kept = weakref.ref(call)
+
+    gc.disable()
+    try:
+        del call
+        assert kept() is None
+    finally:
+        gc.enable()

@@ -1,0 +1,103 @@
+"""A host that answers as the test says, and what waits for its jobs: a job, a group, a call of a session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from clusterfn.bridge.job_states import RUNNING
+from clusterfn.calls import payload as payloads
+from clusterfn.calls.group import JobGroup
+from clusterfn.calls.group_state import GroupState
+from clusterfn.calls.group_tracker import GroupTracker
+from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls.job_tracker import Tracker
+from clusterfn.calls.session_stream import CallStream
+from clusterfn.calls.session_tracker import SessionCallJob, SessionCallTracker
+from clusterfn.calls.submission import Started
+from clusterfn.config.job_spec import Group, JobSpec
+from clusterfn.config.spec import Host, Interpreter, Resources
+from clusterfn.errors import (
+    HostError,
+)
+from clusterfn.hosts.host_state import HostState
+from clusterfn.scheduler.base import SchedulerLimits
+from tests.fakes.transport import Far, agent
+
+HOST = Host("lab8", "lab8", "bare", "clusterfn.yml:3")
+
+
+def silent(request: dict[str, Any], body: bytes) -> Iterable[tuple[dict[str, Any], bytes]]:
+    return ()
+
+
+class Garbling(agent):
+    """Says hello, and then what is no frame."""
+
+    def answer(self, far: Far, header: dict[str, Any], body: bytes) -> None:
+        super().answer(far, header, body)
+        if header["do"] != "hello":
+            far.write(b"Warning: your quota is nearly used up\n")
+
+
+def followed(session: HostState, job_id: str = "7f3a" * 4) -> Job[Any]:
+    """A job that runs on that host, as it is followed after it was sent."""
+    tracker = Tracker(session, job_id, "train")
+    job: Job[Any] = Job(job_id, "train", session.host.name, tracker.folder, tracker)
+    tracker.entry = entry_of(job)
+    tracker.follow()
+    tracker.taken(Started("b0:1:2"))
+    tracker.queued()
+    entry_of(job).set_state(RUNNING)
+    return job
+
+
+def in_a_group(session: HostState) -> JobGroup[Any, Any]:
+    """A group of two items, one of which runs."""
+    spec = JobSpec(
+        id="90aa" * 4, name="train", host=session.host, root=session.root, bridge=session.bridge.folder,
+        host_python="python3", resources=Resources(cores=1), interpreter=Interpreter("python3", (3, 11)),
+        group=Group(count=2, chunk=1, elements=2, at_once=2),
+    )  # fmt: skip
+    known = GroupState(spec.id, spec.name, session.host.name, "/jobs/90aa", 2)
+    tracker = GroupTracker(session, spec, known, SchedulerLimits())
+    tracker.follow(range(1, 3))
+    tracker.element_tasks[1].follow_now()
+    tracker.queued()
+    return JobGroup(known)
+
+
+def of_a_session(session: HostState) -> SessionCallJob[Any]:
+    """A call of a session of that host, which nothing follows yet."""
+    held = followed(session, "c0de" * 4)
+    holder, stream = entry_of(held).tracker, CallStream(session, held.folder, print)
+    tracker = SessionCallTracker(holder, 1, "train", live=False, stream=stream)
+    return SessionCallJob(held, payloads.pack(len, ("",), {}, None), tracker)
+
+
+def in_a_session(session: HostState) -> SessionCallJob[Any]:
+    """A call that a session of that host serves."""
+    call = of_a_session(session)
+    call.tracker.follow()
+    return call
+
+
+Handler = Callable[[dict[str, Any], bytes], Iterable[tuple[dict[str, Any], bytes]]]
+
+
+def answered(outcome: bytes, *value: bytes) -> Handler:
+    """A host on which this is what the job's outcome says, and the pieces of its value."""
+
+    def handler(request: dict[str, Any], body: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
+        if "until" in request:
+            yield {"content": True}, outcome
+            yield from (({"file": 0, "size": 1}, piece) for piece in value)
+            yield {"end": True, "ok": True}, b""
+
+    return handler
+
+
+def no_agent(words: str) -> HostError:
+    error = HostError(words, host="lab8")
+    error.kind = "missing"
+    return error

@@ -1,0 +1,52 @@
+"""A user with an ssh configuration who follows the hints about host keys."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from clusterfn.config.spec import Host
+from clusterfn.errors import HostKeyError
+from clusterfn.hosts.transports import host_keys, trust
+from clusterfn.hosts.transports.ssh_config import Settings, resolve
+from clusterfn.hosts.transports.trust import HostKeys, ShownKey
+
+KIND = "ssh-ed25519"
+NEW, OLD = ShownKey(KIND, b"new"), base64.b64encode(b"old").decode()
+
+
+class Desk:
+    """A user with an ssh configuration of the lines, who does what hints say."""
+
+    def __init__(self, folder: Path, lines: str) -> None:
+        self.folder = folder
+        self.config = folder / "config"
+        self.known = folder / "ssh" / "known_hosts"
+        self.write(lines)
+        self.host = Host("lab8", "lab8", "bare", "clusterfn.yml:3", ssh_config=str(self.config))
+
+    def write(self, lines: str) -> None:
+        lines = lines.replace("KNOWN", str(self.known)).replace("FOLDER", str(self.folder))
+        self.config.write_text(f"Host lab8\n{lines}\n")
+
+    @property
+    def settings(self) -> Settings:
+        return resolve(self.host)
+
+    def refusal(self) -> HostKeyError:
+        """What a call says of the key."""
+        with pytest.raises(HostKeyError) as caught:
+            host_keys.check(self.settings, "lab8", KIND, NEW.blob)
+        return caught.value
+
+    def trust(self) -> None:
+        """`clusterfn trust lab8` with --replace, whose person says yes."""
+        settings = self.settings
+        known = host_keys.known_keys(settings.key_name, settings.known_hosts)
+        trust.write_known_hosts(self.host, HostKeys(settings, (NEW,), tuple(known)), [NEW])
+
+    def is_accepted(self) -> bool:
+        host_keys.check(self.settings, "lab8", KIND, NEW.blob)
+        return True
