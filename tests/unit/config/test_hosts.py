@@ -6,6 +6,7 @@ import pytest
 
 from clusterfn.config import config_file, yamlfile
 from clusterfn.config.keys import HOST_KEYS
+from clusterfn.config.notify import Notify
 from clusterfn.config.spec import EnvironmentSettings, Host, Limits, Resources
 from clusterfn.errors import ConfigError
 
@@ -232,3 +233,9 @@ def test_the_file_means_the_same_without_the_faster_reader(text, monkeypatch):
     fast = read()
     monkeypatch.delattr(yaml, "CSafeLoader")
     assert read() == fast
+
+
+def test_a_host_tells_only_of_long_jobs_unless_it_says_after():
+    assert host("scheduler: bare\nnotify: $HOOK").notify == Notify(webhook="HOOK", after_s=600.0)
+    mails = host("scheduler: bare\nnotify:\n  mail: ada@example.edu\n  after: 1s")
+    assert mails.notify == Notify(mail="ada@example.edu", after_s=1.0)

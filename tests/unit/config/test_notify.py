@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clusterfn.config import config_file
-from clusterfn.config.notify import Notify, parse_notify
-from clusterfn.config.options import parse_options
-from clusterfn.errors import ConfigError
+from clusterfn import ConfigError, cluster
+from tests.programs import main
 
 SECRET = "https://hooks.example.com/T0/B0/abc"
 
@@ -15,15 +13,16 @@ SECRET = "https://hooks.example.com/T0/B0/abc"
 @pytest.mark.parametrize(
     ("written", "meant"),
     [
-        ("ada@example.edu", Notify(mail="ada@example.edu")),
-        ("$SLACK_WEBHOOK", Notify(webhook="SLACK_WEBHOOK")),
-        ({"command": "touch x", "after": "10min"}, Notify(command="touch x", after_s=600.0)),
-        ({"mail": "a.b+c@x.org", "webhook": "$W"}, Notify("a.b+c@x.org", "W")),
-        ({}, Notify()),
+        ("ada@example.edu", {"mail": "ada@example.edu"}),
+        ("$SLACK_WEBHOOK", {"webhook": "SLACK_WEBHOOK"}),
+        ({"command": "touch x", "after": "10min"}, {"command": "touch x", "after_s": 600.0}),
+        ({"mail": "a.b+c@x.org", "webhook": "$W"}, {"mail": "a.b+c@x.org", "webhook": "W"}),
+        ({}, {}),
     ],
 )
 def test_what_a_call_says(written, meant):
-    assert parse_options({"notify": written}).notify == meant
+    notify = cluster(notify=written)(abs).options.notify
+    assert {name: value for name, value in notify._asdict().items() if value} == meant
 
 
 @pytest.mark.parametrize(
@@ -43,28 +42,15 @@ def test_what_a_call_says(written, meant):
 )
 def test_what_it_cannot_say_is_rejected_without_a_word_of_a_secret(written, said):
     with pytest.raises(ConfigError) as caught:
-        parse_notify(written, "notify")
+        cluster(notify=written)(abs)
     assert said in str(caught.value) and "T0/B0" not in str(caught.value)
 
 
-@pytest.fixture
-def host_with(tmp_path, monkeypatch):
-    def host(lines):
-        path = tmp_path / "clusterfn.yml"
-        path.write_text(f"hosts:\n  box:\n    scheduler: bare\n{lines}")
-        monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
-        return config_file.load().hosts["box"]
-
-    return host
-
-
-def test_a_host_tells_only_of_long_jobs_unless_it_says_after(host_with):
-    assert host_with("    notify: $HOOK\n").notify == Notify(webhook="HOOK", after_s=600.0)
-    below = "    notify:\n      mail: ada@example.edu\n      after: 1s\n"
-    assert host_with(below).notify == Notify(mail="ada@example.edu", after_s=1.0)
-
-
-def test_an_address_in_the_file_is_rejected_and_its_line_not_shown(host_with):
-    with pytest.raises(ConfigError) as caught:
-        host_with(f"    notify: {{webhook: '{SECRET}'}}\n")
-    assert "clusterfn.yml:4" in str(caught.value) and "T0/B0" not in str(caught.value)
+def test_an_address_in_the_file_is_rejected_and_its_line_not_shown(tmp_path, monkeypatch, capsys):
+    (tmp_path / "clusterfn.yml").write_text(
+        f"hosts:\n  box:\n    scheduler: bare\n    notify: {{webhook: '{SECRET}'}}\n"
+    )
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
+    assert main(["hosts"]) == 2
+    said = capsys.readouterr().err
+    assert "clusterfn.yml:4" in said and "T0/B0" not in said

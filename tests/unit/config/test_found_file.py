@@ -1,0 +1,118 @@
+"""Which clusterfn.yml a command finds: by the variable, from the working directory upwards, beside the script."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from tests.programs import main
+
+
+def write(path, name):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"hosts:\n  {name}: {{scheduler: bare}}\n")
+    return path
+
+
+def main_of(monkeypatch, path):
+    """Let this look like a program that was started with the file; None is a notebook or a prompt."""
+    module = types.ModuleType("__main__")
+    if path is not None:
+        module.__file__ = str(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    monkeypatch.setitem(sys.modules, "__main__", module)
+
+
+@pytest.fixture
+def named(capsys):
+    """The names of the hosts of the file that is found."""
+
+    def ask() -> list[str]:
+        assert main(["hosts", "--json"]) == 0
+        return [each["name"] for each in json.loads(capsys.readouterr().out) if each["name"] != "local"]
+
+    return ask
+
+
+@pytest.fixture
+def refusal(capsys):
+    """How the command fails."""
+
+    def ask() -> str:
+        assert main(["hosts"]) == 2
+        return capsys.readouterr().err
+
+    return ask
+
+
+def test_the_variable_beats_the_working_directory(alone, monkeypatch, named):
+    write(Path("clusterfn.yml"), "here")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(write(alone / "x.yml", "there")))
+    assert named() == ["there"]
+
+
+def test_the_nearest_file_upwards_is_read(alone, named):
+    write(alone / "clusterfn.yml", "far")
+    write(alone / "xdg" / "clusterfn" / "clusterfn.yml", "user")
+    assert named() == ["far"]
+    write(alone / "project" / "clusterfn.yml", "near")
+    assert named() == ["near"]
+
+
+def test_the_users_folder_comes_last(alone, named):
+    write(alone / "xdg" / "clusterfn" / "clusterfn.yml", "user")
+    assert named() == ["user"]
+
+
+def test_windows_reads_appdata(alone, monkeypatch, named):
+    monkeypatch.setenv("APPDATA", str(alone / "Roaming"))
+    write(alone / "Roaming" / "clusterfn" / "clusterfn.yml", "win")
+    assert named() == ["win"]
+
+
+def test_a_variable_that_names_no_file_is_reported(alone, monkeypatch, refusal):
+    monkeypatch.setenv("CLUSTERFN_CONFIG", "/nonexistent/x.yml")
+    assert re.search(r"\$CLUSTERFN_CONFIG=/nonexistent/x.yml is not a file", refusal())
+
+
+def test_a_folder_instead_of_a_file_is_passed_over(alone, named):
+    (alone / "project" / "clusterfn.yml").mkdir()
+    assert named() == []
+
+
+def test_the_folder_of_the_running_script_counts_after_the_working_directory(alone, monkeypatch, named):
+    main_of(monkeypatch, alone / "scripts" / "sub" / "train.py")
+    write(alone / "xdg" / "clusterfn" / "clusterfn.yml", "user")
+    write(alone / "scripts" / "clusterfn.yml", "above")
+    assert named() == ["above"]
+    write(alone / "scripts" / "sub" / "clusterfn.yml", "beside")
+    assert named() == ["beside"]
+    write(alone / "project" / "clusterfn.yml", "cwd")
+    assert named() == ["cwd"]
+
+
+def test_a_script_that_is_a_link_counts_where_it_lies(alone, monkeypatch, named):
+    main_of(monkeypatch, alone / "scripts" / "train.py")
+    write(alone / "scripts" / "clusterfn.yml", "beside")
+    (alone / "bin").mkdir()
+    (alone / "bin" / "train").symlink_to(alone / "scripts" / "train.py")
+    sys.modules["__main__"].__file__ = str(alone / "bin" / "train")
+    assert named() == ["beside"]
+
+
+# Elsewhere the file system may not tell capitals apart, and finds the file.
+NEARLY = ["clusterfn.yaml", ".clusterfn.yml", *(["Clusterfn.yml"] if sys.platform == "linux" else [])]
+
+
+@pytest.mark.parametrize("name", NEARLY)
+@pytest.mark.parametrize("folder", ["project", "scripts", "xdg/clusterfn"])
+def test_a_file_of_nearly_the_right_name_is_reported(alone, monkeypatch, folder, name, refusal):
+    main_of(monkeypatch, alone / "scripts" / "train.py")
+    path = write(alone / folder / name, "wrong")
+    assert f"found {path}: it must be named clusterfn.yml" in refusal()
