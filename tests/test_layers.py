@@ -24,6 +24,7 @@ ROOMS = [
     ["config", "public_api"],
     ["scheduler", "environment"],
     ["hosts"],
+    ["display", "packing", "plain_data"],
     ["calls"],
     ["api"],
     ["gpu", "integrations", "sweeps"],
@@ -49,7 +50,7 @@ BLIND = {
     "calls/submission.py": "what a scheduler's answer becomes: others wait behind this one",
     "hosts/exit_flush.py": "a thread's outermost frame: it does the next work too",
     "hosts/loop.py": "the outermost frame of a thread: who waits for it gets the error",
-    "calls/labels.py": "the user's own `__repr__` and properties",
+    "packing/labels.py": "the user's own `__repr__` and properties",
     "calls/session_stream.py": "calls functions of the caller, as those that show a transfer",
     "bridge/session/runner.py": "after a fork nothing may run on",
     "api/session_map.py": "what a call raised takes the place of its value",
@@ -70,7 +71,7 @@ BLIND = {
     "hosts/rpc/answers.py": "calls functions of the caller; reads what a host leaves out",
     "hosts/rpc/requests.py": "calls functions of the caller, as those that show output",
     "hosts/rpc/request_queue.py": "closes a stream that is of no use any more",
-    "calls/payload_items.py": "pickles the user's arguments",
+    "packing/payload_items.py": "pickles the user's arguments",
     "integrations/jupyter/kernel_proxy.py": "a thread's outermost frame",
     "calls/job_entry.py": "a thread's outermost frame; loads the user's value",
     "calls/item_results.py": "the same, for the items of a map",
@@ -280,8 +281,8 @@ def test_nothing_prints_outside_the_command():
 def test_only_the_places_that_clean_their_words_write_to_a_terminal():
     texts = {name: text_of(name) for name in OURS if not name.startswith("gpu/")}
 
-    assert {name for name, text in texts.items() if "stderr.write(" in text} <= {"calls/console.py"}
-    assert {name for name, text in texts.items() if "\\x1b" in text} <= {"calls/console.py", "cli/screen.py"}
+    assert {name for name, text in texts.items() if "stderr.write(" in text} <= {"display/console.py"}
+    assert {name for name, text in texts.items() if "\\x1b" in text} <= {"display/console.py", "cli/screen.py"}
 
 
 # What one module does for all others, by words that nobody else needs; with those that have a reason of their own.

@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.api.decorator import ClusterFunction, cluster
-from clusterfn.calls import console, labels
 from clusterfn.calls.call import job_name
-from clusterfn.calls.files import File
-from clusterfn.calls.project import Project, project_of, working_directory
 from clusterfn.config import config_file
 from clusterfn.config.options import SCRIPTS, CallOptions, parse_options
 from clusterfn.config.schedulers import SCHEDULER_KEYS
+from clusterfn.display import console
 from clusterfn.errors import ConfigError, did_you_mean
+from clusterfn.packing import labels
+from clusterfn.packing.files import File
+from clusterfn.packing.project import Project, project_of, working_directory
 from clusterfn.public_api import public_api, show_options
 from clusterfn.scheduler.slurm.script import ARRAY_VARIABLE, SbatchScript, in_words, read_sbatch
 

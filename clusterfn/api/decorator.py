@@ -222,7 +222,7 @@ class ClusterFunction(Generic[P, R]):
 
     def _on_its_way(self) -> tuple[Any, ...]:
         """Tell `bridge.serialization.pickler` how to pickle it for a job."""
-        from clusterfn.calls import payload
+        from clusterfn.packing import payload
 
         return payload.reduce_decorated(self.__wrapped__)
 

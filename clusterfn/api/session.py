@@ -16,21 +16,22 @@ from clusterfn.api.decorator import IN_JOB_INSTEAD, inside_job, reject_generator
 from clusterfn.api.session_map import SessionMap, parse_size
 from clusterfn.bridge.job_states import CANCELLED, DIED, RAISED
 from clusterfn.bridge.supervisor.text import format_duration
-from clusterfn.calls import console, failed_items, job_display
-from clusterfn.calls import payload as payloads
+from clusterfn.calls import failed_items, job_display
 from clusterfn.calls.call import prepare_packed
-from clusterfn.calls.dependencies import NotEnded, as_lists
 from clusterfn.calls.job import Job
-from clusterfn.calls.notebook_display import NotebookDisplay
 from clusterfn.calls.session_actor import ActorCall, actor_lost
 from clusterfn.calls.session_job import SessionJob
-from clusterfn.calls.summary import Summary
 from clusterfn.config import import_time
 from clusterfn.config.job_spec import JobSpec, SessionSpec
 from clusterfn.config.options import JobOptions, Options, Time, keyword_of, parse_options
 from clusterfn.config.units import exact_memory, exact_time, parse_time
+from clusterfn.display import console
+from clusterfn.display.notebook_display import NotebookDisplay
+from clusterfn.display.summary import Summary
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.host_state import CALLER
+from clusterfn.packing import payload as payloads
+from clusterfn.packing.dependencies import NotEnded, as_lists
 from clusterfn.public_api import public_api, show_options
 
 if TYPE_CHECKING:

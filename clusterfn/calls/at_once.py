@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from typing import TypeVar
 
-from clusterfn.calls import console
+from clusterfn.display import console
 from clusterfn.hosts import exit_flush
 
 T = TypeVar("T")

@@ -28,16 +28,17 @@ from clusterfn.bridge.job_states import (
     clock,
 )
 from clusterfn.bridge.supervisor.text import counted, format_duration, in_one_line, last_lines
-from clusterfn.calls import console, history, outcome, remote_state
+from clusterfn.calls import history, outcome, remote_state
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_tracker import Tracker
-from clusterfn.calls.notebook_display import NotebookDisplay
-from clusterfn.calls.summary import Summary, short_usage
 from clusterfn.config import config_file
 from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import SPEC_OF_JOB, known_fields, read_spec
 from clusterfn.config.options import Options, parse_options
 from clusterfn.config.spec import DATA, Resources, ResultPolicy
+from clusterfn.display import console
+from clusterfn.display.notebook_display import NotebookDisplay
+from clusterfn.display.summary import Summary, short_usage
 from clusterfn.errors import ClusterfnError, ConfigError, HostError
 from clusterfn.hosts import loop, remote_files, spoken_wait
 from clusterfn.hosts.host_state import HostState, open_session

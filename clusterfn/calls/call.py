@@ -21,10 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import attribute
 from clusterfn.bridge.supervisor.text import format_size
-from clusterfn.calls import checkpoint, console, files, history, job_display, labels, own_modules
-from clusterfn.calls import payload as payloads
+from clusterfn.calls import checkpoint, history, job_display
 from clusterfn.calls import submit as submission
-from clusterfn.calls.dependencies import Place
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_entry import JobEntry
 from clusterfn.calls.job_tracker import Tracker
@@ -33,9 +31,13 @@ from clusterfn.config.forms import is_set_by_clusterfn
 from clusterfn.config.job_spec import JobSpec, only_on_host
 from clusterfn.config.option_checks import may_be_in_a_name
 from clusterfn.config.spec import Host, Resources
+from clusterfn.display import console
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts.environment_choice import EnvironmentRequest, ResolvedEnvironment
 from clusterfn.hosts.host_state import CALLER, HostState, open_session
+from clusterfn.packing import files, labels, own_modules
+from clusterfn.packing import payload as payloads
+from clusterfn.packing.dependencies import Place
 from clusterfn.public_api import check_arguments
 from clusterfn.scheduler import scheduler_for
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from clusterfn.bridge import layout
-from clusterfn.calls import module_sources, own_modules
 from clusterfn.config import host_text
 from clusterfn.hosts import serialization
+from clusterfn.packing import module_sources, own_modules
 
 
 def how_to_resume(job_id: str) -> str:

@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
-from clusterfn.calls import conclusion, console, job_display, liveness, outcome, remote_state, withdrawal
+from clusterfn.calls import conclusion, job_display, liveness, outcome, remote_state, withdrawal
 from clusterfn.calls.array_tasks import ArrayTask
 from clusterfn.calls.group_elements import GroupElements
 from clusterfn.calls.item_results import ItemResults
 from clusterfn.calls.queue_tracker import is_from_host
 from clusterfn.config.job_spec import JobSpec
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, Unreachable
 from clusterfn.hosts import loop, remote_files
 from clusterfn.scheduler.base import SchedulerLimits, SchedulerVerdict

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import DIED, FINAL, RETURNED
-from clusterfn.calls import console, files, outcome, outcome_errors
+from clusterfn.calls import outcome, outcome_errors
 from clusterfn.calls.arriving import Arriving
 from clusterfn.calls.group_items import GroupItems, ItemOutcome
 from clusterfn.calls.item_loader import ItemLoader, ItemRecord
 from clusterfn.config.host_text import Lines, count, reading
+from clusterfn.display import console
 from clusterfn.errors import JobError, ResultError, ResultTooLarge
 from clusterfn.hosts import loop, remote_files
+from clusterfn.packing import files
 
 if TYPE_CHECKING:
     from clusterfn.hosts.connection import HostConnection, Reply

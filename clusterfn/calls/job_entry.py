@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Any
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, DIED, FINAL, RETURNED, RUNNING, SHORT, STARTING, SUSPENDED, UNKNOWN
 from clusterfn.bridge.supervisor.text import format_size, in_one_line
-from clusterfn.calls import console, failure_hints, files, outcome, outcome_errors
+from clusterfn.calls import failure_hints, outcome, outcome_errors
 from clusterfn.calls.arriving import RECEIVING, Arriving
 from clusterfn.calls.job_status import JobStatus
+from clusterfn.display import console
 from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError, ResultError, Unreachable
 from clusterfn.hosts import exit_flush, loop, remote_files
 from clusterfn.hosts.transfer import Transfer
+from clusterfn.packing import files
 
 if TYPE_CHECKING:
     from clusterfn.calls.queue_tracker import JobBackend

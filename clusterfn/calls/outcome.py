@@ -21,8 +21,8 @@ from clusterfn.config.spec import ResultPolicy
 from clusterfn.hosts import serialization
 
 if TYPE_CHECKING:
-    from clusterfn.calls.data_reader import NotData
     from clusterfn.hosts.landing import Value
+    from clusterfn.plain_data.reader import NotData
 
 _TEXTS = (list, str)
 # The type of each field that is read, and of the entries of a list. All but `kind` may be null, or missing.
@@ -239,9 +239,9 @@ def value_of(outcome: Mapping[str, Any], value: Value | None, place: JobLocation
     damaged: tuple[type[Exception], ...] = (container.Damaged,)
     if place.results.data_only:
         # The module loads those of all types that are data, and most hosts are trusted.
-        from clusterfn.calls import data_reader
+        from clusterfn.plain_data import reader
 
-        read, other, damaged = data_reader.load, (data_reader.NotData,), (*damaged, data_reader.DamagedPickle)
+        read, other, damaged = reader.load, (reader.NotData,), (*damaged, reader.DamagedPickle)
     try:
         whole = whole_value(outcome, value, container)
         return container.loads(whole, read=read, crc=getattr(whole, "crc", None))

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.calls import outcome
-from clusterfn.calls.dependencies import describe_open
 from clusterfn.calls.entry import ENDED, Entry
 from clusterfn.calls.submission import PendingSubmission
 from clusterfn.errors import Cancelled, ClusterfnError, ConfigError, HostError, SubmitError, Unsatisfiable
 from clusterfn.hosts import exit_flush, loop, remote_files
 from clusterfn.hosts.transfer import Sending
+from clusterfn.packing.dependencies import describe_open
 
 if TYPE_CHECKING:
-    from clusterfn.calls.dependencies import Reference
     from clusterfn.calls.item_results import ItemResults
     from clusterfn.config.job_spec import Group
     from clusterfn.config.spec import ResultPolicy
     from clusterfn.hosts.connection import Completed, HostConnection, Reply
     from clusterfn.hosts.host_state import HostState
+    from clusterfn.packing.dependencies import Reference
     from clusterfn.scheduler.base import JobState
 
 _TIMEOUT_S = 60.0

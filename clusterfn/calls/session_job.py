@@ -18,24 +18,25 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import attribute
 from clusterfn.bridge.job_states import PENDING, RETURNED, RUNNING, SHORT, STARTING, SUSPENDED, UNKNOWN
 from clusterfn.bridge.supervisor.text import format_duration
-from clusterfn.calls import console, job_display, submit
-from clusterfn.calls import payload as payloads
+from clusterfn.calls import job_display, submit
 from clusterfn.calls.at_once import at_once
 from clusterfn.calls.call import Prepared, job_name, send_call, tell_decisions, tell_left_out
-from clusterfn.calls.dependencies import NotEnded, Place, reference_of
 from clusterfn.calls.job import entry_of
 from clusterfn.calls.session_actor import ActorCall, Actors, actor_lost, is_packed_at_once
 from clusterfn.calls.session_stream import CallStream
 from clusterfn.calls.session_tracker import SessionCallJob, SessionCallTracker
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError, Unsatisfiable, WorkerLost
 from clusterfn.hosts import exit_flush, loop, spoken_wait
 from clusterfn.hosts.connection import Reply, TreeFile
 from clusterfn.hosts.host_state import CALLER
+from clusterfn.packing import payload as payloads
+from clusterfn.packing.dependencies import NotEnded, Place, reference_of
 
 if TYPE_CHECKING:
     from clusterfn.calls.job_tracker import Tracker
-    from clusterfn.calls.payload import Payload
     from clusterfn.hosts.host_state import HostState
+    from clusterfn.packing.payload import Payload
 
 R = TypeVar("R")
 _TIMEOUT_S = 60.0

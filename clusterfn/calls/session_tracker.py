@@ -22,9 +22,9 @@ from clusterfn.hosts import loop
 
 if TYPE_CHECKING:
     from clusterfn.calls.job_tracker import Tracker
-    from clusterfn.calls.payload import Payload
     from clusterfn.calls.session_actor import ActorCall
     from clusterfn.hosts.connection import Reply
+    from clusterfn.packing.payload import Payload
 
 R = TypeVar("R")
 _TIMEOUT_S = 60.0

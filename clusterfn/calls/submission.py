@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar
 
 from clusterfn.bridge import layout
-from clusterfn.calls import console
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, HostError, SubmitError, Unsatisfiable
 from clusterfn.hosts import loop
 from clusterfn.hosts.connection import Reply

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import format_size
-from clusterfn.calls import console
-from clusterfn.calls.files import FileUpload
 from clusterfn.calls.submission import PendingSubmission, Started, WaitingJob
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.hosts import bridge_bundle, loop
 from clusterfn.hosts.connection import Needed, Reply, SpawnReply, TreeFile
 from clusterfn.hosts.exit_flush import await_at_exit
 from clusterfn.hosts.transfer import Sending
+from clusterfn.packing.files import FileUpload
 from clusterfn.scheduler import job_script
 from clusterfn.scheduler.base import Answer, Submission
 
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from clusterfn.calls.entry import Entry
     from clusterfn.calls.group_state import GroupState
     from clusterfn.calls.job_tracker import Tracker
-    from clusterfn.calls.payload import Payload
     from clusterfn.calls.queue_tracker import QueueTracker
     from clusterfn.config.job_spec import JobSpec
     from clusterfn.config.spec import Host, Interpreter
     from clusterfn.hosts.host_state import HostState
+    from clusterfn.packing.payload import Payload
 
 # A smaller file is sent sooner than the host answers whether it has it. The host leaves a file that it has as it is.
 _WORTH_ASKING = 64 << 10

@@ -15,7 +15,7 @@ from typing import Any
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, PENDING, SHORT
 from clusterfn.bridge.supervisor.text import in_one_line, last_lines
-from clusterfn.calls import console, withdrawal
+from clusterfn.calls import withdrawal
 from clusterfn.calls.at_once import at_once
 from clusterfn.calls.attach import attach as find
 from clusterfn.calls.attach import find_job
@@ -32,6 +32,7 @@ from clusterfn.config.job_spec import SPEC_OF_JOB, known_fields, read_spec
 from clusterfn.config.options import parse_options
 from clusterfn.config.spec import Resources
 from clusterfn.config.units import exact_memory, exact_time
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import remote_files, spoken_wait
 from clusterfn.hosts.host_state import HostState, open_session

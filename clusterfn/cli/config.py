@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from clusterfn.calls import console
 from clusterfn.cli import screen, target
 from clusterfn.config import config_file, keys, options, places, yamlfile
 from clusterfn.config.keys import HOST_KEYS
@@ -20,6 +19,7 @@ from clusterfn.config.schedulers import SCHEDULER_KEYS
 from clusterfn.config.spec import Host, Limits, Resources
 from clusterfn.config.units import exact_memory, exact_time
 from clusterfn.config.yamlfile import Value
+from clusterfn.display import console
 from clusterfn.errors import ConfigError
 
 _HEAD = ("SETTING", "VALUE", "FROM")

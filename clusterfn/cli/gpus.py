@@ -23,9 +23,9 @@ from clusterfn.bridge.supervisor.text import (
     last_lines,
     shortened,
 )
-from clusterfn.calls import console
 from clusterfn.cli import screen, target
 from clusterfn.config.host_text import reading
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts.connection import Completed, Reply
 from clusterfn.hosts.host_state import HostState

@@ -16,14 +16,15 @@ from typing import Any
 from clusterfn.bridge.job_states import RETURNED, SHORT
 from clusterfn.bridge.supervisor.gpus import QUIET_MIB
 from clusterfn.bridge.supervisor.text import format_duration, format_size, shortened
-from clusterfn.calls import console, history
+from clusterfn.calls import history
 from clusterfn.calls.attach import JobInfo
-from clusterfn.calls.summary import mean_cores, short_usage
 from clusterfn.cli import screen, target
 from clusterfn.cli.selection import ask_each, filter_jobs, list_and_warn
 from clusterfn.config import config_file
 from clusterfn.config.host_text import reading
 from clusterfn.config.units import exact_memory
+from clusterfn.display import console
+from clusterfn.display.summary import mean_cores, short_usage
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.host_state import open_session
 

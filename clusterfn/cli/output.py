@@ -16,17 +16,18 @@ from typing import Any, Union
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, PENDING, RUNNING, SHORT
 from clusterfn.bridge.supervisor.text import in_one_line, printable
-from clusterfn.calls import console, job_display
+from clusterfn.calls import job_display
 from clusterfn.calls.at_once import at_once
 from clusterfn.calls.attach import attach as find
 from clusterfn.calls.group import JobGroup, state_of_group
 from clusterfn.calls.job import Job, entry_of
-from clusterfn.calls.live_output import OutputWriter
 from clusterfn.calls.outcome_errors import in_a_line
 from clusterfn.cli import screen
 from clusterfn.cli.complaint import describe_error, error_facts
 from clusterfn.cli.run import written
 from clusterfn.cli.selection import Selection, select, select_one
+from clusterfn.display import console
+from clusterfn.display.live_output import OutputWriter
 from clusterfn.errors import Cancelled, ClusterfnError, ConfigError, JobError, MapError
 from clusterfn.hosts import spoken_wait
 

@@ -24,14 +24,14 @@ from clusterfn.api.command import CommandText, PreparedCommand, command_as_shown
 from clusterfn.api.decorator import ClusterFunction
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import format_size
-from clusterfn.calls import console
 from clusterfn.calls.group import JobGroup
-from clusterfn.calls.project import Project
 from clusterfn.cli import screen
 from clusterfn.cli.submission import OPTIONS, call_options, print_sent, start_detached, until_sent
 from clusterfn.config import config_file
+from clusterfn.display import console
 from clusterfn.errors import CommandFailed, ConfigError, MapError
 from clusterfn.hosts import loop
+from clusterfn.packing.project import Project
 from clusterfn.scheduler.slurm.script import ARRAY_VARIABLE
 
 _DECORATED = re.compile(r"^@(?:clusterfn\.)?cluster\b[^\n]*(?:\n[@ )#][^\n]*)*\n(?:async )?def (\w+)", re.MULTILINE)

@@ -26,7 +26,7 @@ from clusterfn.bridge.job_states import (
     UNKNOWN,
 )
 from clusterfn.bridge.supervisor.text import in_one_line
-from clusterfn.calls import console, history
+from clusterfn.calls import history
 from clusterfn.calls.at_once import at_once
 from clusterfn.calls.attach import JobInfo
 from clusterfn.calls.attach import jobs as jobs_on
@@ -34,6 +34,7 @@ from clusterfn.cli import target
 from clusterfn.cli.complaint import describe_error, error_facts
 from clusterfn.config import config_file
 from clusterfn.config.units import parse_time
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError, did_you_mean
 from clusterfn.hosts import spoken_wait
 

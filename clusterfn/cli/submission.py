@@ -8,11 +8,12 @@ from typing import Any
 
 from clusterfn.api.decorator import ClusterFunction
 from clusterfn.bridge.job_states import SHORT
-from clusterfn.calls import console, job_display
+from clusterfn.calls import job_display
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.cli import screen
 from clusterfn.config.option_checks import read_requeue
+from clusterfn.display import console
 from clusterfn.errors import Cancelled, ConfigError, HostError, SubmitError, Unsatisfiable
 from clusterfn.hosts import exit_flush, loop
 

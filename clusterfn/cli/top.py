@@ -17,10 +17,11 @@ from typing import Any
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING, SHORT, clock
 from clusterfn.bridge.supervisor.text import format_duration, format_size, in_one_line, shortened
-from clusterfn.calls import attach, console
+from clusterfn.calls import attach
 from clusterfn.cli import screen, target
 from clusterfn.cli.gpus import MachineTables, add_allowed
 from clusterfn.config.host_text import Lines, reading
+from clusterfn.display import console
 from clusterfn.errors import HostError
 from clusterfn.hosts.host_state import HostState
 

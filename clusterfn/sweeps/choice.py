@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from clusterfn.calls import console
+from clusterfn.display import console
 from clusterfn.errors import ConfigError
 from clusterfn.sweeps import space as spaces
 from clusterfn.sweeps.journal import SweepJournal

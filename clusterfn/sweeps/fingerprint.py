@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from clusterfn.api.decorator import ClusterFunction
-from clusterfn.calls import module_sources, own_modules, payload
-from clusterfn.calls.files import Directory, File, shipment
 from clusterfn.hosts import serialization
+from clusterfn.packing import module_sources, own_modules, payload
+from clusterfn.packing.files import Directory, File, shipment
 
 _PLAIN = {id(each) for each in (type(None), bool, int, float, complex, str, type(Ellipsis), type(NotImplemented))}
 _ROUTINES = (

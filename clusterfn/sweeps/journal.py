@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from clusterfn.calls import console
 from clusterfn.config.options import Options
+from clusterfn.display import console
 from clusterfn.environment import existing
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.sweeps.fingerprint import Unstable, fingerprint

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from clusterfn.bridge.supervisor import text
-from clusterfn.calls import console, failed_items, labels, map_display, outcome_errors
+from clusterfn.calls import failed_items, map_display, outcome_errors
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.map_display import CallProgress
-from clusterfn.calls.notebook_display import NotebookDisplay
-from clusterfn.calls.summary import Summary
+from clusterfn.display import console
+from clusterfn.display.notebook_display import NotebookDisplay
+from clusterfn.display.summary import Summary
+from clusterfn.packing import labels
 from clusterfn.sweeps import scoring
 from clusterfn.sweeps.space import Configuration
 

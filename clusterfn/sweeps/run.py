@@ -16,13 +16,15 @@ from typing import Any
 
 from clusterfn.api.decorator import ClusterFunction
 from clusterfn.bridge.job_states import RUNNING, SHORT
-from clusterfn.calls import attach, console, job_display, labels, mapping
+from clusterfn.calls import attach, job_display, mapping
 from clusterfn.calls.chunking import MapOptions
 from clusterfn.calls.group import JobGroup, state_of_group
 from clusterfn.calls.group_items import ItemOutcome
 from clusterfn.calls.group_state import GroupState
+from clusterfn.display import console
 from clusterfn.errors import Cancelled, ConfigError, PayloadError, SweepError
 from clusterfn.hosts import serialization
+from clusterfn.packing import labels
 from clusterfn.sweeps.fingerprint import Unstable, fingerprint
 from clusterfn.sweeps.journal import SweepJournal
 from clusterfn.sweeps.report import CACHE, JOURNAL, SweepProgress, Trial, cause, counted, named, show_line

@@ -17,9 +17,9 @@ from typing import Any, Literal, TypeVar, overload
 
 from clusterfn.api.decorator import ClusterFunction, inside_job
 from clusterfn.bridge import layout
-from clusterfn.calls import console
 from clusterfn.calls.call import job_name
 from clusterfn.config import import_time, places
+from clusterfn.display import console
 from clusterfn.errors import ConfigError, SweepError
 from clusterfn.public_api import check_arguments, public_api
 from clusterfn.sweeps import journal as journals

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from clusterfn.bridge.supervisor.text import counted, format_size
-from clusterfn.calls import console
 from clusterfn.config import places
+from clusterfn.display import console
 from clusterfn.errors import ConfigError
 from clusterfn.hosts import serialization
 from clusterfn.sweeps.journal import SweepJournal

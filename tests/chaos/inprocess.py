@@ -8,11 +8,11 @@ from typing import Any
 
 from clusterfn import ClusterFunction
 from clusterfn.calls import attach
-from clusterfn.calls import payload as payloads
 from clusterfn.calls.call import prepare, send_call
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.config.options import parse_options
 from clusterfn.hosts.host_state import HostState
+from clusterfn.packing import payload as payloads
 from tests.chaos.onhost import JobOnHost, until
 from tests.chaos.world import HOSTS, World
 

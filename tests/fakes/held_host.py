@@ -23,13 +23,13 @@ import pytest
 from clusterfn.calls import submit, withdrawal
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_tracker import Tracker
-from clusterfn.calls.payload import pack
 from clusterfn.config.spec import Host
 from clusterfn.errors import HostError
 from clusterfn.hosts import exit_flush, loop
 from clusterfn.hosts.connection import Reply, Spawned, SpawnReply
 from clusterfn.hosts.follow_window import FollowWindow
 from clusterfn.hosts.rpc.reply import RequestCancelled
+from clusterfn.packing.payload import pack
 from clusterfn.scheduler import scheduler_for
 from tests.golden import samples
 from tests.turns import settle

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import clusterfn
 from clusterfn.bridge import layout
-from clusterfn.calls import call, payload
+from clusterfn.calls import call
+from clusterfn.packing import payload
 
 if TYPE_CHECKING:
     from clusterfn.calls.job import Job

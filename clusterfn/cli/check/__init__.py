@@ -19,10 +19,10 @@ from typing import NoReturn
 
 from clusterfn.bridge.job_states import PENDING, RUNNING
 from clusterfn.bridge.supervisor.text import in_one_line
-from clusterfn.calls import console
 from clusterfn.cli import screen
 from clusterfn.cli.check import function, host
 from clusterfn.cli.check.step import CheckState, Step, StepFailed, StepSkipped, StepWarning
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError
 
 # The order matters, because each step uses what earlier ones have found.

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterfn.bridge.supervisor.text import counted, format_size
-from clusterfn.calls import console, environment_upload
-from clusterfn.calls.build_display import BuildDisplay
+from clusterfn.calls import environment_upload
 from clusterfn.cli import screen
 from clusterfn.cli.env.manage import read_ready, seconds
 from clusterfn.cli.target import host_state
 from clusterfn.config import config_file
 from clusterfn.config.forms import names_a_file
 from clusterfn.config.spec import Host, Resources
+from clusterfn.display import console
+from clusterfn.display.build_display import BuildDisplay
 from clusterfn.environment import resolve, solver, torch_build
 from clusterfn.environment.conda_solver import SolveTarget
 from clusterfn.environment.lock import EnvironmentLock

@@ -13,10 +13,10 @@ from typing import Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import counted, format_duration, format_size, in_one_line
-from clusterfn.calls import console
 from clusterfn.cli import screen, target
 from clusterfn.config.forms import names_a_file
 from clusterfn.config.host_text import reading
+from clusterfn.display import console
 from clusterfn.environment import resolve
 from clusterfn.errors import ClusterfnError, ConfigError, EnvironmentBuildError
 from clusterfn.hosts import environment_builder, environment_facts, remote_files

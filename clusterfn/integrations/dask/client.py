@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from clusterfn.api.decorator import inside_job
-from clusterfn.calls import own_modules
 from clusterfn.config import config_file, import_time
 from clusterfn.config.options import JobOptions, Time, parse_options, without_needs
 from clusterfn.config.units import parse_memory, parse_time
@@ -14,6 +13,7 @@ from clusterfn.errors import ConfigError
 from clusterfn.hosts.host_state import open_session
 from clusterfn.integrations.dask.plan import DaskPlan, NodeWorkers
 from clusterfn.integrations.jupyter.kernel_job import host_with_way
+from clusterfn.packing import own_modules
 from clusterfn.public_api import public_api, show_options
 
 if TYPE_CHECKING:

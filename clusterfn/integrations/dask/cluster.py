@@ -15,7 +15,7 @@ from distributed.core import Status, rpc
 from distributed.deploy.spec import ProcessInterface, SpecCluster
 from distributed.security import Security
 
-from clusterfn.calls import console
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.integrations.dask.jobs import WorkerJob, WorkerJobs
 from clusterfn.integrations.jupyter.kernel_job import reason_of_end

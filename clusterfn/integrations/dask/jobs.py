@@ -23,11 +23,11 @@ from distributed.deploy.spec import ProcessInterface
 
 from clusterfn.bridge.kernel.dask_program import UNFIT
 from clusterfn.bridge.kernel.stream import DASK, WEB
-from clusterfn.calls import console, job_display
-from clusterfn.calls import payload as payloads
+from clusterfn.calls import job_display
 from clusterfn.calls.call import prepare_packed, send_call
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.config.job_spec import KernelSpec
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, EnvironmentBuildError
 from clusterfn.hosts.host_state import CALLER
 from clusterfn.integrations.dask.plan import memory_limit
@@ -35,6 +35,7 @@ from clusterfn.integrations.dask.settings import DaskSettings, run_program
 from clusterfn.integrations.jupyter.connection_file import ConnectionFile, listen_on
 from clusterfn.integrations.jupyter.kernel_job import FoundJob, KernelJob, await_holder, send_held
 from clusterfn.integrations.jupyter.kernel_proxy import KernelProxy, link_to
+from clusterfn.packing import payload as payloads
 
 if TYPE_CHECKING:
     from clusterfn.config.options import Options

@@ -15,12 +15,13 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from clusterfn.bridge.supervisor.text import printable
-from clusterfn.calls import call, source_imports
+from clusterfn.calls import call
 from clusterfn.config import config_file
 from clusterfn.config.host_text import reading
 from clusterfn.errors import ClusterfnError, ConfigError, did_you_mean
 from clusterfn.hosts import serialization
 from clusterfn.integrations.jupyter import cell_options
+from clusterfn.packing import source_imports
 from clusterfn.public_api import public_api
 
 _NAME = "cell"

@@ -17,17 +17,18 @@ from typing import TYPE_CHECKING, Any
 from clusterfn.bridge import layout
 from clusterfn.bridge.kernel.stream import key_name
 from clusterfn.bridge.supervisor import publish
-from clusterfn.calls import attach, console, job_display
-from clusterfn.calls import payload as payloads
+from clusterfn.calls import attach, job_display
 from clusterfn.calls.call import prepare_packed, send_call
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.config import config_file, places
 from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import KernelSpec
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import loop, spoken_wait
 from clusterfn.hosts.host_state import CALLER, HostState, open_session
 from clusterfn.hosts.transports import held_connections
+from clusterfn.packing import payload as payloads
 
 if TYPE_CHECKING:
     from clusterfn.calls.call import Prepared

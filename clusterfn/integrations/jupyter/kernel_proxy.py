@@ -31,7 +31,7 @@ from clusterfn.bridge.kernel.stream import (
     pack_hello,
 )
 from clusterfn.bridge.supervisor.text import format_duration
-from clusterfn.calls import console
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import loop
 from clusterfn.integrations.jupyter.kernel_link import UNDELIVERED_BYTES, HolderLink, LoopEvents

@@ -21,8 +21,8 @@ from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.kernel.carried import CarriedConnections
 from clusterfn.bridge.kernel.stream import WEB, FrameStream
 from clusterfn.bridge.supervisor.text import in_one_line
-from clusterfn.calls import console
 from clusterfn.calls.job import Job
+from clusterfn.display import console
 from clusterfn.errors import ConfigError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.host_state import HostState

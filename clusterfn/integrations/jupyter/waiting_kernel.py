@@ -26,7 +26,7 @@ from clusterfn.bridge.kernel.zmtp import (
     signed_message,
     socket_ready,
 )
-from clusterfn.calls.console import as_clock
+from clusterfn.display.console import as_clock
 from clusterfn.hosts.spoken_wait import REASON_AFTER_S
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import pytest
 
 import clusterfn
 from clusterfn.api.command import make_command, read_command
-from clusterfn.calls.project import Project
 from clusterfn.errors import ConfigError
+from clusterfn.packing.project import Project
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ import pytest
 
 from clusterfn.bridge.job_states import RETURNED, RUNNING, UNKNOWN
 from clusterfn.calls import job_display
-from clusterfn.calls import payload as payloads
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.group_tracker import GroupTracker
@@ -46,6 +45,7 @@ from clusterfn.hosts.connection import ConnectionState, HostConnection
 from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.rpc import link, reconnect
 from clusterfn.hosts.rpc.link import describe_trouble
+from clusterfn.packing import payload as payloads
 from clusterfn.scheduler.base import SchedulerLimits
 from tests.fakes.taken import Taken
 from tests.fakes.transport import FakeTransport, Far, agent

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from clusterfn.bridge.supervisor.text import in_one_line
-from clusterfn.calls import attach, console, history
+from clusterfn.calls import attach, history
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.outcome_errors import RemoteTraceback
@@ -24,6 +24,7 @@ from clusterfn.cli import argument_parser, environment_parser, jobs, main, outpu
 from clusterfn.cli.check import function as check_function
 from clusterfn.cli.complaint import describe_error
 from clusterfn.cli.run import written
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError, HostError, OutOfMemory
 from clusterfn.hosts.connection import Completed, Reply
 

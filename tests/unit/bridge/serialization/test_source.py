@@ -12,8 +12,8 @@ import types
 import pytest
 
 from clusterfn import PayloadError
-from clusterfn.calls import payload
 from clusterfn.hosts import serialization
+from clusterfn.packing import payload
 
 source = serialization.part("source")
 statement = serialization.part("statement")

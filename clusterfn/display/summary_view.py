@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge.supervisor.text import in_one_line, last_lines, padded, width
-from clusterfn.calls.cell_status import FONT, GREY, progress_bar
-from clusterfn.calls.console import as_clock
+from clusterfn.display.cell_status import FONT, GREY, progress_bar
+from clusterfn.display.console import as_clock
 from clusterfn.hosts import loop
 
 if TYPE_CHECKING:
-    from clusterfn.calls.summary import Summary
+    from clusterfn.display.summary import Summary
 
 # Each of these colours can be read on white and on black.
 _COLORS = {

@@ -19,11 +19,11 @@ from typing import Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import attribute, is_a
-from clusterfn.calls.dependencies import JobArgument, Place
-from clusterfn.calls.labels import DEPTH, LONG, fields_of, leaves, named_arguments, open_value, shown
-from clusterfn.calls.payload import Large, Needs, Payload, keep_registrations, name_of, pack_object
 from clusterfn.errors import PayloadError
 from clusterfn.hosts import serialization
+from clusterfn.packing.dependencies import JobArgument, Place
+from clusterfn.packing.labels import DEPTH, LONG, fields_of, leaves, named_arguments, open_value, shown
+from clusterfn.packing.payload import Large, Needs, Payload, keep_registrations, name_of, pack_object
 from clusterfn.public_api import check_arguments
 
 # Characters of a string in a table.

@@ -1,4 +1,4 @@
-"""Read a pickle as plain data, for results="data": nothing that it names is imported or called, but `data_types`.
+"""Read a pickle as plain data, for results="data": nothing that it names is imported or called, but `allowed_types`.
 
 This is a reader of its own instead of an Unpickler with another `find_class`: that one sets attributes and calls
 `__setstate__` of whatever the pickle has made, and reserves as much memory as the pickle claims. Here each opcode that
@@ -13,9 +13,9 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from clusterfn.calls import data_stack, data_types
-from clusterfn.calls.data_types import DamagedPickle as DamagedPickle
-from clusterfn.calls.value_cost import MEMORY_EVERY
+from clusterfn.plain_data import allowed_types, stack
+from clusterfn.plain_data.allowed_types import DamagedPickle as DamagedPickle
+from clusterfn.plain_data.cost import MEMORY_EVERY
 
 _SHOWN = 100
 
@@ -81,7 +81,7 @@ def _shown(module: str, name: str) -> str:
     return ascii(f"{module}.{name}")[1:-1][:_SHOWN]
 
 
-class _Reader(data_stack.DataStack):
+class _Reader(stack.DataStack):
     """One pickle on its way to a value: what it names and calls.
 
     Attributes:
@@ -129,14 +129,16 @@ class _Reader(data_stack.DataStack):
         if type(name) is not str or type(module) is not str:
             raise DamagedPickle("a name that is no text")
         key = module, name
-        if key in data_types.CONSTANTS:
-            self.stack.append(data_types.CONSTANTS[key])
+        if key in allowed_types.CONSTANTS:
+            self.stack.append(allowed_types.CONSTANTS[key])
             return
-        special = key in (data_types.UUID, data_types.GETATTR, data_types.ZONE) or key in data_types.FACTORIES
-        make = data_types.MAKERS.get(key)
+        special = (
+            key in (allowed_types.UUID, allowed_types.GETATTR, allowed_types.ZONE) or key in allowed_types.FACTORIES
+        )
+        make = allowed_types.MAKERS.get(key)
         if make is None and not special:
-            by_value = self._class_by_value() if key in data_types.CLASS_BY_VALUE else ""
-            raise NotData(by_value or data_types.DESCRIBED.get(key, "") + _shown(module, name))
+            by_value = self._class_by_value() if key in allowed_types.CLASS_BY_VALUE else ""
+            raise NotData(by_value or allowed_types.DESCRIBED.get(key, "") + _shown(module, name))
         self._push_name(_Name(key, make))
 
     def _class_by_value(self) -> str:
@@ -161,13 +163,13 @@ class _Reader(data_stack.DataStack):
         args, called = self.stack.pop(), self.stack.pop()
         if type(called) is not _Name or type(args) is not tuple:
             raise DamagedPickle("a call of what is no function")
-        if called.key == data_types.GETATTR:
+        if called.key == allowed_types.GETATTR:
             self._method(args)
             return
         if called.make is None:
             raise NotData(called.shown)
         if called.key == ("collections", "defaultdict") and args and type(args[0]) is _Name:
-            factory = data_types.FACTORIES.get(args[0].key)
+            factory = allowed_types.FACTORIES.get(args[0].key)
             if factory is None:
                 raise NotData(args[0].shown)
             # This is the only place where a named object may become a part of a value: defaultdict calls it itself.
@@ -185,19 +187,19 @@ class _Reader(data_stack.DataStack):
     def _method(self, args: tuple[Any, ...]) -> None:
         """Take getattr(ZoneInfo, "_unpickle"), and no other attribute of anything."""
         of = args[0] if args else None
-        if type(of) is not _Name or of.key != data_types.ZONE or args[1:] != ("_unpickle",):
+        if type(of) is not _Name or of.key != allowed_types.ZONE or args[1:] != ("_unpickle",):
             raise NotData(f"builtins.getattr of {of.shown if type(of) is _Name else type(of).__name__}")
-        self._push_name(_Name(data_types.ZONE, data_types.ZONE_MAKER))
+        self._push_name(_Name(allowed_types.ZONE, allowed_types.ZONE_MAKER))
 
     def new(self) -> None:
         args, called = self.stack.pop(), self.stack.pop()
-        if type(called) is not _Name or called.key != data_types.UUID or args != ():
+        if type(called) is not _Name or called.key != allowed_types.UUID or args != ():
             raise NotData(called.shown if type(called) is _Name else "an object made by the opcode NEWOBJ")
-        self.stack.append(data_types.empty_uuid())
+        self.stack.append(allowed_types.empty_uuid())
 
     def build(self) -> None:
         state = self.stack.pop()
-        data_types.fill(self.stack[-1], state)
+        allowed_types.fill(self.stack[-1], state)
 
 
 _BEFORE_A_NAME = frozenset(
@@ -205,7 +207,7 @@ _BEFORE_A_NAME = frozenset(
 )
 _STOP = pickle.STOP[0]
 _BY_CODE: Mapping[bytes, Callable[[_Reader], None]] = {
-    **data_stack.PLAIN,
+    **stack.PLAIN,
     pickle.STACK_GLOBAL: _Reader.name, pickle.REDUCE: _Reader.reduce, pickle.NEWOBJ: _Reader.new,
     pickle.BUILD: _Reader.build,
 }  # fmt: skip

@@ -23,7 +23,7 @@ from typing import Any
 
 from clusterfn.bridge.attributes import attribute, is_a, signature_of
 from clusterfn.bridge.supervisor.text import in_one_line, shortened, width
-from clusterfn.calls.dependencies import JobArgument, reference_of
+from clusterfn.packing.dependencies import JobArgument, reference_of
 
 ROOM = 40  # columns of a terminal for a label
 DEPTH = 4  # values inside values that are shown

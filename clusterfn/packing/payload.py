@@ -24,11 +24,11 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge.attributes import attribute
-from clusterfn.calls import module_sources, own_modules, source_imports
-from clusterfn.calls.dependencies import JobArgument, NotEnded, Place, Reference, reference_of
-from clusterfn.calls.files import Directory, File, FileUpload, shipment
 from clusterfn.errors import DependencyFailed, PayloadError
 from clusterfn.hosts import serialization
+from clusterfn.packing import module_sources, own_modules, source_imports
+from clusterfn.packing.dependencies import JobArgument, NotEnded, Place, Reference, reference_of
+from clusterfn.packing.files import Directory, File, FileUpload, shipment
 from clusterfn.public_api import check_arguments
 
 if TYPE_CHECKING:
@@ -303,7 +303,7 @@ class Needs:
         read = _read_code.setdefault(function, {}) if isinstance(function, types.FunctionType) else {}
         if self.place.host not in read:
             # Jobs pickle results with this module too, in a copy of clusterfn without `inner_calls`.
-            from clusterfn.calls import inner_calls
+            from clusterfn.packing import inner_calls
 
             read[self.place.host] = inner_calls.notes(function, self.place.host)
         self.of_code = read[self.place.host]

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from clusterfn.bridge.supervisor.text import format_size
-from clusterfn.calls import own_modules, source_imports
 from clusterfn.errors import PayloadError
 from clusterfn.hosts.bridge_bundle import FileBundle, make
+from clusterfn.packing import own_modules, source_imports
 
 MAX_ALL_BYTES = 50 << 20
 

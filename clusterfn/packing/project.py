@@ -14,9 +14,9 @@ import subprocess
 from collections.abc import Iterator, Sequence
 
 from clusterfn.bridge.supervisor.text import format_size
-from clusterfn.calls import console
-from clusterfn.calls.files import Directory, holds_credentials
+from clusterfn.display import console
 from clusterfn.errors import ConfigError
+from clusterfn.packing.files import Directory, holds_credentials
 
 _MOST_BYTES = 200 << 20
 _MOST_FILES = 20_000

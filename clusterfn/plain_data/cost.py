@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from clusterfn.bridge.supervisor.text import format_size
-from clusterfn.calls.data_types import DamagedPickle
 from clusterfn.config import units
+from clusterfn.plain_data.allowed_types import DamagedPickle
 
 # The free memory is checked after so many bytes of the pickle, which make up to 14 MB of objects.
 MEMORY_EVERY = 1 << 16

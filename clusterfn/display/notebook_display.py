@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from clusterfn.calls.summary import Summary
+    from clusterfn.display.summary import Summary
 
 
 class NotebookDisplay:
@@ -22,11 +22,11 @@ class NotebookDisplay:
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
     ) -> dict[str, str]:
         # The module needs IPython, and only IPython asks.
-        from clusterfn.calls import summary_view
+        from clusterfn.display import summary_view
 
         return summary_view.bundle(self._summary())
 
     def _ipython_display_(self) -> None:
-        from clusterfn.calls import summary_view
+        from clusterfn.display import summary_view
 
         summary_view.show(self._summary)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from clusterfn.calls.console import as_clock
+from clusterfn.display.console import as_clock
 
 # Less work than this says nothing about the rest.
 _SURE_S = 1.0

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from clusterfn.bridge.attributes import attribute
-from clusterfn.calls import own_modules
 from clusterfn.errors import ConfigError
+from clusterfn.packing import own_modules
 
 _SENDING = ("map", "script", "submit")
 # These attributes mean the same in a job.

@@ -16,7 +16,7 @@ import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from clusterfn.calls.files import holds_credentials
+from clusterfn.packing.files import holds_credentials
 
 MAX_DATA_FILE = 1 << 20
 # A folder that has no Python file among so many entries holds data.

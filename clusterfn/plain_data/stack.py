@@ -1,6 +1,6 @@
 """The stack on which a pickle makes a value, and the opcodes that put plain values and containers there.
 
-What a pickle names and calls is in `data_reader`: nothing here imports or calls anything that a pickle names.
+What a pickle names and calls is in `reader`: nothing here imports or calls anything that a pickle names.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from clusterfn.calls.data_types import DamagedPickle
-from clusterfn.calls.value_cost import ValueCost
+from clusterfn.plain_data.allowed_types import DamagedPickle
+from clusterfn.plain_data.cost import ValueCost
 
 _FLOAT, _INT, _SHORT = struct.Struct(">d"), struct.Struct("<i"), struct.Struct("<H")
 _MAPPINGS = (dict, collections.OrderedDict, collections.Counter, collections.defaultdict)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from clusterfn.bridge.builder.progress import in_words
-from clusterfn.calls import console
-from clusterfn.calls.pace import Pace
+from clusterfn.display import console
+from clusterfn.display.pace import Pace
 
 if TYPE_CHECKING:
     from clusterfn.hosts.environment_builder import BuildProgress

@@ -10,7 +10,7 @@ import codecs
 import sys
 
 from clusterfn.bridge import layout
-from clusterfn.calls import console
+from clusterfn.display import console
 
 STREAMS = (layout.STDOUT, layout.STDERR)
 

@@ -21,7 +21,7 @@ from clusterfn.config.units import is_on
 from clusterfn.hosts import spoken_wait
 
 if TYPE_CHECKING:
-    from clusterfn.calls.cell_status import CellStatus
+    from clusterfn.display.cell_status import CellStatus
 
 _log = logging.getLogger("clusterfn")
 _QUIET = "CLUSTERFN_QUIET"
@@ -216,7 +216,7 @@ def cell_status() -> CellStatus | None:
     if type(sys.stderr).__module__ != "ipykernel.iostream" or is_logged():
         return None
     # The module needs IPython, which a kernel has already loaded.
-    from clusterfn.calls import cell_status as notebook
+    from clusterfn.display import cell_status as notebook
 
     return notebook.of_present_cell()
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from clusterfn.calls.own_modules import find_spec
+from clusterfn.packing.own_modules import find_spec
 
 
 def imported(source: bytes | str) -> frozenset[str]:
