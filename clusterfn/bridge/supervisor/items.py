@@ -245,15 +245,15 @@ class ItemAttempt(WholeAttempt):
         self.before = before
         self._waited = False
         self._tasks = os.path.join(layout.NODES, "%d.%d" % (index, len(before) + 1))
+        self._own = {
+            layout.WORK: os.path.join(layout.WORK, str(index)), layout.USAGE: layout.item_usage(index),
+            layout.NODES: self._tasks, layout.LAUNCH_LOG: os.path.join(self._tasks, layout.LAUNCH_LOG),
+        }  # fmt: skip
         self._from = [0, 0]
 
     def path(self, name: str) -> str:
         """As the element's; a folder to work in and a file of what it uses are its own."""
-        own = {
-            layout.WORK: os.path.join(layout.WORK, str(self._index)), layout.USAGE: layout.item_usage(self._index),
-            layout.NODES: self._tasks, layout.LAUNCH_LOG: os.path.join(self._tasks, layout.LAUNCH_LOG),
-        }  # fmt: skip
-        return self._attempt.path(own.get(name, name))
+        return self._attempt.path(self._own.get(name, name))
 
     def call(self) -> "list[str]":
         """What the worker gets: where its value is written, and where its arguments are."""

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _TICK_MS, _QUIET_TICK_MS = 100.0, 400.0
 _REQUESTS_EVERY_S, _WAKE_EVERY_S = 0.5, 2.0
 _TERM_ECHO_S = 0.5
+# The shortest calls have ended by then, and their end says what they used.
+_FIRST_SAMPLE_S = 0.05
 _PUBLISH_FOR_S = 30.0
 _LINE_LIMIT, _LOG_BYTES = 4 << 20, 1 << 16
 _NOT_BEGUN = {"start": "its Python was still starting", "load": "the call was still being loaded"}
@@ -246,7 +248,8 @@ class AttemptRun:
             self.attempt.event("running" if self.stage == "function" else "stage", stage=self.stage)
 
     def _sample(self) -> None:
-        if self.processes.worker is None or not self._sampler.due():
+        is_early = clock.now() < self._started + _FIRST_SAMPLE_S
+        if self.processes.worker is None or is_early or not self._sampler.due():
             return
         self._wake_session()
         self._oom.look()

@@ -20,7 +20,7 @@ import os
 import sys
 from typing import Any
 
-from ..layout import CHECKPOINT_VARIABLE, FAILED_RANK, RETURNED, SPEC, STACKS, TEMPLATE
+from ..layout import CHECKPOINT_VARIABLE, FAILED_RANK, RETURNED, STACKS, TEMPLATE
 from ..supervisor.text import native
 from . import children, payload
 from .descriptors import keep_from_programs, out_of_reach
@@ -110,8 +110,7 @@ def _enter(cwd: str) -> None:
 
 
 def _run_job(job: str, rest: list[str], discards: bool, report: Report, value_fd: int) -> dict[str, Any]:
-    with open(os.path.join(job, SPEC), encoding="utf-8") as file:
-        spec = native(json.load(file))
+    spec = payload.read_spec(job)
     report.hide(spec.get("secrets") or [])
     _check_version(spec)
     sys.meta_path.append(children.LibraryFinder())
