@@ -87,15 +87,9 @@ class HostRequests:
         return request.reply
 
     def put(
-        self,
-        path: str,
-        data: Data,
-        mode: int = 0o600,
-        crc: int | None = None,
-        *,
-        sync: bool | Literal["later"] = True,
+        self, path: str, data: Data, mode: int = 0o600, crc: int | None = None, *, sync: bool | Literal["later"] = True,
         after: Sequence[Reply[Any]] = (),
-    ) -> Reply[bool]:
+    ) -> Reply[bool]:  # fmt: skip
         """Write a file: whole or not at all. True if it was written, False if it was there and is named by its content.
 
         Args:
@@ -140,14 +134,9 @@ class HostRequests:
         return self._send(_r.SimpleRequest("have", {"paths": list(paths)}, read))
 
     def get(
-        self,
-        path: str,
-        sink: Sink,
-        offset: int = 0,
-        *,
-        on_size: Callable[[int], Any] | None = None,
+        self, path: str, sink: Sink, offset: int = 0, *, on_size: Callable[[int], Any] | None = None,
         until: int | None = None,
-    ) -> Reply[int]:
+    ) -> Reply[int]:  # fmt: skip
         """Give a file's bytes from `offset` to `sink`; the reply is the file's size.
 
         Args:
@@ -169,14 +158,9 @@ class HostRequests:
         return self._send(GetEachRequest(folder, sizes, on_file))
 
     def follow(
-        self,
-        files: Sequence[Followed],
-        until: str = "",
-        with_files: Sequence[tuple[str, Sink]] = (),
-        *,
-        on_content: Callable[[bytes], Any] | None = None,
-        on_early: Callable[[bool], Any] | None = None,
-    ) -> Reply[bytes]:
+        self, files: Sequence[Followed], until: str = "", with_files: Sequence[tuple[str, Sink]] = (), *,
+        on_content: Callable[[bytes], Any] | None = None, on_early: Callable[[bool], Any] | None = None,
+    ) -> Reply[bytes]:  # fmt: skip
         """Give bytes of files as they grow. Once the file `until` exists, give the rest of them, and return its bytes.
 
         Without `until`, it ends by `cancel`.
@@ -207,18 +191,10 @@ class HostRequests:
         return self._send(_r.StillRequest(path, silent_s, unless, within, on_silent, on_gone, after))
 
     def run(
-        self,
-        argv: Sequence[str],
-        stdin: bytes = b"",
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        unset: Sequence[str] = (),
-        timeout_s: float = 60,
-        *,
-        after: Sequence[Reply[Any]] = (),
-        forks: bool = False,
+        self, argv: Sequence[str], stdin: bytes = b"", cwd: str | None = None, env: Mapping[str, str] | None = None,
+        unset: Sequence[str] = (), timeout_s: float = 60, *, after: Sequence[Reply[Any]] = (), forks: bool = False,
         stop_at: str = "",
-    ) -> Reply[Completed]:
+    ) -> Reply[Completed]:  # fmt: skip
         """Run a program to its end. It may run twice if the connection breaks, so it must bear that.
 
         Args:
@@ -240,31 +216,18 @@ class HostRequests:
         return _r.SimpleRequest("run", fields, functools.partial(_completed, self.host.name, argv), stdin, after)
 
     def spawn(
-        self,
-        argv: Sequence[str],
-        cwd: str,
-        log: str,
-        env: Mapping[str, str] | None = None,
-        unset: Sequence[str] = (),
-        *,
-        after: Sequence[Reply[Any]] = (),
-    ) -> SpawnReply:
+        self, argv: Sequence[str], cwd: str, log: str, env: Mapping[str, str] | None = None, unset: Sequence[str] = (),
+        *, after: Sequence[Reply[Any]] = (),
+    ) -> SpawnReply:  # fmt: skip
         """Start a program that outlives this connection; `reply.exited` reports its end as long as the agent runs."""
         request = SpawnRequest("spawn", {**_program(argv, env, unset), "cwd": cwd, "log": log}, after=after)
         self.ask(request)
         return request.reply
 
     def repeat(
-        self,
-        argv: Sequence[str],
-        interval_s: float,
-        share: str | None,
-        on_look: Callable[[CommandLook], Any],
-        env: Mapping[str, str] | None = None,
-        unset: Sequence[str] = (),
-        *,
-        timeout_s: float = 60,
-    ) -> Reply[None]:
+        self, argv: Sequence[str], interval_s: float, share: str | None, on_look: Callable[[CommandLook], Any],
+        env: Mapping[str, str] | None = None, unset: Sequence[str] = (), *, timeout_s: float = 60,
+    ) -> Reply[None]:  # fmt: skip
         """Run a program now and every `interval_s`, until `cancel`. Equal `share` and argv share an answer per user."""
         fields = {**_program(argv, env, unset), "interval_s": interval_s, "share": share, "timeout_s": timeout_s}
         return self._send(RepeatRequest(fields, on_look))
@@ -278,13 +241,9 @@ class HostRequests:
         return self._send(ConversationRequest({"path": path}, first, on_data))
 
     def converse(
-        self,
-        argv: Sequence[str],
-        first: bytes,
-        on_data: Callable[[bytes], Any],
-        unset: Sequence[str] = (),
+        self, argv: Sequence[str], first: bytes, on_data: Callable[[bytes], Any], unset: Sequence[str] = (),
         nudge: bytes = b"",
-    ) -> Reply[None]:
+    ) -> Reply[None]:  # fmt: skip
         """Start a program on the host as `connect_socket` connects: `write` goes to its stdin, and its stdout comes.
 
         It ends with the connection, or by `cancel`. If its exit status is not 0, the reply raises a HostError with its

@@ -122,13 +122,9 @@ class SchedulerWatch:
     """
 
     def __init__(
-        self,
-        connection: HostConnection,
-        scheduler: Scheduler,
-        *,
-        clock: Callable[[], float] = time.monotonic,
+        self, connection: HostConnection, scheduler: Scheduler, *, clock: Callable[[], float] = time.monotonic,
         poll_floor_s: float = 2.0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._connection = connection
         self._scheduler = scheduler
         self._clock = clock

@@ -112,11 +112,9 @@ class Reply(Generic[T]):
 
         if not spoken_wait.wait_for([self._future], describe, timeout_s):
             raise Unreachable(
-                f"{self._host} did not answer `{self._request}` within {timeout_s:g} s",
-                host=self._host,
-                hint="try again; then check the load of the host and of its file systems",
-                retryable=True,
-            )
+                f"{self._host} did not answer `{self._request}` within {timeout_s:g} s", host=self._host,
+                hint="try again; then check the load of the host and of its file systems", retryable=True,
+            )  # fmt: skip
 
     def done(self) -> bool:
         """Whether the answer has come."""

@@ -116,13 +116,9 @@ class SimpleRequest(OpenRequest[T]):
     """One answer, read by a function."""
 
     def __init__(
-        self,
-        do: str,
-        fields: Header,
-        read: Callable[[Header, bytes], T],
-        body: bytes = b"",
+        self, do: str, fields: Header, read: Callable[[Header, bytes], T], body: bytes = b"",
         after: Sequence[Reply[Any]] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(do, fields, body, after)
         self._read = read
 

@@ -135,11 +135,9 @@ def parse_address(text: str, host: Host) -> Address:
     name = parts.get("v6") or parts.get("name") or ""
     if not name or any(UNSAFE.search(word) for word in (text, name, parts.get("user") or "")):
         raise ConfigError(
-            f"address: {text!r} of host {host.name} is not the address of a host",
-            host=host.name,
-            evidence=[host.source],
-            hint="write a name, an alias of your ssh configuration, or user@name:port",
-        )
+            f"address: {text!r} of host {host.name} is not the address of a host", host=host.name,
+            evidence=[host.source], hint="write a name, an alias of your ssh configuration, or user@name:port",
+        )  # fmt: skip
     return Address(name, parts.get("user"), int(parts["port"]) if parts.get("port") else None)
 
 
@@ -222,11 +220,9 @@ def _options_by_ssh(host: Host, target: Address, config: str | None) -> Options:
         )
     if ssh.returncode:
         raise ConfigError(
-            f"ssh cannot read its configuration for {target.name}",
-            host=host.name,
-            evidence=complaint.splitlines()[-5:],
-            hint=f"fix it until `{' '.join(argv)}` works",
-        )
+            f"ssh cannot read its configuration for {target.name}", host=host.name,
+            evidence=complaint.splitlines()[-5:], hint=f"fix it until `{' '.join(argv)}` works",
+        )  # fmt: skip
     options: Options = {}
     for line in answer.splitlines():
         key, _, value = line.partition(" ")

@@ -185,11 +185,9 @@ def install(host: Host, line: str, asker: Asker) -> Installed:
         ours.close(hops)
     if PRESENT not in lines and ADDED not in lines:
         raise HostError(
-            f"The key could not be put into ~/.ssh/authorized_keys on {host.name}",
-            host=host.name,
-            evidence=lines[-5:],
+            f"The key could not be put into ~/.ssh/authorized_keys on {host.name}", host=host.name, evidence=lines[-5:],
             hint=f"log in by `{settings.ssh}` and check that ~/.ssh is writable",
-        )
+        )  # fmt: skip
     return Installed(ADDED in lines, OPEN in lines)
 
 

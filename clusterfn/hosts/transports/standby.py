@@ -55,14 +55,9 @@ def keep(held: HeldConnection, what: str, argv: list[str], first: bytes, marker:
         "pause_s": PAUSE_S, "tries": TRIES,
     }  # fmt: skip
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(_KEEPER)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, **openssh.ASK_NOBODY},
-        cwd="/",
-        start_new_session=True,
-    )
+        [sys.executable, "-I", "-S", str(_KEEPER)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, env={**os.environ, **openssh.ASK_NOBODY}, cwd="/", start_new_session=True,
+    )  # fmt: skip
     assert process.stdin
     with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
         stdin.write(json.dumps(plan).encode())

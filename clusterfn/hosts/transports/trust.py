@@ -110,14 +110,9 @@ def _by_ssh(host: Host, settings: Settings, kinds: tuple[str, ...]) -> list[Show
         line = ["ssh", *fetch_options(settings, file, kinds), *openssh.way(settings), "--", settings.alias, "true"]
         try:
             ran = subprocess.run(
-                line,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=openssh.patience_s(settings),
-                env={**os.environ, **openssh.ASK_NOBODY},
-                start_new_session=True,
-                check=False,
-            )
+                line, stdin=subprocess.DEVNULL, capture_output=True, timeout=openssh.patience_s(settings),
+                env={**os.environ, **openssh.ASK_NOBODY}, start_new_session=True, check=False,
+            )  # fmt: skip
         except subprocess.TimeoutExpired as error:
             stderr = (error.stderr or b"").decode(errors="replace")
             raise ssh_errors.error_of(host, settings, stderr, -1) from error
