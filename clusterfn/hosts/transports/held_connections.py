@@ -81,17 +81,14 @@ def _runtime_path() -> Path:
     folder = os.environ.get(VARIABLE)
     if folder:
         return Path(folder).absolute()
-    if sys.platform == "win32":
-        raise AssertionError("no connection can be held on Windows")
+    assert sys.platform != "win32"
     uid = os.getuid()
     usual = PLACE / f"clusterfn-{uid}"
-    return _another(usual, uid) if _owner(usual) not in (None, uid) else usual
-
-
-def _another(usual: Path, uid: int) -> Path:
-    """Return a folder of ours with another name, the same for all programs: another user has made the usual one."""
-    own = [path for path in usual.parent.glob(f"{usual.name}-*") if _owner(path) == uid]
-    return min(own) if own else Path(tempfile.mkdtemp(prefix=f"{usual.name}-", dir=usual.parent))
+    if _owner(usual) in (None, uid):
+        return usual
+    # Another user has made that folder, so use one with another name, the same for all programs.
+    own = [path for path in PLACE.glob(f"{usual.name}-*") if _owner(path) == uid]
+    return min(own) if own else Path(tempfile.mkdtemp(prefix=f"{usual.name}-", dir=PLACE))
 
 
 def _owner(path: Path) -> int | None:
@@ -105,8 +102,7 @@ def _owner(path: Path) -> int | None:
 def _refuse_shared(path: Path) -> None:
     if len(os.fsencode(path)) > _LONGEST:
         raise ConfigError(f"{path} is too long for a folder of sockets", hint=f"set {VARIABLE} to a short path")
-    if sys.platform == "win32":
-        raise AssertionError("no connection can be held on Windows")
+    assert sys.platform != "win32"
     info = path.lstat()
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
         raise ConfigError(
@@ -216,17 +212,14 @@ def is_running(pid: int) -> bool:
 
 def listens(held: HeldConnection) -> bool:
     """Whether a process has its socket open, even a stopped one. Counts as use of the connection."""
-    if sys.platform == "win32":
-        raise AssertionError("no connection can be held on Windows")
+    assert sys.platform != "win32"
     with socket.socket(socket.AF_UNIX) as line:
         line.setblocking(False)
         try:
             line.connect(held.address)
-        except BlockingIOError:
-            # The queue of the socket is full of other clients, so a process has it open.
-            return True
-        except OSError:
-            return False
+        except OSError as error:
+            # If the queue of the socket is full of other clients, a process has it open.
+            return isinstance(error, BlockingIOError)
     return True
 
 

@@ -69,12 +69,9 @@ class OpensshTransport(Transport):
     def open(self, command: str, asker: Asker | None = None) -> Stream:
         """Connect, log in, start `command`; see `Transport.open`. A busy sshd that hangs up at once is asked again."""
         if not has_ssh():
-            raise ConfigError(
-                f"transport: openssh of host {self.host.name} needs an ssh, and this machine has none",
-                host=self.host.name,
-                evidence=[self.host.source],
-                hint="install OpenSSH's client, or use transport: paramiko",
-            )
+            message = f"transport: openssh of host {self.host.name} needs an ssh, and this machine has none"
+            hint = "install OpenSSH's client, or use transport: paramiko"
+            raise ConfigError(message, host=self.host.name, evidence=[self.host.source], hint=hint)
         settings = self._settings or resolve(self.host)
 
         def open_once() -> Stream:
@@ -224,8 +221,7 @@ class AskPass:
         self._last = ""
         self.spent_s = 0.0
         self.count = 0
-        if sys.platform == "win32":
-            raise NotImplementedError("clusterfn cannot answer ssh's questions on Windows")
+        assert sys.platform != "win32"
         self._folder = held_connections.scratch_folder("ask-")
         self._listener = socket.socket(socket.AF_UNIX)
         program = self._folder / "ask"
@@ -342,9 +338,13 @@ def has_master(settings: Settings) -> bool:
     """Whether the user has a ControlMaster to the host open. Asks only where a ControlPath is set; never on Windows."""
     if sys.platform == "win32" or not settings.control_path:
         return False
-    line = ["ssh", *way(settings), "-O", "check", "--", settings.alias]
+    return answer_of(["ssh", *way(settings), "-O", "check", "--", settings.alias], CHECK_S) is not None
+
+
+def answer_of(words: Sequence[str], timeout_s: float) -> str | None:
+    """Return what a program of this machine prints; None if it fails, or does not end in time."""
     try:
-        ran = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=CHECK_S, check=False)
+        ran = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired:
-        return False
-    return ran.returncode == 0
+        return None
+    return (ran.stdout + ran.stderr).decode(errors="replace") if ran.returncode == 0 else None

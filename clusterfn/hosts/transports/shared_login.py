@@ -316,9 +316,4 @@ def _pid(path: Path) -> int | None:
 
 
 def _ask(path: Path, what: str) -> str:
-    words = ["ssh", "-F", "none", "-S", str(path), "-O", what, "--", "held"]
-    try:
-        ran = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=CHECK_S, check=False)
-    except subprocess.TimeoutExpired:
-        return ""
-    return (ran.stdout + ran.stderr).decode(errors="replace") if ran.returncode == 0 else ""
+    return openssh.answer_of(["ssh", "-F", "none", "-S", str(path), "-O", what, "--", "held"], CHECK_S) or ""

@@ -191,13 +191,9 @@ def refuse_unmet(host: Host, settings: Settings) -> None:
     if not settings.unmet:
         return
     name = settings.unmet[0].split()[0]
-    raise ConfigError(
-        f"The ssh configuration of host {host.name} asks for {name}, which paramiko does not support",
-        host=host.name,
-        evidence=settings.unmet,
-        hint=f"use transport: openssh (needs the system's ssh), leave {name} out for this host, or give it a file of "
-        "its own by ssh_config:",
-    )
+    hint = f"use transport: openssh (needs the system's ssh), leave {name} out for this host, or give it a file of "
+    message = f"The ssh configuration of host {host.name} asks for {name}, which paramiko does not support"
+    raise ConfigError(message, host=host.name, evidence=settings.unmet, hint=f"{hint}its own by ssh_config:")
 
 
 def _options_by_ssh(host: Host, target: Address, config: str | None) -> Options:
@@ -211,13 +207,10 @@ def _options_by_ssh(host: Host, target: Address, config: str | None) -> Options:
             if answer is None:
                 ssh.kill()
     if answer is None:
-        raise Unreachable(
-            f"ssh did not resolve its configuration for {target.name} within {SSH_G_TIMEOUT_S:g} s",
-            host=host.name,
-            evidence=[f"still running: {shlex.join(argv)}"],
-            hint="run that command: a `Match exec` program may hang, or CanonicalizeHostname may wait for DNS",
-            retryable=True,
-        )
+        hint = "run that command: a `Match exec` program may hang, or CanonicalizeHostname may wait for DNS"
+        message = f"ssh did not resolve its configuration for {target.name} within {SSH_G_TIMEOUT_S:g} s"
+        evidence = [f"still running: {shlex.join(argv)}"]
+        raise Unreachable(message, host=host.name, evidence=evidence, hint=hint, retryable=True)
     if ssh.returncode:
         raise ConfigError(
             f"ssh cannot read its configuration for {target.name}", host=host.name,

@@ -126,11 +126,9 @@ def _options(host: Host, name: str, raw: dict[str, Any]) -> Options:
     for key, allowed in _NUMBERS.items():
         value = options.get(key, ["none"])[0]
         if value != "none" and not (value.isascii() and value.isdigit() and int(value) in allowed):
-            raise ConfigError(
-                f"The ssh configuration of host {host.name} has {key} {value}, which is not a valid number",
-                host=host.name,
-                hint=f"write {key} as a plain number, or install OpenSSH's client",
-            )
+            message = f"The ssh configuration of host {host.name} has {key} {value}, which is not a valid number"
+            hint = f"write {key} as a plain number, or install OpenSSH's client"
+            raise ConfigError(message, host=host.name, hint=hint)
     for key in options.keys() & set(_WORDS):
         value = options[key][0].lower()
         options[key] = [{"true": "yes", "false": "no"}.get(value, value)]

@@ -20,7 +20,7 @@ from clusterfn.hosts import loop
 from clusterfn.hosts.transports import openssh, ssh_errors
 from clusterfn.hosts.transports.base import Standby
 from clusterfn.hosts.transports.held_connections import HeldConnection, socket_path
-from clusterfn.hosts.transports.local import PATIENCE_S, STDERR_KEPT, ListeningStream
+from clusterfn.hosts.transports.local import PATIENCE_S, STDERR_KEPT, ListeningStream, how_it_ended
 
 # How long an agent waits after the last program. It counts as use of the held connection, and so must end some time.
 IDLE_S = 3600.0
@@ -66,8 +66,7 @@ def keep(held: HeldConnection, what: str, argv: list[str], first: bytes, marker:
 
 def take(held: HeldConnection, what: str) -> Standby | None:
     """Return the waiting command of that name; None if none is ready. Waits for nothing on the host."""
-    if sys.platform == "win32":
-        raise AssertionError("no connection can be held on Windows")
+    assert sys.platform != "win32"
     line = socket.socket(socket.AF_UNIX)
     fds: list[int] = []
     try:
@@ -114,8 +113,7 @@ def wake(key: str) -> None:
 
 def _keepers(key: str) -> Iterator[socket.socket]:
     """Yield a line to each keeper of a connection; remove the address of a dead one."""
-    if sys.platform == "win32":
-        raise AssertionError("no connection can be held on Windows")
+    assert sys.platform != "win32"
     for path in socket_path(key).parent.glob(f"{key}-*.a"):
         with socket.socket(socket.AF_UNIX) as line:
             line.settimeout(ANSWER_S)
@@ -182,9 +180,7 @@ class StandbyStream(ListeningStream):
         if self._code == "?":
             return lost or "it ended; its exit status is unknown, because the keeper of the held connection ended too"
         code = int(self._code)
-        if code == openssh.LOST_STATUS and lost:
-            return lost
-        return f"it was ended by signal {-code}" if code < 0 else f"it ended with exit status {code}"
+        return lost if code == openssh.LOST_STATUS and lost else how_it_ended(code)
 
     def stderr(self) -> str:
         if self._code:

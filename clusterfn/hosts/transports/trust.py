@@ -214,12 +214,10 @@ def _forget(host: Host, met: HostKeys) -> None:
         lines = rest.setdefault(path, text.splitlines(keepends=True))
         left = host_keys.without_name(lines[int(number) - 1], met.settings.key_name)
         if left is None or path not in met.settings.user_known_hosts:
-            raise HostKeyError(
-                f"{entry.place} has another key for {met.settings.place}, and clusterfn cannot change that file",
-                host=host.name,
-                evidence=[f"remembered: {entry.kind} {host_keys.fingerprint(entry.blob)}"],
-                hint="remove the line yourself, or ask its maintainer",
-            )
+            message = f"{entry.place} has another key for {met.settings.place}, and clusterfn cannot change that file"
+            evidence = [f"remembered: {entry.kind} {host_keys.fingerprint(entry.blob)}"]
+            hint = "remove the line yourself, or ask its maintainer"
+            raise HostKeyError(message, host=host.name, evidence=evidence, hint=hint)
         lines[int(number) - 1] = left
     for path, lines in rest.items():
         _replace(path, "".join(lines))
