@@ -256,12 +256,10 @@ def _no_agent(host: Host, stream: Stream, printed: bytes) -> HostError:
     if separator:
         looked = host.python or LOOKED_AT
         unusable = [f"older than 3.6, or does not start: {path}" for path in tried.split()]
-        return HostError(
-            f"No Python 3.6 or newer was found on {host.name}",
-            host=host.name,
-            evidence=[f"searched: {looked}", *unusable, *evidence],
-            hint=f"set python: /path/to/python3 under host {host.name} ({host.source})",
-        )
+        hint = f"set python: /path/to/python3 under host {host.name} ({host.source})"
+        message = f"No Python 3.6 or newer was found on {host.name}"
+        evidence = [f"searched: {looked}", *unusable, *evidence]
+        return HostError(message, host=host.name, evidence=evidence, hint=hint)
     if NO_LOGIN.search(text):
         return HostError(
             f"The account on {host.name} has no login shell (nologin)", host=host.name, evidence=evidence,

@@ -28,6 +28,8 @@ T = TypeVar("T")
 S = TypeVar("S", bound="Reply[Any]")
 # The first entry of `_sharers`, whose removal ends the request.
 _ITSELF, _ANOTHER = "itself", "another"
+# What to do about a connection of the process that forked this one.
+OF_PARENT = "connect again in this process, or start it with the spawn method"
 
 
 class RequestCancelled(concurrent.futures.CancelledError):
@@ -94,11 +96,8 @@ class Reply(Generic[T]):
         if self._future.done():
             return
         if os.getpid() != self._pid:
-            raise HostError(
-                f"The answer of {self._host} to `{self._request}` goes to process {self._pid}, which forked this one",
-                host=self._host,
-                hint="connect again in this process, or start it with the spawn method",
-            )
+            message = f"The answer of {self._host} to `{self._request}` goes to process {self._pid}"
+            raise HostError(f"{message}, which forked this one", host=self._host, hint=OF_PARENT)
         if threading.get_ident() in self._answering:
             raise RuntimeError(
                 f"A callback waits for the answer of {self._host} to `{self._request}`, on the thread that must read "

@@ -113,14 +113,17 @@ class OpenRequest(Generic[T]):
 
 
 class SimpleRequest(OpenRequest[T]):
-    """One answer, read by a function."""
+    """Its last answer is read by a function, and those before it are taken by another."""
 
     def __init__(
         self, do: str, fields: Header, read: Callable[[Header, bytes], T], body: bytes = b"",
-        after: Sequence[Reply[Any]] = (),
+        after: Sequence[Reply[Any]] = (), take: Callable[[Header, bytes], object] = lambda *_: None,
     ) -> None:  # fmt: skip
         super().__init__(do, fields, body, after)
-        self._read = read
+        self._read, self._take = read, take
+
+    def take(self, header: Header, body: bytes) -> None:
+        self._take(header, body)
 
     def value(self, header: Header, body: bytes) -> T:
         return self._read(header, body)
@@ -230,24 +233,6 @@ class FollowRequest(OpenRequest[bytes]):
         if self._content is None:
             raise MalformedAnswer("its end, before its content")
         return self._content
-
-
-class StillRequest(SimpleRequest[None]):
-    """Report whenever a file has stopped changing, or the folder that it belongs into is gone."""
-
-    def __init__(
-        self, path: str, silent_s: float, unless: str, within: str, on_silent: Callable[[], Any],
-        on_gone: Callable[[], Any], after: Sequence[Reply[Any]],
-    ) -> None:  # fmt: skip
-        still = {"path": path, "silent_s": silent_s, "unless": unless, "within": within}
-        super().__init__("follow", {"still": still}, lambda *_: None, after=after)
-        self._on_silent, self._on_gone = on_silent, on_gone
-
-    def take(self, header: Header, body: bytes) -> None:
-        if header.get("gone"):
-            self._on_gone()
-        else:
-            self._on_silent()
 
 
 class ConversationRequest(OpenRequest[None]):
