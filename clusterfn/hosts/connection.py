@@ -21,7 +21,7 @@ from clusterfn.hosts.rpc import requests as _r
 from clusterfn.hosts.rpc.boot import boot, commands_of, greeting
 from clusterfn.hosts.rpc.frames import pack
 from clusterfn.hosts.rpc.link import FIRST, ConnectionState, Link
-from clusterfn.hosts.rpc.reply import Reply
+from clusterfn.hosts.rpc.reply import AnsweringLink, Reply
 from clusterfn.hosts.rpc.requests import CommandLook, Followed, Spawned, SpawnReply
 from clusterfn.hosts.transports import Asker, Transport, prompts, transport_for
 
@@ -94,7 +94,7 @@ class HostConnection(Link, HostRequests):
         first = self.run_request(probe) if probe else None
         if first is not None:
             # The link does not exist yet, so the probe gets the number that the link gives to its first request.
-            first.register(FIRST, host.name)
+            first.register(FIRST, AnsweringLink(host.name))
         self._probed = (tuple(probe), first.reply) if first else None
         ahead = pack(first.header(lambda _: False), first.body) if first else b""
         opened = _open(transport, host, have, asker, ahead, meanwhile)

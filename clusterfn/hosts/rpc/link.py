@@ -20,7 +20,7 @@ from clusterfn.hosts.keepalive import ASK, DEAD
 from clusterfn.hosts.rpc import reconnect
 from clusterfn.hosts.rpc.answers import PING_ID, AnswerReader, wrapped
 from clusterfn.hosts.rpc.frames import HELLO_ID, AgentStream, error_of
-from clusterfn.hosts.rpc.reply import OF_PARENT, Reply, RequestCancelled
+from clusterfn.hosts.rpc.reply import OF_PARENT, AnsweringLink, Reply, RequestCancelled
 from clusterfn.hosts.rpc.request_queue import LinkStream, PendingRequests, RequestSender
 from clusterfn.hosts.rpc.requests import OpenRequest
 from clusterfn.hosts.transports import can_hold, is_held, prompts
@@ -82,6 +82,9 @@ class Link:
         self._answers = AnswerReader(host, self.line, self._requests, self.cancel)
         self._sender = RequestSender(self.line, self._requests.__contains__, self._answers.give_up)
         self.state = ConnectionState("connected", time.time())
+        self._answering = AnsweringLink(
+            host.name, self._answers.threads, lambda: describe_trouble(self.host.name, self.state)
+        )
         # A dict, because thousands of jobs listen, and each must be able to stop at once.
         self._listeners: dict[object, Callable[[ConnectionState], None]] = {}
         self._tries = reconnect.Tries()
@@ -119,16 +122,13 @@ class Link:
 
     def _add(self, request: OpenRequest[Any]) -> int:
         number = self._requests.number()
-        request.register(number, self.host.name, self._answers.threads, self._trouble)
+        request.register(number, self._answering)
         request.cancel = lambda: self.cancel(number)
         # Refer to the request by its number: a reference to it would be a circle that keeps large arguments in memory.
         request.upload = lambda chunks: self._upload(number, chunks)
         request.taken = self._sender.taken
         self._requests[number] = request
         return number
-
-    def _trouble(self) -> str:
-        return describe_trouble(self.host.name, self.state)
 
     def _upload(self, number: int, chunks: Iterator[bytes]) -> None:
         """Send the chunks of the open request of that number, which the host has asked for."""

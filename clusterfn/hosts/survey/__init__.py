@@ -7,7 +7,7 @@ the agent's environment, from which jobs are started. Only the folders and modul
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from clusterfn.bridge.supervisor.text import format_size
@@ -74,28 +74,23 @@ class Site:
 
     def proposed_root(self) -> tuple[Volume, str] | None:
         """Return the best volume for `root:`, and why; None if none can be written to."""
-        return proposed_root(self.volumes, bool(self.schedulers))
-
-
-def proposed_root(volumes: Sequence[Volume], has_nodes: bool) -> tuple[Volume, str] | None:
-    """Return the best volume and the reason; None if none can be used."""
-    # clusterfn rejects a root in which every user could replace files. The mode has the form that `ls -l` shows.
-    private = [each for each in volumes if each.mode[8:9] != "w" or each.mode[9:10] in ("t", "T")]
-    usable = [each for each in private if each.writable and not each.noexec]
-    shared = [each for each in usable if each.shared]
-    home = next((each for each in usable if each.name == _HOME), None)
-    if has_nodes and not shared:
-        return (home, "it is your home folder, which the compute nodes must see") if home else None
-    candidates = shared if has_nodes else usable
-    if home in candidates and home is not None:
-        bytes_, files = home.room_bytes, home.room_files
-        if (bytes_ is None or bytes_ >= PLENTY_BYTES) and (files is None or files >= PLENTY_FILES):
-            return home, f"your home folder has plenty of space, {_room(home)}"
-    best = max(candidates, key=_rank, default=None)
-    if best is None:
-        return None
-    other = "" if home is None or best is home else f"; your home folder has {_room(home)}"
-    return best, f"it has the most space, {_room(best)}{other}"
+        # clusterfn rejects a root in which every user could replace files. The mode has the form that `ls -l` shows.
+        private = [each for each in self.volumes if each.mode[8:9] != "w" or each.mode[9:10] in ("t", "T")]
+        usable = [each for each in private if each.writable and not each.noexec]
+        shared = [each for each in usable if each.shared]
+        home = next((each for each in usable if each.name == _HOME), None)
+        if self.schedulers and not shared:
+            return (home, "it is your home folder, which the compute nodes must see") if home else None
+        candidates = shared if self.schedulers else usable
+        if home in candidates and home is not None:
+            bytes_, files = home.room_bytes, home.room_files
+            if (bytes_ is None or bytes_ >= PLENTY_BYTES) and (files is None or files >= PLENTY_FILES):
+                return home, f"your home folder has plenty of space, {_room(home)}"
+        best = max(candidates, key=_rank, default=None)
+        if best is None:
+            return None
+        other = "" if home is None or best is home else f"; your home folder has {_room(home)}"
+        return best, f"it has the most space, {_room(best)}{other}"
 
 
 def _rank(volume: Volume) -> tuple[bool, bool, int]:
@@ -105,9 +100,8 @@ def _rank(volume: Volume) -> tuple[bool, bool, int]:
 
 
 def _room(volume: Volume) -> str:
-    files, amount, text = volume.room_files, volume.room_bytes, "an unknown amount"
-    if amount is not None:
-        text = format_size(amount)
+    files, amount = volume.room_files, volume.room_bytes
+    text = "an unknown amount" if amount is None else format_size(amount)
     return text if files is None else f"{text} and {files} files"
 
 

@@ -80,10 +80,7 @@ class OpensshTransport(Transport):
             with AskPass(asker, self.host.name) as asking:
                 return started(self.host, settings, OpensshStream(argv(settings, command, asks=True), asking))
 
-        def was_dropped(error: BaseException) -> bool:
-            return isinstance(error.__cause__, ssh_errors.SshEnded) and error.__cause__.dropped
-
-        return base.open_with_retries(open_once, was_dropped, base.PAUSES_S)
+        return base.open_with_retries(open_once, (ConnectionResetError,), base.PAUSES_S)
 
 
 def started(host: Host, settings: Settings, stream: OpensshStream) -> OpensshStream:

@@ -162,7 +162,7 @@ def connect(host: Host, settings: Settings, asker: Asker | None = None) -> list[
             _connect(host, settings, hops, asker=asker)
         return hops
 
-    return base.open_with_retries(connect_once, lambda error: isinstance(error.__cause__, HUNG_UP), BUSY_PAUSES_S)
+    return base.open_with_retries(connect_once, HUNG_UP, BUSY_PAUSES_S)
 
 
 def session(host: Host, settings: Settings, ssh: paramiko.Transport, command: str) -> paramiko.Channel:

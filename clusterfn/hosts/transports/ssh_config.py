@@ -31,16 +31,10 @@ UNSAFE = re.compile(r"^-|[\s\x00-\x1f\x7f]")
 
 # Options that change where or how ssh connects, and that paramiko does not support, with their harmless values.
 NOT_HONOURED: dict[str, tuple[str, ...]] = {
-    "pkcs11provider": ("none",),
-    "knownhostscommand": ("none",),
-    "revokedhostkeys": ("none",),
-    "remotecommand": ("none",),
-    "bindaddress": (),
-    "bindinterface": (),
-    "proxyusefdpass": ("no",),
-    "identityagent": ("SSH_AUTH_SOCK", "none"),
+    **dict.fromkeys(("pkcs11provider", "knownhostscommand", "revokedhostkeys", "remotecommand"), ("none",)),
+    "bindaddress": (), "bindinterface": (), "proxyusefdpass": ("no",), "identityagent": ("SSH_AUTH_SOCK", "none"),
     "localcommand": ("none",),
-}
+}  # fmt: skip
 # Options that keep ssh from being a plain stream, with the values to use instead. An old ssh does not know all of them.
 IN_THE_WAY = {"remotecommand": "none", "sessiontype": "default", "stdinnull": "no", "forkafterauthentication": "no"}
 DEFAULTS = {

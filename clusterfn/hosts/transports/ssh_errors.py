@@ -142,14 +142,6 @@ _REVOKED = r".*REVOKED HOST KEY DETECTED.*|The \S+ host key for \S+ is marked as
 _CHANGED = r"@\s+WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!\s+@"
 
 
-class SshEnded(Exception):
-    """ssh ended before the session was open. `dropped`: at once, as a busy sshd lets it."""
-
-    def __init__(self, message: str, *, dropped: bool = False) -> None:
-        super().__init__(message)
-        self.dropped = dropped
-
-
 class SshOutput(NamedTuple):
     """What one ssh has written to stderr, line by line. `asked`: whether a person could be asked."""
 
@@ -173,7 +165,10 @@ class SshOutput(NamedTuple):
 
 
 def error_of(host: Host, settings: Settings, text: str, code: int, *, asked: bool = False) -> HostError | ConfigError:
-    """Return the error for an ssh that ended before the session was open; its `__cause__` is an `SshEnded`."""
+    """Return the error for an ssh that ended before the session was open.
+
+    Its cause is a ConnectionResetError if ssh was dropped at once, as by a busy sshd; else a ConnectionAbortedError.
+    """
     output = SshOutput(host, settings, [line.rstrip() for line in text.splitlines()], asked)
     rows = ((line, re.fullmatch(pattern, line), make) for pattern, make in _TABLE for line in output.plain_lines)
     line, match, make = next((row for row in rows if row[1]), ("", None, ""))
@@ -184,7 +179,8 @@ def error_of(host: Host, settings: Settings, text: str, code: int, *, asked: boo
         error = unreachable(make, host, settings, output.evidence)
     else:
         error = make(output, match)
-    error.__cause__ = SshEnded(line or f"exit status {code}", dropped=bool(re.fullmatch(_DROPPED, line)))
+    end = ConnectionResetError if re.fullmatch(_DROPPED, line) else ConnectionAbortedError
+    error.__cause__ = end(line or f"exit status {code}")
     return error
 
 

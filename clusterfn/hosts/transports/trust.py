@@ -125,25 +125,15 @@ def _by_ssh(host: Host, settings: Settings, kinds: tuple[str, ...]) -> list[Show
 def fetch_options(settings: Settings, file: Path, kinds: tuple[str, ...]) -> list[str]:
     """Return the options of an ssh that fetches host keys of these kinds into `file`."""
     options = [
-        "BatchMode=yes",
-        "PreferredAuthentications=none",
-        "ControlMaster=no",
-        "ControlPath=none",
-        "ClearAllForwardings=yes",
-        "ForwardAgent=no",
-        f"ConnectTimeout={max(1, round(settings.timeout_s))}",
+        "BatchMode=yes", "PreferredAuthentications=none", "ControlMaster=no", "ControlPath=none",
+        "ClearAllForwardings=yes", "ForwardAgent=no", f"ConnectTimeout={max(1, round(settings.timeout_s))}",
         # ssh accepts any key here, because it writes the key only into a file of ours, which no connection trusts.
-        "StrictHostKeyChecking=no",
-        f'UserKnownHostsFile="{file}"',
-        "GlobalKnownHostsFile=/dev/null",
-        "HashKnownHosts=no",
-        "UpdateHostKeys=no",
-        "VerifyHostKeyDNS=no",
-        "NoHostAuthenticationForLocalhost=no",
+        "StrictHostKeyChecking=no", f'UserKnownHostsFile="{file}"', "GlobalKnownHostsFile=/dev/null",
+        "HashKnownHosts=no", "UpdateHostKeys=no", "VerifyHostKeyDNS=no", "NoHostAuthenticationForLocalhost=no",
         f"HostKeyAlgorithms={','.join(kinds)}",
         *(["KnownHostsCommand=none"] if any(each.startswith("knownhostscommand") for each in settings.unmet) else []),
         *settings.instead,
-    ]
+    ]  # fmt: skip
     through = ["-J", ",".join(settings.proxy_jump)] if settings.proxy_jump else []
     return ["-T", "-x", "-v", *(f"-o{option}" for option in options), *through]
 
