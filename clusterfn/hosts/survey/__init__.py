@@ -1,7 +1,7 @@
-"""Survey what a host offers its users: file systems and their room, schedulers and their partitions, GPUs, modules.
+"""Survey what a host offers its users: file systems and their room, schedulers and their partitions, GPUs.
 
 `commands` first asks a login shell where a scheduler's commands are. The rest is one request, templates/survey.sh, in
-the agent's environment, from which jobs are started. Only the folders and modules come from a login shell, too.
+the agent's environment, from which jobs are started. Only the folders come from a login shell, too.
 """
 
 from __future__ import annotations
@@ -41,10 +41,7 @@ class Site:
     Attributes:
         schedulers: By the word of `scheduler:`.
         gpus: None where there is no nvidia-smi.
-        modules: Whether `module` is a command of a login shell.
         lingering: Whether processes of the user outlive his logout; None where logind is not in charge.
-        glibc: "2.17"; "" on another libc.
-        conda: The path of a conda, mamba or micromamba; "" if there is none.
         root: The folder that is the host's root now, which is none of `volumes`; None if nothing could be learnt of it.
         silent: What did not answer in time: "gpus", "$SCRATCH".
         login: What a login shell shows of schedulers and their commands.
@@ -53,10 +50,7 @@ class Site:
     volumes: tuple[Volume, ...]
     schedulers: Mapping[str, SchedulerSite] = field(default_factory=dict)
     gpus: SurveyedGpus | None = None
-    modules: bool = False
     lingering: bool | None = None
-    glibc: str = ""
-    conda: str = ""
     root: Volume | None = None
     silent: tuple[str, ...] = ()
     login: LoginShellAnswer = LoginShellAnswer()
@@ -146,16 +140,12 @@ def read_site(sections: Mapping[str, Section], memory_bytes: int | None = None) 
         volume = parse.volume(each, left) if each.name.startswith("volume-") else None
         if volume is not None:
             volumes.setdefault((volume.device, volume.path), volume)
-    conda = section("conda")
     slow = [each for each in sections.values() if each.rc is None]
     return Site(
         volumes=tuple(volumes.values()),
         schedulers=read_sites(sections),
         gpus=parse.surveyed_gpus(section("gpus"), memory_bytes),
-        modules=parse.has_modules(section("login")),
         lingering=parse.lingering(section("logind")),
-        glibc=parse.glibc(section("library")),
-        conda=conda.lines[-1].strip() if conda.rc == 0 and conda.lines else "",
         root=parse.volume(section("root"), left),
         silent=tuple(each.lines[0] if each.name.startswith("volume-") and each.lines else each.name for each in slow),
     )
