@@ -81,7 +81,8 @@ def _runtime_path() -> Path:
     folder = os.environ.get(VARIABLE)
     if folder:
         return Path(folder).absolute()
-    assert sys.platform != "win32"
+    if sys.platform == "win32":
+        raise AssertionError("no connection can be held on Windows")
     uid = os.getuid()
     usual = PLACE / f"clusterfn-{uid}"
     if _owner(usual) in (None, uid):
@@ -102,7 +103,8 @@ def _owner(path: Path) -> int | None:
 def _refuse_shared(path: Path) -> None:
     if len(os.fsencode(path)) > _LONGEST:
         raise ConfigError(f"{path} is too long for a folder of sockets", hint=f"set {VARIABLE} to a short path")
-    assert sys.platform != "win32"
+    if sys.platform == "win32":
+        raise AssertionError("no connection can be held on Windows")
     info = path.lstat()
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
         raise ConfigError(
@@ -212,7 +214,8 @@ def is_running(pid: int) -> bool:
 
 def listens(held: HeldConnection) -> bool:
     """Whether a process has its socket open, even a stopped one. Counts as use of the connection."""
-    assert sys.platform != "win32"
+    if sys.platform == "win32":
+        raise AssertionError("no connection can be held on Windows")
     with socket.socket(socket.AF_UNIX) as line:
         line.setblocking(False)
         try:
