@@ -7,7 +7,6 @@ gives a `Reply`. Nothing here knows of jobs, schedulers or environments. paramik
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import threading
 import time
@@ -208,15 +207,14 @@ def connect(
         ConfigError: The host's address or another of its keys cannot be used.
     """
     connection = HostConnection(host, transport_for(host), have, prompts.person(), probe, meanwhile)
-    _opened.append(connection)
-    for each in [each for each in _opened if not each.usable()]:
-        with contextlib.suppress(ValueError):
-            # Another thread may have removed the same connection from the list meanwhile.
-            _opened.remove(each)
+    _opened[connection] = None
+    for each in [each for each in list(_opened) if not each.usable()]:
+        _opened.pop(each, None)
     return connection
 
 
-_opened: list[HostConnection] = []
+# The keys are in the order in which they were opened, and any thread may remove one.
+_opened: dict[HostConnection, None] = {}
 _exiting = False
 _shared: dict[Any, tuple[threading.Lock, list[HostConnection]]] = {}
 
@@ -254,7 +252,7 @@ def _close_all() -> None:
     global _exiting
     _exiting = True
     while _opened:
-        _opened.pop().close()
+        _opened.popitem()[0].close()
 
 
 def _forget_all() -> None:

@@ -1,7 +1,4 @@
-"""The requests that a host answers: files, programs and sockets there. Each gives a `Reply`, and waits for nothing.
-
-`connection.HostConnection` sends them.
-"""
+"""The requests that a host answers: files, programs and sockets there. Each gives a `Reply`, and waits for nothing."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ class Link:
                 within_s,
             )
 
-    def on_state(self, listener: Callable[[ConnectionState], None]) -> Callable[[], None]:
+    def on_state(self, listener: Callable[[ConnectionState], None]) -> Callable[[], object]:
         """Call `listener` when the connection breaks and when it is back, on the reader thread.
 
         Returns:
@@ -194,11 +194,7 @@ class Link:
         """
         key = object()
         self._listeners[key] = listener
-
-        def end() -> None:
-            self._listeners.pop(key, None)
-
-        return end
+        return lambda: self._listeners.pop(key, None)
 
     def _set_state(self, name: str, cause: str = "", since: float | None = None) -> None:
         self.state = ConnectionState(name, time.time() if since is None else since, cause)
