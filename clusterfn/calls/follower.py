@@ -70,7 +70,7 @@ class Follower(FollowedJob):
         self.events_read = 0
         self.liveness = LivenessMonitor(self)
         self.awaited: Reply[Any] | None = None
-        self._unwatch: Callable[[], None] | None = None
+        self._unwatch: Callable[[], object] | None = None
         self.arriving_outcome: Arriving | None = None
         self._ended: set[int] = set()
         self.shown_by: list[Callable[[str, bytes], Any]] = []

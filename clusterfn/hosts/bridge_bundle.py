@@ -1,7 +1,4 @@
-"""The bridge as files with a hash: what is sent once to every host, and found there again by name.
-
-Reads the library's own source and the installed cloudpickle's; touches no host.
-"""
+"""The bridge as files with a hash: what is sent once to every host, and found there again by name."""
 
 from __future__ import annotations
 
