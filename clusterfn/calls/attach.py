@@ -17,16 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.job_states import (
-    CANCELLED,
-    DIED,
-    HAS_NOT_STARTED,
-    PENDING,
-    RAISED,
-    RETURNED,
-    SHORT,
-    clock,
-)
+from clusterfn.bridge.job_states import CANCELLED, DIED, HAS_NOT_STARTED, PENDING, RAISED, RETURNED, SHORT, clock
 from clusterfn.bridge.supervisor.text import counted, format_duration, in_one_line, last_lines
 from clusterfn.calls import history, outcome, remote_state
 from clusterfn.calls.job import Job, entry_of
@@ -458,12 +449,11 @@ def _where_sent(spec: dict[str, Any], session: HostState, folder: str) -> tuple[
     Otherwise return the host that was asked: it is as good, and may be the only one that can be reached.
     """
     sender = config_file.load().hosts.get(spec["host"])
-    if sender is None or sender.scheduler == session.host.scheduler:
-        return session, folder
-    with contextlib.suppress(HostError):
-        sender_session = open_session(sender)
-        found = [path for path, _ in find_folders(sender_session, spec["id"]) if _is_whole(path)]
-        return (sender_session, found[0]) if found else (session, folder)
+    if sender is not None and sender.scheduler != session.host.scheduler:
+        with contextlib.suppress(HostError):
+            sender_session = open_session(sender)
+            found = [path for path, _ in find_folders(sender_session, spec["id"]) if _is_whole(path)]
+            return (sender_session, found[0]) if found else (session, folder)
     return session, folder
 
 

@@ -53,25 +53,18 @@ class GroupState(GroupItems):
         labels: Sequence[str] = (),
     ) -> None:  # fmt: skip
         super().__init__(group_id, count, labels)
-        self.name = name
-        self.host = host
-        self.folder = folder
+        self.name, self.host, self.folder = name, host, folder
         self.submitted_at = time.monotonic()
         self.asked: Resources | None = None
         self.backend: GroupBackend | None = None
         self.send_again: Callable[[Sequence[int]], GroupState] | None = None
-        self.on_interrupt = "detach"
-        self.on_error = on_error
-        self.shown = 0
-        self.sent_here = True
-        self.is_stopping = False
-        self.has_value = True
+        self.on_interrupt, self.on_error, self.shown = "detach", on_error, 0
+        self.sent_here, self.is_stopping, self.has_value = True, False, True
         self.outputs_to: Path | None = None
         self.transfer: Transfer | None = None
         self.arguments: Sequence[Mapping[str, Any]] = ()
         self.kept_arguments: Sequence[Mapping[str, Any]] = ()
-        self._reason = ""
-        self._silence = NO_SILENCE
+        self._reason, self._silence = "", NO_SILENCE
 
     def require_backend(self) -> GroupBackend:
         """Return what follows it.

@@ -156,7 +156,7 @@ class GroupTracker(GroupElements):
         """Find elements that another client started, once each item has its line."""
         try:
             await complete
-            there = remote_state.read_elements(await remote_state.list_elements(self.connection, self.folder))
+            there = await remote_state.list_elements(self.connection, self.folder)
         except concurrent.futures.CancelledError:
             # The group has ended.
             return
@@ -324,7 +324,8 @@ class GroupTracker(GroupElements):
                 if element.begun and not element.over:
                     loop.begin(element.tracker.liveness.look_until_it_ends())
 
-        withdrawal.end_if_stuck(self, self.group.done, lambda left: self.group.set_state(self.group.state, left), look)
+        group = self.group
+        loop.begin(withdrawal.end_if_stuck(self, group.done, lambda left: group.set_state(group.state, left), look))
         # The host continues without an answer.
         with contextlib.suppress(Unreachable):
             self._await_failed(self._verdict())

@@ -141,9 +141,7 @@ class QueueTracker:
     _unsent: tuple[Callable[[], bool], str] | None = None
 
     def __init__(self, session: HostState, folder: str, scheduler_name: str) -> None:
-        self.session = session
-        self.folder = folder
-        self.scheduler_name = scheduler_name
+        self.session, self.folder, self.scheduler_name = session, folder, scheduler_name
         self.sending: Sending | None = None
         self.laid_out: Reply[bool] | None = None
         self.starting: list[concurrent.futures.Future[None]] = []

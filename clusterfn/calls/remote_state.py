@@ -113,13 +113,9 @@ def _elements_with(paths: Iterable[str], name: str) -> list[int]:
     return sorted(each for each in map(number, elements) if each is not None)
 
 
-def list_elements(connection: HostConnection, folder: str) -> Reply[Completed]:
-    """Ask which elements of a group have a folder; `read_elements` reads the answer."""
-    return connection.run(["ls", "-1", posixpath.join(folder, layout.ELEMENTS)])
-
-
-def read_elements(answer: Completed) -> list[int]:
-    """Return the numbers of the elements that `list_elements` found."""
+async def list_elements(connection: HostConnection, folder: str) -> list[int]:
+    """Ask which elements of a group have a folder; return their numbers."""
+    answer = await connection.run(["ls", "-1", posixpath.join(folder, layout.ELEMENTS)])
     numbers = map(number, answer.out.decode("utf-8", "replace").split())
     return [each for each in numbers if each is not None]
 

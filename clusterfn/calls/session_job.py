@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import attribute
 from clusterfn.bridge.job_states import PENDING, RETURNED, RUNNING, SHORT, STARTING, SUSPENDED, UNKNOWN
-from clusterfn.bridge.supervisor.text import format_duration
+from clusterfn.bridge.supervisor.text import counted, format_duration
 from clusterfn.calls import job_display, submit
 from clusterfn.calls.at_once import at_once
 from clusterfn.calls.call import Prepared, job_name, send_call, tell_decisions, tell_left_out
@@ -312,9 +312,8 @@ class SessionJob:
         """Say that the `with` block has raised an error, which is not seen before its calls have ended."""
         count = sum(not call.done() for call in list(self._open))
         if count:
-            calls = "1 call" if count == 1 else f"{count} calls"
             console.warn(
-                f"{type(error).__name__} in the with block of the session: waiting for its {calls}"
+                f"{type(error).__name__} in the with block of the session: waiting for its {counted(count, 'call')}"
                 f" (to end them: clusterfn cancel {self.job.id[:SHORT]})"
             )
 
@@ -323,7 +322,9 @@ class SessionJob:
         calls = list(self._open)
         try:
             if cancel_futures:
-                _withdraw(calls)
+                # Many at once, as each waits for its host.
+                for answer in at_once(calls, lambda call: call.cancel(), "withdrawing calls", _WITHDRAWN_AT_ONCE):
+                    answer.result()
                 _tell_withdrawn(calls)
         finally:
             # After Ctrl-C, for example, no later call would close it.
@@ -337,7 +338,7 @@ class SessionJob:
 
         def describe() -> str:
             left = sum(not call.done() for call in calls)
-            which = f"{left} call{'' if left == 1 else 's'} of the session" if left else "the session"
+            which = f"{counted(left, 'call')} of the session" if left else "the session"
             return f"waiting for {which} on {self.job.host} to end: {self.job.id} is {self.job.status_since}"
 
         spoken_wait.wait_for([*calls, self.job], describe)
@@ -444,9 +445,3 @@ def _tell_withdrawn(calls: Sequence[SessionCallJob[Any]]) -> None:
         rest = f"; {going} that had begun will run to the end" if going else ""
         had = "call of the session had" if withdrawn == 1 else "calls of the session had"
         console.tell(f"{withdrawn} {had} not begun and will not run{rest}")
-
-
-def _withdraw(calls: Sequence[SessionCallJob[Any]]) -> None:
-    """Keep calls that have not started from it: many at once, as each waits for its host."""
-    for answer in at_once(calls, lambda call: call.cancel(), "withdrawing calls", _WITHDRAWN_AT_ONCE):
-        answer.result()

@@ -64,9 +64,7 @@ class CallStream:
     """
 
     def __init__(self, session: HostState, folder: str, on_gone: Callable[[int, str], None]) -> None:
-        self._session = session
-        self._folder = folder
-        self._on_gone = on_gone
+        self._session, self._folder, self._on_gone = session, folder, on_gone
         self._changed = threading.Condition()
         self._calls: dict[int, StreamedCall] = {}
         # All calls up to this number that went this way are in their folders.

@@ -14,7 +14,7 @@ import contextlib
 import logging
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar
 
 from clusterfn.bridge import layout
@@ -99,9 +99,7 @@ class PendingSubmission(Reply[Optional[Started]]):
 
     def __init__(self, session: HostState, request: Submission, after: Sequence[Reply[Any]], job: WaitingJob) -> None:
         super().__init__(self.withdraw)
-        self.request = request
-        self.job = job
-        self.is_withdrawn = False
+        self.request, self.job, self.is_withdrawn = request, job, False
         self.began = time.monotonic()
         self._session = session
         self._after: Sequence[Reply[Any]] = after
@@ -167,8 +165,11 @@ class PendingSubmission(Reply[Optional[Started]]):
     def _started(self, answer: Answer) -> Started:
         scheduler = self._session.scheduler
         try:
-            scheduler_id = scheduler.submitted(answer)
-            self._tell(scheduler.notes(answer))
+            scheduler_id, host = scheduler.submitted(answer), self._session.host.name
+            for note in scheduler.notes(answer):
+                if (host, note) not in _reported:
+                    _reported.add((host, note))
+                    console.tell(note)
         except SubmitError as refusal:
             if not refusal.retryable:
                 raise
@@ -176,13 +177,6 @@ class PendingSubmission(Reply[Optional[Started]]):
             # is given up.
             return Started("", refusal)
         return Started(scheduler_id)
-
-    def _tell(self, notes: Iterable[str]) -> None:
-        host = self._session.host.name
-        for note in notes:
-            if (host, note) not in _reported:
-                _reported.add((host, note))
-                console.tell(note)
 
     def ask_job(self, question: Callable[[WaitingJob], T], otherwise: T) -> T:
         """Ask the job that waits; what that raises ends this submission alone, and not those that wait beside it."""
@@ -248,8 +242,7 @@ class SubmissionLine:
 
     def __init__(self, host: str, limit_s: float | None) -> None:
         self.waiting: collections.deque[PendingSubmission] = collections.deque()
-        self._host = host
-        self._limit_s = limit_s
+        self._host, self._limit_s = host, limit_s
         self._is_trying = self._is_served = False
         self._reason = ""
         self._renewed = time.monotonic()
@@ -350,14 +343,9 @@ class SubmissionLine:
             return
         for each in [each for each in self.waiting if time.monotonic() >= each.began + self._limit_s]:
             self.waiting.remove(each)
-            each.reject(
-                Unsatisfiable(
-                    f"the job has waited longer than the host's queue_timeout, {self._limit_s:g} s ({self._reason})",
-                    host=self._host,
-                    stage="submit",
-                    hint="try again later, or allow a longer queue_timeout",
-                )  # fmt: skip
-            )
+            message = f"the job has waited longer than the host's queue_timeout, {self._limit_s:g} s ({self._reason})"
+            hint = "try again later, or allow a longer queue_timeout"
+            each.reject(Unsatisfiable(message, host=self._host, stage="submit", hint=hint))
 
 
 _lines: weakref.WeakKeyDictionary[HostState, SubmissionLine] = weakref.WeakKeyDictionary()
