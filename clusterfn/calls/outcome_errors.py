@@ -24,17 +24,33 @@ if TYPE_CHECKING:
     from clusterfn.hosts.landing import Value
 
 ERRORS: Mapping[str, type[errors.ClusterfnError]] = {
-    layout.COMMAND: errors.CommandFailed, layout.RESULT: errors.ResultError,
-    layout.PAYLOAD_BROKEN: errors.PayloadError, layout.ENVIRONMENT: errors.EnvironmentBuildError,
-    layout.EXITED: errors.ExitedEarly, layout.SIGNAL: errors.KilledBySignal, layout.MEMORY: errors.OutOfMemory,
-    layout.TIME: errors.TimeLimit, layout.STALLED: errors.Stalled, layout.NODE: errors.NodeFailed,
-    layout.DISK: errors.DiskFull, layout.HOST_DISK: errors.HostDiskFull, layout.LOST: errors.WorkerLost,
-    layout.ACTOR_LOST: errors.ActorLost, layout.CANCELLED: errors.Cancelled,
-    layout.UNSATISFIABLE: errors.Unsatisfiable, layout.PREEMPTED: errors.Preempted,
+    layout.COMMAND: errors.CommandFailed,
+    layout.RESULT: errors.ResultError,
+    layout.PAYLOAD_BROKEN: errors.PayloadError,
+    layout.ENVIRONMENT: errors.EnvironmentBuildError,
+    layout.EXITED: errors.ExitedEarly,
+    layout.SIGNAL: errors.KilledBySignal,
+    layout.MEMORY: errors.OutOfMemory,
+    layout.TIME: errors.TimeLimit,
+    layout.STALLED: errors.Stalled,
+    layout.NODE: errors.NodeFailed,
+    layout.DISK: errors.DiskFull,
+    layout.HOST_DISK: errors.HostDiskFull,
+    layout.LOST: errors.WorkerLost,
+    layout.ACTOR_LOST: errors.ActorLost,
+    layout.CANCELLED: errors.Cancelled,
+    layout.UNSATISFIABLE: errors.Unsatisfiable,
+    layout.PREEMPTED: errors.Preempted,
     layout.DEPENDENCY: errors.DependencyFailed,
-}  # fmt: skip
+}
 # Raised as themselves, these would end a loop, an event loop or the interpreter on this machine.
-_NOT_RAISED_HERE = (SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration, StopAsyncIteration)
+_NOT_RAISED_HERE = (
+    SystemExit,
+    KeyboardInterrupt,
+    GeneratorExit,
+    StopIteration,
+    StopAsyncIteration,
+)
 
 
 class RemoteTraceback(Exception):
