@@ -180,8 +180,7 @@ def attach(
 
 
 def _results_of(host: Host, digits: str, options: Options) -> ResultPolicy:
-    """Return what is accepted of a job's value. Its spec.json says nothing of that: the host could have changed it."""
-    # The local ledger decides, and not spec.json, which an untrusted host could change.
+    """Return what is accepted of a job's value: the local ledger decides, as a host could change its spec.json."""
     sent = history.results_of(digits, host.result_policy())
     data_only = sent.data_only if options.results is None else options.results == DATA
     return ResultPolicy(data_only, options.max_result_bytes or sent.max_bytes)

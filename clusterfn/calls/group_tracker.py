@@ -76,14 +76,12 @@ class GroupTracker(GroupElements):
             group, self.numbers, place, self._item_ended, self._all_items_ended,
             lambda path, sink, begin, end: self.connection.get(path, sink, begin, until=end),
         )  # fmt: skip
-        self._before = -1
+        self._before, self._again = -1, 0
         self._stopping = self._is_starting = self._is_looking_again = False
         self._last: Mapping[str, Any] = {}
-        self._bridge_is_damaged = False
-        self._again = 0
+        self._bridge_is_damaged = self.said_quiet = False
         self._complete: Reply[bytes] | None = None
         self._folder_watch: Reply[None] | None = None
-        self.said_quiet = False
         group.backend = self
 
     def results_of(self, index: int) -> ItemResults:
@@ -233,8 +231,8 @@ class GroupTracker(GroupElements):
         if self._failing_rest and not progress:
             self._again += 1
             if self._again > _AGAIN:
-                message = "the host could not conclude the items that are left"
-                self.group.fail(conclusion.cannot_conclude_error(self.group, message))
+                message, group = "the host could not conclude the items that are left", self.group
+                group.fail(ClusterfnError(message, host=group.host, job=group.id, stage="supervisor"))
             return self._again <= _AGAIN
         if progress and not self._stopping and not self._failing_rest:
             await self._start_others(self.spec.count - ended)

@@ -12,6 +12,7 @@ import collections
 import concurrent.futures
 import contextlib
 import logging
+import math
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -242,10 +243,9 @@ class SubmissionLine:
 
     def __init__(self, host: str, limit_s: float | None) -> None:
         self.waiting: collections.deque[PendingSubmission] = collections.deque()
-        self._host, self._limit_s = host, limit_s
+        self._host, self._limit_s = host, math.inf if limit_s is None else limit_s
         self._is_trying = self._is_served = False
-        self._reason = ""
-        self._renewed = time.monotonic()
+        self._reason, self._renewed = "", time.monotonic()
 
     @property
     def is_free(self) -> bool:
@@ -322,8 +322,6 @@ class SubmissionLine:
 
     def _until_late(self, pause_s: float) -> float:
         """Return the pause, or the time until the oldest has waited for too long."""
-        if self._limit_s is None:
-            return pause_s
         oldest = min(each.began for each in self.waiting)
         return min(pause_s, max(0.0, oldest + self._limit_s - time.monotonic()))
 
@@ -333,14 +331,10 @@ class SubmissionLine:
             return
         self._renewed = time.monotonic()
         notes = sorted({each.ask_job(lambda job: job.refusal_note, "") for each in list(self.waiting)} - {""})
-        if not self.waiting:
-            return
-        for first in range(0, len(notes), _NOTES_AT_ONCE):
+        for first in range(0, len(notes) if self.waiting else 0, _NOTES_AT_ONCE):
             self.waiting[0].renew(notes[first : first + _NOTES_AT_ONCE])
 
     def _refuse_late(self) -> None:
-        if self._limit_s is None:
-            return
         for each in [each for each in self.waiting if time.monotonic() >= each.began + self._limit_s]:
             self.waiting.remove(each)
             message = f"the job has waited longer than the host's queue_timeout, {self._limit_s:g} s ({self._reason})"
