@@ -58,10 +58,7 @@ class Job(concurrent.futures.Future[R], JobArgument, NotebookDisplay):
 
     def __init__(self, job_id: str, name: str, host: str, folder: str, tracker: JobBackend) -> None:
         super().__init__()
-        self.id = job_id
-        self.name = name
-        self.host = host
-        self.folder = folder
+        self.id, self.name, self.host, self.folder = job_id, name, host, folder
         self._entry = JobEntry(job_id, name, host, folder, tracker, self)
         self._pid = os.getpid()
 

@@ -59,8 +59,7 @@ class LiveUsage:
 
     def __init__(self, connection: Callable[[], HostConnection], path: Callable[[], str]) -> None:
         self.last: Mapping[str, Any] = {}
-        self._connection = connection
-        self._path = path
+        self._connection, self._path = connection, path
         self._asked_at = -_FRESH_S
         self._asked: tuple[Reply[Any], io.BytesIO] | None = None
 
@@ -259,8 +258,7 @@ class JobEntry(JobStatus):
         """Return the value of a job that has returned, unless it stays on the host."""
         if self.tracker.keeps or outcome.is_too_large(self.published, self.tracker.results):
             return ON_HOST
-        is_apart = self.tracker.is_fetched_apart or value is None
-        return self._load(self._fetch_value() if is_apart else value)
+        return self._load(self._fetch_value() if self.tracker.is_fetched_apart or value is None else value)
 
     def _what_is_kept(self) -> str:
         large = outcome.too_large(self.published, self._place())

@@ -189,9 +189,7 @@ def _needed(session: HostState, needs: Uploads) -> Needed:
             error = HostError(f"it was not sent again: {error}", host=session.host.name)
         return error
 
-    return Needed(
-        list(needs.uploads), [needs.bridge] if needs.bridge else [], send_again,
-    )  # fmt: skip
+    return Needed(list(needs.uploads), [needs.bridge] if needs.bridge else [], send_again)
 
 
 def is_in_place(host: Host, interpreter: Interpreter) -> bool:
@@ -271,9 +269,7 @@ def _put(session: HostState, path: str, what: Any) -> Reply[bool]:
         crc, data = what
         # A job on a machine without a scheduler begins at once, so nothing waits until the disk has the buffer. A job
         # that finds it damaged, after a power cut, removes it.
-        return connection.put(
-            path, data, mode=_READABLE, crc=crc, sync=True if session.scheduler.has_nodes else "later"
-        )
+        return connection.put(path, data, mode=_READABLE, crc=crc, sync=session.scheduler.has_nodes or "later")
     # Files shared by their content are read-only; a program stays executable.
     files = [
         TreeFile(name, source, _READABLE | (stat.S_IXUSR & source.stat().st_mode), crc)

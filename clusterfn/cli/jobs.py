@@ -17,7 +17,7 @@ from clusterfn.bridge.job_states import RETURNED, SHORT
 from clusterfn.bridge.supervisor.gpus import QUIET_MIB
 from clusterfn.bridge.supervisor.text import format_duration, format_size, shortened
 from clusterfn.calls import history
-from clusterfn.calls.attach import JobInfo
+from clusterfn.calls.remote_state import JobInfo
 from clusterfn.cli import screen, target
 from clusterfn.cli.selection import ask_each, filter_jobs, list_and_warn
 from clusterfn.config import config_file

@@ -28,8 +28,8 @@ from clusterfn.bridge.job_states import (
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import history
 from clusterfn.calls.at_once import at_once
-from clusterfn.calls.attach import JobInfo
 from clusterfn.calls.attach import jobs as jobs_on
+from clusterfn.calls.remote_state import JobInfo
 from clusterfn.cli import target
 from clusterfn.cli.complaint import describe_error, error_facts
 from clusterfn.config import config_file

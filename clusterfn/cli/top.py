@@ -17,7 +17,7 @@ from typing import Any
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING, SHORT, clock
 from clusterfn.bridge.supervisor.text import format_duration, format_size, in_one_line, shortened
-from clusterfn.calls import attach
+from clusterfn.calls import remote_state
 from clusterfn.cli import screen, target
 from clusterfn.cli.gpus import MachineTables, add_allowed
 from clusterfn.config.host_text import Lines, reading
@@ -121,7 +121,7 @@ def _unpacked(stream: Any, data: bytes) -> bytes:
 def _checked(session: HostState, facts: Any) -> dict[str, Any]:
     """Return a look, if a table can be made of it."""
     look = dict(facts)
-    look["own"] = [attach.by_own_clock(session, attach.checked_job(dict(job))) for job in look["own"]]
+    look["own"] = [remote_state.by_own_clock(session, remote_state.checked_job(dict(job))) for job in look["own"]]
     if "gpus" in look:
         add_allowed(look["gpus"], session)
     Screen(session).text(look)
@@ -130,7 +130,7 @@ def _checked(session: HostState, facts: Any) -> dict[str, Any]:
 
 def _explain_waits(session: HostState, look: Mapping[str, Any]) -> None:
     if session.scheduler_rules.has_nodes:
-        attach.say_why_they_wait(session, look["own"])
+        remote_state.say_why_they_wait(session, look["own"])
 
 
 class Screen:

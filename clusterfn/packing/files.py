@@ -153,10 +153,8 @@ def shipment(path: File | Directory) -> FileUpload:
         return _directory(path) if isinstance(path, Directory) else _file(path)
     except (OSError, ValueError) as error:
         # A path with a NUL raises ValueError.
-        raise PayloadError(
-            f"{type(path).__name__}({str(path)!r}) cannot be read: {error}",
-            hint=f"the path is relative to {pathlib.Path.cwd()}",
-        ) from error
+        message = f"{type(path).__name__}({str(path)!r}) cannot be read: {error}"
+        raise PayloadError(message, hint=f"the path is relative to {pathlib.Path.cwd()}") from error
 
 
 def _file(path: File) -> FileUpload:

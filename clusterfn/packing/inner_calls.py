@@ -38,12 +38,6 @@ class _Use(NamedTuple):
     certain: bool
 
 
-class _Found(NamedTuple):
-    uses: tuple[_Use, ...]
-    # A function, and a global that it sets.
-    assigned: tuple[tuple[str, str], ...]
-
-
 def notes(function: Any, host: str) -> list[str]:
     """Say what a call of `function` on a host does otherwise than a call in this process.
 
@@ -53,10 +47,10 @@ def notes(function: Any, host: str) -> list[str]:
     plain = _plain(function)
     if plain is None:
         return []
-    facts = _read(plain)
+    uses, assigned = _read(plain)
     lines = [f"{outer} sets the global {name} in its job only: no other call finds it, return it instead"
-             for outer, name in facts.assigned]  # fmt: skip
-    for use in facts.uses:
+             for outer, name in assigned]  # fmt: skip
+    for use in uses:
         name, options = attribute(use.inner, "__name__", "a function"), use.inner.options
         if use.attribute in _SENDING:
             message = f"{use.outer} calls {name}.{use.attribute}(), and a job cannot submit jobs"
@@ -79,7 +73,8 @@ def _plain(function: Any) -> types.FunctionType | None:
     return None
 
 
-def _read(function: types.FunctionType) -> _Found:
+def _read(function: types.FunctionType) -> tuple[list[_Use], list[tuple[str, str]]]:
+    """Return the decorated functions that a function and its own others use, and the globals that each of them sets."""
     uses: list[_Use] = []
     assigned: list[tuple[str, str]] = []
     waiting, seen = [function], {function}
@@ -87,18 +82,15 @@ def _read(function: types.FunctionType) -> _Found:
         each = waiting.pop()
         code, is_first = each.__code__, each is function
         for used, name, certain in _loads(code, _scope(each), is_first):
-            if _is_decorated(used) and name not in _PLAIN:
+            is_decorated = type(used).__module__ == "clusterfn.api.decorator" and attribute(used, "options") is not None
+            if is_decorated and name not in _PLAIN:
                 uses.append(_Use(each.__name__, used, name, certain))
             called = _plain(used) if callable(used) else None
             if called is not None and called not in seen and _is_own(called):
                 seen.add(called)
                 waiting.append(called)
         assigned += [(each.__name__, name) for name in dict.fromkeys(_assigned(code))]
-    return _Found(tuple(uses), tuple(assigned))
-
-
-def _is_decorated(value: object) -> bool:
-    return type(value).__module__ == "clusterfn.api.decorator" and attribute(value, "options") is not None
+    return uses, assigned
 
 
 def _is_own(function: types.FunctionType) -> bool:

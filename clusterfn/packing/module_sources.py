@@ -7,6 +7,7 @@ environment.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -72,7 +73,8 @@ def collect(names: Iterable[str]) -> tuple[FileBundle | None, tuple[Compiled, ..
         # The check comes at once, because the folder may contain a whole disk.
         if total > MAX_ALL_BYTES:
             raise _too_large(files)
-        waiting |= {each for path in own.values() for each in _imports(path)} - done
+        code = [path for path in own.values() if path.suffix == ".py"]
+        waiting |= {each for path in code for each in _imports(path, path.stat().st_mtime_ns)} - done
     files.update({f"{path.parent.name}/{path.name}": path for path in _metadata_of(files)})
     bundle = make({relative: path.read_bytes() for relative, path in files.items()}) if files else None
     return bundle, tuple(each for name in sorted(done) for each in compiled_in(name))
@@ -126,14 +128,8 @@ def modules_in(bundle: FileBundle) -> list[str]:
     return sorted(".".join(parts[:-1] if parts[-1] == "__init__" else parts) for parts in files)
 
 
-def _imports(path: Path) -> frozenset[str]:
-    if path.suffix != ".py":
-        return frozenset()
-    return _parsed_imports(path, path.stat().st_mtime_ns)
-
-
 @functools.lru_cache(maxsize=4096)
-def _parsed_imports(path: Path, mtime_ns: int) -> frozenset[str]:
+def _imports(path: Path, mtime_ns: int) -> frozenset[str]:
     return source_imports.imported(path.read_bytes())
 
 
@@ -166,20 +162,17 @@ def _installed(folders: tuple[tuple[str, int], ...]) -> list[tuple[Path, str, fr
 
 def _project(direct_url: str) -> str:
     """Return the folder of an editable installation, as the installer wrote it (PEP 610); "" for any other."""
-    try:
+    # Another installer may write the file in another way.
+    with contextlib.suppress(ValueError, KeyError, AttributeError):
         origin = json.loads(direct_url or "{}")
         if origin.get("dir_info", {}).get("editable"):
             path = urllib.parse.unquote(urllib.parse.urlsplit(origin["url"]).path)
             return os.path.realpath(path.lstrip("/") if os.name == "nt" else path)
-    except (ValueError, KeyError, AttributeError):
-        # Another installer may write the file in another way.
-        return ""
     return ""
 
 
 def _text(path: Path) -> str:
-    try:
+    # Most projects have no such file.
+    with contextlib.suppress(OSError, ValueError):
         return path.read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        # Most projects have no such file.
-        return ""
+    return ""

@@ -82,13 +82,9 @@ class Payload(NamedTuple):
 
 
 def pack(
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    target: tuple[int, int] | None = None,
-    imports: Iterable[str] = (),
-    place: Place | None = None,
-) -> Payload:
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any],
+    target: tuple[int, int] | None = None, imports: Iterable[str] = (), place: Place | None = None,
+) -> Payload:  # fmt: skip
     """Pack the call `function(*args, **kwargs)` as bytes.
 
     Args:
@@ -138,7 +134,7 @@ def name_of(view: memoryview) -> tuple[str, int]:
             try:
                 hashing = pool.map(_sha256, leaves)
                 # This thread computes the checksum, so Ctrl-C ends that by itself.
-                checksum = functools.reduce(_add_crc, leaves, 0)
+                checksum = functools.reduce(lambda crc, piece: zlib.crc32(piece, crc), leaves, 0)
                 digests = list(hashing)
             finally:
                 # After Ctrl-C the pool would otherwise hash all pieces.
@@ -151,10 +147,6 @@ def name_of(view: memoryview) -> tuple[str, int]:
 
 def _sha256(piece: memoryview) -> bytes:
     return hashlib.sha256(piece).digest()
-
-
-def _add_crc(crc: int, piece: memoryview) -> int:
-    return zlib.crc32(piece, crc)
 
 
 def pack_object(
@@ -272,16 +264,10 @@ class Needs:
         """Return the payload of these bytes, with all that was noted for it."""
         sources, compiled = module_sources.collect(self.modules) if self.modules else (None, ())
         return Payload(
-            data=data,
-            blobs=blobs,
-            crcs=crcs,
-            sources=sources,
-            compiled=compiled,
-            shipments=tuple(self.shipments.values()),
+            data=data, blobs=blobs, crcs=crcs, sources=sources, compiled=compiled, notes=tuple(notes),
+            shipments=tuple(self.shipments.values()), inputs=tuple(self.inputs.values()),
             edited=tuple(own_modules.edited(module_sources.modules_in(sources))) if sources else (),
             needs=frozenset(name.partition(".")[0] for name in self.known),
-            notes=tuple(notes),
-            inputs=tuple(self.inputs.values()),
             after={
                 job: {"name": self.inputs[job].name, "items": items and sorted(items)}
                 for job, items in self.items.items()
@@ -290,7 +276,7 @@ class Needs:
             # meant.
             given={name: next(iter(paths)) for name, paths in self._paths.items() if len(paths) == 1},
             decided_here=(*self.decided_here(), *self.sent_along, *self.of_code),
-        )
+        )  # fmt: skip
 
     def read_code(self, function: Callable[..., Any]) -> None:
         """Note what the function's code does otherwise in a job.
@@ -459,28 +445,17 @@ def imports_inside(code: types.CodeType) -> frozenset[str]:
     return frozenset(names)
 
 
-_A_FILE = "open it inside the function, or pass clusterfn.File(path) as the argument"
-_PLAIN = "create it inside the function, or pass the data it is made from"
-_A_FUTURE = "pass its value: .result()"
-_A_PROXY = "pass the data instead, such as list(…) or dict(…) of it"
-
-
 def cannot_travel(
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    target: tuple[int, int] | None,
-    error: BaseException,
-    needs: Needs,
-) -> PayloadError:
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], target: tuple[int, int] | None,
+    error: BaseException, needs: Needs,
+) -> PayloadError:  # fmt: skip
     if isinstance(error, serialization.part("source").NoSource):
         ours = sys.version_info[:2]
         here, remote = (f"Python {major}.{minor}" for major, minor in (ours, target or ours))
         return PayloadError(
-            f"the call cannot be sent from {here} to {remote}, which needs source code: {error}",
-            stage="submit",
+            f"the call cannot be sent from {here} to {remote}, which needs source code: {error}", stage="submit",
             hint=f"use an environment with {here}, or run this program with {remote}",
-        )
+        )  # fmt: skip
     find = serialization.part("unpicklable").find
     parts = [(attribute(function, "__name__", "function"), function), ("args", args), ("kwargs", dict(kwargs))]
     for name, part in parts:
@@ -495,8 +470,10 @@ def _instead_of(part: object) -> str:
     """Say what to pass instead of a part that cannot be sent."""
     # A proxy may say that it has another class, so its real type decides.
     if issubclass(type(part), io.IOBase):
-        return _A_FILE
+        return "open it inside the function, or pass clusterfn.File(path) as the argument"
     if _is_proxy(part):
-        return _A_PROXY
-    plain = _A_FUTURE if serialization.part("unpicklable").is_future(part) else _PLAIN
+        return "pass the data instead, such as list(…) or dict(…) of it"
+    plain = "create it inside the function, or pass the data it is made from"
+    if serialization.part("unpicklable").is_future(part):
+        plain = "pass its value: .result()"
     return str(attribute(type(part), "_as_argument", plain))

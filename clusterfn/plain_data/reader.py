@@ -206,7 +206,7 @@ _BEFORE_A_NAME = frozenset(
     code[0] for code in (pickle.MARK, pickle.MEMOIZE, pickle.BINGET, pickle.SHORT_BINUNICODE, pickle.BINUNICODE)
 )
 _STOP = pickle.STOP[0]
-_BY_CODE: Mapping[bytes, Callable[[_Reader], None]] = {
+_BY_CODE: Mapping[bytes, Callable[[_Reader], object]] = {
     **stack.PLAIN,
     pickle.STACK_GLOBAL: _Reader.name, pickle.REDUCE: _Reader.reduce, pickle.NEWOBJ: _Reader.new,
     pickle.BUILD: _Reader.build,

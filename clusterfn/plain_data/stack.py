@@ -99,15 +99,7 @@ def _pop(of: DataStack) -> None:
         of.marked()
 
 
-def _drop(of: DataStack) -> None:
-    of.marked()
-
-
-def _memoize(of: DataStack) -> None:
-    of.memo.append(of.stack[-1])
-
-
-def _get(width: int) -> Callable[[DataStack], None]:
+def _get(width: int) -> Callable[[DataStack], object]:
     return lambda of: of.stack.append(of.memo[of.number(width)])
 
 
@@ -131,14 +123,6 @@ def _tuple3(of: DataStack) -> None:
     of.stack[-3:] = [(of.stack[-3], of.stack[-2], of.stack[-1])]
 
 
-def _append(of: DataStack) -> None:
-    _extend(of, [of.stack.pop()])
-
-
-def _appends(of: DataStack) -> None:
-    _extend(of, of.marked())
-
-
 def _extend(of: DataStack, items: list[Any]) -> None:
     target = of.stack[-1]
     if type(target) not in (list, collections.deque):
@@ -152,19 +136,11 @@ def _set_item(of: DataStack) -> None:
     _update(of, [key, value])
 
 
-def _set_items(of: DataStack) -> None:
-    _update(of, of.marked())
-
-
 def _update(of: DataStack, items: list[Any]) -> None:
     target, keys = of.stack[-1], items[::2]
     if type(target) not in _MAPPINGS or len(items) % 2:
         raise DamagedPickle(f"entries for a {type(target).__name__}")
     of.put_entries(target, keys, items[1::2])
-
-
-def _add_items(of: DataStack) -> None:
-    _add(of, of.marked(), of.stack[-1])
 
 
 def _add(of: DataStack, items: list[Any], target: Any) -> None:
@@ -198,54 +174,46 @@ def _small(of: DataStack) -> None:
     of.at = at
 
 
-def _int2(of: DataStack) -> None:
-    of.stack.append(_SHORT.unpack_from(of.next_bytes(2))[0])
+def _integer(packed: struct.Struct) -> Callable[[DataStack], object]:
+    return lambda of: of.stack.append(packed.unpack_from(of.next_bytes(packed.size))[0])
 
 
-def _int4(of: DataStack) -> None:
-    of.stack.append(_INT.unpack_from(of.next_bytes(4))[0])
+def _block(width: int, make: Callable[[memoryview], Any]) -> Callable[[DataStack], object]:
+    return lambda of: of.stack.append(make(of.block(width)))
 
 
-def _long(width: int) -> Callable[[DataStack], None]:
-    return lambda of: of.stack.append(int.from_bytes(of.block(width), "little", signed=True))
+def _long(data: memoryview) -> int:
+    return int.from_bytes(data, "little", signed=True)
 
 
-def _text(width: int) -> Callable[[DataStack], None]:
-    return lambda of: of.stack.append(str(of.block(width), "utf-8", "surrogatepass"))
-
-
-def _raw(width: int) -> Callable[[DataStack], None]:
-    return lambda of: of.stack.append(bytes(of.block(width)))
-
-
-def _bytearray(of: DataStack) -> None:
-    of.stack.append(bytearray(of.block(8)))
-
-
-def _next_buffer(of: DataStack) -> None:
-    of.stack.append(next(of.buffers))
+def _text(data: memoryview) -> str:
+    return str(data, "utf-8", "surrogatepass")
 
 
 def _readonly_buffer(of: DataStack) -> None:
     of.stack[-1] = memoryview(of.stack[-1]).toreadonly()
 
 
-def _made(make: Callable[[], Any]) -> Callable[[DataStack], None]:
+def _made(make: Callable[[], Any]) -> Callable[[DataStack], object]:
     return lambda of: of.stack.append(make())
 
 
 # The opcodes that clusterfn's pickler writes, apart from those that name or call anything. Any other opcode is damage.
-PLAIN: Mapping[bytes, Callable[[DataStack], None]] = {
-    pickle.PROTO: _proto, pickle.FRAME: _frame, pickle.MARK: _open, pickle.POP: _pop, pickle.POP_MARK: _drop,
-    pickle.MEMOIZE: _memoize, pickle.BINGET: _get(1), pickle.LONG_BINGET: _get(4),
+PLAIN: Mapping[bytes, Callable[[DataStack], object]] = {
+    pickle.PROTO: _proto, pickle.FRAME: _frame, pickle.MARK: _open, pickle.POP: _pop,
+    pickle.POP_MARK: lambda of: of.marked(), pickle.MEMOIZE: lambda of: of.memo.append(of.stack[-1]),
+    pickle.BINGET: _get(1), pickle.LONG_BINGET: _get(4),
     pickle.TUPLE: _tuple, pickle.TUPLE1: _tuple1, pickle.TUPLE2: _tuple2, pickle.TUPLE3: _tuple3,
-    pickle.APPEND: _append, pickle.APPENDS: _appends, pickle.SETITEM: _set_item, pickle.SETITEMS: _set_items,
-    pickle.ADDITEMS: _add_items, pickle.FROZENSET: _frozen_set,
-    pickle.BINFLOAT: _floats, pickle.BININT1: _small, pickle.BININT2: _int2, pickle.BININT: _int4,
-    pickle.LONG1: _long(1), pickle.LONG4: _long(4),
-    pickle.SHORT_BINUNICODE: _text(1), pickle.BINUNICODE: _text(4), pickle.BINUNICODE8: _text(8),
-    pickle.SHORT_BINBYTES: _raw(1), pickle.BINBYTES: _raw(4), pickle.BINBYTES8: _raw(8),
-    pickle.BYTEARRAY8: _bytearray, pickle.NEXT_BUFFER: _next_buffer, pickle.READONLY_BUFFER: _readonly_buffer,
+    pickle.APPEND: lambda of: _extend(of, [of.stack.pop()]), pickle.APPENDS: lambda of: _extend(of, of.marked()),
+    pickle.SETITEM: _set_item, pickle.SETITEMS: lambda of: _update(of, of.marked()),
+    pickle.ADDITEMS: lambda of: _add(of, of.marked(), of.stack[-1]), pickle.FROZENSET: _frozen_set,
+    pickle.BINFLOAT: _floats, pickle.BININT1: _small, pickle.BININT2: _integer(_SHORT), pickle.BININT: _integer(_INT),
+    pickle.LONG1: _block(1, _long), pickle.LONG4: _block(4, _long),
+    pickle.SHORT_BINUNICODE: _block(1, _text), pickle.BINUNICODE: _block(4, _text),
+    pickle.BINUNICODE8: _block(8, _text), pickle.SHORT_BINBYTES: _block(1, bytes),
+    pickle.BINBYTES: _block(4, bytes), pickle.BINBYTES8: _block(8, bytes),
+    pickle.BYTEARRAY8: _block(8, bytearray), pickle.NEXT_BUFFER: lambda of: of.stack.append(next(of.buffers)),
+    pickle.READONLY_BUFFER: _readonly_buffer,
     pickle.NONE: _made(lambda: None), pickle.NEWTRUE: _made(lambda: True), pickle.NEWFALSE: _made(lambda: False),
     pickle.EMPTY_TUPLE: _made(tuple), pickle.EMPTY_LIST: _made(list), pickle.EMPTY_DICT: _made(dict),
     pickle.EMPTY_SET: _made(set),

@@ -237,7 +237,8 @@ class World:
         loop.begin(self.tracker.liveness.look_until_it_begins())
 
     def _stop(self) -> None:
-        withdrawal.end_if_stuck(self.tracker, self.job.done, lambda _: None, self.tracker.liveness.look_until_it_ends)
+        look = self.tracker.liveness.look_until_it_ends
+        loop.begin(withdrawal.end_if_stuck(self.tracker, self.job.done, lambda _: None, look))
 
     def _answers(self, request: Request) -> Sequence[Any]:
         if request.what in ("follow", "still"):
