@@ -18,6 +18,9 @@ else:
 
 from . import stand_ins
 
+# This copy of cloudpickle is clusterfn's own.
+core = _core
+
 # CPython sets this flag (Py_TPFLAGS_HEAPTYPE) on types that a class statement made, and on some others.
 HEAP = 1 << 9
 

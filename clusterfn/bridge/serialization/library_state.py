@@ -64,7 +64,10 @@ def reduce(obj: Any) -> Any:
     make, args, state, items, pairs = (*reduction, None, None, None)[:5]
     if standard_library.is_of_argparse(cls):
         state = standard_library.with_suppress(state)
-    return make, args, (state, sys.version_info[:2], _facts_of(cls), _unchanged(obj)), items, pairs, fill
+    # Another version may lack the attributes that are what the constructors set them to by default.
+    defaults = _defaults_of(cls)
+    unchanged = tuple(name for name, value in defaults.items() if getattr(obj, name, defaults) is value)
+    return make, args, (state, sys.version_info[:2], _facts_of(cls), unchanged), items, pairs, fill
 
 
 def called(module: str, qualname: str, *args: Any) -> Any:
@@ -256,12 +259,6 @@ def _has(obj: Any, name: str) -> bool:
     except AttributeError:
         return False
     return True
-
-
-def _unchanged(obj: Any) -> tuple[str, ...]:
-    """Return the attributes that are what the constructors set them to by default: another version may lack them."""
-    defaults = _defaults_of(type(obj))
-    return tuple(name for name, value in defaults.items() if getattr(obj, name, defaults) is value)
 
 
 @by_identity.cached

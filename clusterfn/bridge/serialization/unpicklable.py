@@ -57,12 +57,9 @@ def find(
         steps.append(step)
         reason = failure(value)
         passed.append(value)
-    return f"{_shortened(steps)}: {reason or 'cannot be pickled'}", value
-
-
-def _shortened(steps: Sequence[str]) -> str:
-    """Join a name and the steps from it; of more than three only the first and the last two."""
-    return "".join(steps if len(steps) <= 4 else [*steps[:2], " … ", *steps[-2:]])
+    # Of more than three steps, only the first and the last two are shown.
+    shown = steps if len(steps) <= 4 else [*steps[:2], " … ", *steps[-2:]]
+    return f"{''.join(shown)}: {reason or 'cannot be pickled'}", value
 
 
 def _depth(value: object, deadline: float) -> int:
