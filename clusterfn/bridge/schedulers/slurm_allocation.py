@@ -196,7 +196,8 @@ def _start(variables: "dict[str, str]", record: "dict[str, Any]", request: "dict
     claim = os.path.join(request["folder"], CLAIM)
     become = ["/bin/sh", "-c", _BECOME, claim + _OTHER_NAME, claim, os.path.join(request["folder"], SCRIPT)]
     # The program is looked up before its variables are those of the node.
-    program = _in_path(request["srun"][0])
+    paths = (os.path.join(folder, request["srun"][0]) for folder in os.get_exec_path())
+    program = next((path for path in paths if os.access(path, os.X_OK)), request["srun"][0])
     with open(os.path.join(request["folder"], SCHEDULER_LOG), "a+b") as log:
         try:
             srun = subprocess.Popen(
@@ -231,11 +232,6 @@ def _remove_other_names(folder: str) -> None:
                 with contextlib.suppress(FileNotFoundError):
                     # The step has removed its name itself.
                     os.unlink(os.path.join(folder, name))
-
-
-def _in_path(program: str) -> str:
-    paths = (os.path.join(folder, program) for folder in os.get_exec_path())
-    return next((path for path in paths if os.access(path, os.X_OK)), program)
 
 
 def _read_variables(folder: str) -> "Optional[dict[str, str]]":
