@@ -14,19 +14,7 @@ from typing import TYPE_CHECKING
 from clusterfn.bridge import layout
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import ConfigError, SubmitError
-from clusterfn.scheduler.base import (
-    Alteration,
-    Answer,
-    Evidence,
-    JobState,
-    LimitsQuestion,
-    NodeGpusQuestions,
-    Question,
-    Scheduler,
-    SchedulerLimits,
-    SchedulerVerdict,
-    Submission,
-)
+from clusterfn.scheduler import base
 from clusterfn.scheduler.grid_engine import qsub, site, states
 
 if TYPE_CHECKING:
@@ -82,7 +70,7 @@ _SAYS_NOTHING = re.compile(r"Exiting\.$|verification: |Unable to run job: error:
 _LOWEST_PRIORITY = -1023
 
 
-class GridEngine(Scheduler):
+class GridEngine(base.Scheduler):
     """Jobs through qsub.
 
     Args:
@@ -121,18 +109,18 @@ class GridEngine(Scheduler):
 
     # Submission
 
-    def submission(self, job: JobSpec) -> Submission:
+    def submission(self, job: JobSpec) -> base.Submission:
         """Run qsub with everything that the job and the host ask for."""
         return qsub.submit(self.host, job)
 
-    def elements(self, job: JobSpec, numbers: range, largest: int) -> Sequence[tuple[range, Submission]]:
+    def elements(self, job: JobSpec, numbers: range, largest: int) -> Sequence[tuple[range, base.Submission]]:
         """Submit job arrays, as few as possible; together they run as many elements at once as the group allows."""
         return qsub.elements(self.host, job, numbers, largest)
 
-    def errand(self, line: str, name: str, log: str, partition: str) -> Submission:
+    def errand(self, line: str, name: str, log: str, partition: str) -> base.Submission:
         return qsub.errand(self.host, line, name, log, partition)
 
-    def submitted(self, answer: Answer) -> str:
+    def submitted(self, answer: base.Answer) -> str:
         """Return the job's number, from `1234` or `1234.1-9:1`, whatever else a wrapper of the site prints."""
         numbers = _ID.findall(answer.out)
         if answer.rc == 0 and numbers:
@@ -147,11 +135,11 @@ class GridEngine(Scheduler):
             retryable=answer.may_be_submitted(_ID, _REFUSED, _MAYBE_SUBMITTED),
         )
 
-    def refused_for_now(self, answer: Answer) -> str:
+    def refused_for_now(self, answer: base.Answer) -> str:
         return "" if answer.rc == 0 else states.full(answer.err)
 
-    def limits(self, gpus: int) -> LimitsQuestion:
-        return LimitsQuestion((("qconf", "-sconf"),), _read_limits)
+    def limits(self, gpus: int) -> base.LimitsQuestion:
+        return base.LimitsQuestion((("qconf", "-sconf"),), _read_limits)
 
     # One job: its state, its log, its end
 
@@ -159,10 +147,10 @@ class GridEngine(Scheduler):
         """Ask qstat for all of the user's jobs, and why some of those that wait do so."""
         return ("/bin/sh", "-c", _WATCH, "sh", self.user)
 
-    def parse_states(self, text: str) -> Mapping[str, JobState]:
+    def parse_states(self, text: str) -> Mapping[str, base.JobState]:
         return states.states(text)
 
-    def trouble(self, answer: Answer) -> str:
+    def trouble(self, answer: base.Answer) -> str:
         if answer.rc == 0:
             return ""
         silent = "qstat did not answer in time" if answer.rc is None else f"qstat ended with status {answer.rc}"
@@ -183,7 +171,7 @@ class GridEngine(Scheduler):
         are_numbers = bool(scheduler_ids) and all(each.isdecimal() for each in scheduler_ids)
         return ("qdel", *scheduler_ids) if are_numbers else ()
 
-    def alter_command(self, name: str, resources: Resources, change: Alteration) -> tuple[str, ...]:
+    def alter_command(self, name: str, resources: Resources, change: base.Alteration) -> tuple[str, ...]:
         """Run qalter, whose `-l` replaces all that the job asks for. Users may only lower a priority."""
         options: list[str] = []
         if change.time_s is not None or change.memory_bytes is not None:
@@ -205,22 +193,22 @@ class GridEngine(Scheduler):
         number, _, task = scheduler_ids[0].partition("_")
         return ("/bin/sh", "-c", _EVIDENCE, "sh", number, task, self.user)
 
-    def explain(self, evidence: Evidence) -> SchedulerVerdict | None:
+    def explain(self, evidence: base.Evidence) -> base.SchedulerVerdict | None:
         """Read what qacct says, once qstat no longer lists the job, or that its host is lost."""
         return states.explain(evidence)
 
-    def gpus(self) -> NodeGpusQuestions:
+    def gpus(self) -> base.NodeGpusQuestions:
         """Ask qhost for what is free, and qconf for what there is."""
         name = qsub.option(self.host, "gpus") or ""
         nodes = ("/bin/sh", "-c", site.GPU_NODES_PROGRAM, "sh", name)
-        return NodeGpusQuestions(
+        return base.NodeGpusQuestions(
             qsub.queue(self.host, 1),
-            Question(nodes, lambda text: site.read_gpu_nodes(text, name)),
-            [Question(site.WAITING_COMMAND, lambda text: site.read_waiting(text, name))],
+            base.Question(nodes, lambda text: site.read_gpu_nodes(text, name)),
+            [base.Question(site.WAITING_COMMAND, lambda text: site.read_waiting(text, name))],
         )
 
 
-def _read_limits(outputs: Sequence[str]) -> SchedulerLimits:
+def _read_limits(outputs: Sequence[str]) -> base.SchedulerLimits:
     """Read what qconf says, whose 0 means no limit."""
     limits = {name: int(value) for name, value in _LIMIT.findall(outputs[0])}
-    return SchedulerLimits(limits.get("max_aj_tasks") or None, limits.get("max_u_jobs") or None)
+    return base.SchedulerLimits(limits.get("max_aj_tasks") or None, limits.get("max_u_jobs") or None)
