@@ -60,14 +60,10 @@ def _line(ticket: "Ticket", reason: "Optional[str]") -> "dict[str, Any]":
             "since": ticket.written}  # fmt: skip
 
 
-_STATUS_LINE = {
-    "job": str,
-    "name": str,
-    "reason": str,
-    "submitted": WHOLE,
-    "since": NUMBER,
+_STATUS_LINE: "dict[str, Any]" = {
+    "job": str, "name": str, "reason": str, "submitted": WHOLE, "since": NUMBER,
     "asked": {"gpus": WHOLE, "cores": WHOLE, "memory_mb": WHOLE},
-}  # type: dict[str, Any]
+}  # fmt: skip
 # The report that was read last, and the version of the file. A list of thousands of jobs asks for each of them.
 _last_read = (("", 0, 0), {})  # type: tuple[tuple[str, int, int], dict[str, dict[str, Any]]]
 
@@ -183,10 +179,8 @@ class GpuHolders:
             uid = next((uid for uid, count in self._unassigned if count > 0 and gpus.user_name(uid) in users), None)
             if uid is not None:
                 holders[uuid] = self._holder(uid)
-        others = self._names.gpus - set(holders)
         candidates = sorted({uid for uid, count in self._unassigned if count > 0})
-        for uuid in others:
-            holders[uuid] = self._holder(*candidates)
+        holders.update({uuid: self._holder(*candidates) for uuid in self._names.gpus - set(holders)})
         return holders
 
     def _holder(self, *uids: int) -> "dict[str, Any]":
