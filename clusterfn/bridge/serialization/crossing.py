@@ -293,7 +293,8 @@ def _without_statement(cls: Any, plain: tuple[Any, ...]) -> tuple[Any, ...]:
         facts = (cls.__name__, cls.__bases__[-1], members, *key, tracker, None)
         added = ((name, value) for name, value in factories.added(cls, members) if name[0] != "_" or name[:2] == "__")
         return classes.remake_class, (*key, enumeration, facts), dict(added), None, None, classes.fill_made
-    if statement.is_generated(cls):
+    # A decorator or metaclass made the class, so only its statement can rebuild it.
+    if issubclass(cls, (enum.Enum, tuple)) or "__dataclass_fields__" in vars(cls):
         raise NoSource(_LOST % cls.__qualname__)
     return plain
 

@@ -198,11 +198,8 @@ def _tracked(cls: Any, module: str, tracker: str) -> Any:
 def _dataclass_facts(cls: Any, fields: Any) -> tuple[Any, ...]:
     parameters = cls.__dataclass_params__
     usual = {"init": True, "repr": True, "eq": True, "match_args": True}
-    options = {
-        name: getattr(parameters, name)
-        for name in _DATACLASS
-        if getattr(parameters, name, usual.get(name, False)) != usual.get(name, False)
-    }
+    values = {name: getattr(parameters, name, usual.get(name, False)) for name in _DATACLASS}
+    options = {name: value for name, value in values.items() if value != usual.get(name, False)}
     # The constructor calls `__post_init__` only if it exists when the constructor is made. The function itself arrives
     # later.
     if "__post_init__" in vars(cls):

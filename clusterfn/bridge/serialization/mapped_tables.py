@@ -109,12 +109,10 @@ def table(name: str, metadata: Any, columns: Any, constraints: Any, options: dic
     existing = metadata.tables.get(f"{options['schema']}.{name}" if options["schema"] else name)
     if existing is not None:
         return existing
-    new_columns = [
-        sqlalchemy.Column(
-            called, *([] if kind is None else [kind]), *(sqlalchemy.ForeignKey(to, **more) for to, more in keys), **own
-        )
-        for called, kind, keys, own in columns
-    ]
+    new_columns = []
+    for called, kind, keys, own in columns:
+        foreign = (sqlalchemy.ForeignKey(to, **more) for to, more in keys)
+        new_columns.append(sqlalchemy.Column(called, *([] if kind is None else [kind]), *foreign, **own))
     limits = [getattr(sqlalchemy, kind)(*names, name=called) for kind, names, called in constraints]
     return sqlalchemy.Table(name, metadata, *new_columns, *limits, **options)
 

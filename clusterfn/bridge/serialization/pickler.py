@@ -28,8 +28,6 @@ from . import (
     c_types,
     classes,
     constructors,
-    copyreg_entries,
-    decorated,
     enumerations,
     exception_parts,
     registers,
@@ -105,7 +103,7 @@ class Pickler(core.Pickler):  # type: ignore[misc]
         self._in_parts = in_parts
         # Closure variables of functions, by their ids. One that several functions share must arrive as one.
         self._cells: dict[int, types.CellType] = {}
-        self._registered = copyreg_entries.of_script()
+        self._registered = classes.copyreg_entries()
         # The classes of what was pickled, by their ids: a class may define no hash.
         self.kinds: dict[int, type] = {}
 
@@ -114,7 +112,7 @@ class Pickler(core.Pickler):  # type: ignore[misc]
         if self._registered and self._hints is not None and registers.is_call(obj):
             # The entries may fail to pickle like annotations do, and then the call is pickled again without both.
             self._hints.used = True
-            whole = stand_ins.MadeThere(copyreg_entries.with_entries, whole, list(self._registered.values()))
+            whole = stand_ins.MadeThere(classes.with_entries, whole, list(self._registered.values()))
         super().dump(whole)
 
     def whole(self, obj: Any) -> Any:
@@ -166,7 +164,7 @@ class Pickler(core.Pickler):  # type: ignore[misc]
 
             return models.reduce_function(function, lambda plain: self.hints_of(plain, plain.__globals__, True))
         reduction = self._reduce_of_library(function)
-        return decorated.reduce(function) if reduction is NotImplemented else reduction
+        return classes.reduce_decorated(function) if reduction is NotImplemented else reduction
 
     def _reduce_method(self, method: Any) -> Any:
         """Reduce a bound method to its object and name: its function may be elsewhere in another version."""

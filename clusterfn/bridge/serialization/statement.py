@@ -266,17 +266,12 @@ def _at_once(code: types.CodeType) -> Iterator[types.CodeType]:
 
 def outer_values(cls: type, names: tuple[str, ...]) -> dict[str, Any] | None:
     """Return variables of enclosing functions, from the methods' closures and the bases; None if one is missing."""
-    variables = {base.__name__: base for base in cls.__bases__}
+    variables: dict[str, Any] = {base.__name__: base for base in cls.__bases__}
     for function in functions(cls):
         # A variable that has no value yet counts as None.
         held = [next(iter(classes.content(cell)), None) for cell in function.__closure__ or ()]
         variables.update(zip(function.__code__.co_freevars, held))
     return {name: variables[name] for name in names} if variables.keys() >= set(names) else None
-
-
-def is_generated(cls: type) -> bool:
-    """Return whether a decorator or metaclass made the class, so that only its statement can rebuild it."""
-    return issubclass(cls, (enum.Enum, tuple)) or "__dataclass_fields__" in vars(cls)
 
 
 def attributes(cls: Any, snippet: Snippet) -> dict[str, Any]:

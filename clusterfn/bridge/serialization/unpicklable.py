@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import io
 import time
+import traceback
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -158,10 +159,7 @@ def pickling_failure(
 
 def _why(reason: BaseException) -> str:
     """Say why pickling failed; by which code, if an error of the object's own code does not speak of pickling."""
-    text, frames, place = _said(str, reason), [], reason.__traceback__
-    while place is not None:
-        frames.append(place.tb_frame)
-        place = place.tb_next
+    text, frames = _said(str, reason), [frame for frame, _ in traceback.walk_tb(reason.__traceback__)]
     ours = [index for index, each in enumerate(frames) if "clusterfn" in str(each.f_globals.get("__name__"))]
     own_frames = frames[ours[-1] + 1 :] if ours else []
     if not own_frames or "pickle" in text:

@@ -59,7 +59,7 @@ _MODULES = (
     # Values of jobs that an earlier version of clusterfn sent name its own modules.
     (f"{__package__}.arrays", f"{__package__}.pickler"),
     (f"{__package__}.arrays", f"{__package__}.numpy_random"),
-    (f"{__package__}.classes", f"{__package__}.pickler"),
+    *((f"{__package__}.classes", f"{__package__}.{name}") for name in ("pickler", "copyreg_entries", "decorated")),
 )
 
 
