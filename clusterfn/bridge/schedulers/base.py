@@ -60,11 +60,11 @@ class HostScheduler:
 
     def element_log(self, element: int, submission: str) -> "Union[int, str]":
         """Return what the log of an element of a group is named by: its number, or that of its submission."""
-        raise NotImplementedError
+        return submission
 
     def node_name(self) -> str:
         """Return this machine's name, as the scheduler knows it."""
-        raise NotImplementedError
+        return os.uname()[1]
 
     def partition(self) -> str:
         """Return the partition or queue in which this job runs; "" if it does not say."""

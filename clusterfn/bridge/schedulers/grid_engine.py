@@ -5,6 +5,7 @@ import re
 import shutil
 
 from ..layout import GPU_STAGE, UNSATISFIABLE
+from ..supervisor import process_tree
 from ..supervisor.verdict import AttemptEnded, Verdict
 from .base import HostScheduler, run_command
 
@@ -29,14 +30,7 @@ class GridEngineOnHost(HostScheduler):
         # another.
         if os.environ.get("RESTARTED") != "1":
             return 0
-        with open("/proc/%d/stat" % os.getppid(), encoding="utf-8", errors="replace") as file:
-            return int(file.read().rpartition(")")[2].split()[19])
-
-    def element_log(self, element: int, submission: str) -> str:
-        return submission
-
-    def node_name(self) -> str:
-        return os.uname()[1]
+        return int(process_tree.start_time(os.getppid()))
 
     def partition(self) -> str:
         return os.environ.get("QUEUE") or ""

@@ -43,9 +43,6 @@ class SlurmOnHost(HostScheduler):
     def restarts(self) -> int:
         return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
 
-    def element_log(self, element: int, submission: str) -> str:
-        return submission
-
     def node_name(self) -> str:
         return os.environ.get("SLURMD_NODENAME") or os.uname()[1]
 
