@@ -22,9 +22,8 @@ from . import lease_names, socket_table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Iterable, List, Optional, Tuple, TypeVar, Union
+    from typing import Iterable, List, Optional, Tuple, Union
 
-    Each = TypeVar("Each")
     Lease = Union["SocketLease", "FileLease"]
     Leases = Union["SocketLeases", "FileLeases"]
 
@@ -222,16 +221,9 @@ class SocketLeases:
             return None
 
 
-def _some_of_each_user(owned: "Iterable[Tuple[Each, Optional[int]]]") -> "List[Each]":
+def _some_of_each_user(owned: "Iterable[Tuple[str, Optional[int]]]") -> "List[str]":
     """Return what this user or root has, and of each other one no more than `MOST_OF_ANOTHER`."""
-    kept: "List[Each]" = []
-    counts: "Dict[Optional[int], int]" = {}
-    own = (os.getuid(), 0, None)
-    for each, uid in owned:
-        counts[uid] = counts.get(uid, 0) + 1
-        if uid in own or counts[uid] <= MOST_OF_ANOTHER:
-            kept.append(each)
-    return kept
+    return lease_names.first_of_each(owned, MOST_OF_ANOTHER, (os.getuid(), 0, None))
 
 
 def _keeper_of(uid: "Optional[int]", process: str) -> str:

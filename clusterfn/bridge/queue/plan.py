@@ -319,12 +319,9 @@ class _Planning:
 
     def group_has_its_half(self, ticket: "Ticket", kind: "Optional[list[str]]") -> str:
         """Return `HALF` if its group may have no more GPUs while another user waits for some; one element may run."""
-        if ticket.element is None or not any(
-            other.uid != self.view.uid
-            and other.asked.gpus
-            and (kind is None or set(self.view.gpus_of(other.kind)).intersection(kind))
-            for other in self.view.names.waiting
-        ):
+        others = [each for each in self.view.names.waiting if each.uid != self.view.uid and each.asked.gpus]
+        wanted = (self.view.gpus_of(each.kind) for each in others)
+        if ticket.element is None or not any(kind is None or set(gpus).intersection(kind) for gpus in wanted):
             return ""
         group, running = _group(ticket), self.view.names.running
         own = [job for job in running if job.uid == self.view.uid and job.job.startswith(group + ".")]

@@ -137,7 +137,7 @@ def look_at_gpus(root: str, lease: str) -> "dict[str, Any]":
         loads, lost, processes = [], [], {}
         trouble = "" if ended.verdict.kind == UNSATISFIABLE else ended.verdict.message
     names = lease_names.HeldNames(held, machine.now_s())
-    holders = GpuHolders(root, names, os.getuid()).of(processes)
+    holders = gpu_holders(root, names, os.getuid(), processes)
     shown = [_gpu_facts(load, holders.get(load.uuid), processes.get(load.uuid, [])) for load in loads]
     return {"gpus": shown, "lost": lost, "waiting": _waiting_for_gpus(root, names), "trouble": trouble}
 
@@ -151,45 +151,41 @@ def _gpu_facts(load: "GpuLoad", holder: "Optional[dict[str, Any]]", processes: "
     return facts
 
 
-class GpuHolders:
-    """Find the holders of GPUs.
+def gpu_holders(
+    root: str, names: lease_names.HeldNames, own: int, processes: "dict[str, list[GpuProcess]]"
+) -> "dict[str, dict[str, Any]]":
+    """Return `user`, `job`, `name`, `since` (seconds since 1970) of each held GPU; None for what is not known.
 
     Args:
         root: Of this user's jobs.
         names: The names of one look.
-        uid: This user.
+        own: The uid of this user.
+        processes: Those on each GPU.
     """
+    holders: "dict[str, dict[str, Any]]" = {}
+    unassigned = [[job.uid, job.asked.gpus] for job in names.running if job.asked.gpus]
 
-    def __init__(self, root: str, names: lease_names.HeldNames, uid: int) -> None:
-        self._root = root
-        self._names = names
-        self._uid = uid
-        self._unassigned = [[job.uid, job.asked.gpus] for job in names.running if job.asked.gpus]
-
-    def of(self, processes: "dict[str, list[GpuProcess]]") -> "dict[str, dict[str, Any]]":
-        """Return `user`, `job`, `name`, `since` (seconds since 1970) of each held GPU; None for what is not known."""
-        running = {job.job for job in self._names.running if job.uid == self._uid}
-        holders = {}
-        # The journal says which GPUs this user's own jobs have; only those of other users must be guessed.
-        for uuid, (job, since) in _taken_gpus(self._root).items():
-            if uuid in self._names.gpus and job in running:
-                holders[uuid] = dict(self._holder(self._uid), job=job, name=_name_of(self._root, job), since=since)
-        for uuid in sorted(self._names.gpus - set(holders)):
-            users = {each.user for each in processes.get(uuid, [])}
-            uid = next((uid for uid, count in self._unassigned if count > 0 and gpus.user_name(uid) in users), None)
-            if uid is not None:
-                holders[uuid] = self._holder(uid)
-        candidates = sorted({uid for uid, count in self._unassigned if count > 0})
-        holders.update({uuid: self._holder(*candidates) for uuid in self._names.gpus - set(holders)})
-        return holders
-
-    def _holder(self, *uids: int) -> "dict[str, Any]":
+    def holder(*uids: int) -> "dict[str, Any]":
         """Describe a GPU that one of these users holds; with one user it counts as one of the GPUs of that user."""
-        counted = next((job for job in self._unassigned if uids == (job[0],) and job[1] > 0), None)
+        counted = next((job for job in unassigned if uids == (job[0],) and job[1] > 0), None)
         if counted is not None:
             counted[1] -= 1
         user = " or ".join(gpus.user_name(uid) for uid in uids) or "an unknown user"
-        return {"user": user, "own": uids == (self._uid,), "job": None, "name": None, "since": None}
+        return {"user": user, "own": uids == (own,), "job": None, "name": None, "since": None}
+
+    running = {job.job for job in names.running if job.uid == own}
+    # The journal says which GPUs this user's own jobs have; only those of other users must be guessed.
+    for uuid, (job, since) in _taken_gpus(root).items():
+        if uuid in names.gpus and job in running:
+            holders[uuid] = dict(holder(own), job=job, name=_name_of(root, job), since=since)
+    for uuid in sorted(names.gpus - set(holders)):
+        users = {each.user for each in processes.get(uuid, [])}
+        uid = next((uid for uid, count in unassigned if count > 0 and gpus.user_name(uid) in users), None)
+        if uid is not None:
+            holders[uuid] = holder(uid)
+    candidates = sorted({uid for uid, count in unassigned if count > 0})
+    holders.update({uuid: holder(*candidates) for uuid in names.gpus - set(holders)})
+    return holders
 
 
 def _taken_gpus(root: str) -> "dict[str, tuple[str, float]]":
