@@ -79,10 +79,8 @@ class GridEngineSite(site.SchedulerSite):
             site.check_advance_answer("there is no queue", option, queue and queue.partition("@")[0], self.queues)
         # Without a queue, Grid Engine itself chooses one that has room.
         if answers.gpu_partition:
-            options["queue"] = {
-                **({"cpu": answers.partition} if answers.partition else {}),
-                "gpu": answers.gpu_partition,
-            }
+            named = {"cpu": answers.partition, "gpu": answers.gpu_partition}
+            options["queue"] = {kind: queue for kind, queue in named.items() if queue}
         elif answers.partition:
             options["queue"] = answers.partition
         usual, memory, gpus = (USUAL_NAMES[key] for key in ("parallel_environment", "memory", "gpus"))
@@ -104,14 +102,11 @@ class GridEngineSite(site.SchedulerSite):
         options = host.scheduler_options
         queue = options.get("queue")
         queues = list(queue.values()) if isinstance(queue, dict) else [queue] if queue else []
+        resources = [options.get("memory"), options.get("gpus"), *options.get("resources", {})]
         for kind, names, existing in (
             ("queue", [name.partition("@")[0] for name in queues], self.queues),
             ("parallel_environment", [options.get("parallel_environment")], self.environments),
-            (
-                "resource",
-                [options.get("memory"), options.get("gpus"), *options.get("resources", {})],
-                [*self.resources],
-            ),
+            ("resource", resources, [*self.resources]),
         ):
             for name in names:
                 if name is not None and name not in existing:

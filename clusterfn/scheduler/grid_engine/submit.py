@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from clusterfn.bridge import layout
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import ConfigError, SubmitError
 from clusterfn.scheduler import base
@@ -68,6 +67,7 @@ _MAYBE_SUBMITTED = re.compile(r"commlib error|unable to send message|send error|
 _REFUSED = re.compile("Unable to run job")
 _SAYS_NOTHING = re.compile(r"Exiting\.$|verification: |Unable to run job: error: no suitable queues$|$")
 _LOWEST_PRIORITY = -1023
+_ON_ONE_HOST = "Grid Engine starts a job on one host, and not a process on each of several"
 
 
 class GridEngine(base.Scheduler):
@@ -95,9 +95,7 @@ class GridEngine(base.Scheduler):
             message = f"tasks_per_node={resources.tasks_per_node}: Grid Engine has no srun that would start them"
             raise ConfigError(message, host=self.host.name, hint="start the processes in the function")
         if resources.nodes > 1:
-            message = (
-                f"nodes={resources.nodes}: Grid Engine starts a job on one host, and not a process on each of several"
-            )
+            message = f"nodes={resources.nodes}: {_ON_ONE_HOST}"
             raise ConfigError(message, host=self.host.name, hint="leave nodes= out; one call may use all of one host")
         for word, value in (("gpu_type", resources.gpu_type), ("gpu_memory", resources.gpu_memory_bytes)):
             if resources.gpus and value is not None:
@@ -126,14 +124,12 @@ class GridEngine(base.Scheduler):
         if answer.rc == 0 and numbers:
             return str(numbers[-1])
         output = (answer.err or answer.out).strip()
+        evidence = [line for line in dict.fromkeys(output.splitlines()) if not _SAYS_NOTHING.match(line)]
         raise SubmitError(
-            answer.without_number("qsub"),
-            host=self.host.name,
-            stage="submit",
-            evidence=[line for line in dict.fromkeys(output.splitlines()) if not _SAYS_NOTHING.match(line)],
+            answer.without_number("qsub"), host=self.host.name, stage="submit", evidence=evidence,
             hint=states.submit_hint(output, self.host),
             retryable=answer.may_be_submitted(_ID, _REFUSED, _MAYBE_SUBMITTED),
-        )
+        )  # fmt: skip
 
     def refused_for_now(self, answer: base.Answer) -> str:
         return "" if answer.rc == 0 else states.full(answer.err)
@@ -155,9 +151,6 @@ class GridEngine(base.Scheduler):
             return ""
         silent = "qstat did not answer in time" if answer.rc is None else f"qstat ended with status {answer.rc}"
         return next((line.strip() for line in answer.err.splitlines() if line.strip()), silent)
-
-    def element_log(self, number: int, scheduler_id: str) -> str:
-        return layout.element_log(scheduler_id)
 
     def cancel_command(self, name: str, *, kill: bool = False) -> tuple[str, ...]:
         """Run qdel for what waits by this name: it reaches a submission whose number never arrived.

@@ -183,16 +183,12 @@ class SlurmSite(site.SchedulerSite):
             return None
         account, qos = host.scheduler_options.get("account"), host.scheduler_options.get("qos")
         mine = [each for each in self.accounts if account in (None, each.name)]
-        for option, value, available in (
-            ("account", account, [each.name for each in self.accounts]),
-            ("qos", qos, [name for each in mine for name in each.qos]),
-        ):
+        accounts, levels = [each.name for each in self.accounts], [name for each in mine for name in each.qos]
+        for option, value, available in (("account", account, accounts), ("qos", qos, levels)):
             if value is not None and available and str(value) not in available:
                 names = list(dict.fromkeys(available))
-                raise ConfigError(
-                    f"SLURM does not let you use {option} {value}{did_you_mean(str(value), names)}",
-                    hint=f"set `slurm: {option}:` of {place} to one of {', '.join(names)}",
-                )
+                message = f"SLURM does not let you use {option} {value}{did_you_mean(str(value), names)}"
+                raise ConfigError(message, hint=f"set `slurm: {option}:` of {place} to one of {', '.join(names)}")
         rows = [f"{each.name}  {each.partition or 'any'}  {', '.join(each.qos) or 'default'}" for each in self.accounts]
         return "\n".join(["accounts that you can charge (account, partition, QOS):", *rows])
 
@@ -235,17 +231,8 @@ _COUNT = re.compile(r"(?<![0-9])[0-9]{1,18}(?![0-9])")
 _TIME = re.compile(r" MaxTime=(?:([0-9]{1,9})-)?([0-9]{1,9}):([0-9]{1,9}):([0-9]{1,9})(?!\S)")
 
 
-def limits_commands(clusters: tuple[str, ...], user: str) -> Sequence[tuple[str, ...]]:
-    """Show the configuration, the partitions, and what the user's associations allow."""
-    return (
-        ("scontrol", *clusters, "show", "config"),
-        ("scontrol", *clusters, "--oneliner", "show", "partition"),
-        ("sacctmgr", "-nP", "show", "assoc", f"user={user}", "format=MaxSubmit,GrpSubmit"),
-    )
-
-
 def read_limits(outputs: Sequence[str], partition: str | None) -> SchedulerLimits:
-    """Read what these commands printed; "" of one that failed.
+    """Read what scontrol says of its configuration and partitions, and sacctmgr; "" of one that failed.
 
     Example:
         >>> read_limits(["MaxArraySize = 1001", "PartitionName=short Default=YES MaxTime=01:00:00", "40|"], None)

@@ -104,12 +104,20 @@ class Slurm(base.Scheduler):
         return None if _ID.search(answer.out) else answers.again(request, answer, self._clusters)
 
     def limits(self, gpus: int) -> base.LimitsQuestion:
-        """Ask scontrol, and sacctmgr where a site has accounting, about the partition of a job with so many GPUs."""
+        """Ask about the configuration and the partition of a job with so many GPUs, and what one's associations allow.
+
+        Only a site with accounting has associations.
+        """
 
         def read(outputs: Sequence[str]) -> base.SchedulerLimits:
             return site.read_limits(outputs, sbatch.with_host_options({}, self.host, gpus).get("partition"))
 
-        return base.LimitsQuestion(site.limits_commands(self._clusters, self.user), read)
+        commands = (
+            ("scontrol", *self._clusters, "show", "config"),
+            ("scontrol", *self._clusters, "--oneliner", "show", "partition"),
+            ("sacctmgr", "-nP", "show", "assoc", f"user={self.user}", "format=MaxSubmit,GrpSubmit"),
+        )
+        return base.LimitsQuestion(commands, read)
 
     def submitted(self, answer: base.Answer) -> str:
         """Return the job's number, from `1234` or `1234;cluster`, whatever else a wrapper of the site prints."""
@@ -119,16 +127,10 @@ class Slurm(base.Scheduler):
         output = (answer.err or answer.out).strip()
         message, maybe = answer.without_number("sbatch"), answer.may_be_submitted(_ID, _REFUSED, _MAYBE_SUBMITTED)
         kind: type[ClusterfnError] = SubmitError
-        if not maybe and not answers.can_be_met(output):
+        if not maybe and any(text in output.lower() for text in answers.NEVER_MET):
             kind, message = Unsatisfiable, f"{message}: SLURM on {self.host.name} can never run it"
-        raise kind(
-            message,
-            host=self.host.name,
-            stage="submit",
-            evidence=output.splitlines(),
-            hint=answers.submit_hint(output, self.host),
-            retryable=maybe,
-        )
+        hint, evidence = answers.submit_hint(output, self.host), output.splitlines()
+        raise kind(message, host=self.host.name, stage="submit", evidence=evidence, hint=hint, retryable=maybe)
 
     def refused_for_now(self, answer: base.Answer) -> str:
         return "" if _ID.search(answer.out) else answers.full(answer.err)
@@ -189,9 +191,6 @@ class Slurm(base.Scheduler):
         """Run a step on the first node that shares what the job has (--overlap: SLURM 20.11); keep no output back."""
         step = ("--overlap", "--nodes=1", "--relative=0", "--ntasks=1", "--mpi=none", "--unbuffered", "--quiet")
         return ("srun", *self._clusters, f"--jobid={scheduler_id.partition('.')[0]}", *step)
-
-    def element_log(self, number: int, scheduler_id: str) -> str:
-        return layout.element_log(scheduler_id)
 
     def evidence_command(self, *scheduler_ids: str) -> tuple[str, ...]:
         """Ask scontrol, which knows a job for MinJobAge (300 s) after its end, and a step until its end."""
