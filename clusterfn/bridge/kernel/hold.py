@@ -355,9 +355,5 @@ class KernelHolder:
     def _last_words(self) -> "List[str]":
         """Return the last lines of the attempt's stderr."""
         attempt = os.environ.get(TAG, "").rpartition("/")[2]
-        try:
-            with open(os.path.join(self._job, ATTEMPTS, attempt, STDERR), "rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-                return masked(last_lines(file.read()), self._secrets)
-        except OSError:
-            return []
+        stderr = publish.last_bytes(os.path.join(self._job, ATTEMPTS, attempt, STDERR), _TAIL_BYTES)
+        return masked(last_lines(stderr), self._secrets)

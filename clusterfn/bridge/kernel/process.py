@@ -92,13 +92,7 @@ class HeldProcess:
     def _reap(self) -> None:
         """Collect it, and orphans that this process adopted."""
         self.has_ended()
-        while True:
-            try:
-                pid, _ = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, _, _ in process_tree.collected():
             # The process ended between `has_ended` and `waitpid`, which has taken its status away from `subprocess`.
             if pid == self.pid:
                 self.status = self._process.returncode = -signal.SIGKILL

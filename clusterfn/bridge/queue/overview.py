@@ -17,6 +17,7 @@ from ..job_states import DIED, FINAL
 from ..supervisor import listing
 from ..supervisor.job import job_folders
 from ..supervisor.process_tree import read_proc
+from ..supervisor.publish import write_all
 from ..supervisor.text import portable
 from . import machine, report, users
 from .lease import leases_of_kind
@@ -47,7 +48,7 @@ def print_looks(root: str, lease: str, every_s: float, looks: int) -> int:
         line = json.dumps(portable(overview.look())).encode() + b"\n"
         # After a sync flush, the client can decompress this look before the next one comes.
         data = packed.compress(line) + packed.flush(zlib.Z_SYNC_FLUSH)
-        _write(data)
+        write_all(sys.stdout.fileno(), data)
         count += 1
         if count == looks:
             return 0
@@ -65,12 +66,6 @@ def _asks_again(pause_s: float) -> bool:
         return False
     rest_s = max(0.0, until - time.monotonic())
     return not (select.select([0], [], [], rest_s)[0] and not os.read(0, 1))
-
-
-def _write(data: bytes) -> None:
-    remaining = memoryview(data)
-    while len(remaining):
-        remaining = remaining[os.write(sys.stdout.fileno(), remaining) :]
 
 
 class Overview:

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 
+from ..fast_start import suppress
 from ..layout import HOLDS, QUEUE_STATUS, SPEC, UNSATISFIABLE, job_dir, job_name
 from ..supervisor import gpus, publish
 from ..supervisor.eligible_gpus import describe_request
@@ -23,7 +24,7 @@ from .usage import in_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterable, Optional
+    from typing import Any, Optional
 
     from ..supervisor.gpus import GpuLoad, GpuProcess
     from .tickets import Ticket
@@ -105,11 +106,9 @@ def write_reasons(root: str, tickets: "list[Ticket]", reasons: "dict[str, str]")
     """Write why each of them waits."""
     lines = [_line(ticket, reasons.get(ticket.job, _STARTS)) for ticket in tickets]
     text = "".join(json.dumps(line) + "\n" for line in lines)
-    try:
+    # A full disk does no harm: the reasons are only news, and the queue works without them.
+    with suppress(OSError):
         publish.replace(_status_file(root), text.encode(), sync=False, mode=0o666)
-    except OSError:
-        # The disk is full. The reasons are only news, and the queue works without them.
-        return
 
 
 def _status_file(root: str) -> str:
@@ -191,31 +190,18 @@ def gpu_holders(
 def _taken_gpus(root: str) -> "dict[str, tuple[str, float]]":
     """Return which job took each GPU last and has not released it, and when, by the journal."""
     taken: "dict[str, tuple[str, float]]" = {}
-    for line in _end_of(os.path.join(machine.folder(root), HOLDS)):
+    for row in publish.last_bytes(os.path.join(machine.folder(root), HOLDS), _OF_THE_JOURNAL).split(b"\n"):
+        try:
+            line = json.loads(row.decode())
+        except ValueError:
+            # The first line may be cut off, and the last may not be complete yet.
+            continue
         if line.get("event") == tickets.TAKEN:
             taken.update((uuid, (line["job"], line["t"])) for uuid in line["cards"])
         elif line.get("event") == tickets.RELEASED:
             for uuid in line["cards"]:
                 taken.pop(uuid, None)
     return taken
-
-
-def _end_of(path: str) -> "Iterable[dict[str, Any]]":
-    """Yield the last events of the journal; leave out what is none."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _OF_THE_JOURNAL))
-            lines = file.read().split(b"\n")
-    except OSError:
-        # There is no journal, because no GPU was ever leased on this machine.
-        return
-    for line in lines:
-        try:
-            event = json.loads(line.decode())
-        except ValueError:
-            # The first line may be cut off, and the last may not be complete yet.
-            continue
-        yield event
 
 
 def _name_of(root: str, job: str) -> "Optional[str]":

@@ -144,10 +144,8 @@ class Queue:
         """Keep a damaged ticket for people, where no spooler reads it."""
         aside = os.path.join(machine.folder(self.root), layout.DAMAGED_TICKETS)
         os.makedirs(aside, mode=0o700, exist_ok=True)
-        try:
+        with suppress(FileNotFoundError):
             os.rename(os.path.join(self.folder, job), os.path.join(aside, job))
-        except FileNotFoundError:
-            return
 
     def write(self, fields: "dict[str, Any]") -> None:
         """Write the ticket of a job: it waits from now on."""
@@ -157,10 +155,8 @@ class Queue:
     def remove(self, job: str) -> None:
         """Remove a ticket: its job waits no longer."""
         self._cached.pop(job, None)
-        try:
+        with suppress(FileNotFoundError):
             os.unlink(os.path.join(self.folder, job))
-        except FileNotFoundError:
-            return
 
     def withdraw(self, job: str) -> None:
         """Remove the ticket of a job that will never start."""
@@ -374,7 +370,8 @@ def record_event(root: str, event: str, job: str, **facts: "Any") -> None:
         line["asked"] = dict(line["asked"]._asdict())
     folder = machine.folder(root)
     path = os.path.join(folder, layout.HOLDS)
-    try:
+    # The journal is for people, and a full disk does not end a job.
+    with suppress(OSError):
         os.makedirs(folder, mode=0o700, exist_ok=True)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
@@ -385,5 +382,3 @@ def record_event(root: str, event: str, job: str, **facts: "Any") -> None:
         if large:
             # This replaces the older part of the journal.
             os.rename(path, path + ".1")
-    except OSError:
-        return

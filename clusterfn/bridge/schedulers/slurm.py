@@ -3,7 +3,7 @@
 import os
 
 from ..layout import CANCELLED, LOST, PREEMPTED, STEP, TIME
-from ..supervisor import error_texts
+from ..supervisor import error_texts, publish
 from ..supervisor.verdict import Verdict
 from .base import HostScheduler, run_command
 
@@ -155,12 +155,7 @@ def _state_by_log(log: str) -> str:
     # This import is late here and below, because few jobs need `re`, which takes 4 ms.
     import re
 
-    try:
-        with open(log, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL))
-            reasons = re.findall(_ENDS, file.read())
-    except OSError:
-        return ""
+    reasons = re.findall(_ENDS, publish.last_bytes(log, _LOG_TAIL))
     return _STATES.get(reasons[-1], "") if reasons else ""
 
 

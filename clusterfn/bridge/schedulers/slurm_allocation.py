@@ -16,7 +16,7 @@ import time
 from ..layout import CLAIM, HOLD_ENVIRONMENT, HOLD_RECORD, HOLD_RELEASE, SCHEDULER_LOG, SCRIPT, STEP, TAG
 from ..supervisor import process_tree
 from ..supervisor.limits import clock
-from ..supervisor.publish import is_there, replace
+from ..supervisor.publish import is_there, names_in, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -211,13 +211,11 @@ def _start(variables: "dict[str, str]", record: "dict[str, Any]", request: "dict
 
 def _remove_other_names(folder: str) -> None:
     """Remove the names under which a step has written its claim before it was linked."""
-    with contextlib.suppress(OSError):
-        # The job has been removed.
-        for name in os.listdir(folder):
-            if name.startswith(CLAIM + _OTHER_NAME):
-                with contextlib.suppress(FileNotFoundError):
-                    # The step has removed its name itself.
-                    os.unlink(os.path.join(folder, name))
+    for name in names_in(folder):
+        if name.startswith(CLAIM + _OTHER_NAME):
+            with contextlib.suppress(OSError):
+                # The step has removed its name itself, or the job has been removed.
+                os.unlink(os.path.join(folder, name))
 
 
 def _read_variables(folder: str) -> "Optional[dict[str, str]]":
