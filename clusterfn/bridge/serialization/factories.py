@@ -177,17 +177,11 @@ def attrs_class(
     name: str, fields: Mapping[str, Mapping[str, Any]], bases: Any, options: Any, module: str, tracker: str, extra: None
 ) -> Any:
     """Make a class as `attrs.make_class` does."""
-    hooks = {key: _takes_all if has_args else _takes_none for key, has_args in options.pop("hooks").items()}
+    # These keep the places of hooks, which come later. The constructor is made for one with arguments, or without.
+    by_args: Any = {True: lambda self, *args, **kwargs: None, False: lambda self: None}
+    hooks = {key: by_args[has_args] for key, has_args in options.pop("hooks").items()}
     body = {**{key: attr.ib(**arguments) for key, arguments in fields.items()}, **hooks}
     return _tracked(attr.make_class(name, body, bases, **options), module, tracker)
-
-
-def _takes_none(self: Any) -> None:
-    """Keep the place of a hook, which comes later."""
-
-
-def _takes_all(self: Any, *args: Any, **kwargs: Any) -> None:
-    """The same of one with arguments."""
 
 
 def _tracked(cls: Any, module: str, tracker: str) -> Any:

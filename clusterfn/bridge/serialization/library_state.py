@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ast
 import copyreg
+import dataclasses
 import dis
 import importlib
 import inspect
 import os
 import sys
 import textwrap
+import traceback
 import types
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
@@ -77,8 +79,6 @@ def called(module: str, qualname: str, *args: Any) -> Any:
 
 def frame_summary(filename: str, lineno: Any, name: str, line: Any, variables: Any) -> Any:
     """Make a line of a traceback, with its text: the file may be on another machine."""
-    import traceback
-
     summary = traceback.FrameSummary(filename, lineno, name, lookup_line=False, line=line)
     summary.locals = variables
     return summary
@@ -118,8 +118,6 @@ def _reduce_traceback(shown: Any) -> tuple[Any, ...]:
 
 def traceback_of(kind: Any) -> Any:
     """Make a description of an exception of this class, for `fill_traceback`."""
-    import traceback
-
     error = kind.__new__(kind) if kind is not None else None
     return traceback.TracebackException(kind, error, None)  # type: ignore[arg-type]
 
@@ -132,8 +130,6 @@ def fill_traceback(shown: Any, state: dict[str, Any]) -> None:
 
 def field(arguments: dict[str, Any], of_class: Any) -> Any:
     """Make a field of a dataclass as `field()` does, and tell it what its class knows of it."""
-    import dataclasses
-
     new_field: Any = dataclasses.field(**arguments)
     if of_class is not None:
         new_field.name, new_field.type, kind, kw_only = of_class
