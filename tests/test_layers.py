@@ -97,10 +97,11 @@ LIBRARIES = {
     "bridge/worker/warning.py": ["clusterfn.api.in_job.ending"],
     "bridge/serialization/cell_figures.py": ["matplotlib.backends.backend_agg"],
     "bridge/serialization/arrays.py": ["numpy", "numpy.random"],
-    "bridge/serialization/tables.py": ["numpy", "pandas", "pandas._libs", "pandas._libs.internals", "pyarrow"],
+    "bridge/serialization/tables.py": ["numpy", "pandas", "pandas._libs.internals", "pyarrow"],
     "bridge/serialization/grouped.py": ["pandas"],
-    "bridge/serialization/models.py": ["pydantic", "pydantic.fields", "pydantic_core"],
-    "bridge/serialization/factories.py": ["attr"],
+    "bridge/serialization/models.py": ["pydantic", "pydantic.fields", "pydantic.networks", "pydantic_core"],
+    "bridge/serialization/mapped_tables.py": ["sqlalchemy"],
+    "bridge/serialization/factories.py": ["attr", "msgspec", "sqlalchemy", "sqlalchemy.orm"],
     "bridge/serialization/tensors.py": ["torch"],
     "bridge/serialization/indexes.py": ["faiss", "numpy"],
 }
@@ -222,7 +223,8 @@ def test_there_is_no_cycle():
 @pytest.mark.skipif(sys.version_info < (3, 10), reason="older Pythons do not list their standard library")
 def test_what_travels_imports_the_standard_library_and_itself():
     foreign = []
-    for name, target in of_files("bridge/"):
+    named = ((name, each) for name in FILES for each in re.findall(r'Library\("([\w.]+)"\)', text_of(name)))
+    for name, target in (*of_files("bridge/"), *named):
         top = target.split(".")[0]
         borrowed = "bridge/serialization" in name and target in ("cloudpickle", "cloudpickle.cloudpickle")
         own = target.startswith("clusterfn.bridge") or top in ("_clusterfn", "_clusterfn_wire") or top in BUILT_IN
