@@ -1,8 +1,6 @@
 """One attempt's folder and everything that is written there: owner, events, heartbeat, usage, outcome.
 
-Holds the rules that give one job one outcome: a new attempt fences all before it. One line says what the attempt has
-used so far, and uses now. It is rewritten in place and not synced, less and less often, down to every five seconds. If
-the supervisor dies, the process that concludes the attempt publishes it.
+Holds the rules that give one job one outcome: a new attempt fences all before it.
 """
 
 import errno
@@ -176,30 +174,23 @@ class Attempt(WholeAttempt):
     def new(cls, job: "JobFolder") -> "Attempt":
         """Create the attempt with the next free number, and write its owner."""
         make_folder(job.path(layout.ATTEMPTS))
-        number = 1 + max(job.attempts() or [0])
+        attempt = cls(job, max(job.attempts() or [0]))
         while True:
-            try:
-                os.mkdir(layout.attempt_dir(job.folder, number), 0o700)
-                break
-            except FileExistsError:
-                number += 1
-        attempt = cls(job, number)
-        attempt._write_owner()
-        return attempt
+            following = attempt.following()
+            if following is not None:
+                return following
+            attempt = cls(job, attempt.number + 1)
 
     def following(self) -> "Optional[Attempt]":
-        """The one right after this, which the same supervisor begins; None if another has begun it."""
+        """Create the one right after this, and write its owner; None if another process has created it."""
         following = Attempt(self.job, self.number + 1)
         try:
             os.mkdir(following.folder, 0o700)
         except FileExistsError:
             return None
-        following._write_owner()
-        return following
-
-    def _write_owner(self) -> None:
-        with open(self.path(layout.OWNER), "w") as file:
+        with open(following.path(layout.OWNER), "w") as file:
             file.write(self.job.start)
+        return following
 
     def owner(self) -> str:
         """The start of job.sh that made this attempt; empty if it died before it could say."""
@@ -234,8 +225,10 @@ class Attempt(WholeAttempt):
 
     def event(self, name: str, **facts: "Any") -> None:
         """Tell those who follow it what happens."""
-        which = which_attempt(self.job.spec, self.number) if name in ("starting", "running") else ""
-        if which:
+        requeue: "dict[str, int]" = self.job.spec.get("requeue") or {}
+        if requeue and self.number > 1 and name in ("starting", "running"):
+            of = max(self.number, 1 + sum(requeue.values()) + int(self.job.spec.get("retries") or 0))
+            which = "attempt %d of %d" % (self.number, of)
             facts["reason"] = ", ".join(filter(None, [which, facts.get("node")]))
         self._news.tell(name, facts)
 
@@ -245,21 +238,21 @@ class Attempt(WholeAttempt):
     def publish(self, verdict: Verdict) -> bool:
         """Publish this attempt's outcome; False if it has one already."""
         kept = verdict.kind != layout.RETURNED and self.job.has_checkpoint()
-        outcome = document(self.job.id, self.number, verdict.replace(earlier=self.earlier(), checkpoint=kept))
+        # These are the attempts after which the job was retried or requeued.
+        before = [each for each in self.outcomes_before() if each.get("retried") or each.get("requeued")]
+        complete = verdict.replace(earlier=[each["message"] for each in before], checkpoint=kept)
+        outcome = document(self.job.id, self.number, complete)
         won = self._put(outcome)
-        if won and outcome["final"]:
-            self.job.forget_secrets()
+        # The secrets of a group remain until it is removed.
+        if won and outcome["final"] and self.job.element is None:
+            with suppress(FileNotFoundError):
+                os.unlink(self.job.path(layout.SECRETS))
         return won
 
     def supersede(self, by: int, verdict: "Optional[Verdict]" = None) -> bool:
         """Publish that attempt `by` took over, and why if that is known."""
         known = verdict or Verdict(layout.SUPERSEDED, "attempt %d took over" % by)
         return self._put(document(self.job.id, self.number, known.replace(superseded_by=by)))
-
-    def earlier(self) -> "list[str]":
-        """Return the message of each earlier attempt after which the job was retried or requeued."""
-        before = self.outcomes_before()
-        return [outcome["message"] for outcome in before if outcome.get("retried") or outcome.get("requeued")]
 
     def retries_used(self) -> int:
         """Return how often the job was retried before this attempt."""
@@ -319,12 +312,6 @@ def final_attempt(job: "JobFolder") -> "Optional[Attempt]":
     return next((attempt for attempt in attempts if (attempt.outcome() or {}).get("final")), None)
 
 
-def final_outcome(job: "JobFolder") -> "Optional[dict[str, Any]]":
-    """Return the final outcome of a job, or of an element of a group; None while there is none."""
-    outcomes = (Attempt(job, number).outcome() for number in job.attempts())
-    return next((outcome for outcome in outcomes if (outcome or {}).get("final")), None)
-
-
 def read_events(attempt: Attempt) -> "list[dict[str, Any]]":
     """Return what is in events.jsonl so far, without lines that a full disk or the function has damaged."""
     return read_dated_events(attempt)[0]
@@ -350,14 +337,6 @@ def read_dated_events(attempt: Attempt) -> "tuple[list[dict[str, Any]], Optional
     except FileNotFoundError:
         return [], None
     return found, facts.st_mtime if is_last and facts.st_size == size else None
-
-
-def which_attempt(spec: "Mapping[str, Any]", number: int) -> str:
-    """Say which attempt of how many this is, such as "attempt 2 of 4"; "" for the first, and without `requeue=`."""
-    requeue: "dict[str, int]" = spec.get("requeue") or {}
-    if number == 1 or not requeue:
-        return ""
-    return "attempt %d of %d" % (number, max(number, 1 + sum(requeue.values()) + int(spec.get("retries") or 0)))
 
 
 def make_folder(path: str) -> None:
@@ -416,7 +395,11 @@ _FIRST_S = 1.0
 
 
 class UsageFile:
-    """Keeps it for one attempt."""
+    """One line about what an attempt has used so far, and uses now.
+
+    It is rewritten in place and not synced, less and less often, down to every five seconds. If the supervisor dies,
+    the process that concludes the attempt publishes it.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -429,17 +412,19 @@ class UsageFile:
         """Whether it is time: after one second, two, four, then every five."""
         return time.monotonic() >= self._next
 
-    def keep_with_now(self, usage: "dict[str, Any]", now: "dict[str, Any]") -> None:
-        """Write the usage with what is used now, to which this adds the cores that were busy since the last time."""
-        (wall_s, cpu_s), self._before = self._before, (usage["wall_s"], usage["cpu_s"])
-        passed_s = usage["wall_s"] - wall_s
-        cores = max(0.0, usage["cpu_s"] - cpu_s) / passed_s if passed_s > 0 else None
-        self.keep(dict(usage, now=dict(now, cores=None if cores is None else round(cores, 2))))
+    def keep(self, usage: "dict[str, Any]", now: "Optional[dict[str, Any]]" = None) -> None:
+        """Write the usage; lose it if the disk refuses.
 
-    def keep(self, usage: "dict[str, Any]") -> None:
-        """Write the usage; lose it if the disk refuses."""
-        now = time.monotonic()
-        self._next = now + min(layout.HEARTBEAT_S, max(_FIRST_S, now - self._began))
+        Args:
+            now: What is used now, to which this adds the cores that were busy since the last time.
+        """
+        if now is not None:
+            (wall_s, cpu_s), self._before = self._before, (usage["wall_s"], usage["cpu_s"])
+            passed_s = usage["wall_s"] - wall_s
+            cores = round(max(0.0, usage["cpu_s"] - cpu_s) / passed_s, 2) if passed_s > 0 else None
+            usage = dict(usage, now=dict(now, cores=cores))
+        at = time.monotonic()
+        self._next = at + min(layout.HEARTBEAT_S, max(_FIRST_S, at - self._began))
         with suppress(OSError):
             file = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
             try:
@@ -452,10 +437,10 @@ class UsageFile:
 def read_usage(path: str) -> "Optional[dict[str, Any]]":
     """Return the usage that was written last by a process that is gone, marked as such; None if there is none."""
     usage = read_live_usage(path)
-    if usage is None:
-        return None
-    usage.pop("now", None)
-    return dict(usage, last_known=True)
+    if usage is not None:
+        usage.pop("now", None)
+        usage["last_known"] = True
+    return usage
 
 
 def read_live_usage(path: str) -> "Optional[dict[str, Any]]":

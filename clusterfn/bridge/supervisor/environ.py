@@ -108,11 +108,21 @@ def redirect_caches(spec: "Mapping[str, Any]", values: "dict[str, str]") -> "lis
     """
     if spec["scheduler"] == "local":
         return []
-    home = os.path.expanduser("~")
-    reason = _no_home(home)
-    if not reason and os.stat(home).st_dev == os.stat(spec["root"]).st_dev:
+    home, reason = os.path.expanduser("~"), ""
+    if not os.path.isdir(home):
+        reason = "the home directory %s does not exist" % home
+    elif not os.access(home, os.W_OK | os.X_OK):
+        reason = "the home directory %s is not writable" % home
+    elif os.stat(home).st_dev == os.stat(spec["root"]).st_dev:
         return []
-    reason = reason or _full(home)
+    else:
+        # This import is late, because a worker starts without it.
+        from .text import format_size
+
+        facts = os.statvfs(home)
+        free = facts.f_bavail * facts.f_frsize
+        if free < ROOM_BYTES:
+            reason = "the home directory %s has only %s free" % (home, format_size(free))
     moved = [
         name
         for name, (_, usual, moves) in _CACHES.items()
@@ -126,21 +136,6 @@ def redirect_caches(spec: "Mapping[str, Any]", values: "dict[str, str]") -> "lis
     values.update((name, os.path.join(below, _CACHES[name][0])) for name in moved)
     reason = reason or "%s is on another disk and has no such cache" % home
     return ["%s point below %s: %s" % (", ".join(moved), below, reason)]
-
-
-def _no_home(home: str) -> str:
-    if not os.path.isdir(home):
-        return "the home directory %s does not exist" % home
-    return "" if os.access(home, os.W_OK | os.X_OK) else "the home directory %s is not writable" % home
-
-
-def _full(home: str) -> str:
-    # This import is late, because a worker starts without it.
-    from .text import format_size
-
-    facts = os.statvfs(home)
-    free = facts.f_bavail * facts.f_frsize
-    return "" if free >= ROOM_BYTES else "the home directory %s has only %s free" % (home, format_size(free))
 
 
 def add_script_variables(activation: "dict[str, Any]", ready: "dict[str, Any]") -> None:

@@ -10,9 +10,9 @@ import json
 import os
 import sys
 import time
-from collections import namedtuple
 
 from .. import layout
+from ..fast_start import namedtuple, suppress
 from ..job_states import (
     DIED,
     FINAL,
@@ -80,19 +80,13 @@ def describe(folder: str) -> "dict[str, Any]":
         shown.update(inputs=[each.job for each in dependencies_of(job.spec)])
         shown.update(arguments=str(job.spec.get("arguments") or ""))
     except (OSError, DamagedFile) as error:
-        shown = _describe_damaged(folder, error)
+        message, started = "its folder is damaged: %s" % _first_line(describe_damage(error)), 0.0
+        # The folder may have been removed meanwhile.
+        with suppress(OSError):
+            started = os.stat(folder).st_mtime
+        shown = {"id": os.path.basename(folder), "name": "?", "host": None, "state": UNKNOWN, "ran_s": None}
+        shown.update(gpus=None, message=message, started=started)
     return shown
-
-
-def _describe_damaged(folder: str, error: Exception) -> "dict[str, Any]":
-    try:
-        started = os.stat(folder).st_mtime
-    except OSError:
-        # The folder was removed meanwhile.
-        started = 0.0
-    message = "its folder is damaged: %s" % _first_line(describe_damage(error))
-    shown = {"id": os.path.basename(folder), "name": "?", "host": None, "state": UNKNOWN, "ran_s": None, "gpus": None}
-    return dict(shown, message=message, started=started)
 
 
 def state_of(job: JobFolder) -> str:

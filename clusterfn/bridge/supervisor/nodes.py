@@ -204,11 +204,8 @@ class Others:
         if before is not None and end["t"] > before:
             return None
         facts = {name: end[name] for name in _FACTS}
-        if self._job.tasks[1] > 1:
-            where = "node %s, rank %d of %d" % (end["node"], first, len(self.ranks) + 1)
-        else:
-            where = "node %s, one of %d" % (end["node"], len(self.ranks) + 1)
-        message = "on %s: %s" % (where, end["message"])
+        which = "rank %d" % first if self._job.tasks[1] > 1 else "one"
+        message = "on node %s, %s of %d: %s" % (end["node"], which, len(self.ranks) + 1, end["message"])
         return Verdict(end["kind"], message, kept=os.path.join(self._folder(first), layout.VALUE), **facts)
 
     def are_silent(self) -> bool:
@@ -336,7 +333,17 @@ def run_on_node(folder: str, attempt: str, *item: str) -> int:
         return _guard(pid)
     worker_process.die_with_parent(signal.SIGTERM, guard)
     worker_process.become_subreaper()
-    return _supervise(job, Signals())
+    signals = Signals()
+    os.environ.update(rendezvous.variables(job.scheduler, job.rank, *job.tasks))
+    work = AttemptRun(job, NodeAttempt(job), EndWatch(job, job.over, signals, also_ended_by=job.shared.folder))
+    verdict, alive = run_through(work)
+    if verdict.kind is None:
+        say("on %s: %s" % (job.node, verdict.message))
+        return EXIT_LEFT_TO_AFTER
+    work.publish(verdict)
+    if alive:
+        work.finish()
+    return exit_code(verdict, True)
 
 
 def _guard(pid: int) -> int:
@@ -348,17 +355,3 @@ def _guard(pid: int) -> int:
     say("the supervisor on this node was ended by %s" % describe_signal(os.WTERMSIG(status)))
     process_tree.end(lambda: process_tree.descendants(os.getpid()), lambda: list(process_tree.collected()))
     return 128 + os.WTERMSIG(status)
-
-
-def _supervise(job: NodeJob, signals: Signals) -> int:
-    os.environ.update(rendezvous.variables(job.scheduler, job.rank, *job.tasks))
-    watch = EndWatch(job, job.over, signals, also_ended_by=job.shared.folder)
-    work = AttemptRun(job, NodeAttempt(job), watch)
-    verdict, alive = run_through(work)
-    if verdict.kind is None:
-        say("on %s: %s" % (job.node, verdict.message))
-        return EXIT_LEFT_TO_AFTER
-    work.publish(verdict)
-    if alive:
-        work.finish()
-    return exit_code(verdict, True)
