@@ -40,8 +40,7 @@ class AttemptLoop:
     attempt: "WholeAttempt"
 
     def __init__(self, job: "JobFolder", watch: "EndWatch") -> None:
-        self.job = job
-        self.watch = watch
+        self.job, self.watch = job, watch
         self.work: "Optional[AttemptRun]" = None
 
     def run(self) -> "tuple[Verdict, bool]":

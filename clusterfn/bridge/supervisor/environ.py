@@ -46,9 +46,7 @@ class DescribedJob:
     """
 
     def __init__(self, job_id: str, folder: str, spec: "Any") -> None:
-        self.id = job_id
-        self.folder = folder
-        self.spec = spec
+        self.id, self.folder, self.spec = job_id, folder, spec
 
     def path(self, *names: str) -> str:
         """Return a path below its folder."""

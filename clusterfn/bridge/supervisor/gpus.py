@@ -271,8 +271,7 @@ class GpuUsageMonitor:
     """
 
     def __init__(self, names: "list[str]", notes: "list[str]") -> None:
-        self._names = names
-        self._notes = notes
+        self._names, self._notes = names, notes
         self._samples = {name: GpuSamples(name) for name in names if name.startswith(("GPU-", "MIG-"))}
         self._asking: "Optional[subprocess.Popen[bytes]]" = None
         self._out, self._answer = -1, b""

@@ -42,8 +42,7 @@ class MemorySampler:
         self.is_changing = True
         self._before = 0
         self._limit = limit
-        self._next = 0.0
-        self._next_exact = 0.0
+        self._next = self._next_exact = 0.0
 
     def due(self) -> bool:
         """Whether it is time for a sample."""
@@ -195,9 +194,7 @@ class Suspension:
     """
 
     def __init__(self, came: "dict[int, float]", by_scheduler: bool, tell: "Callable[..., None]") -> None:
-        self._came = came
-        self._by_scheduler = by_scheduler
-        self._tell = tell
+        self._came, self._by_scheduler, self._tell = came, by_scheduler, tell
         # This is when a wait ended last.
         self._alive = time.monotonic()
         # This is when the scheduler announced that it stops the job.

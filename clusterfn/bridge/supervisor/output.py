@@ -34,10 +34,8 @@ class Pump:
         self.tail = b""
         self.full: "Optional[OSError]" = None
         self.on_kept: "Optional[Callable[[bytes], None]]" = None
-        self._limit = limit
-        self._kept = 0
-        self._lost = 0
-        self._path = path
+        self._path, self._limit = path, limit
+        self._kept = self._lost = 0
         # These bytes came while the file could not be made.
         self._held = bytearray()
         self._file = -1

@@ -59,9 +59,7 @@ class AttemptRun:
         self, job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch",
         oom: "Optional[limits.OomDetector]" = None, late_output: bool = False,
     ) -> None:  # fmt: skip
-        self.job = job
-        self.attempt = attempt
-        self.watch = watch
+        self.job, self.attempt, self.watch = job, attempt, watch
         self.processes = RunProcesses()
         self.pumps: "list[Pump]" = []
         self._late_output = late_output

@@ -133,8 +133,7 @@ class EndWatch:
         self._fences = [attempt.folder, also_ended_by] if also_ended_by else [attempt.folder]
         self.deadline: "Optional[float]" = None
         self.time_s: "Optional[float]" = job.spec["resources"]["time_s"]
-        self._job = job
-        self._attempt = attempt
+        self._job, self._attempt = job, attempt
         self._script_dead = False
         self.warned = ""
         self._warn_s: "Optional[float]" = job.spec.get("warn_s")
