@@ -19,7 +19,7 @@ from .verdict import Verdict, document
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Mapping, Optional
+    from typing import Any, Optional
 
     from .job import JobFolder
 
@@ -38,58 +38,6 @@ ATTEMPT_STATES = {
                   "its supervisor, for `retries=` or `requeue=`; or the next attempt"),
     "ended": (layout.OUTCOME, b'"final": true', (), "its supervisor, `after` or `conclude`"),
 }  # fmt: skip
-
-
-class AttemptNews:
-    """The events and the heartbeat of an attempt that runs here: news for those who follow it, and not the record."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self._events = self._heart = -1
-        self._said = self._beats = 0
-
-    def open(self) -> None:
-        """Open both files; before that nothing is told."""
-        flags = os.O_WRONLY | os.O_CREAT
-        self._events = os.open(os.path.join(self._folder, layout.EVENTS), flags | os.O_APPEND, 0o600)
-        self._heart = os.open(os.path.join(self._folder, layout.HEARTBEAT), flags, 0o600)
-        # An empty file counts as no heartbeat.
-        os.pwrite(self._heart, b"%08d" % 0, 0)
-
-    def tell(self, name: str, facts: "Mapping[str, Any]") -> None:
-        """Append one line to events.jsonl. A full disk loses it."""
-        if self._events < 0:
-            return
-        self._said += 1
-        record = dict(portable(facts), n=self._said, event=name, t=round(time.time(), 3))
-        line = (dumps(record) + "\n").encode()
-        try:
-            os.write(self._events, line)
-        except OSError as error:
-            with suppress(OSError):
-                if self._has_reopened(error):
-                    os.write(self._events, line)
-
-    def beat(self) -> None:
-        """Increase the count in the heartbeat, eight bytes that are rewritten in place."""
-        self._beats += 1
-        try:
-            os.pwrite(self._heart, b"%08d" % (self._beats % 10**8), 0)
-            os.fsync(self._heart)
-        except OSError as error:
-            # The disk is full or its server is away. The reader waits for two beats and asks the scheduler.
-            with suppress(OSError):
-                self._has_reopened(error)
-
-    def _has_reopened(self, error: OSError) -> bool:
-        """Open both files again if their server no longer knows them as they are open, as after a failover."""
-        if error.errno != errno.ESTALE:
-            return False
-        for name, fd, append in ((layout.EVENTS, self._events, os.O_APPEND), (layout.HEARTBEAT, self._heart, 0)):
-            again = os.open(os.path.join(self._folder, name), os.O_WRONLY | append)
-            os.dup2(again, fd, inheritable=False)
-            os.close(again)
-        return True
 
 
 class RunnableAttempt:
@@ -168,7 +116,9 @@ class Attempt(WholeAttempt):
         self.number = number
         self.folder = layout.attempt_dir(job.folder, number)
         self.reserve: "Optional[publish.Reserve]" = None
-        self._news = AttemptNews(self.folder)
+        # These are the two files that it appends to and rewrites, once they are open.
+        self._events = self._heart = -1
+        self._said = self._beats = 0
 
     @classmethod
     def new(cls, job: "JobFolder") -> "Attempt":
@@ -201,7 +151,11 @@ class Attempt(WholeAttempt):
         self.reserve = publish.Reserve(self.folder)
         for folder in (self.path(layout.WORK), self.job.path(layout.CHECKPOINT)):
             os.makedirs(folder, mode=0o700, exist_ok=True)
-        self._news.open()
+        flags = os.O_WRONLY | os.O_CREAT
+        self._events = os.open(self.path(layout.EVENTS), flags | os.O_APPEND, 0o600)
+        self._heart = os.open(self.path(layout.HEARTBEAT), flags, 0o600)
+        # An empty file counts as no heartbeat.
+        os.pwrite(self._heart, b"%08d" % 0, 0)
 
     def wait(self, reason: str) -> None:
         """It waits for something on the host itself, and may be withdrawn until it begins."""
@@ -224,16 +178,44 @@ class Attempt(WholeAttempt):
         return won or publish.read(self.folder, layout.BEGUN) == _WITHDRAWN
 
     def event(self, name: str, **facts: "Any") -> None:
-        """Tell those who follow it what happens."""
+        """Append one line to events.jsonl, once that is open: news for those who follow it. A full disk loses it."""
+        if self._events < 0:
+            return
         requeue: "dict[str, int]" = self.job.spec.get("requeue") or {}
         if requeue and self.number > 1 and name in ("starting", "running"):
             of = max(self.number, 1 + sum(requeue.values()) + int(self.job.spec.get("retries") or 0))
             which = "attempt %d of %d" % (self.number, of)
             facts["reason"] = ", ".join(filter(None, [which, facts.get("node")]))
-        self._news.tell(name, facts)
+        self._said += 1
+        record = dict(portable(facts), n=self._said, event=name, t=round(time.time(), 3))
+        line = (dumps(record) + "\n").encode()
+        try:
+            os.write(self._events, line)
+        except OSError as error:
+            with suppress(OSError):
+                if self._has_reopened(error):
+                    os.write(self._events, line)
 
     def beat(self) -> None:
-        self._news.beat()
+        """Increase the count in the heartbeat, eight bytes that are rewritten in place."""
+        self._beats += 1
+        try:
+            os.pwrite(self._heart, b"%08d" % (self._beats % 10**8), 0)
+            os.fsync(self._heart)
+        except OSError as error:
+            # The disk is full or its server is away. The reader waits for two beats and asks the scheduler.
+            with suppress(OSError):
+                self._has_reopened(error)
+
+    def _has_reopened(self, error: OSError) -> bool:
+        """Open both files again if their server no longer knows them as they are open, as after a failover."""
+        if error.errno != errno.ESTALE:
+            return False
+        for name, fd, append in ((layout.EVENTS, self._events, os.O_APPEND), (layout.HEARTBEAT, self._heart, 0)):
+            again = os.open(self.path(name), os.O_WRONLY | append)
+            os.dup2(again, fd, inheritable=False)
+            os.close(again)
+        return True
 
     def publish(self, verdict: Verdict) -> bool:
         """Publish this attempt's outcome; False if it has one already."""

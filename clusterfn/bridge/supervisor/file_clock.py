@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from typing import Optional
 
 _SAME_S = 1.0
-# What a node writes may reach the server, and get its time there, half a minute later.
-_SAME_NODE_S = 60.0
 _KNOWN_S = 60.0
 
 
@@ -36,16 +34,6 @@ class FileClock:
             return os.stat(path).st_mtime - self.ahead_s
         except OSError:
             return None
-
-    def node_ahead_s(self, written: float, by_node: float) -> float:
-        """Return by how many seconds the clock of a node is ahead of this machine's; 0 if both agree to the minute.
-
-        Args:
-            written: When it wrote something, by the clock of the files.
-            by_node: The same, by its own clock.
-        """
-        ahead_s = by_node - (written - self.ahead_s)
-        return ahead_s if abs(ahead_s) > _SAME_NODE_S else 0.0
 
 
 def _measured(root: str) -> float:

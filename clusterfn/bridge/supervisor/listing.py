@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 _ENDED = frozenset(FINAL.values()) | {DIED}
 _ASKED = ("cores", "memory_bytes", "gpus", "time_s", "nodes", "tasks_per_node")
 _PAGE_BYTES = 2 * 1024 * 1024
+# What a node writes may reach the file server, and get its time there, half a minute later.
+_SAME_NODE_S = 60.0
 
 # Of a job: its state, a line about it, since when, for how many seconds it has run or ran, and what it has used.
 Seen = namedtuple("Seen", ("state", "message", "since", "ran_s", "usage"))
@@ -175,7 +177,9 @@ def _first_line(text: "Any") -> str:
 def _of_events(attempt: Attempt) -> Seen:
     events, written = read_dated_events(attempt)
     clock, has_nodes = file_clock(attempt.job.root), attempt.job.scheduler.has_nodes
-    ahead_s = clock.node_ahead_s(written, events[-1]["t"]) if has_nodes and written is not None else 0.0
+    # By so many seconds the clock of the node is ahead of this machine's; both agree if it is less than a minute.
+    ahead_s = events[-1]["t"] - (written - clock.ahead_s) if has_nodes and written is not None else 0.0
+    ahead_s = ahead_s if abs(ahead_s) > _SAME_NODE_S else 0.0
     state, before, message, ran_s, since = STARTING, STARTING, "", None, clock.written(attempt.path(layout.OWNER))
     for event in events:
         if event["event"] == "resumed":
