@@ -68,8 +68,7 @@ class Head(AttemptRun):
     def _raise_failure(self) -> None:
         failed = self._others.failure()
         if failed is None and self._others.are_silent() and not self.watch.is_ending():
-            ending = self.job.scheduler.ending(self.job.path(layout.SCHEDULER_LOG))
-            raise AttemptEnded(ending or self._others.silence())
+            failed = self.job.scheduler.ending(self.job.path(layout.SCHEDULER_LOG)) or self._others.silence()
         if failed is not None:
             raise AttemptEnded(failed)
 
@@ -119,10 +118,6 @@ class Head(AttemptRun):
             self.processes.reap()
         process_tree.end(lambda: sorted(self._others.processes()), self.processes.reap)
         super().release()
-
-    def _completed(self, verdict: Verdict) -> Verdict:
-        complete = super()._completed(verdict)
-        return complete.replace(node=verdict.node or complete.node)
 
 
 class Others:

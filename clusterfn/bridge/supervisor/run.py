@@ -383,9 +383,10 @@ class AttemptRun:
         # The usage comes before the notes, because nvidia-smi may add one.
         usage = self._usage([])
         notes = self.notes + self._suspension.notes() + closing + daemons
+        # What came from another node of the job names that.
         return verdict.replace(
-            node=self.job.node, by="supervisor", stage=stage, message=message, hint=hint, evidence=evidence, left=left,
-            usage=usage, notes=notes,
+            node=verdict.node or self.job.node, by="supervisor", stage=stage, message=message, hint=hint,
+            evidence=evidence, left=left, usage=usage, notes=notes,
         )  # fmt: skip
 
     def _usage(self, living: "list[int]") -> "dict[str, Any]":
