@@ -77,8 +77,20 @@ def worker_environment(
         if name in keep or not (name in leaks or name.startswith(_LEAKING_PREFIXES))
     }
     values.update(dict.fromkeys(THREADS, str(spec["resources"]["cores"])))
-    _activate(values, spec["activation"], spec["python"])
-    values.update(_gpus(host, uuids, spec["resources"]["gpus"]))
+    activation = spec["activation"]
+    for name in activation.get("unset", ()):
+        values.pop(name, None)
+    values.update(activation.get("set", {}))
+    for name, folders in {"PATH": [os.path.dirname(spec["python"])], **activation.get("prepend", {})}.items():
+        before = [folders] if isinstance(folders, str) else list(folders)
+        values[name] = os.pathsep.join(before + [values[name]] if values.get(name) else before)
+    given: "Optional[str]" = ""
+    if spec["resources"]["gpus"]:
+        given = host.get("CUDA_VISIBLE_DEVICES") if uuids is None else ",".join(uuids)
+        # SLURM counts in this order too; CUDA would put the fastest first.
+        values["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    if given is not None:
+        values["CUDA_VISIBLE_DEVICES"] = given
     values.update(spec["env"])
     values.update(job.secrets())
     values.setdefault("PYTHONIOENCODING", "utf-8")
@@ -141,23 +153,3 @@ def add_script_variables(activation: "dict[str, Any]", ready: "dict[str, Any]") 
     variables = (ready.get("told") or {}).get("set", {}).items()
     of_scripts = {name: value for name, value in variables if name not in _CONDA}
     activation["set"] = dict(of_scripts, **activation.get("set", {}))
-
-
-def _activate(values: "dict[str, str]", activation: "dict[str, Any]", python: str) -> None:
-    for name in activation.get("unset", ()):
-        values.pop(name, None)
-    values.update(activation.get("set", {}))
-    prepend = dict(activation.get("prepend", {}))
-    prepend.setdefault("PATH", [os.path.dirname(python)])
-    for name, folders in prepend.items():
-        before = [folders] if isinstance(folders, str) else list(folders)
-        values[name] = os.pathsep.join(before + [values[name]] if values.get(name) else before)
-
-
-def _gpus(host: "Mapping[str, str]", uuids: "Optional[list[str]]", wanted: int) -> "dict[str, str]":
-    if not wanted:
-        return {"CUDA_VISIBLE_DEVICES": ""}
-    given = host.get("CUDA_VISIBLE_DEVICES") if uuids is None else ",".join(uuids)
-    visible = {} if given is None else {"CUDA_VISIBLE_DEVICES": given}
-    # SLURM counts in this order too; CUDA would put the fastest first.
-    return dict(visible, CUDA_DEVICE_ORDER="PCI_BUS_ID")
