@@ -14,7 +14,7 @@ from ..job_states import CANCELLED, DIED, FINAL, RETURNED
 from ..layout import NOTIFIED, NOTIFY, SPEC, SUPERVISE
 from . import publish
 from .attempt import final_attempt
-from .file_clock import file_clock
+from .file_clock import written
 from .job import NUMBER, DamagedFile, JobFolder, parse_record
 from .text import format_duration, in_one_line, native, shortened
 from .verdict import say
@@ -102,7 +102,7 @@ def _tell(job: JobFolder, outcome: "dict[str, Any]", before: "dict[str, Any]") -
     from http.client import HTTPException
 
     wanted = native(parse_record(publish.read(job.home, NOTIFY), _WANTED, NOTIFY))
-    took_s = max(0.0, time.time() - (file_clock(job.root).written(job.path(SPEC)) or time.time()))
+    took_s = max(0.0, time.time() - (written(job.root, job.path(SPEC)) or time.time()))
     informed, failed = list(before.get("told", [])), {}  # type: list[str], dict[str, str]
     content = _content_of(job, outcome)
     for way, send in (("webhook", _post), ("mail", _mail), ("command", _run)):
