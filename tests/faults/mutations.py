@@ -128,7 +128,7 @@ MUTATIONS: list[Mutation] = [
     # the supervisor
     _one("exit 0 is taken for an error's", EXIT, "code = os.WEXITSTATUS(status)\n",
          "code = os.WEXITSTATUS(status) or 1\n", "os._exit(0)-bare"),
-    _one("no last lines", f"{_S}output.py", "for pump in reversed(self.pumps))", "for pump in ())",
+    _one("no last lines", RUN, "for pump in reversed(self.pumps))", "for pump in ())",
          "prints a scheduler's words-bare"),
     _one("output has no limit", f"{_S}output.py", "wanted = data[: max(0, self._limit - self._kept)]", "wanted = data",
          "70 MB of noise-bare"),

@@ -231,7 +231,7 @@ class CallRun(AttemptRun):
     def _attach(self, child: WorkerProcess) -> None:
         super()._attach(child)
         if self._is_live:
-            for pump, name in zip(self.output.pumps, (layout.STDOUT, layout.STDERR)):
+            for pump, name in zip(self.pumps, (layout.STDOUT, layout.STDERR)):
                 pump.on_kept = functools.partial(self._call.say_output, name)
 
     def _take_line(self, said: dict[str, Any]) -> None:
