@@ -77,12 +77,6 @@ def test_caches_are_below_root_where_there_is_no_home_directory(bench: Bench, mo
     )
 
 
-def test_cores_are_a_limit(bench: Bench):
-    job, _ = bench.run("def f():\n    import os\n    return len(os.sched_getaffinity(0))\n", resources={"cores": 1})
-
-    assert job.value() == 1
-
-
 def test_python_is_the_environments_python(bridge, tmp_path):
     other = interpreter("3.9")
     if other is None:
@@ -217,18 +211,6 @@ def f(opens):
 @pytest.mark.parametrize("opened_by_the_function", [0, 1])
 def test_no_process_of_a_job_listens_on_a_port(bench: Bench, opened_by_the_function: int):
     assert bench.run(LISTENS, opened_by_the_function)[0].value() == opened_by_the_function
-
-
-def test_the_working_directory_is_empty_and_its_own(bench: Bench):
-    job, _ = bench.run("def f():\n    import os\n    return [os.getcwd(), os.listdir('.')]\n")
-
-    assert job.value() == [str(job.attempt / "work"), []]
-
-
-def test_cwd_changes_it(bench: Bench, tmp_path: Path):
-    job, _ = bench.run("def f():\n    import os\n    return os.getcwd()\n", cwd=str(tmp_path))
-
-    assert job.value() == str(tmp_path)
 
 
 def test_stdin_is_empty(bench: Bench):

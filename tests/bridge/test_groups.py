@@ -47,16 +47,6 @@ def test_an_element_that_comes_when_each_item_has_ended_takes_nothing(bench):
     assert not (group.folder_of(2) / "attempts").exists()
 
 
-def test_a_value_lies_where_the_journal_says(bench):
-    group = Group(bench, 5, 5)
-
-    assert group.start(1).wait(150) == 0
-    assert [group.value(1, x) for x in range(5)] == [0, 1, 4, 9, 16]
-    attempt = group.folder / "elements" / "1" / "attempts" / "1"
-    assert not list((attempt / "work").iterdir())
-    assert len([path for path in group.folder.rglob("*") if path.is_file()]) < 20
-
-
 def test_the_chunk_of_a_dead_element_is_taken_over(bench):
     group = Group(bench, 6, 3, waiting=(1, 3))
     killed, other = group.start(1, CLUSTERFN_TEST="1"), None
@@ -323,17 +313,6 @@ def test_secrets_stay_until_the_whole_group_has_ended(bench):
     group.go()
     assert group.start(2).wait(150) == 0
     assert not (group.folder / "secrets").exists()
-
-
-def test_a_group_is_one_line_of_the_list(bench):
-    group = Group(bench, 3, 1, waiting=(2,))
-    element = group.start(1)
-    until(lambda: group.began(2))
-
-    assert listed(bench, group.folder) == ("RUNNING", "2 of 3 ended: 2 returned")
-    group.go()
-    element.wait(150)
-    assert listed(bench, group.folder) == ("RETURNED", "3 of 3 ended: 3 returned")
 
 
 def test_the_list_says_when_nobody_runs_the_rest_and_when_nothing_is_heard(bench):

@@ -6,11 +6,18 @@ import os
 import resource
 import signal
 import subprocess
+import time
 
 import pytest
 
 from tests.bridge.host import Bench, clean_environ, is_running, obey_modes
 from tests.waiting import until
+
+THREAD = """def f():
+    import threading, time
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    return 5
+"""
 
 
 def test_a_child_that_ignores_sigterm_and_changed_its_tag_is_ended(bench: Bench):
@@ -21,6 +28,20 @@ def test_a_child_that_ignores_sigterm_and_changed_its_tag_is_ended(bench: Bench)
 
     assert job.run()["kind"] == "returned"
     assert subprocess.run(["pgrep", "-fx", sleeps]).returncode == 1
+
+
+def test_a_thread_that_stays_does_not_delay_the_value(bench: Bench):
+    job = bench.job(THREAD, grace_s=9.0)
+    began = time.monotonic()
+    script = job.start()
+
+    until(job.has_outcome)
+
+    assert script.poll() is None
+    assert job.value() == 5
+    assert script.wait(150) == 0
+    assert time.monotonic() - began >= 9.0
+    assert any("still there after the function's end" in event.get("message", "") for event in job.events())
 
 
 def test_what_atexit_writes_is_kept(bench: Bench):

@@ -65,24 +65,6 @@ def test_nothing_is_lost_or_doubled(world: World, behind: DelayProxy, tmp_path: 
 
 @pytest.mark.fault("28")
 @pytest.mark.long
-def test_dead_link_is_found_by_keepalive(world: World, behind: DelayProxy) -> None:
-    """Within 45 seconds, and the few until somebody looks; then it goes on as if nothing had been."""
-    sent = Here(world).submit("speak", "bare", live=True, lines=700, every=0.1)
-    assert until(lambda: len(sent.output) > 500, 150)
-    behind.blackhole()
-    began = time.monotonic()
-    connection = sent.session.connection
-    assert until(lambda: connection.state.name == "reconnecting", 150)
-    assert 30 < time.monotonic() - began < 90
-    behind.restore()
-    assert sent.job.result(150) == 700
-    assert [line.split()[1] for line in sent.output.splitlines()] == [b"%d" % number for number in range(700)]
-    sent.stands()
-    connection.close()
-
-
-@pytest.mark.fault("28")
-@pytest.mark.long
 def test_a_session_whose_sshd_hangs_for_ever_is_replaced(here: Here) -> None:
     """The job's word comes by another session; the agent of the old one leaves once it can."""
     sent = here.submit("speak", "bare", live=True, lines=700, every=0.1)

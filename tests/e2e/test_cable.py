@@ -143,6 +143,7 @@ def test_five_seconds_without_a_cable_are_not_even_noticed(far: Far) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.fault("28")
 def test_after_a_minute_without_a_cable_everything_is_there(far: Far) -> None:
     """One job ends meanwhile, one goes on, one is submitted before anybody knows, one after."""
     ends, goes_on = far.talk(200, 0.1), far.talk(900, 0.1)

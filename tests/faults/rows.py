@@ -67,7 +67,11 @@ def signal_is(name: str) -> Any:
 
 def notes_children(case: Case) -> None:
     notes = " ".join(case.job.notes)
-    assert notes.count("sleep") >= 2, notes
+    assert notes.count("sleep") >= 2 and "left behind by the function" in notes, notes
+
+
+def notes_script(case: Case) -> None:
+    assert any("job.sh was killed" in event.get("message", "") for event in case.events()), case.describe()
 
 
 def cut_output(case: Case) -> None:
@@ -331,7 +335,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "job.sh killed", "3c 25", calls.sleeps, (20,), value="slept", hosts=("bare",), act=do.kill("script"),
-        takes_s=22,
+        check=notes_script, takes_s=22,
     ),
     Row(
         "job.sh killed, SLURM", "3c 25", calls.sleeps_with_children, expect=errors.WorkerLost, stage="scheduler",
