@@ -6,7 +6,6 @@ import json
 import os
 import resource
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.bridge.group import Group, once
-from tests.bridge.host import Bench, clean_environ, is_running, layout_bridge
+from tests.bridge.host import Bench, is_running, layout_bridge
 from tests.interpreters import interpreter
 from tests.waiting import until
 
@@ -334,9 +333,7 @@ def test_the_list_says_when_nobody_runs_the_rest_and_when_nothing_is_heard(bench
 
 
 def listed(bench: Bench, folder: Path) -> tuple[str, str]:
-    argv = [bench.host, "-I", "-S", str(bench.bridge / "supervise.py"), "list", str(bench.root)]
-    done = subprocess.run(argv, capture_output=True, text=True, env=clean_environ(), check=True)
-    line = next(line for line in map(json.loads, done.stdout.splitlines()) if line["id"] == folder.name)
+    line = bench.listed()[folder.name]
     return line["state"], line["message"]
 
 
