@@ -13,6 +13,7 @@ from typing import Any
 
 from clusterfn import errors
 from tests.faults import actions as do
+from tests.faults import sending
 from tests.faults.case import Case, Row
 
 
@@ -380,11 +381,11 @@ ROWS: list[Row] = [
     ),
     Row(
         "environment went away", "3c 37", calls.returns, expect=errors.EnvironmentBuildError, stage="environment",
-        text=("cannot be started", "No such file"), send=do.interpreter(do.stays_away), long_on=("bare",),
+        text=("cannot be started", "No such file"), send=sending.interpreter(do.stays_away), long_on=("bare",),
     ),
     Row(
         "environment changed", "3c 37", calls.returns, expect=errors.EnvironmentBuildError, stage="environment",
-        text=("Python 3.8", "expected 3.11"), send=do.interpreter(do.becomes_38), long_on=("slurm",),
+        text=("Python 3.8", "expected 3.11"), send=sending.interpreter(do.becomes_38), long_on=("slurm",),
     ),
     Row(
         "other Python", "3c 37", calls.returns, expect=errors.EnvironmentBuildError, stage="environment",
@@ -402,11 +403,11 @@ ROWS: list[Row] = [
     # 38-40: bytes.
     Row(
         "payload: a bit flipped", "3c 38", calls.raises, ("x" * 99,), errors.PayloadError, stage="load",
-        text=("checksum", "call again"), send=do.damaged_payload(do.flipped),
+        text=("checksum", "call again"), send=sending.damaged_payload(do.flipped),
     ),
     Row(
         "payload: cut", "3c 38", calls.raises, ("x" * 99,), errors.PayloadError, stage="load", text=("checksum",),
-        send=do.damaged_payload(do.cut), long_on=("slurm",),
+        send=sending.damaged_payload(do.cut), long_on=("slurm",),
     ),
     Row(
         "blob: a bit flipped", "3c 38", calls.size_of, (bytes(range(256)) * 8192,), errors.PayloadError, stage="load",
