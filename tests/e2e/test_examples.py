@@ -68,14 +68,6 @@ def check_matrices(found):
     assert found["text"] == "quotes \" and ''' and $HOME and `id` and ü"
 
 
-@pytest.fixture
-def torch(lab):
-    """The environment with PyTorch, as `--environment` names it."""
-    if sys.version_info[:2] != (3, 11):
-        pytest.skip("the lab's PyTorch is for Python 3.11")
-    return f"python:{lab.torch_python}"
-
-
 @pytest.mark.lab
 def test_the_training_that_may_be_interrupted(hosts, lab, torch, tmp_path):
     config = hosts.describe(lab, tmp_path / "clusterfn.yml", lab.torch_python, names=("tensor01",))
