@@ -94,13 +94,6 @@ def test_the_six_functions_on_slurm(hosts, torch):
     check_six(out, cards=0)
 
 
-@pytest.mark.lab
-@pytest.mark.long
-@pytest.mark.parametrize("host", ["py36", "py313"])
-def test_the_six_functions_on_other_hosts(hosts, torch, host):
-    check_six(run("tensor01.py", "--host", host, "--environment", torch), cards=0)
-
-
 def test_the_first_example_needs_no_server_and_no_configuration(tmp_path, monkeypatch):
     monkeypatch.delenv("CLUSTERFN_CONFIG")
 

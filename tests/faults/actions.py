@@ -91,13 +91,6 @@ def scancel_as_user(case: Case) -> None:
     case.world.lab.ssh("slurm-second", ["scancel", f"--name={scheduler_name(case)}"])
 
 
-def scancel_as_admin(case: Case) -> None:
-    case.await_up()
-    case.dies_now()
-    assert case.world is not None
-    case.world.lab.slurm.run("scancel", f"--name={scheduler_name(case)}")
-
-
 def scancel_waiting(case: Case) -> None:
     """Before it has begun."""
     number = scheduler_id(case)

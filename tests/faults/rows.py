@@ -184,8 +184,6 @@ ROWS: list[Row] = [
         "sys.exit(2)", "3c 4", calls.sys_exit, (2,), errors.FunctionError, text=("SystemExit: 2",),
         seen=("in sys_exit",), stage="function", long_on=("bare",),
     ),
-    Row("sys.exit('x')", "3c 4", calls.sys_exit, ("x",), errors.FunctionError, text=("SystemExit: x",),
-        stage="function", long_on=("slurm",)),
     Row(
         "KeyboardInterrupt", "3c 6", calls.interrupts, expect=errors.FunctionError, text=("KeyboardInterrupt",),
         stage="function", long_on=("slurm",),
@@ -230,10 +228,6 @@ ROWS: list[Row] = [
     Row(
         "scancel", "3c 16", calls.sleeps_with_children, expect=errors.Cancelled, stage="scheduler", hosts=("slurm",),
         text=("cancelled in the scheduler",), act=do.scancel_as_user,
-    ),
-    Row(
-        "scancel by admin", "3c 16", calls.sleeps_with_children, expect=errors.Cancelled, stage="scheduler",
-        hosts=("slurm",), text=("cancelled in the scheduler",), act=do.scancel_as_admin,
     ),
     Row(
         "scancel, waiting", "3c 16", calls.sleeps, expect=errors.Cancelled, stage="scheduler", hosts=("later",),
@@ -428,10 +422,6 @@ ROWS: list[Row] = [
     ),
     Row("20 MB there", "3c 39", calls.size_of, (_20_MB,), value=20 << 20, takes_s=4, long_on=("bare",)),
     Row("20 MB back", "3c 39", calls.large, (20,), check=is_all_ab(20), takes_s=4, long_on=("slurm",)),
-    Row(
-        "300 MB back", "3c 39", calls.large, (300,), check=is_all_ab(300), options={"memory": "2GB"},
-        takes_s=20, long=True,
-    ),
     Row(
         "unpicklable", "3c 40", calls.returns_lock, expect=errors.ResultError, stage="result",
         text=("result['model'][0]", "lock"), long_on=("bare",),
