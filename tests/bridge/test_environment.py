@@ -77,19 +77,6 @@ def test_caches_are_below_root_where_there_is_no_home_directory(bench: Bench, mo
     )
 
 
-def test_python_is_the_environments_python(bridge, tmp_path):
-    other = interpreter("3.9")
-    if other is None:
-        pytest.skip("Python 3.9 is not installed here")
-    bench = Bench(tmp_path, bridge, str(interpreter("3.11")), other)
-    job, outcome = bench.run(
-        "def f():\n    import subprocess, sys\n    code = 'import sys; print(sys.version_info[1])'\n"
-        "    return int(subprocess.run(['python', '-c', code], stdout=-1).stdout)\n"
-    )
-
-    assert job.value() == 9, outcome
-
-
 def test_activation_is_applied(bench: Bench):
     activation = {"prepend": {"PATH": ["/first", "/second"], "XPATH": ["/only"]}, "set": {"A": "1"}, "unset": ["HOME"]}
     job, _ = bench.run(ENVIRON, activation=activation)
@@ -248,15 +235,6 @@ def test_the_users_modules_come_first_and_ours_stay_hidden(bench: Bench, tmp_pat
     assert outcome["kind"] == "returned", outcome
     assert job.value()[:2] == ["mine", str(tmp_path)]
     assert str(bench.bridge) not in job.value()
-
-
-def test_clusterfn_itself_can_be_imported(bridge, tmp_path):
-    if interpreter("3.9") is None:
-        pytest.skip("Python 3.9 is not installed here")
-    bench = Bench(tmp_path, bridge, str(interpreter("3.11")), str(interpreter("3.9")))
-    job, outcome = bench.run("def f():\n    import clusterfn.errors\n    return clusterfn.errors.__file__\n")
-
-    assert job.value() == str(bridge / "library" / "clusterfn" / "errors.py"), outcome
 
 
 def test_the_environment_of_this_process_is_no_reason_to_leak(bench: Bench):

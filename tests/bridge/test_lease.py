@@ -9,16 +9,6 @@ import pytest
 from tests.bridge.box import Box
 
 
-def test_gpus_are_given_by_uuid_in_pci_order(box: Box):
-    box.say(cards=4)
-    job = box.job(2)
-
-    box.run(job)
-
-    assert job.value() == f"{box.uuid(0)},{box.uuid(1)}"
-    assert job.wait_for("starting")["gpus"] == [box.uuid(0), box.uuid(1)]
-
-
 def test_more_than_the_host_has_is_refused_at_once(box: Box):
     outcome = box.run(box.job(3))
 

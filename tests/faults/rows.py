@@ -135,15 +135,11 @@ ODD = "ü 日本 %j $HOME 'q' \"d\" \\ !"
 ROWS: list[Row] = [
     # The eleven functions of requirements, section 2.
     Row("returns", "2.1", calls.returns, value=42),
-    Row("40 lines", "2.1", calls.long_body, (4,), value=calls.long_body(4), long_on=("slurm",)),
     Row(
         "ValueError", "2.2 3c 1", calls.raises, expect=ValueError, text=("boom",), check=remote_traceback_is_cause,
         long_on=("bare",),
     ),
-    Row(
-        "40 lines, helper", "2.3", calls.long_body_with_helper, (4,), value=calls.long_body_with_helper(4),
-        long_on=("bare",),
-    ),
+    Row("helper", "2.3", calls.uses_helper, (4,), value=9, long_on=("bare",)),
     Row("globals", "2.4", calls.uses_globals, value="[3]", long_on=("bare",)),
     Row("inner lru_cache", "2.5", calls.inner_cache, value=(832040, 31), long_on=("slurm",)),
     Row("walrus", "2.6", calls.walrus, value=3, long_on=("slurm",)),
