@@ -60,6 +60,7 @@ def test_its_limit_holds_after_a_suspension(waits):
 
     assert job.outcome()["kind"] == "time"
     assert job.outcome()["usage"]["wall_s"] >= 3
+    assert any("it was suspended for" in note for note in job.outcome()["notes"]), job.outcome()
 
 
 @pytest.mark.parametrize("announced", [pytest.param([], marks=pytest.mark.long), [signal.SIGTSTP]])
