@@ -12,14 +12,6 @@ import pytest
 SCRIPT = Path(__file__).parents[2] / "examples" / "compare_models.py"
 
 
-@pytest.fixture
-def torch(lab):
-    """The environment with PyTorch, as `--environment` names it."""
-    if sys.version_info[:2] != (3, 11):
-        pytest.skip("the lab's PyTorch is for Python 3.11")
-    return f"python:{lab.torch_python}"
-
-
 def compared(*argv):
     """What it printed, and what was said meanwhile of the comparisons."""
     done = subprocess.run(
