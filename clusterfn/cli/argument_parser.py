@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -20,6 +21,8 @@ _WITHOUT_VALUE = ("--json", "--detach", "-v", "--verbose", "-h", "--help")
 # What follows the first is a command, and what follows the second is a module.
 _COMMAND = ("--", "-m")
 _FUNCTION = "::"
+# An argument as `add_arguments` reads it: its names, what its value is called, how often it comes, and its default.
+_ARGUMENT = re.compile(r"((?:-\S+|[a-z_]+)(?: --\S+)?)(?: (.+?))?([?*+]?)(?:=([\d.]+))?")
 # argparse gets this word in place of a command, because it would read the command's options as ours.
 _TARGET = "COMMAND"
 
@@ -85,10 +88,22 @@ class Parser(CommandParser):
             raise WrongUsage(error.parser, suggest_words(error.parser, error.message, argv)) from None
 
 
-def add_command(commands: Any, name: str, run: str | Command, about: str, aliases: Sequence[str] = ()) -> CommandParser:
-    """Add a command: its name, its place below clusterfn.cli, and its line of help; `EXAMPLES` has its examples."""
+def add_command(
+    commands: Any, name: str, run: str | Command, about: str, arguments: Mapping[str, str | None] = {}, *,
+    json: str = "", usage: str | None = None, mixes: bool = False, aliases: Sequence[str] = (),
+) -> CommandParser:  # fmt: skip
+    """Add a command, with its examples in `EXAMPLES`.
+
+    Args:
+        run: Its place below clusterfn.cli; the module is imported when the command runs.
+        about: Its line of help.
+        arguments: As for `add_arguments`.
+        json: What --json prints; "" if the command has no such option.
+        usage: In place of the line that argparse makes of the arguments.
+        mixes: As the attribute of `CommandParser`.
+    """
     command: CommandParser = commands.add_parser(
-        name, help=about, description=about[:1].upper() + about[1:] + ".", aliases=aliases,
+        name, help=about, description=about[:1].upper() + about[1:] + ".", aliases=aliases, usage=usage,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     lines = EXAMPLES.get(command.prog.partition(" ")[2], ())
@@ -97,11 +112,33 @@ def add_command(commands: Any, name: str, run: str | Command, about: str, aliase
     # With a default, this option of the command would reset a -v that was written before the command.
     command.add_argument("-v", "--verbose", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     command.set_defaults(run=_command(run) if isinstance(run, str) else run, parser=command)
+    command.mixes = mixes
+    add_arguments(command, {**arguments, **({"--json": f"print JSON: {json}"} if json else {})})
     return command
 
 
+def add_arguments(command: argparse._ActionsContainer, arguments: Mapping[str, str | None]) -> None:
+    """Add arguments, each with its help.
+
+    "--gpus N" takes a number, "--keep N=5" has a default, "--only PATTERN*" may be repeated, and "--yes" takes nothing.
+    "host HOST?" is a word with the name `host` that may be left out; "words ID+" and "words ID*" are several.
+    """
+    for written, about in arguments.items():
+        match = _ARGUMENT.fullmatch(written)
+        assert match is not None, written
+        names, metavar, count, default = match.groups()
+        how: dict[str, Any] = {"action": "store_true"}
+        if metavar:
+            kind = float if metavar == "SECONDS" or "." in (default or "")[1:] else int if metavar == "N" else str
+            several = count in ("*", "+")
+            how = {"metavar": metavar, "type": kind, "default": [] if several else default and kind(default)}
+            # Only an option may be repeated.
+            how |= {"action": "append"} if count == "*" and written.startswith("-") else {"nargs": count or None}
+        command.add_argument(*names.split(" "), help=about, **how)
+
+
 def _command(path: str) -> Command:
-    """Return a command's function by its module and name; the module is imported when the command runs."""
+    """Return a command's function by its module and name."""
     module, _, function = path.rpartition(".")
 
     def run(args: argparse.Namespace) -> int:
@@ -109,17 +146,6 @@ def _command(path: str) -> Command:
         return code
 
     return run
-
-
-def add_json(command: argparse.ArgumentParser, what: str) -> None:
-    """Add --json, which prints this."""
-    command.add_argument("--json", action="store_true", help=f"print JSON: {what}")
-
-
-def add_host(command: argparse.ArgumentParser) -> None:
-    """Add a HOST that may be left out."""
-    about = "its name in clusterfn.yml (the one that a call would use)"
-    command.add_argument("host", metavar="HOST", nargs="?", help=about)
 
 
 class _Call(NamedTuple):
