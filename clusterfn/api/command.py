@@ -22,7 +22,7 @@ from clusterfn.calls.files import File
 from clusterfn.calls.project import Project, project_of, working_directory
 from clusterfn.config import config_file
 from clusterfn.config.options import SCRIPTS, CallOptions, parse_options
-from clusterfn.config.schedulers import SCHEDULER_KEYS
+from clusterfn.config.scheduler_keys import keys_by_scheduler
 from clusterfn.errors import ConfigError, did_you_mean
 from clusterfn.public_api import public_api, show_options
 from clusterfn.scheduler.slurm.script import ARRAY_VARIABLE, SbatchScript, in_words, read_sbatch
@@ -249,7 +249,7 @@ def _sbatch_lines(script: Path, options: Mapping[str, Any]) -> SbatchScript | No
     if script.suffix == ".py" or "#SBATCH" not in text:
         return None
     host = config_file.host_of_call(parse_options({"host": options.get("host")})).host
-    has_slurm = SCHEDULER_KEYS[host.scheduler].of_call is not None
+    has_slurm = keys_by_scheduler()[host.scheduler].of_call is not None
     if not has_slurm and _CALLS_SRUN.search(text) and not _HAS_SRUN.search(text):
         hint = 'to start one task there, add this line to the script: command -v srun >/dev/null || srun() { "$@"; }'
         raise ConfigError(f"{script.name} calls srun, which {host.name} does not have", hint=hint)

@@ -16,7 +16,7 @@ from clusterfn.calls import console
 from clusterfn.cli import screen, target
 from clusterfn.config import config_file, keys, options, places, yamlfile
 from clusterfn.config.keys import HOST_KEYS
-from clusterfn.config.schedulers import SCHEDULER_KEYS
+from clusterfn.config.scheduler_keys import keys_by_scheduler
 from clusterfn.config.spec import Host, Limits, Resources
 from clusterfn.config.units import exact_memory, exact_time
 from clusterfn.config.yamlfile import Value
@@ -74,7 +74,7 @@ def _keys_of_host(top: Value | None, name: str) -> Mapping[str, Value]:
 
 def _of_host(host: Host, values: Mapping[str, Value]) -> Iterator[Setting]:
     for key, (field, *_) in HOST_KEYS.items():
-        schedulers = [name for name, each in SCHEDULER_KEYS.items() if key in each.keys]
+        schedulers = [name for name, each in keys_by_scheduler().items() if key in each.keys]
         if schedulers and host.scheduler not in schedulers:
             # The scheduler of this host does not obey this key, so it has no value here.
             continue

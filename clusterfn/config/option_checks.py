@@ -231,9 +231,9 @@ def scheduler_options(value: Any, name: str) -> dict[str, Any]:
         # An empty value takes back the options of the decorator.
         return {}
     # Imported late, because this reads YAML, which takes time to import.
-    from clusterfn.config.schedulers import SCHEDULER_KEYS
+    from clusterfn.config.scheduler_keys import keys_by_scheduler
 
-    check = SCHEDULER_KEYS[name].of_call
+    check = keys_by_scheduler()[name].of_call
     assert check is not None
     return {name: check(value)}
 
