@@ -23,7 +23,6 @@ from clusterfn.errors import ConfigError
 # Without a limit, many sites give a whole node to each job, so jobs would wait for one another.
 USUAL_MEMORY = 4 * 2**30
 
-_OF_MAKING = "making."
 _BELOW_DEFAULTS = [word for word in DEFAULT_KEYS if word != "environment"]
 _PASSWORDS = ("pass", "passphrase", "passcode", "secret", "token", "pwd", "pw")
 
@@ -65,13 +64,13 @@ def host(key: Value, value: Value, folder: Path) -> Host:
             line = keys["environment"].line + 1
             raise below.error("the environment is set twice", f"remove it here or in line {line}")
         facts["environment"] = DEFAULT_KEYS["environment"].kind.read(below)
-    making = {field[len(_OF_MAKING) :]: facts.pop(field) for field in list(facts) if field.startswith(_OF_MAKING)}
+    making = {field.partition(".")[2]: facts.pop(field) for field in list(facts) if field.startswith("making.")}
     making.update(making.pop("cuda", {}))
-    for record, field in ((facts, "environment"), (facts, "ssh_config")):
+    for field in ("environment", "ssh_config"):
         # The path is relative to the folder of clusterfn.yml, wherever the program runs.
-        path = record.get(field)
+        path = facts.get(field)
         if path and (field != "environment" or names_a_file(path)):
-            record[field] = str(folder / Path(path).expanduser())
+            facts[field] = str(folder / Path(path).expanduser())
     _this_machine(keys, facts)
     _of_scheduler(keys, facts)
     return Host(**facts, making=EnvironmentSettings(**making))

@@ -166,19 +166,14 @@ def environment(value: Any, name: str) -> str:
     if version := python_version(text):
         hint = f'name an interpreter by its path, {name}="python:/path/to/python", or write {python_package(version)}'
         raise ConfigError(f"{name}={text!r} names a version of Python, not an interpreter", hint=hint)
-    if meant := nearly_an_environment(text):
-        raise ConfigError(f"{name}={text!r} does not name an environment", hint=f'write {name}="{meant}"')
-    if text == "current" or names_a_file(text) or (kind in ENVIRONMENT_KINDS and rest):
+    meant = nearly_an_environment(text)
+    if not meant and (text == "current" or names_a_file(text) or (kind in ENVIRONMENT_KINDS and rest)):
         return text
-    if file := nearly_a_file(text):
-        raise ConfigError(f"{name}={text!r} does not name an environment", hint=f'write {name}="{file}"')
-    conda = (
-        f'write {name}="conda:{text}", or ' if re.fullmatch(r"[\w-]+", text) and kind not in ENVIRONMENT_KINDS else ""
-    )
-    raise ConfigError(
-        f"{name}={text!r} does not name an environment",
-        hint=f"{conda}{CHOOSE_ENVIRONMENT}",
-    )
+    if meant := meant or nearly_a_file(text):
+        raise ConfigError(f"{name}={text!r} does not name an environment", hint=f'write {name}="{meant}"')
+    may_be_conda = re.fullmatch(r"[\w-]+", text) and kind not in ENVIRONMENT_KINDS
+    conda = f'write {name}="conda:{text}", or ' if may_be_conda else ""
+    raise ConfigError(f"{name}={text!r} does not name an environment", hint=f"{conda}{CHOOSE_ENVIRONMENT}")
 
 
 def python_package(version: object) -> str:

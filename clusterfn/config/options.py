@@ -210,11 +210,6 @@ def keywords() -> Sequence[str]:
     return list(_KEYWORDS)
 
 
-def is_option(keyword: str) -> bool:
-    """Whether `@cluster` and `with_options` have this keyword."""
-    return keyword in _KEYWORDS
-
-
 def unknown(who_has: str, keyword: str, value: object, allowed: Sequence[str]) -> ConfigError:
     """Make the error for a keyword that is not allowed; the arguments are those of `unknown_option`."""
     return unknown_option(who_has, keyword, value, allowed, {word: check for word, (_, check) in _KEYWORDS.items()})
