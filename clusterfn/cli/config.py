@@ -24,13 +24,9 @@ from clusterfn.errors import ConfigError
 
 _HEAD = ("SETTING", "VALUE", "FROM")
 _VARIABLES = (
-    places.VARIABLE,
-    options.HOST_VARIABLE,
-    config_file.LOCAL_VARIABLE,
-    "CLUSTERFN_QUIET",
-    "CLUSTERFN_RUNTIME",
+    places.VARIABLE, options.HOST_VARIABLE, config_file.LOCAL_VARIABLE, "CLUSTERFN_QUIET", "CLUSTERFN_RUNTIME",
     "CLUSTERFN_DEBUG",
-)
+)  # fmt: skip
 _DEFAULT = "default"
 Setting = tuple[str, Any, str]
 
@@ -101,13 +97,10 @@ def _below(value: Any) -> dict[str, Any]:
 
 def _with_unit(field: str, value: Any) -> Any:
     """Return a number as the file would have it: the name of its field ends with its unit."""
-    if value is None:
-        return None
-    if field.endswith("_bytes"):
+    if value is not None and field.endswith("_bytes"):
         return exact_memory(value)
-    if field.endswith("_s"):
-        return exact_time(value)
-    return exact_time(value * 86400) if field.endswith("_days") else value
+    seconds = {"s": 1, "days": 86400}.get(field.rpartition("_")[2])
+    return value if value is None or seconds is None else exact_time(value * seconds)
 
 
 def _settings_of(key: str, value: Value) -> Iterator[Setting]:

@@ -11,17 +11,13 @@ import tempfile
 import webbrowser
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from clusterfn.bridge.supervisor.text import counted
 from clusterfn.cli import screen
-from clusterfn.config.options import parse_options
+from clusterfn.config.options import Options, parse_options
 from clusterfn.config.units import parse_time
 from clusterfn.errors import ConfigError
 from clusterfn.integrations.jupyter.connection_file import listen, read_connection_file
-
-if TYPE_CHECKING:
-    from clusterfn.config.options import Options
 
 _OPTIONS = ("cores", "memory", "gpus", "gpu_memory", "gpu_type", "time", "environment", "cwd")
 _HEAD = ("NAME", "SHOWN AS", "HOST", "OPTIONS", "")
@@ -39,25 +35,19 @@ def add(args: argparse.Namespace) -> int:
     _options_of(args)
     host = kernel_job.host_for_kernel(args.host)
     if not (args.environment or host.environment):
-        raise ConfigError(
-            f"no environment is named for the kernel, and {host.name} has none in clusterfn.yml",
-            hint="write --environment conda:NAME, or a file such as environment.yml; it must have ipykernel",
-        )
+        problem = f"no environment is named for the kernel, and {host.name} has none in clusterfn.yml"
+        hint = "write --environment conda:NAME, or a file such as environment.yml; it must have ipykernel"
+        raise ConfigError(problem, hint=hint)
     args.host = host.name
     title = args.name or " · ".join([args.host, *([counted(args.gpus, "GPU")] if args.gpus else [])])
-    added = kernelspecs.add_kernelspec(title, host.name, _words(args))
+    # `kernel run` reads what was given.
+    words = [host.name]
+    for name in (*_OPTIONS, "idle"):
+        if (value := getattr(args, name)) is not None:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    added = kernelspecs.add_kernelspec(title, host.name, words)
     print(f"added {added.name} as {added.shown!r}: choose it in Jupyter or VS Code", file=sys.stderr)
     return 0
-
-
-def _words(args: argparse.Namespace) -> list[str]:
-    """Write what was given as `kernel run` reads it."""
-    words = [args.host]
-    for name in (*_OPTIONS, "idle"):
-        value = getattr(args, name)
-        if value is not None:
-            words += [f"--{name.replace('_', '-')}", str(value)]
-    return words
 
 
 def _options_of(args: argparse.Namespace, name: str = "kernel") -> Options:
@@ -123,16 +113,12 @@ def jupyter(args: argparse.Namespace) -> int:
             print(address, flush=True)
             print(f"clusterfn: JupyterLab runs on {host}; Ctrl-C ends it and its job", file=sys.stderr, flush=True)
             if args.browser:
-                webbrowser.open(_page_to(address, Path(folder)).as_uri())
+                # Only this user can read the page: every user can read the arguments of a browser.
+                page, goal = Path(folder, "open.html"), html.escape(address)
+                text = f'<meta http-equiv="refresh" content="0; url={goal}"><a href="{goal}">JupyterLab</a>'
+                page.write_text(text, encoding="utf-8")
+                webbrowser.open(page.as_uri())
 
         code = tunnel.open_lab(options, parse_time(args.idle or _IDLE, "idle"), args.port, announce)
     kernel_proxy.exit_at_once(code)
     return code
-
-
-def _page_to(address: str, folder: Path) -> Path:
-    """Write a page that only this user can read: every user can read the arguments of a browser."""
-    page, goal = folder / "open.html", html.escape(address)
-    text = f'<meta http-equiv="refresh" content="0; url={goal}"><a href="{goal}">JupyterLab</a>'
-    page.write_text(text, encoding="utf-8")
-    return page
