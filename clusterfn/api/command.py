@@ -144,12 +144,10 @@ def command(line: str | Sequence[str], *, result: str | None = None, stdin: str 
 
 def command_as_shown(text: CommandText) -> str:
     """Return a command as people read it, without the values of secrets."""
-    bare = [word if _is_plain(_PLACE.sub("", word)) else shlex.quote(word) for word in text.words]
+    # A place needs no quotes, and neither does a word that is nothing else.
+    plain = [_PLACE.sub("", word) or "x" for word in text.words]
+    bare = [word if shlex.quote(rest) == rest else shlex.quote(word) for word, rest in zip(text.words, plain)]
     return labels.without_secrets(text.line or " ".join(bare))
-
-
-def _is_plain(word: str) -> bool:
-    return not word or shlex.quote(word) == word
 
 
 class PreparedCommand(NamedTuple):
@@ -287,7 +285,11 @@ def _find_project(text: CommandText) -> tuple[tuple[str, ...], Path | None, Proj
     first, *rest = text.words
     if is_script(first):
         script = _existing(first)
-        _check_script(script)
+        with script.open("rb") as file:
+            begins = file.read(4096)
+        if script.suffix != ".py" and b"\r\n" in begins and not begins.startswith(b"\x7fELF"):
+            problem = f"{script.name} has the line ends of Windows, with which no shell runs it"
+            raise ConfigError(problem, hint=f"sed -i 's/\\r$//' {script.name}")
         project = project_of(script, script)
         relative = script.relative_to(Path(project)).as_posix()
         return (relative if relative.endswith(".py") else f"./{relative}", *rest), script, project
@@ -350,18 +352,6 @@ def _existing(word: str) -> Path:
     return path.resolve()
 
 
-def _check_script(script: Path) -> None:
-    if script.suffix == ".py":
-        return
-    with script.open("rb") as file:
-        begins = file.read(4096)
-    if b"\r\n" in begins and not begins.startswith(b"\x7fELF"):
-        raise ConfigError(
-            f"{script.name} has the line ends of Windows, with which no shell runs it",
-            hint=f"sed -i 's/\\r$//' {script.name}",
-        )
-
-
 def _reject_what_cannot_run(
     words: Sequence[str], options: Mapping[str, Any], is_line: bool, has_input: bool
 ) -> None:  # fmt: skip
@@ -382,10 +372,8 @@ def _reject_what_cannot_run(
         raise ConfigError("--standalone is for one node, and the job has several", hint=hint)
     odd = next((word for word in words[1:] if _EXPANDED_THERE.match(word)), None)
     if odd and not is_line and "-c" not in words and program not in _OWN_DOLLARS:
-        console.tell(
-            f"the command gets {odd} as it is; for the host's shell to replace it, put the whole command into one "
-            "pair of quotes"
-        )
+        how = "put the whole command into one pair of quotes"
+        console.tell(f"the command gets {odd} as it is; for the host's shell to replace it, {how}")
 
 
 def _name_of(words: Sequence[str], line: str, script: Path | None) -> str:

@@ -262,13 +262,9 @@ class WorkerJob(ProcessInterface):  # type: ignore[misc]  # dask has no types
     status: Any
 
     def __init__(
-        self,
-        scheduler: str,
-        name: str,
-        jobs: WorkerJobs,
-        report: Callable[[WorkerJob], None],
+        self, scheduler: str, name: str, jobs: WorkerJobs, report: Callable[[WorkerJob], None],
         retire: Callable[[str], Awaitable[bool]],
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.name = name
         self.job: Job[Any] | None = None
