@@ -30,7 +30,7 @@ from clusterfn.calls.job_entry import JobEntry
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config import config_file
 from clusterfn.config.forms import is_set_by_clusterfn
-from clusterfn.config.job_spec import JobSpec, only_on_host
+from clusterfn.config.job_spec import JobSpec, options_passed_on
 from clusterfn.config.option_checks import may_be_in_a_name
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import ConfigError, EnvironmentBuildError
@@ -192,8 +192,8 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
             stall_s=options.stall_s,
             retries=options.retries,
             requeue=options.requeue,
-            only_on_host=only_on_host(options),
-            umask=session.connection.facts.umask,
+            passed_on=options_passed_on(options),
+            login_umask=session.connection.facts.umask,
             resume=checkpoint.to_resume(session, options.resume) if options.resume else None,
             scheduler_options=options.scheduler_options.get(host.scheduler, {}),
             building=ready.made.building if ready.made else None,
