@@ -320,20 +320,20 @@ def _add_settings(commands: Any) -> None:
 def _add_jupyter(commands: Any, show_help: Command) -> None:
     kernel = add_command(commands, "kernel", show_help, "run Jupyter kernels on a host, for JupyterLab and VS Code")
     words = kernel.add_subparsers(metavar="COMMAND", dest="what", parser_class=CommandParser, required=True)
-    add_command(words, "add", "kernel.add", "add a kernel on a host to those that Jupyter and VS Code offer", {
+    add_command(words, "add", "jupyter.add", "add a kernel on a host to those that Jupyter and VS Code offer", {
         **_HOST, "--name NAME": "what Jupyter and VS Code show (the host, and its GPUs)", **_kernel_options(),
     })  # fmt: skip
     about = "list the kernels that clusterfn has added, and say which cannot start"
-    add_command(words, "list", "kernel.list_kernels", about, json="one array")
+    add_command(words, "list", "jupyter.list_kernels", about, json="one array")
     about = "remove a kernel from the list; running kernels keep running"
     named = {"name NAME": "its name, or what Jupyter and VS Code show"}
-    add_command(words, "remove", "kernel.remove", about, named)
+    add_command(words, "remove", "jupyter.remove", about, named)
     add_command(words, "run", "kernel.run", "run as a kernel; Jupyter starts this command, not you", {
         **_NAMED_HOST, **_kernel_options(), "connection_file CONNECTION_FILE": "the file that Jupyter has written",
     })  # fmt: skip
     about = "run JupyterLab on a host, and open it in your browser"
     lab = {**_HOST, "--port N=0": "local port for the browser (any free one)"}
-    command = add_command(commands, "jupyter", "kernel.jupyter", about, lab)
+    command = add_command(commands, "jupyter", "jupyter.jupyter", about, lab)
     command.add_argument("--no-browser", dest="browser", action="store_false", help="print the address only")
     add_arguments(command, _kernel_options("JupyterLab", "jupyterlab"))
 

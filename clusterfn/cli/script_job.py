@@ -22,13 +22,12 @@ from typing import Any, BinaryIO
 
 from clusterfn.api.command import CommandText, PreparedCommand, command_as_shown, line_of_one_word, make_command
 from clusterfn.api.decorator import ClusterFunction
-from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.calls import console
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.project import Project
 from clusterfn.cli import screen
-from clusterfn.cli.submission import OPTIONS, call_options, print_sent, start_detached, until_sent
+from clusterfn.cli.submission import OPTIONS, await_sent, call_options, leave, start_detached
 from clusterfn.config import config_file
 from clusterfn.errors import CommandFailed, ConfigError, MapError
 from clusterfn.hosts import loop
@@ -143,11 +142,8 @@ def _run_for_each(
     limit = {} if args.max_parallel is None else {"max_parallel": args.max_parallel}
     group: JobGroup[Any, Any] = called.map(*map(list, zip(*rows)), **limit)
     if args.detach:
-        until_sent(group)
-        follow = f"clusterfn attach {group.id[:SHORT]} follows it"
-        console.tell(f"{group.id} {group.name} on {group.host} keeps running; {follow}")
-        print_sent(group, args.json)
-        return 0
+        await_sent(group)
+        return leave(group, args.json)
     try:
         values = group.results()
     except MapError:
