@@ -266,10 +266,8 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
     def _check_process(self) -> None:
         """Reject a forked child: its parent numbers the calls, and the host takes each number once."""
         if os.getpid() != self._pid:
-            raise RuntimeError(
-                f"this Session belongs to process {self._pid}, and process {os.getpid()} was forked from it: "
-                "make a Session here"
-            )
+            forked = f"process {os.getpid()} was forked from it: make a Session here"
+            raise RuntimeError(f"this Session belongs to process {self._pid}, and {forked}")
 
     def _going(self, options: Options) -> SessionJob:
         """Return the session's job; start it if it has not begun or has ended."""
@@ -426,10 +424,9 @@ def _refuse_what_it_lacks(options: Options, own: Options, session: JobSpec, work
 
 def _lacks(name: str, requested: Any, held: Any, whose: str = "the session") -> ConfigError:
     word = keyword_of(name)
-    return ConfigError(
-        f"the function asks for {word}={_shown(name, requested)}, {whose} has {_shown(name, held)}",
-        hint=f"give the session {word}=…, or send the undecorated function: session.call(f.__wrapped__, …)",
-    )
+    problem = f"the function asks for {word}={_shown(name, requested)}, {whose} has {_shown(name, held)}"
+    hint = f"give the session {word}=…, or send the undecorated function: session.call(f.__wrapped__, …)"
+    return ConfigError(problem, hint=hint)
 
 
 def _shown(name: str, value: Any) -> str:

@@ -283,10 +283,9 @@ def yes_or_no(value: Any, name: str) -> bool:
 def keep(value: Any, name: str) -> bool:
     """Check whether the value stays on the host. The key `keep:` of a host is a duration, which is a likely mistake."""
     if isinstance(value, str) and _is_duration(value):
-        raise ConfigError(
-            f"{name}={value!r} is a duration, and {name}= says whether the value stays on the host",
-            hint=f"write {name}=True; how long a host keeps jobs is the key `keep: {value}` in clusterfn.yml",
-        )
+        problem = f"{name}={value!r} is a duration, and {name}= says whether the value stays on the host"
+        hint = f"write {name}=True; how long a host keeps jobs is the key `keep: {value}` in clusterfn.yml"
+        raise ConfigError(problem, hint=hint)
     return yes_or_no(value, name)
 
 

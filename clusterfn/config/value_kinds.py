@@ -246,9 +246,8 @@ def _gpus(value: Value) -> tuple[str, ...]:
 
 
 _ONLY: Form = {"type": "array", "minItems": 1, "items": {"type": ["integer", "string"]}, "examples": [[0, 1]]}
-GPUS = Kind(
-    _gpus, {"type": "object", "additionalProperties": False, "properties": {"only": _ONLY}, "required": ["only"]}
-)
+_CHOSEN: Form = {"type": "object", "additionalProperties": False, "properties": {"only": _ONLY}, "required": ["only"]}
+GPUS = Kind(_gpus, _CHOSEN)
 
 
 def _env_python(value: Value) -> str:
@@ -260,13 +259,8 @@ def _env_python(value: Value) -> str:
     return text
 
 
-ENV_PYTHON = Kind(
-    _env_python,
-    {
-        "anyOf": [{"enum": list(forms.PYTHON_SOURCES)}, {"type": "string", "pattern": "^(/|~/|python3)"}],
-        "examples": ["host", "/usr/bin/python3.11"],
-    },
-)
+_PYTHONS: Form = {"anyOf": [{"enum": list(forms.PYTHON_SOURCES)}, {"type": "string", "pattern": "^(/|~/|python3)"}]}
+ENV_PYTHON = Kind(_env_python, {**_PYTHONS, "examples": ["host", "/usr/bin/python3.11"]})
 
 
 _NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+){1,3}")

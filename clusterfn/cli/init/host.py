@@ -204,10 +204,9 @@ def _install_key(host: Host, settings: Settings, asker: Asker, answers: Answers,
         say("Others can write to your home folder, and most hosts then reject keys. On the host, run: chmod go-w ~")
     failed = _login_error(host)
     if failed is not None:
-        failed.hint = (
-            "the host has the key and rejects it: make your home folder writable only by you (chmod go-w ~), "
-            f"or ask the administrator where sshd looks for keys ({settings.ssh} -v shows more)"
-        )
+        home = "make your home folder writable only by you (chmod go-w ~)"
+        keys = f"ask the administrator where sshd looks for keys ({settings.ssh} -v shows more)"
+        failed.hint = f"the host has the key and rejects it: {home}, or {keys}"
         raise failed
     say("Login with this key: ok")
     return True

@@ -196,8 +196,10 @@ class JobSearch:
             raise ClusterfnError(str(refused.get("refused")), hint="start the kernel again in a few seconds")
         try:
             host = host_for_kernel(self._options.host)
-            job = self._earlier(host) or self._start()
-            return self._await_holder(*job)
+            self._job, session = self._earlier(host) or self._start()
+            if self._is_withdrawn:
+                self.withdraw()
+            return await_holder(self._job, session, self._adopts)
         except ClusterfnError as error:
             if not self._is_withdrawn:
                 self.record.refuse(error.message)
@@ -240,12 +242,6 @@ class JobSearch:
         job = send_held(prepared._replace(job=named), held)
         self._keep(job)
         return job, prepared.session
-
-    def _await_holder(self, job: Job[Any], session: HostState) -> KernelJob:
-        self._job = job
-        if self._is_withdrawn:
-            self.withdraw()
-        return await_holder(job, session, self._adopts)
 
 
 class _NoRecord:

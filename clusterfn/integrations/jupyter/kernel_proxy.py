@@ -168,18 +168,16 @@ class KernelProxy:
         elif kind == "failed":
             self._waiting.end(f"there will be no kernel: {data}")
             self._leave(1, data)
-        elif kind == "said":
-            self._waiting.say(data)
-        elif kind == "data":
-            self._take(data)
-        elif kind == "lost":
-            self._lose(data)
         elif kind == "gone":
             self._leave(1, self._why_gone(data))
         elif kind == "interrupt":
             self.stream.say(do="interrupt")
         elif kind == "terminate":
             self._terminate()
+        else:
+            take: dict[str, Callable[[Any], None]]
+            take = {"said": self._waiting.say, "data": self._take, "lost": self._lose}
+            take[kind](data)
 
     def _connect(self, link: HolderLink) -> None:
         """Have a connection opened to the holder. All that came through the last one has been handled."""
