@@ -35,7 +35,7 @@ ROOMS = [
 RANK = {name: rank for rank, room in enumerate(ROOMS) for name in room}
 BUILT_ON_THE_CORE = ("clusterfn.gpu", "clusterfn.integrations", "clusterfn.sweeps")
 # They name the rest: the list of public names, and the commands for Jupyter.
-NAMES_ALL = ("__init__.py", "cli/kernel.py", "cli/shell.py")
+NAMES_ALL = ("__init__.py", "cli/jupyter.py", "cli/kernel.py", "cli/shell.py")
 
 # Where a blind `except` ends, with what it is for: everything that runs code of the user's, and outermost frames.
 BLIND = {

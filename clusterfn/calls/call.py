@@ -28,7 +28,7 @@ from clusterfn.calls.job_entry import JobEntry
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config import config_file
 from clusterfn.config.forms import is_set_by_clusterfn
-from clusterfn.config.job_spec import JobSpec, only_on_host
+from clusterfn.config.job_spec import JobSpec, options_passed_on
 from clusterfn.config.option_checks import may_be_in_a_name
 from clusterfn.config.spec import Host, Resources
 from clusterfn.display import console
@@ -179,13 +179,13 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
             console.warn(warning)
         job = JobSpec(
             id=secrets.token_hex(8), name=name, host=host, root=session.root, bridge=session.bridge.folder,
-            host_python=session.connection.facts.python, umask=session.connection.facts.umask,
+            host_python=session.connection.facts.python, login_umask=session.connection.facts.umask,
             interpreter=ready.interpreter, building=ready.made.building if ready.made else None,
             env={**host.env, **usual, **options.env, "CLUSTERFN_FILES": f"{session.root}/{layout.FILES}"},
             secrets={**secret, **secret_values(options)}, modules=options.modules, resources=resources,
-            scheduler_options=options.scheduler_options.get(host.scheduler, {}), only_on_host=only_on_host(options),
-            outputs=options.outputs, cwd=options.cwd, after=payload.after,
-            stall_s=options.stall_s, retries=options.retries, requeue=options.requeue,
+            scheduler_options=options.scheduler_options.get(host.scheduler, {}), outputs=options.outputs,
+            cwd=options.cwd, after=payload.after, stall_s=options.stall_s, retries=options.retries,
+            requeue=options.requeue, passed_on=options_passed_on(options),
             resume=checkpoint.to_resume(session, options.resume) if options.resume else None,
             keep_value=options.keep, has_value=not attribute(function, "is_without_value", False),
             results=host.result_policy(options.results, options.max_result_bytes), notify=whom_to_tell(host, options),

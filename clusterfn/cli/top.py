@@ -11,7 +11,7 @@ import queue
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from clusterfn.bridge import layout
@@ -136,9 +136,8 @@ def _explain_waits(session: HostState, look: Mapping[str, Any]) -> None:
 class Screen:
     """One look as text; it remembers since when each GPU has been idle."""
 
-    def __init__(self, session: HostState, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, session: HostState) -> None:
         self._session = session
-        self._now = now
         self._gpus = MachineTables(time.monotonic)
 
     def text(self, look: Mapping[str, Any], room: int | None = None) -> str:

@@ -53,9 +53,8 @@ class SweepJournal:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("a+b", buffering=0)
         except OSError as error:
-            raise ConfigError(
-                f"the journal cannot be written: {error}", hint="choose another file: journal="
-            ) from error
+            hint = "choose another file: journal="
+            raise ConfigError(f"the journal cannot be written: {error}", hint=hint) from error
         self._before = b""
         try:
             self._lock()

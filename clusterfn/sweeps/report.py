@@ -274,9 +274,7 @@ class SweepProgress:
     def show(self, trial: Trial[Any], label: str, group: GroupState | None = None) -> None:
         """Show that a configuration has ended, with its arguments, and how many others of its group run."""
         self._compare(trial)
-        sign = (
-            f"✗ {cause(trial.error)}" if trial.error is not None else f"✓ {number(trial.score)}, {trial.seconds:.1f}s"
-        )
+        sign = f"✓ {number(trial.score)}, {trial.seconds:.1f}s" if trial.error is None else f"✗ {cause(trial.error)}"
         self._counter.add(f"{trial.name} {label}", sign, trial.error is not None, self._tail(), group)
 
     def wait(self, group: GroupState) -> None:

@@ -181,10 +181,8 @@ class Runner:
         # The group is in the journal before anything is sent, so a sweep that resumes knows which group to look for.
         caller = mapping.Caller(names, note_sent)
         try:
-            items = [[each.values for each in batch]]
-            return state_of_group(
-                mapping.run(called, items, self._function.options, MapOptions(self._max_parallel), caller=caller)
-            )
+            items, how = [[each.values for each in batch]], MapOptions(self._max_parallel)
+            return state_of_group(mapping.run(called, items, self._function.options, how, caller=caller))
         except PayloadError as rejected:
             rejected.message = re.sub(r"^item (\d+)", lambda match: batch[int(match[1])].name, rejected.message)
             raise

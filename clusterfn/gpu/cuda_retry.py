@@ -1,4 +1,4 @@
-"""Retry calls where a retry can help: a table of errors says where (`known`).
+"""Retry calls of CUDA where a retry can help: a table of errors says where (`bridge/worker/cuda_table.py`).
 
 An error after which this process cannot use CUDA any more is never retried; its note says that a new process may
 succeed.
@@ -11,7 +11,6 @@ import inspect
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
 from clusterfn.bridge.worker.cuda_table import NEW_PROCESS
@@ -26,13 +25,6 @@ _LONGEST_S = 60.0
 _dice = random.SystemRandom()
 
 
-@dataclass(frozen=True)
-class _Policy:
-    attempts: int
-    backoff_s: float
-    also: tuple[type[BaseException], ...]
-
-
 @overload
 def retry_transient(fn: F) -> F: ...
 @overload
@@ -44,12 +36,9 @@ def retry_transient(
     fn: None = None, *, attempts: int = ..., backoff_s: float = ..., also: tuple[type[BaseException], ...] = ...
 ) -> Callable[[F], F]: ...
 def retry_transient(
-    fn: Callable[..., Any] | None = None,
-    *,
-    attempts: int = 3,
-    backoff_s: float = 1.0,
+    fn: Callable[..., Any] | None = None, *, attempts: int = 3, backoff_s: float = 1.0,
     also: tuple[type[BaseException], ...] = (),
-) -> Any:
+) -> Any:  # fmt: skip
     """Call a function again when it fails with an error that may go away. Also a decorator.
 
     It retries CUDA's errors whose row in the table says "here": a busy GPU, a busy port, an MPS server that starts. It
@@ -75,20 +64,20 @@ def retry_transient(
         >>> retry_transient(len, attempts=2)("abc")
         3
     """
-    policy = _Policy(attempts, backoff_s, also)
     if attempts < 1 or backoff_s < 0:
         raise ConfigError("retry_transient needs attempts >= 1 and backoff_s >= 0")
-    return functools.partial(_wrapped, policy) if fn is None else _wrapped(policy, fn)
+    tries = functools.partial(_Tries, attempts, backoff_s, also)
+    return functools.partial(_wrapped, tries) if fn is None else _wrapped(tries, fn)
 
 
-def _wrapped(policy: _Policy, fn: Callable[..., Any]) -> Callable[..., Any]:
+def _wrapped(make_tries: Callable[[str], _Tries], fn: Callable[..., Any]) -> Callable[..., Any]:
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise ConfigError(f"retry_transient cannot call {fn.__name__!r} again: it is a generator function")
     name = getattr(fn, "__name__", type(fn).__name__)
 
     @functools.wraps(fn)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        tries = _Tries(policy, name)
+        tries = make_tries(name)
         while True:
             with tries:
                 return fn(*args, **kwargs)
@@ -99,7 +88,7 @@ def _wrapped(policy: _Policy, fn: Callable[..., Any]) -> Callable[..., Any]:
     async def async_wrapper(*args: Any, **kwargs: Any) -> Any:
         import asyncio
 
-        tries = _Tries(policy, name)
+        tries = make_tries(name)
         while True:
             with tries:
                 return await fn(*args, **kwargs)
@@ -116,9 +105,9 @@ class _Tries:
         wait_s: Seconds before that one: doubling, each a little shorter by chance, a minute at most.
     """
 
-    def __init__(self, policy: _Policy, name: str) -> None:
+    def __init__(self, attempts: int, backoff_s: float, also: tuple[type[BaseException], ...], name: str) -> None:
         self.wait_s = 0.0
-        self._policy = policy
+        self._attempts, self._backoff_s, self._also = attempts, backoff_s, also
         self._name = name
         self._failed = 0
 
@@ -132,14 +121,14 @@ class _Tries:
         if isinstance(error, ClusterfnError):
             may_succeed = error.retryable
         else:
-            may_succeed = isinstance(error, (ConnectionError, *self._policy.also)) or classify(error).retry_here
-        if may_succeed and self._failed < self._policy.attempts:
-            longest = min(_LONGEST_S, self._policy.backoff_s * 2 ** (self._failed - 1))
+            may_succeed = isinstance(error, (ConnectionError, *self._also)) or classify(error).retry_here
+        if may_succeed and self._failed < self._attempts:
+            longest = min(_LONGEST_S, self._backoff_s * 2 ** (self._failed - 1))
             # Processes that failed together must not all retry at the same moment.
             self.wait_s = longest * _dice.uniform(0.5, 1.0)
             log.warning(
                 "%s failed, attempt %d of %d; retrying in %.1f s: %s",
-                self._name, self._failed, self._policy.attempts, self.wait_s, first_line(error),
+                self._name, self._failed, self._attempts, self.wait_s, first_line(error),
             )  # fmt: skip
             return True
         if self._failed > 1:
