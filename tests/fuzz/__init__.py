@@ -53,10 +53,9 @@ def fuzzed(weight: float = 1.0, **strategies: st.SearchStrategy[Any]) -> Callabl
         long = [pytest.mark.long, pytest.mark.timeout(3600)]
         # The report of a long input would be this warning, and not what failed.
         long_input = pytest.mark.filterwarnings("ignore:Generating overly large repr")
-        quiet: Callable[..., None] = long_input(test)
         return pytest.mark.parametrize(
             "many", [pytest.param(False, id="few"), pytest.param(True, id="many", marks=long)]
-        )(quiet)
+        )(long_input(test))
 
     return make
 
