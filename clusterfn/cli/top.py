@@ -6,6 +6,7 @@ One program on the host looks, and sends what it sees (`bridge/queue/overview`).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import queue
 import sys
@@ -23,6 +24,7 @@ from clusterfn.cli.gpus import MachineTables, add_allowed
 from clusterfn.config.host_text import Lines, reading
 from clusterfn.display import console
 from clusterfn.errors import HostError
+from clusterfn.hosts import spoken_wait
 from clusterfn.hosts.host_state import HostState
 
 _OWN_HEAD = ("JOB", "NAME", "STATE", "RAN", "LEFT", "CORES", "MEMORY", "GPU", "")
@@ -93,7 +95,9 @@ def looks(session: HostState, count: int = 0) -> Iterator[dict[str, Any]]:
     running.add_done_callback(lambda _: came.put(None))
     unpacked, coming = zlib.decompressobj(), Lines()
     try:
-        while (data := came.get()) is not None:
+        # The screen shows when its last look was made, so only the first one is waited for in words.
+        first = first_data(came, session.host.name)
+        while (data := first.pop() if first else came.get()) is not None:
             with reading(session.host.name, "what runs there"):
                 lines = coming.feed(_unpacked(unpacked, data))
                 checked = [_checked(session, json.loads(line)) for line in lines]
@@ -105,6 +109,19 @@ def looks(session: HostState, count: int = 0) -> Iterator[dict[str, Any]]:
     finally:
         running.cancel()
     running.result(0)
+
+
+def first_data(came: queue.SimpleQueue[bytes | None], host: str) -> list[bytes | None]:
+    """Return what comes first, as a list of one; say what is waited for if that takes long."""
+    first: list[bytes | None] = []
+
+    def comes(seconds: float | None) -> bool:
+        with contextlib.suppress(queue.Empty):
+            first.append(came.get(timeout=seconds))
+        return bool(first)
+
+    spoken_wait.wait(comes, lambda: f"waiting for {host} to say what runs there")
+    return first
 
 
 def _unpacked(stream: Any, data: bytes) -> bytes:

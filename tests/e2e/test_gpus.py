@@ -121,6 +121,14 @@ def test_a_broken_driver_is_reported_and_no_gpu_is_no_error(box, _box, capsys):
     assert capsys.readouterr().err == f"clusterfn: no GPUs on {box[0]}: nvidia-smi is missing, or lists none\n"
 
 
+@pytest.mark.fault("50")
+@pytest.mark.long
+def test_an_nvidia_smi_that_hangs_is_reported(box, _box, capsys):
+    _box.cards.set("hang")
+    assert main(["gpus", box[0]]) == 1
+    assert "nvidia-smi did not answer within 30 s\n" in capsys.readouterr().err
+
+
 def test_a_clusters_free_gpus_and_who_waits(hosts, capsys):
     running, waiting = (cluster(host="slurm", gpus=4, name=name)(rest).submit() for name in ("one", "two"))
     also = cluster(host="slurm", gpus=4, name="three")(rest).submit()

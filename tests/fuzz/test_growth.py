@@ -59,6 +59,12 @@ def test_what_slurm_prints_at_length_is_read_in_a_moment(text: str) -> None:
         read_as_slurms(text)
 
 
+def test_a_long_word_in_an_error_and_many_empty_lines_are_read_in_a_moment() -> None:
+    with in_a_moment():
+        read_as_slurms(f"squeue: error: {'x' * LONG}\n")
+        assert smi.read_rows("\n" * LONG) == []
+
+
 DF = [
     b"/dev/sda1 ext4 103081248 48640488 49158500 50% /\n",
     b"server:/export/home nfs4 1 2 3 50% /home\nldd (Ubuntu GLIBC 2.35-0ubuntu3) 2.35\nKillUserProcesses=no\n",

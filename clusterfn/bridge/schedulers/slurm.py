@@ -16,7 +16,7 @@ _LOG_TAIL = 4096
 # the same. They are an extended regular expression, which grep reads too, without regard to case.
 STANDING = (
     "for slurmd?user|ignored|ignoring|ignore error|obsolete|defunct|deprecated|no longer supported|unrecognized key"
-    "|pars(e|ing) error|[a-z]+[.]conf|getaddrinfo|unable to resolve|control machine address|duplicated? node"
+    "|pars(e|ing) error|[a-z][.]conf|getaddrinfo|unable to resolve|control machine address|duplicated? node"
     "|nodenames?=|plugin_load|plugin_peek|dlopen|spank:|cli_filter[:/]|munged is up"
 )
 # While a job ends, scontrol says COMPLETING whatever the reason; only slurmstepd's own line names it.

@@ -121,7 +121,14 @@ def is_unfilled(cls: type) -> bool:
 def fill_made(cls: Any, attributes: Any) -> None:
     """Give a class that a call made the attributes that were set on it later, once."""
     if _unfilled.pop(id(cls), None) is not None:
-        for name, value in attributes.items():
+        set_attributes(cls, attributes)
+
+
+def set_attributes(cls: Any, attributes: Mapping[str, Any]) -> None:
+    """Set attributes of a class, past its metaclass; those that are slots in this version of Python stay slots."""
+    for name, value in attributes.items():
+        # Without slots, the class of the other version keeps the defaults of its fields under these names.
+        if type(vars(cls).get(name)) is not types.MemberDescriptorType:
             type.__setattr__(cls, name, value)
 
 

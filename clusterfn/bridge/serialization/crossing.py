@@ -363,8 +363,7 @@ def fill_class(cls: type, state: tuple[Any, ...]) -> None:
         classes.remember(each)
     if _unfilled.pop(id(cls), None) is None:
         return
-    for name, value in attributes.items():
-        type.__setattr__(cls, name, value)
+    classes.set_attributes(cls, attributes)
     for each in registered:
         cls.register(each)  # type: ignore[attr-defined]
 
